@@ -1,0 +1,1 @@
+"""Post-train a tool-using LLM agent, and know whether it got better."""

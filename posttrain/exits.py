@@ -1,0 +1,27 @@
+"""The three ends of a stage that a dispatcher must tell apart, as exceptions that carry their exit code (sysexits.h's numbers)."""
+
+from typing import ClassVar
+
+
+class StageExit(Exception):
+    """An end with a meaning. The message says what (with the value), why it matters and what to do; no traceback is printed for it."""
+
+    code: ClassVar[int]
+
+
+class ConfigurationError(StageExit):
+    """The configuration is wrong: running again without an edit cannot help (EX_CONFIG)."""
+
+    code = 78
+
+
+class DataError(StageExit):
+    """The input data is bad: running again on the same data cannot help (EX_DATAERR)."""
+
+    code = 65
+
+
+class Interrupted(StageExit):
+    """Stopped before the end through no fault of the stage; running again resumes (EX_TEMPFAIL)."""
+
+    code = 75

@@ -1,0 +1,130 @@
+"""How a plain Python function becomes a tool: its type hints and docstring are the JSON schema that the agent reads.
+
+The first paragraph of the docstring is the tool's description; one line `name: text` for each parameter under `Args:` describes it. Both are prompt
+text, so they are golden-tested. A parameter with a default is optional. Accepted hints: str, int, float, bool, Literal of strings, list of those.
+"""
+
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from posttrain.types import JsonValue
+
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+class ToolError(Exception):
+    """The agent's mistake (unknown code, wrong market, bad arguments). Its text is returned to the agent, who can do better; never a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A callable with the schema that describes it. `call` takes JSON text, because that is what an agent writes."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    function: Callable[..., JsonValue]
+
+    def schema(self) -> dict[str, Any]:
+        """OpenAI's function schema."""
+        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}}
+
+    def call(self, arguments: str) -> str:
+        """The result as compact JSON text. Raises ToolError where the arguments do not parse, do not fit the schema, or the function refuses."""
+        result = self.function(**self.parse(arguments))
+        return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+
+    def parse(self, arguments: str) -> dict[str, Any]:
+        """The arguments as the function takes them. Raises ToolError with what is wrong; a number in quotes is accepted for a number."""
+        try:
+            given = json.loads(arguments)
+        except json.JSONDecodeError as error:
+            raise ToolError(f"arguments are not valid JSON: {error.msg} at character {error.pos}") from error
+        if not isinstance(given, dict):
+            raise ToolError(f"arguments must be a JSON object, not {type(given).__name__}")
+        properties: Mapping[str, Any] = self.parameters["properties"]
+        if unknown := sorted(set(given) - set(properties)):
+            raise ToolError(f"unknown argument {unknown[0]!r}; {self.name} takes {', '.join(properties) or 'none'}")
+        if missing := [name for name in self.parameters["required"] if name not in given]:
+            raise ToolError(f"missing argument {missing[0]!r}")
+        return {name: _fit(name, value, properties[name]) for name, value in given.items()}
+
+
+def tool_from(function: Callable[..., JsonValue], *, name: str | None = None) -> Tool:
+    """Derive the schema of a function. Raises TypeError where a hint is missing or is none of the accepted ones: our bug, found at once."""
+    hints = typing.get_type_hints(function)
+    description, argument_texts = _read_docstring(function)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name not in hints:
+            raise TypeError(f"{function.__name__}: parameter {parameter.name!r} has no type hint, so the agent cannot know what to pass")
+        properties[parameter.name] = _hint_schema(hints[parameter.name])
+        if text := argument_texts.get(parameter.name):
+            properties[parameter.name]["description"] = text
+        if parameter.default is inspect.Parameter.empty:
+            required.append(parameter.name)
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return Tool(name or function.__name__, description, parameters, function)
+
+
+def error_text(error: ToolError) -> str:
+    """The tool message that an agent reads after a mistake: a JSON object with the one key `error`."""
+    return json.dumps({"error": str(error)}, ensure_ascii=False, separators=(",", ":"))
+
+
+def is_error(content: str) -> bool:
+    """Whether a tool message reports a mistake, as `error_text` writes it."""
+    return content.startswith('{"error":')
+
+
+def _hint_schema(hint: Any) -> dict[str, Any]:
+    origin = typing.get_origin(hint)
+    if origin in (Union, types.UnionType):
+        members = [member for member in typing.get_args(hint) if member is not type(None)]
+        if len(members) == 1:
+            return _hint_schema(members[0])
+    if origin is Literal:
+        return {"type": "string", "enum": list(typing.get_args(hint))}
+    if origin is list:
+        return {"type": "array", "items": _hint_schema(typing.get_args(hint)[0])}
+    if hint in _JSON_TYPES:
+        return {"type": _JSON_TYPES[hint]}
+    raise TypeError(f"a tool's parameter cannot have the type {hint!r}; use str, int, float, bool, Literal of strings or a list of those")
+
+
+def _read_docstring(function: Callable[..., JsonValue]) -> tuple[str, dict[str, str]]:
+    head, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")
+    if not head:
+        raise TypeError(f"{function.__name__} has no docstring, so the agent cannot know what it does")
+    found = re.findall(r"^\s+(\w+): (.+)$", arguments, flags=re.MULTILINE)
+    return " ".join(head.split("\n\n")[0].split()), dict(found)
+
+
+def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
+    match schema["type"]:
+        case "string" if isinstance(value, str):
+            if "enum" in schema and value not in schema["enum"]:
+                raise ToolError(f"argument {name!r} is {value!r}; it must be one of {', '.join(schema['enum'])}")
+            return value
+        case "integer" if _is_number(value) and float(value).is_integer():
+            return int(float(value))
+        case "number" if _is_number(value):
+            return float(value)
+        case "boolean" if isinstance(value, bool):
+            return value
+        case "array" if isinstance(value, list):
+            return [_fit(name, item, schema["items"]) for item in value]
+    raise ToolError(f"argument {name!r} is {json.dumps(value, ensure_ascii=False)}; it must be of type {schema['type']}")
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return False
+    return bool(re.fullmatch(r"-?\d+(\.\d+)?", str(value)))
