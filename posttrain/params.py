@@ -4,6 +4,7 @@ No knob has a default here: a default is a hyper-parameter that DVC cannot see. 
 line per problem (key, value, what is accepted); `stages/check_params.py` runs it on the whole file before any other stage.
 """
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -26,7 +27,7 @@ class ParamsError(ConfigurationError):
 class Section(BaseModel):
     """One section of `params.yaml`: immutable, no unknown keys, no silent conversion of a string to a number."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class WorldParams(Section):
@@ -317,7 +318,7 @@ class Params(Section):
 def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check the whole file. Raises ParamsError naming every bad key at once, with its value and what is accepted."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except FileNotFoundError as error:
         raise ParamsError(f"{path} is not here; run from the root of the repository") from error
     except yaml.YAMLError as error:
@@ -334,15 +335,37 @@ def parse_params(content: Any, *, source: str) -> Params:
         raise ParamsError(f"{source} has {len(lines)} problem(s), nothing was run:\n" + "\n".join(f"  - {line}" for line in lines)) from error
 
 
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys without a word: the knob that a person edited may be the other one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.value[index][0].start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
 def _explain(problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "(whole file)"
     match problem["type"]:
         case "extra_forbidden":
-            return f"{key}: unknown key; no stage reads it, so it would change nothing. Check the spelling or remove it"
+            return f"{key}: unknown key; no stage reads it, so it would change nothing.{_did_you_mean(problem['loc'])} Check the spelling or remove it"
         case "missing":
             return f"{key}: missing; every knob is written out, there are no defaults"
         case "float_type" if isinstance(problem["input"], str):
             return f"{key} = {problem['input']!r}: a string, not a number; YAML reads 1e-5 as text, write 1.0e-5"
-    if isinstance(problem["input"], dict):
-        return f"{key}: {problem['msg']}"
-    return f"{key} = {problem['input']!r}: {problem['msg']}"
+    reason = problem["msg"].removeprefix("Value error, ")
+    return f"{key}: {reason}" if isinstance(problem["input"], dict) else f"{key} = {problem['input']!r}: {reason}"
+
+
+def _did_you_mean(location: tuple[str | int, ...]) -> str:
+    """The known key of the same section that is spelt most alike, for the top level and sections that are not a choice."""
+    model: Any = Params
+    for part in location[:-1]:
+        annotation = model.model_fields[part].annotation if isinstance(part, str) and part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, Section)):
+            return ""
+        model = annotation
+    near = difflib.get_close_matches(str(location[-1]), model.model_fields, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,39 @@
+# The doors of the house. `make` alone prints them.
+PYTHON ?= python3
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export DO_NOT_TRACK := 1
+
+help:  ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(BIN)/.installed  ## make .venv and install the locked dependencies
+
+$(BIN)/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+run: setup  ## run the whole pipeline and print the table of policies
+	dvc repro
+	@posttrain summary
+
+test: setup  ## run the tests
+	pytest -n 2 --dist loadgroup
+
+lint: setup  ## ruff, mypy --strict and the import contracts
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+
+bench: setup  ## seconds and peak memory of every stage, and speed against named peers
+	python -m benchmarks.stages
+	python -m benchmarks.rollout
+
+seeds: setup  ## the pipeline over seeds, world seeds and the control arm, into reports/seeds.json (over an hour)
+	python -m flows.seeds
+
+.PHONY: help setup run test lint bench seeds
+.DEFAULT_GOAL := help

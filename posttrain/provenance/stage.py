@@ -1,0 +1,149 @@
+"""The frame around every stage: what it read, that nothing of it changed meanwhile, where its checkpoints live, and how it ends.
+
+DVC hashes a stage's deps and params *after* its command, so an edit made while it ran would bind the new values to the old output. The frame takes
+the fingerprint before the work and again after it, and fails the stage where the two differ. The same fingerprint names the checkpoint folder, so
+that a run never resumes from another code, data or configuration; DVC deletes a stage's outs before it runs again, so checkpoints live outside.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from posttrain.exits import ConfigurationError, Interrupted, StageExit
+from posttrain.params import Params, load_params
+from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, read_stage_inputs, take_fingerprint
+
+STATE_DIR = Path(".posttrain")
+NUM_THREADS = os.environ.get("POSTTRAIN_THREADS", "2")  # a sum over two threads differs in its last bits from a sum over one
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """What a stage's function gets. `item` is the matrix item (`sft` in `evaluate@sft`), empty where the stage has none."""
+
+    name: str
+    item: str
+    params: Params
+    checkpoint_dir: Path
+    _clock: "_ProgressClock" = field(default_factory=lambda: _ProgressClock())
+
+    def progress(self, done: int, total: int, note: str = "") -> None:
+        """Print `stage  done/total  rate  time left  note`, once a second at most and always at the end."""
+        if line := self._clock.line(done, total):
+            print(f"[{_full_name(self.name, self.item)}] {line}  {note}".rstrip(), file=sys.stderr, flush=True)
+
+
+def run_stage(function: Callable[[StageRun], None]) -> None:
+    """Run a stage as a program and exit with its code: 0, 78 wrong configuration, 65 bad data, 75 interrupted and resumable, 1 our bug.
+
+    The stage is named as the function; one command-line argument, if any, is the matrix item.
+    """
+    _make_deterministic()
+    item = sys.argv[1] if len(sys.argv) > 1 else ""
+    try:
+        _run(function, item)
+    except StageExit as error:
+        sys.exit(_fail(function.__name__, item, str(error), error.code))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        message = f"no space left on the disk while writing {error.filename or 'an output'}; the last good checkpoint is kept: free some space and run again"
+        sys.exit(_fail(function.__name__, item, message, Interrupted.code))
+
+
+def _run(function: Callable[[StageRun], None], item: str) -> None:
+    name = function.__name__
+    params = load_params()
+    inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
+    with _only_one(name, item):
+        before = take_fingerprint(inputs)
+        checkpoint_dir = STATE_DIR / "checkpoints" / _full_name(name, item) / before.digest[:16]
+        started_s = time.monotonic()
+        print(f"[{_full_name(name, item)}] started", file=sys.stderr, flush=True)
+        function(StageRun(name, item, params, checkpoint_dir))
+        _refuse_if_changed(inputs, before)
+        _record_cost(_full_name(name, item), time.monotonic() - started_s)
+
+
+def _refuse_if_changed(inputs: StageInputs, before: Fingerprint) -> None:
+    if changed := changes(before, take_fingerprint(inputs, earlier=before)):
+        raise Interrupted(
+            f"{', '.join(changed)} changed while the stage ran. Its output belongs to the old values, so it is not accepted under the new ones. "
+            "Run `dvc repro` again (or take the edit back first)"
+        )
+
+
+@contextlib.contextmanager
+def _only_one(name: str, item: str) -> Iterator[None]:
+    """Hold the stage's lock: a killed `dvc` leaves its trainer alive, and two would write the same checkpoints. The kernel frees it on any death."""
+    path = STATE_DIR / "locks" / f"{_full_name(name, item)}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise Interrupted(
+                f"process {lock.read().strip() or '?'} is still running this stage, left over from a killed `dvc`; two would overwrite each other's "
+                "checkpoints. Wait for it or kill it, then run again: the work done is kept"
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def _make_deterministic() -> None:
+    """Set before torch is imported for the first time by the stage's own work; harmless where it is not used."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = NUM_THREADS
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(NUM_THREADS))
+
+
+def _record_cost(name: str, seconds: float) -> None:
+    """Append seconds and peak memory for `make bench`; outside every output, because no two runs agree on them."""
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    with (STATE_DIR / "costs.jsonl").open("a", encoding="utf-8") as costs:
+        costs.write(json.dumps({"stage": name, "seconds": round(seconds, 2), "peak_mib": round(peak_mib)}) + "\n")
+    print(f"[{name}] done in {seconds:.1f} s, peak {peak_mib:.0f} MiB", file=sys.stderr, flush=True)
+
+
+def _fail(name: str, item: str, message: str, code: int) -> int:
+    kind = {ConfigurationError.code: "wrong configuration", Interrupted.code: "interrupted"}.get(code, "bad data")
+    print(f"[{_full_name(name, item)}] {kind}: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def _full_name(name: str, item: str) -> str:
+    return f"{name}@{item}" if item else name
+
+
+class _ProgressClock:
+    """When the last line was printed and when the first was asked for."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._printed_s = 0.0
+        self._first_done: int | None = None
+
+    def line(self, done: int, total: int) -> str | None:
+        now_s = time.monotonic()
+        if self._first_done is None:
+            self._first_done, self._started_s = done, now_s
+        if done < total and now_s - self._printed_s < 1.0:
+            return None
+        self._printed_s = now_s
+        rate = (done - self._first_done) / max(now_s - self._started_s, 1e-9)
+        left = f"{(total - done) / rate:.0f} s left" if rate > 0 else "…"
+        return f"{done}/{total}  {rate:.1f}/s  {left}"
