@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-type JsonValue = str | int | float | bool | None | list[JsonValue] | dict[str, JsonValue]
+JsonValue: TypeAlias = "str | int | float | bool | None | Sequence[JsonValue] | Mapping[str, JsonValue]"
 Role = Literal["system", "user", "assistant", "tool"]
 Kind = Literal["tool_selection", "multi_step_planning", "timing_decision", "tool_retrieval"]
 Split = Literal["sft", "rl", "dev", "test", "test_paraphrase"]
