@@ -3,25 +3,25 @@
 from typing import ClassVar
 
 
-class StageExit(Exception):
+class StageError(Exception):
     """An end with a meaning. The message says what (with the value), why it matters and what to do; no traceback is printed for it."""
 
     code: ClassVar[int]
 
 
-class ConfigurationError(StageExit):
+class ConfigurationError(StageError):
     """The configuration is wrong: running again without an edit cannot help (EX_CONFIG)."""
 
     code = 78
 
 
-class DataError(StageExit):
+class DataError(StageError):
     """The input data is bad: running again on the same data cannot help (EX_DATAERR)."""
 
     code = 65
 
 
-class Interrupted(StageExit):
+class Interrupted(StageError):
     """Stopped before the end through no fault of the stage; running again resumes (EX_TEMPFAIL)."""
 
     code = 75

@@ -90,7 +90,9 @@ class ScratchModel(Section):
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}; each KV head serves whole query heads")
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}; each KV head serves whole query heads"
+            )
         return self
 
 
@@ -318,7 +320,7 @@ class Params(Section):
 def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check the whole file. Raises ParamsError naming every bad key at once, with its value and what is accepted."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
     except FileNotFoundError as error:
         raise ParamsError(f"{path} is not here; run from the root of the repository") from error
     except yaml.YAMLError as error:
@@ -350,7 +352,9 @@ def _explain(problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "(whole file)"
     match problem["type"]:
         case "extra_forbidden":
-            return f"{key}: unknown key; no stage reads it, so it would change nothing.{_did_you_mean(problem['loc'])} Check the spelling or remove it"
+            return (
+                f"{key}: unknown key; no stage reads it, so it would change nothing.{_did_you_mean(problem['loc'])} Check the spelling or remove it"
+            )
         case "missing":
             return f"{key}: missing; every knob is written out, there are no defaults"
         case "float_type" if isinstance(problem["input"], str):

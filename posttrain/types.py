@@ -10,7 +10,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-JsonValue: TypeAlias = "str | int | float | bool | None | Sequence[JsonValue] | Mapping[str, JsonValue]"
+JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 Role = Literal["system", "user", "assistant", "tool"]
 Kind = Literal["tool_selection", "multi_step_planning", "timing_decision", "tool_retrieval"]
 Split = Literal["sft", "rl", "dev", "test", "test_paraphrase"]

@@ -17,12 +17,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError, Interrupted, StageExit
+from posttrain.exits import ConfigurationError, Interrupted, StageError
 from posttrain.params import Params, load_params
 from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, read_stage_inputs, take_fingerprint
 
 STATE_DIR = Path(".posttrain")
 NUM_THREADS = os.environ.get("POSTTRAIN_THREADS", "2")  # a sum over two threads differs in its last bits from a sum over one
+
+
+class ProgressClock:
+    """When the last line was printed and when the first was asked for."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._printed_s = 0.0
+        self._first_done: int | None = None
+
+    def line(self, done: int, total: int) -> str | None:
+        now_s = time.monotonic()
+        if self._first_done is None:
+            self._first_done, self._started_s = done, now_s
+        if done < total and now_s - self._printed_s < 1.0:
+            return None
+        self._printed_s = now_s
+        rate = (done - self._first_done) / max(now_s - self._started_s, 1e-9)
+        left = f"{(total - done) / rate:.0f} s left" if rate > 0 else "…"
+        return f"{done}/{total}  {rate:.1f}/s  {left}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +53,11 @@ class StageRun:
     item: str
     params: Params
     checkpoint_dir: Path
-    _clock: "_ProgressClock" = field(default_factory=lambda: _ProgressClock())
+    clock: ProgressClock = field(default_factory=ProgressClock)
 
     def progress(self, done: int, total: int, note: str = "") -> None:
         """Print `stage  done/total  rate  time left  note`, once a second at most and always at the end."""
-        if line := self._clock.line(done, total):
+        if line := self.clock.line(done, total):
             print(f"[{_full_name(self.name, self.item)}] {line}  {note}".rstrip(), file=sys.stderr, flush=True)
 
 
@@ -50,12 +70,13 @@ def run_stage(function: Callable[[StageRun], None]) -> None:
     item = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         _run(function, item)
-    except StageExit as error:
+    except StageError as error:
         sys.exit(_fail(function.__name__, item, str(error), error.code))
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        message = f"no space left on the disk while writing {error.filename or 'an output'}; the last good checkpoint is kept: free some space and run again"
+        where = error.filename or "an output"
+        message = f"no space left on the disk while writing {where}; the last good checkpoint is kept: free some space and run again"
         sys.exit(_fail(function.__name__, item, message, Interrupted.code))
 
 
@@ -127,23 +148,3 @@ def _fail(name: str, item: str, message: str, code: int) -> int:
 
 def _full_name(name: str, item: str) -> str:
     return f"{name}@{item}" if item else name
-
-
-class _ProgressClock:
-    """When the last line was printed and when the first was asked for."""
-
-    def __init__(self) -> None:
-        self._started_s = time.monotonic()
-        self._printed_s = 0.0
-        self._first_done: int | None = None
-
-    def line(self, done: int, total: int) -> str | None:
-        now_s = time.monotonic()
-        if self._first_done is None:
-            self._first_done, self._started_s = done, now_s
-        if done < total and now_s - self._printed_s < 1.0:
-            return None
-        self._printed_s = now_s
-        rate = (done - self._first_done) / max(now_s - self._started_s, 1e-9)
-        left = f"{(total - done) / rate:.0f} s left" if rate > 0 else "…"
-        return f"{done}/{total}  {rate:.1f}/s  {left}"
