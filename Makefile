@@ -33,7 +33,7 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.rollout
 
 seeds: setup  ## the pipeline over seeds, world seeds and the control arm, into reports/seeds.json (over an hour)
-	python -m flows.seeds
+	python -m benchmarks.seeds
 
 .PHONY: help setup run test lint bench seeds
 .DEFAULT_GOAL := help

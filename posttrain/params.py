@@ -195,6 +195,7 @@ class OversampleParams(Section):
 
 class ResampleDataParams(Section):
     quality_filter: bool
+    success_filter: bool
     coreset: CoresetParams
     oversample: OversampleParams
 

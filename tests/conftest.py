@@ -1,0 +1,21 @@
+"""What several test folders share: where the repository and the real public data are."""
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real public trajectories and tool catalogues, kept beside the checkout and not in it."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"the real trajectories are not at {folder}; this test reads them in place")
+    return folder
