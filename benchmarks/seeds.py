@@ -1,7 +1,7 @@
 """Does the agent really learn? The default pipeline over three seeds and three world seeds never used in tuning, and the control arms.
 
-Writes `reports/seeds.json`: for each run the held-out success of every policy with its interval. `sft_filtered` is the control for "the demonstrations
-were simply bad": the same SFT on successful demonstrations only, same steps. `python -m benchmarks.seeds [arm ...]` runs only those arms.
+Writes `reports/seeds.json`: for each run the held-out success of every policy with its interval. `sft_filtered` is the control for "the
+demonstrations were simply bad": the same SFT on successful demonstrations only, same steps. `python -m benchmarks.seeds [arm ...]` runs only those.
 """
 
 import json
