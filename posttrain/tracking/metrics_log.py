@@ -1,0 +1,69 @@
+"""What was measured at each step? One JSON object a line, on the disk before anything else hears of it.
+
+The file is the truth and every other tracker is a sink that may fail to exist: a sink is also told the lines that a checkpoint brought back, so that a
+resumed run shows its whole curve there too. No time and no host: two runs of one configuration write the same bytes.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+MetricValue = float | int | str | None
+
+
+class Sink(Protocol):
+    """Another place for the numbers."""
+
+    def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
+        """Take one line of `metrics.jsonl`; `step` never falls."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MetricsLog:
+    """A `metrics.jsonl` being written; use as a context manager. `earlier` are the lines, newlines included, with which it begins."""
+
+    def __init__(self, path: Path, *, sinks: Sequence[Sink] = (), earlier: str = "") -> None:
+        self.path = path
+        self._sinks = tuple(sinks)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", encoding="utf-8")
+        self._file.write(earlier)
+        self._file.flush()
+        for line in earlier.splitlines():
+            self._tell(json.loads(line))
+
+    def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
+        """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null."""
+        line = {**{name: _finite(value) for name, value in metrics.items()}, "step": step}
+        self._file.write(json.dumps(line, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
+        self._file.flush()
+        self._tell(line)
+
+    def close(self) -> None:
+        self._file.close()
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _tell(self, line: Mapping[str, MetricValue]) -> None:
+        for sink in self._sinks:
+            sink.write(int(line["step"] or 0), {name: value for name, value in line.items() if name != "step"})
+
+
+def read_metrics(path: Path) -> list[dict[str, MetricValue]]:
+    """The lines of a `metrics.jsonl` in their order."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _finite(value: MetricValue) -> MetricValue:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
