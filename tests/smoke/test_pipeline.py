@@ -1,0 +1,65 @@
+"""The real `dvc repro` on the toy world with tiny knobs: it learns something, caches, repeats to the byte, and follows edits."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.arms import apply_overrides
+
+pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("smoke")]
+
+
+@pytest.fixture(scope="module")
+def pipeline(make_copy: Callable[..., Path], dvc: Callable[..., Any]) -> Path:
+    root = make_copy()
+    result = dvc(root, "repro")
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    return root
+
+
+def stages_run(output: str) -> list[str]:
+    return [line.split("'")[1] for line in output.splitlines() if line.startswith("Running stage ")]
+
+
+def test_the_loss_falls_and_every_report_is_there(pipeline: Path):
+    losses = [row["loss"] for row in map(json.loads, (pipeline / "reports/train_sft/metrics.jsonl").open()) if "loss" in row]
+    assert losses[-1] < 0.9 * losses[0]
+    steps = [json.loads(line) for line in (pipeline / "reports/train_policy/metrics.jsonl").open()]
+    assert [row["step"] for row in steps] == [1, 2]
+    assert all(0 <= row["frac_reward_zero_std"] <= 1 and row["definition_version"] for row in steps)
+    for policy in ("teacher", "base", "sft", "policy"):
+        report = json.loads((pipeline / f"reports/evaluate/{policy}.json").read_text())
+        assert report["ci_low"] <= report["success_rate"] <= report["ci_high"]
+        assert report["num_tasks"] == len((pipeline / f"reports/evaluate/{policy}.tasks.jsonl").read_text().splitlines()) // 2
+    assert json.loads((pipeline / "reports/evaluate/teacher.json").read_text())["success_rate"] == 1.0
+    assert "<html" in (pipeline / "reports/index.html").read_text()
+
+
+def test_a_second_repro_runs_nothing(pipeline: Path, dvc: Callable[..., Any]):
+    result = dvc(pipeline, "repro")
+    assert result.returncode == 0
+    assert stages_run(result.stdout) == []
+
+
+def test_a_second_copy_gives_the_same_bytes(pipeline: Path, make_copy: Callable[..., Path], dvc: Callable[..., Any]):
+    other = make_copy()
+    assert dvc(other, "repro").returncode == 0
+    assert (other / "dvc.lock").read_text() == (pipeline / "dvc.lock").read_text()
+
+
+def test_an_edit_runs_only_what_depends_on_it(pipeline: Path, dvc: Callable[..., Any]):
+    apply_overrides(pipeline / "params.yaml", {"report.num_failures_shown": 3})
+    assert stages_run(dvc(pipeline, "repro").stdout) == ["check_params", "report"]
+
+
+def test_a_wrong_knob_stops_before_any_work(pipeline: Path, dvc: Callable[..., Any]):
+    good = (pipeline / "params.yaml").read_text()
+    (pipeline / "params.yaml").write_text(good.replace("max_turns:", "max_turnz:"))
+    result = dvc(pipeline, "repro")
+    (pipeline / "params.yaml").write_text(good)
+    assert result.returncode != 0
+    assert stages_run(result.stdout) == ["check_params"]
+    assert "Did you mean 'max_turns'?" in result.stderr
