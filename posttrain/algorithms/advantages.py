@@ -29,7 +29,7 @@ def group_advantages(rewards_P_G: FloatArray, *, scale: Literal["group_std", "gr
         task, episode = np.argwhere(~np.isfinite(rewards_P_G))[0]
         raise ValueError(f"the reward of episode {episode} of task {task} is {rewards_P_G[task, episode]}; a score divided by zero or overflowed")
     rewards_P_G = rewards_P_G.astype(np.float64)
-    advantages_P_G = rewards_P_G - rewards_P_G.mean(axis=1, keepdims=True)
+    advantages_P_G: FloatArray = rewards_P_G - rewards_P_G.mean(axis=1, keepdims=True)
     if scale == "group_std":
         advantages_P_G = advantages_P_G / (rewards_P_G.std(axis=1, ddof=1, keepdims=True) + STD_FLOOR)
     advantages_P_G[equal_groups(rewards_P_G)] = 0.0

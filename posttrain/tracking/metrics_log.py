@@ -1,6 +1,6 @@
 """What was measured at each step? One JSON object a line, on the disk before anything else hears of it.
 
-The file is the truth and every other tracker is a sink that may fail to exist: a sink is also told the lines that a checkpoint brought back, so that a
+The file is the truth and every other tracker is a sink that may not exist: a sink is also told the lines that a checkpoint brought back, so that a
 resumed run shows its whole curve there too. No time and no host: two runs of one configuration write the same bytes.
 """
 

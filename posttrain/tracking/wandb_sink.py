@@ -23,6 +23,7 @@ class WandbSink:
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb  # half a second, and not everybody has it
 
+        self._teardown = wandb.teardown
         branch = _git("rev-parse", "--abbrev-ref", "HEAD") or "no-git"
         commit = _git("rev-parse", "--short", "HEAD")
         # console capture would swallow the progress lines, and machine statistics would start a sampling process
@@ -46,6 +47,7 @@ class WandbSink:
 
     def close(self) -> None:
         self._run.finish()
+        self._teardown()  # `finish` returns before wandb's service has written the last records of an offline run
 
 
 def wandb_sinks(name: str, config: Mapping[str, Any]) -> tuple[Sink, ...]:
