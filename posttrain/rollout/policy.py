@@ -1,0 +1,153 @@
+"""Who writes the agent's messages: a model behind an engine, or a script. Neither knows the world; `episodes.py` does.
+
+`TokenPolicy` never tokenises what the model wrote: the context grows by the ids that were generated and by the encoding of what came from outside
+(arXiv 2402.03300 assumes the sampled tokens are the trained ones; text that goes back through a tokenizer may come out as other tokens).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from posttrain.exits import ConfigurationError
+from posttrain.params import AgentParams
+from posttrain.rollout.engines.protocol import Engine, GenerateRequest
+from posttrain.types import Message, StopReason, Task
+from posttrain.worlds.protocol import Expert
+from posttrain.worlds.tools import Tool
+
+
+@dataclass(slots=True)
+class Episode:
+    """A play in progress. `messages` is the conversation so far; `token_ids`, `mask` and `logprobs` (one length) what an engine has seen of it."""
+
+    episode_id: str
+    task: Task
+    tools: Mapping[str, Tool]
+    seed: int
+    limits: AgentParams
+    messages: list[Message]
+    token_ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def unread(self) -> list[Message]:
+        """The messages since the agent's last one: all of them before its first, afterwards tool results or the user's reply."""
+        start = len(self.messages)
+        while start and self.messages[start - 1].role != "assistant":
+            start -= 1
+        return self.messages[start:]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The agent's next message and, from an engine, the tokens behind it: `context_ids` read since the last reply, then `token_ids` written.
+
+    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off at the limit, or with no message where none had room.
+    """
+
+    message: Message | None
+    stop: StopReason | None = None
+    context_ids: Sequence[int] = ()
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    policy_version: int = 0
+
+
+class Policy(Protocol):
+    """Plays many episodes at once."""
+
+    async def reply(self, episode: Episode) -> Reply:
+        """The next message; the episode is not changed."""
+        ...
+
+    def release(self, episode: Episode) -> None:
+        """The episode is over; called once for each, also after a failure."""
+        ...
+
+
+class Codec(Protocol):
+    """What a token policy needs of `posttrain.models.codec.ChatCodec`."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]: ...
+
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """The opening messages and the offered tools' schemas, up to where the agent begins to write."""
+        ...
+
+    def encode_results(self, messages: Sequence[Message]) -> list[int]:
+        """What stands between the stop token of one agent message and the first token of the next."""
+        ...
+
+    def parse(self, token_ids: Sequence[int]) -> Message:
+        """The message behind generated ids; a malformed call becomes a call whose arguments are the raw text."""
+        ...
+
+
+class ScriptedPolicy:
+    """An expert of the world plays, a fresh one for each episode: `make_expert(task, seed)`. Its trajectories have no tokens."""
+
+    def __init__(self, make_expert: Callable[[Task, int], Expert]) -> None:
+        self._make_expert = make_expert
+        self._experts: dict[str, Expert] = {}
+
+    async def reply(self, episode: Episode) -> Reply:
+        expert = self._experts.get(episode.episode_id)
+        if expert is None:
+            expert = self._experts[episode.episode_id] = self._make_expert(episode.task, episode.seed)
+        return Reply(expert.reply(episode.messages))
+
+    def release(self, episode: Episode) -> None:
+        self._experts.pop(episode.episode_id, None)
+
+
+class TokenPolicy:
+    """A model behind an engine. `temperature` 0 is greedy."""
+
+    def __init__(self, engine: Engine, codec: Codec, *, temperature: float) -> None:
+        self._engine = engine
+        self._codec = codec
+        self._temperature = temperature
+        self._prompts: dict[str, list[int]] = {}
+
+    async def reply(self, episode: Episode) -> Reply:
+        """Raises ConfigurationError where the opening messages alone leave no room in the context: no play of that task could begin."""
+        context_ids = self._codec.encode_results(episode.unread()) if episode.token_ids else self._prompt(episode)
+        token_ids = [*episode.token_ids, *context_ids]
+        room = episode.limits.max_context_tokens - len(token_ids)
+        if room < 1:
+            if not episode.token_ids:
+                raise ConfigurationError(
+                    f"the opening messages of task {episode.task.task_id} take {len(token_ids)} tokens and agent.max_context_tokens is "
+                    f"{episode.limits.max_context_tokens}: the agent could not write a word; raise it or offer fewer tools"
+                )
+            return Reply(None, StopReason.TOKEN_LIMIT)
+        generation = await self._engine.generate(
+            GenerateRequest(
+                episode_id=episode.episode_id,
+                token_ids=token_ids,
+                max_new_tokens=min(room, episode.limits.max_new_tokens),
+                temperature=self._temperature,
+                seed=episode.seed,
+                stop_ids=self._codec.stop_ids,
+            )
+        )
+        return Reply(
+            message=self._codec.parse(generation.token_ids),
+            stop=None if generation.finish == "stop" else StopReason.TOKEN_LIMIT,
+            context_ids=context_ids,
+            token_ids=generation.token_ids,
+            logprobs=generation.logprobs,
+            policy_version=self._engine.policy_version,
+        )
+
+    def release(self, episode: Episode) -> None:
+        self._engine.release(episode.episode_id)
+
+    def _prompt(self, episode: Episode) -> list[int]:
+        """Rendered once per task: the episodes of a group open with the same text, and rendering it costs as much as a turn of a small model."""
+        task = episode.task
+        if task.task_id not in self._prompts:
+            schemas = [episode.tools[name].schema() for name in task.tools]
+            self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, schemas)
+        return self._prompts[task.task_id]

@@ -1,0 +1,167 @@
+import asyncio
+
+import pytest
+
+from posttrain.exits import ConfigurationError
+from posttrain.params import AgentParams
+from posttrain.rollout.engines.scripted import ScriptedEngine
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.policy import Episode, Reply, ScriptedPolicy, TokenPolicy
+from posttrain.types import Message, StopReason, ToolCall
+from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+
+
+def play(*lines, task=None, limits=LIMITS):
+    policy = ScriptedPolicy(lambda task, seed: Reciter(list(lines)))
+    [trajectory] = play_episodes(policy, [task or lock_task()], domain=LockDomain(), limits=limits, seeds=[5])
+    return trajectory
+
+
+def contents(trajectory, role):
+    return [message.content for message in trajectory.messages if message.role == role]
+
+
+def test_a_message_without_a_call_ends_the_episode_when_the_user_has_nothing_to_say():
+    trajectory = play(call("try_code", arguments_of("123")), say("done"))
+    assert [message.role for message in trajectory.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert contents(trajectory, "tool") == ['{"open":true,"tries":1}']
+    assert (trajectory.stop_reason, trajectory.seed, trajectory.token_ids) == (StopReason.DONE, 5, ())
+
+
+def test_the_user_answers_a_question_and_the_agent_goes_on():
+    trajectory = play(say("which lock?"), say("done"))
+    assert contents(trajectory, "user") == ["open", "the red one"]
+    assert trajectory.stop_reason == StopReason.DONE
+
+
+def test_the_calls_of_one_message_run_in_order_and_are_numbered_through_the_episode():
+    two = Message("assistant", tool_calls=(ToolCall("x", "try_code", arguments_of("1")), ToolCall("x", "try_code", arguments_of("2"))))
+    trajectory = play(two, call("try_code", arguments_of("123")), say("done"))
+    assert contents(trajectory, "tool") == ['{"open":false,"tries":1}', '{"open":false,"tries":2}', '{"open":true,"tries":3}']
+    assert [message.tool_call_id for message in trajectory.messages if message.role == "tool"] == ["call_1", "call_2", "call_3"]
+    assert [made.id for message in trajectory.messages for made in message.tool_calls] == ["call_1", "call_2", "call_3"]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "answer"),
+    [
+        (call("fly", "{}"), '{"error":"no tool \'fly\' is offered"}'),
+        (call("", "try it"), '{"error":"the call is not a JSON object with name and arguments"}'),
+        (call("try_code", '{"code":'), '{"error":"arguments are not valid JSON: Expecting value at character 8"}'),
+        (call("try_code", arguments_of("000")), '{"error":"000 is never right"}'),
+    ],
+)
+def test_the_agents_own_mistake_is_an_error_that_it_reads(mistake, answer):
+    trajectory = play(mistake, say("done"))
+    assert contents(trajectory, "tool") == [answer]
+    assert trajectory.stop_reason == StopReason.DONE
+
+
+def test_a_tool_of_the_domain_that_the_task_does_not_offer_is_an_error():
+    trajectory = play(call("jam", "{}"), say("done"), task=lock_task(tools=("try_code",)))
+    assert contents(trajectory, "tool") == ['{"error":"no tool \'jam\' is offered"}']
+
+
+def test_a_tools_bug_is_raised_as_itself():
+    with pytest.raises(ZeroDivisionError, match="our bug"):
+        play(call("jam", "{}"))
+
+
+def test_the_last_turns_calls_are_still_answered():
+    trajectory = play(*[call("try_code", arguments_of("1"))] * 4)
+    assert trajectory.stop_reason == StopReason.TURN_LIMIT
+    assert trajectory.messages[-1].role == "tool"
+    assert len(contents(trajectory, "tool")) == 4
+
+
+def test_a_done_in_the_last_turn_is_done():
+    assert play(*[call("try_code", arguments_of("1"))] * 3, say("done")).stop_reason == StopReason.DONE
+
+
+def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
+    tasks = [lock_task("a"), lock_task("b"), lock_task("a")]
+    lines = {1: [call("try_code", arguments_of("1")), say("one")], 2: [say("two")], 3: [call("try_code", arguments_of("1")), say("three")]}
+    seen = []
+    trajectories = play_episodes(
+        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
+        tasks,
+        domain=LockDomain(),
+        limits=LIMITS,
+        seeds=[1, 2, 3],
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert [trajectory.task_id for trajectory in trajectories] == ["a", "b", "a"]
+    assert [trajectory.messages[-1].content for trajectory in trajectories] == ["one", "two", "three"]
+    assert contents(trajectories[2], "tool") == ['{"open":false,"tries":1}']
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_as_many_seeds_as_tasks():
+    with pytest.raises(ValueError, match="1 tasks but 2 seeds"):
+        play_episodes(ScriptedPolicy(lambda task, seed: Reciter([])), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1, 2])
+
+
+def test_when_one_episode_crashes_the_others_stop_and_all_are_released():
+    released = []
+
+    class OneCrashes:
+        async def reply(self, episode: Episode) -> Reply:
+            if episode.seed == 2:
+                raise ConfigurationError("no such model")
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        def release(self, episode: Episode) -> None:
+            released.append(episode.seed)
+
+    with pytest.raises(ConfigurationError, match="no such model"):
+        play_episodes(OneCrashes(), [lock_task()] * 3, domain=LockDomain(), limits=LIMITS, seeds=[1, 2, 3])
+    assert sorted(released) == [1, 2, 3]
+
+
+def token_play(messages, *, limits=LIMITS, tasks=None):
+    codec = WordCodec()
+    engine = ScriptedEngine({seed: [codec.ids(text) + ([0] if ends else []) for text, ends in lines] for seed, lines in enumerate(messages)})
+    tasks = tasks or [lock_task()] * len(messages)
+    trajectories = play_episodes(
+        TokenPolicy(engine, codec, temperature=1.0), tasks, domain=LockDomain(), limits=limits, seeds=list(range(len(messages)))
+    )
+    return codec, engine, trajectories
+
+
+def test_tokens_are_what_the_engine_read_and_wrote_and_the_mask_marks_what_it_wrote():
+    codec, engine, [trajectory] = token_play([[('call try_code {"code":"123"}', True), ("done", True)]])
+    words = [codec.words[token] for token in trajectory.token_ids]
+    read, written = "try_code jam locks open agent:", 'call try_code {"code":"123"} <stop>'
+    assert words == [*read.split(), *written.split(), "tool:", '{"open":true,"tries":1}', "agent:", "done", "<stop>"]
+    assert list(trajectory.mask) == [0] * 5 + [1] * 4 + [0] * 3 + [1] * 2
+    assert list(trajectory.logprobs) == [-0.5 * is_written for is_written in trajectory.mask]
+    assert trajectory.stop_reason == StopReason.DONE
+    assert [len(request.token_ids) for request in engine.requests] == [5, 12]
+    assert engine.released == ["t/0"]
+
+
+def test_a_message_cut_at_its_limit_ends_the_episode_as_token_limit():
+    _, _, [trajectory] = token_play([[("a b c d e f g h i j", True)]])
+    assert trajectory.messages[-1].content == "a b c d e f g h"
+    assert (trajectory.stop_reason, sum(trajectory.mask)) == (StopReason.TOKEN_LIMIT, 8)
+
+
+def test_an_episode_never_grows_past_its_context():
+    # 5 read, 4 written, then 3 to read: a context of 11 has no room for them, of 12 none to write, of 13 for one token
+    lines = [[('call try_code {"code":"123"}', True), ("done", True)]]
+    for max_context_tokens, length, num_written in [(11, 9, 4), (12, 9, 4), (13, 13, 5)]:
+        limits = AgentParams(max_turns=4, max_new_tokens=8, max_context_tokens=max_context_tokens)
+        _, _, [trajectory] = token_play(lines, limits=limits)
+        assert (trajectory.stop_reason, len(trajectory.token_ids), sum(trajectory.mask)) == (StopReason.TOKEN_LIMIT, length, num_written)
+
+
+def test_a_task_whose_opening_fills_the_context_is_a_wrong_configuration():
+    with pytest.raises(ConfigurationError, match="take 5 tokens"):
+        token_play([[("done", True)]], limits=AgentParams(max_turns=1, max_new_tokens=4, max_context_tokens=5))
+
+
+def test_a_groups_opening_is_encoded_once():
+    codec, _, trajectories = token_play([[("done", True)]] * 3)
+    assert codec.num_prompts_encoded == 1
+    assert len({trajectory.token_ids for trajectory in trajectories}) == 1
