@@ -1,0 +1,1 @@
+"""The simulated A-share and Hong Kong stock market."""

@@ -1,0 +1,168 @@
+"""Which companies exist, under which codes, and in which split?
+
+Counts follow the real markets: 5,300 A-share listings, 2,600 in Hong Kong, and 300 companies in both under one name (the trap: one name, two codes,
+two currencies). Companies are drawn when a market is made; prices only when somebody looks, from (seed, code), so a market of 7,600 companies is made
+in an instant and no order of questions changes an answer.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from posttrain.types import Split
+from posttrain.worlds.stocks.codes import MARKET_WORDS, MarketName, mainland_code, market_of
+from posttrain.worlds.stocks.names import CompanyName, company_names, name_key
+from posttrain.worlds.tools import ToolError
+
+Board: TypeAlias = Literal["main", "star", "chinext", "beijing", "hk_main"]
+
+NUM_A_LISTINGS = 5300
+NUM_HK_LISTINGS = 2600
+NUM_DUAL_LISTED = 300
+SPLIT_PERCENT: dict[Split, int] = {"sft": 50, "rl": 25, "dev": 8, "test": 17}
+
+# Share of each board in the A-share market in percent, the first digits of its codes, and how far a price may move in a day.
+_BOARDS: tuple[tuple[Board, int, tuple[str, ...], int], ...] = (
+    ("main", 32, ("600", "601", "603", "605"), 10),
+    ("main", 28, ("000", "001", "002", "003"), 10),
+    ("chinext", 26, ("300", "301"), 20),
+    ("star", 11, ("688",), 20),
+    ("beijing", 3, ("830", "831", "920"), 30),
+)
+_HK_LOT_SIZES = (100, 200, 400, 500, 1000, 2000)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One share on one market. `limit_pct` is how far a price may move in a day, None where there is no limit; `lot_size` is in shares."""
+
+    code: str
+    market: MarketName
+    board: Board
+    currency: Literal["CNY", "HKD"]
+    lot_size: int
+    limit_pct: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """A simulated company. At least one of `a` and `hk` is there; `aliases` are its Chinese short form and its English name with the industry."""
+
+    company_id: str
+    name_zh: str
+    name_en: str
+    aliases: tuple[str, ...]
+    industry: str
+    a: Listing | None
+    hk: Listing | None
+
+    @property
+    def is_dual_listed(self) -> bool:
+        return self.a is not None and self.hk is not None
+
+    @property
+    def listings(self) -> tuple[Listing, ...]:
+        return tuple(listing for listing in (self.a, self.hk) if listing is not None)
+
+    def on(self, market: MarketName) -> Listing | None:
+        return self.a if market == "a" else self.hk
+
+
+class Market:
+    """Both markets of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.companies: tuple[Company, ...] = tuple(_draw_companies(seed))
+        self._by_id = {company.company_id: company for company in self.companies}
+        self._by_code = {listing.code: (company, listing) for company in self.companies for listing in company.listings}
+        self._by_name = {
+            name_key(name): company for company in self.companies for name in (company.name_zh, company.name_en, *company.aliases)
+        }
+        self._splits = _partition(self.companies, seed)
+
+    def company(self, company_id: str) -> Company:
+        """Raises KeyError where no company has the id."""
+        return self._by_id[company_id]
+
+    def companies_of(self, split: Split) -> tuple[Company, ...]:
+        """The companies that only this split's tasks may be about; test_paraphrase asks about test's in other words."""
+        return self._splits["test" if split == "test_paraphrase" else split]
+
+    def listing(self, code: str) -> Listing:
+        """The listing of a canonical code. Raises ToolError where there is none."""
+        return self._lookup(code)[1]
+
+    def company_of(self, code: str) -> Company:
+        """The company behind a canonical code. Raises ToolError where there is none."""
+        return self._lookup(code)[0]
+
+    def find(self, name: str, market: MarketName, *, limit: int = 5) -> list[Company]:
+        """The company of that Chinese or English name or alias on a market, else up to `limit` companies whose name contains the text; else none."""
+        key = name_key(name)
+        exact = self._by_name.get(key)
+        if exact is not None and exact.on(market) is not None:
+            return [exact]
+        if not key:
+            return []
+        found: list[Company] = []
+        for company in self.companies:
+            if company.on(market) is not None and (key in company.name_zh or key in name_key(company.name_en)):
+                found.append(company)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _lookup(self, code: str) -> tuple[Company, Listing]:
+        try:
+            return self._by_code[code]
+        except KeyError:
+            raise ToolError(f"no {MARKET_WORDS[market_of(code)]} company has the code {code}") from None
+
+
+def _draw_companies(seed: int) -> list[Company]:
+    """All companies in an order that says nothing about where they are listed."""
+    draw = random.Random(f"{seed}/companies")
+    a_listings = _draw_a_listings(draw)
+    hk_listings = [_hk_listing(number, draw.choice(_HK_LOT_SIZES)) for number in draw.sample(range(1, 10_000), NUM_HK_LISTINGS)]
+    pairs: list[tuple[Listing | None, Listing | None]] = list(zip(a_listings[:NUM_DUAL_LISTED], hk_listings[:NUM_DUAL_LISTED], strict=True))
+    pairs += [(listing, None) for listing in a_listings[NUM_DUAL_LISTED:]]
+    pairs += [(None, listing) for listing in hk_listings[NUM_DUAL_LISTED:]]
+    draw.shuffle(pairs)
+    names = company_names(len(pairs), seed=seed)
+    return [_company(number, name, pair) for number, (name, pair) in enumerate(zip(names, pairs, strict=True))]
+
+
+def _draw_a_listings(draw: random.Random) -> list[Listing]:
+    listings = []
+    for board, percent, starts, limit_pct in _BOARDS:
+        numbers = [f"{start}{tail:03d}" for start in starts for tail in range(1, 1000)]
+        for digits in draw.sample(numbers, NUM_A_LISTINGS * percent // 100):
+            listings.append(Listing(mainland_code(digits), "a", board, "CNY", 100, limit_pct))
+    draw.shuffle(listings)
+    return listings
+
+
+def _hk_listing(number: int, lot_size: int) -> Listing:
+    return Listing(f"{number:05d}.HK", "hk", "hk_main", "HKD", lot_size, None)
+
+
+def _company(number: int, name: CompanyName, pair: tuple[Listing | None, Listing | None]) -> Company:
+    return Company(f"c{number:04d}", name.zh, name.en, name.aliases, name.industry, *pair)
+
+
+def _partition(companies: Sequence[Company], seed: int) -> dict[Split, tuple[Company, ...]]:
+    """Each kind of company (mainland, Hong Kong, both) is cut in the same shares, in an order given by a hash of its id."""
+    parts: dict[Split, list[Company]] = {split: [] for split in SPLIT_PERCENT}
+    for kind in ((True, False), (False, True), (True, True)):
+        members = [company for company in companies if (company.a is not None, company.hk is not None) == kind]
+        members.sort(key=lambda company: hashlib.sha256(f"{seed}/split/{company.company_id}".encode()).digest())
+        start = percent_before = 0
+        for split, percent in SPLIT_PERCENT.items():
+            percent_before += percent
+            end = len(members) * percent_before // 100
+            parts[split] += members[start:end]
+            start = end
+    return {split: tuple(members) for split, members in parts.items()}
