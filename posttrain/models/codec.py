@@ -1,0 +1,115 @@
+"""Between messages and token ids, so that a training row and a rollout of the same episode are the same tokens.
+
+A rollout never renders a conversation again: it keeps the ids that the agent sampled and appends the ids of what came between. A row is therefore
+composed in the same way, prompt + (assistant + results)*, and not cut out of one rendering of the whole, in which many templates rewrite earlier
+turns (Qwen3 removes their reasoning). The price: where a template does rewrite them, a row differs from that template's own rendering of a finished
+chat.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from posttrain.models.parsing import parse_assistant
+from posttrain.models.rendering import ChatRenderer
+from posttrain.types import Message
+
+NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
+Schemas = Sequence[Mapping[str, Any]]  # OpenAI function schemas, in the order offered
+Segment = tuple[Literal["agent", "given"], str]
+
+_REASONING_OR_CALL = re.compile(r"\s*(?:(<think>.*?(?:</think>|\Z))|<tool_call>.*?(?:</tool_call>|\Z))\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One training example, three lists of one length T: ids, 1 in `mask` where the agent wrote the token, and what kind of token it is there
+    (`category`: 0 not the agent's, 1 reasoning, 2 call, 3 text; the end mark counts with what it ends)."""
+
+    input_ids: list[int]
+    mask: list[int]
+    category: list[int]
+
+
+class ChatCodec:
+    """One tokenizer with its chat template. Raises ConfigurationError where the template has no chat with tools that a rollout could continue."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._renderer = ChatRenderer(tokenizer)
+        stop_id = self._encode([self._renderer.stop_text])[0][0][0]
+        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([stop_id, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]))
+        self.pad_id: int = stop_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+    def encode_prompt(self, messages: Sequence[Message], tools: Schemas) -> list[int]:
+        """What the agent reads before its first message, up to and including the mark that says it is its turn."""
+        return self._ids(self._renderer.prompt(messages, tools))
+
+    def encode_assistant(self, message: Message) -> list[int]:
+        """What the agent writes for `message`, stop token included."""
+        return self._ids(self._renderer.assistant(message))
+
+    def encode_results(self, messages: Sequence[Message]) -> list[int]:
+        """What stands between the stop token of one agent message and the first token of the next: results or the user's words, and the turn mark."""
+        return self._ids(self._renderer.between(messages))
+
+    def encode_row(self, messages: Sequence[Message], tools: Schemas) -> TokenRow:
+        """The conversation up to its last assistant message. What stands behind that was never read by the agent and is left out."""
+        return self.encode_rows([(messages, tools)])[0]
+
+    def encode_rows(self, conversations: Iterable[tuple[Sequence[Message], Schemas]]) -> list[TokenRow]:
+        """As `encode_row`, for many: each distinct text is tokenised once, all in one batch."""
+        segments_N = [self._segments(messages, tools) for messages, tools in conversations]
+        texts = list(dict.fromkeys(text for segments in segments_N for _, text in segments))
+        encoded = dict(zip(texts, self._encode(texts), strict=True))
+        return [_compose(segments, encoded) for segments in segments_N]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of all ids, markers shown."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def parse(self, ids: Sequence[int]) -> Message:
+        """The message that an agent wrote; the ids may end with a stop token or, where it was cut off, not."""
+        end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
+        return parse_assistant(self.decode(ids[:end]))
+
+    def _segments(self, messages: Sequence[Message], tools: Schemas) -> list[Segment]:
+        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        if not turns:
+            return [("given", self._renderer.prompt(messages, tools))]
+        segments: list[Segment] = [("given", self._renderer.prompt(messages[: turns[0]], tools))]
+        for turn, next_turn in zip(turns, [*turns[1:], None], strict=True):
+            segments.append(("agent", self._renderer.assistant(messages[turn])))
+            if next_turn is not None:
+                segments.append(("given", self._renderer.between(messages[turn + 1 : next_turn])))
+        return segments
+
+    def _ids(self, text: str) -> list[int]:
+        return self._encode([text])[0][0]
+
+    def _encode(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Ids and the span of characters of each."""
+        if not texts:
+            return []
+        encoded = self.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False)
+        return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
+
+
+def _compose(segments: Sequence[Segment], encoded: Mapping[str, tuple[list[int], list[tuple[int, int]]]]) -> TokenRow:
+    row = TokenRow([], [], [])
+    for author, text in segments:
+        ids, spans = encoded[text]
+        row.input_ids.extend(ids)
+        row.mask.extend([int(author == "agent")] * len(ids))
+        row.category.extend(_categories(text, spans) if author == "agent" else [NONE] * len(ids))
+    return row
+
+
+def _categories(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+    """The category of each token of an assistant message, by where it begins."""
+    category_of_character = [TEXT] * len(text)
+    for found in _REASONING_OR_CALL.finditer(text):
+        category_of_character[found.start() : found.end()] = [REASONING if found[1] else CALL] * (found.end() - found.start())
+    categories = [category_of_character[start] for start, _ in spans]
+    return [*categories[:-1], categories[-2] if len(categories) > 1 else TEXT]

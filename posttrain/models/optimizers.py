@@ -1,0 +1,58 @@
+"""Which optimizer moves which weights. Muon orthogonalises the step of a hidden matrix; embeddings and norms have no such geometry and keep AdamW."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+OptimizerKind = Literal["muon", "adamw"]
+
+
+class OptimizerPair(torch.optim.Optimizer):
+    """Muon and AdamW behind the face of one optimizer, so that a scheduler, TRL or a checkpoint sees the groups of both."""
+
+    def __init__(self, muon: torch.optim.Optimizer, adamw: torch.optim.Optimizer) -> None:
+        self.parts = (muon, adamw)
+        super().__init__([*muon.param_groups, *adamw.param_groups], {})
+        self.param_groups = [*muon.param_groups, *adamw.param_groups]  # the same dicts: a rate set here is a rate set there
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of both; a closure is not supported."""
+        if closure is not None:
+            raise ValueError("a closure would be evaluated once for each of the two optimizers; compute the loss before the step")
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+
+def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.optim.Optimizer:
+    """The optimizer of a model's trainable weights, one rate for all.
+
+    `muon`: 2-D matrices that are no embedding go to Muon (Jordan 2024; `match_rms_adamw` scales its step by 0.2 sqrt(max(rows, columns)), arXiv
+    2502.16982, so that AdamW's rate fits both), the rest to AdamW. Adapters of LoRA are 2-D matrices too. Weight decay is 0: runs are short and the
+    embeddings tied.
+    """
+    embeddings = {id(weight) for module in model.modules() if isinstance(module, nn.Embedding) for weight in module.parameters()}
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    if kind == "adamw":
+        return _adamw(trainable, lr)
+    matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in embeddings]
+    others = [weight for weight in trainable if weight.ndim != 2 or id(weight) in embeddings]
+    muon = torch.optim.Muon(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    return OptimizerPair(muon, _adamw(others, lr)) if others else muon
+
+
+def _adamw(weights: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(list(weights), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)

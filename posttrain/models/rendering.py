@@ -1,0 +1,138 @@
+"""What any chat template writes for each part of an episode, found by rendering twice and taking the difference.
+
+Nothing here knows a model family. Marked texts are put through the template, and where the mark comes out says how the template ends a message,
+whether it writes reasoning, and what it wants as the arguments of a call.
+"""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from posttrain.exits import ConfigurationError
+from posttrain.types import Message, ToolCall
+
+_MARK = "\N{SNOWMAN}mark\N{SNOWMAN}"
+_USER = {"role": "user", "content": "u"}
+
+
+class ChatRenderer:
+    """Texts of a template. Raises ConfigurationError where it has none or where it cannot carry a chat with tools."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        if not tokenizer.chat_template:
+            raise ConfigurationError(
+                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, so an agent's turns have no form: "
+                "choose an instruction-tuned model"
+            )
+        self._texts: dict[Message, str] = {}
+        self._turn_mark = self._render([_USER], is_agents_turn=True)
+        self.stop_text = self._find_stop_text()
+        self._has_reasoning = _MARK in self._render([_USER, {"role": "assistant", "content": "c", "reasoning_content": _MARK}])
+        self._wants_objects = self._find_wants_objects()
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+        """The opening messages with the tools offered, and the mark of the agent's turn."""
+        return self._render([message.to_openai() for message in messages], tools=tools, is_agents_turn=True)
+
+    def assistant(self, message: Message) -> str:
+        """What the agent writes, its end mark included."""
+        if message not in self._texts:
+            self._texts[message] = self._assistant(message)
+        return self._texts[message]
+
+    def between(self, messages: Sequence[Message]) -> str:
+        """What stands between an agent's end mark and its next turn: tool results (to a stand-in call each) or the user's words."""
+        if any(message.role == "tool" for message in messages):
+            ids = [message.tool_call_id or f"call_{index}" for index, message in enumerate(messages) if message.role == "tool"]
+            before = self._with_arguments(Message("assistant", "", None, tuple(ToolCall(call_id, "f", json.dumps({"a": _MARK})) for call_id in ids)))
+        else:
+            before = {"role": "assistant", "content": _MARK}
+        num_marks = len(before.get("tool_calls", [before]))
+        rendered = self._render([_USER, before, *(message.to_openai() for message in messages)], is_agents_turn=True)
+        behind_marks = rendered.split(_MARK, num_marks)[-1]
+        return behind_marks[behind_marks.index(self.stop_text) + len(self.stop_text) :]
+
+    def _assistant(self, message: Message) -> str:
+        rendered = self._render([_USER, self._with_reasoning(self._with_arguments(message))])
+        if not rendered.startswith(self._turn_mark):
+            raise ConfigurationError(
+                f"the chat template writes an agent's message as {rendered!r}, which does not begin with its own prompt {self._turn_mark!r}: "
+                "what is trained would not be what is sampled. Choose a model whose template adds nothing of its own behind the prompt"
+            )
+        written = rendered[len(self._turn_mark) :]
+        written = written[: written.rindex(self.stop_text) + len(self.stop_text)]
+        for index, call in enumerate(message.tool_calls):
+            written = written.replace(json.dumps(_stand_in(index)), call.arguments)
+        return written
+
+    def _with_arguments(self, message: Message) -> dict[str, Any]:
+        """Arguments as objects where the template wants them; text that is no object gets a stand-in, whose place it takes once rendered."""
+        content = message.to_openai()
+        if message.tool_calls and self._wants_objects:
+            content["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _as_object(call.arguments, index)}}
+                for index, call in enumerate(message.tool_calls)
+            ]
+        return content
+
+    def _with_reasoning(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Reasoning goes into the text where the template has no place of its own for it."""
+        if self._has_reasoning or "reasoning_content" not in content:
+            return content
+        thought = f"<think>\n{content['reasoning_content']}\n</think>\n\n"
+        return {key: value for key, value in content.items() if key != "reasoning_content"} | {"content": thought + content["content"]}
+
+    def _find_stop_text(self) -> str:
+        """The one token that the template writes behind an agent's text."""
+        behind = self._render([_USER, {"role": "assistant", "content": _MARK}]).partition(_MARK)[2]
+        ids = self._tokenizer(behind, add_special_tokens=False)["input_ids"]
+        if not ids:
+            raise ConfigurationError(
+                f"the chat template of {self._tokenizer.name_or_path!r} does not mark the end of an agent's message, so a policy would never stop: "
+                "choose another model"
+            )
+        return str(self._tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _find_wants_objects(self) -> bool:
+        """OpenAI's arguments are JSON text; most templates of open models write an object with `tojson` and would quote the text once more."""
+        for arguments, wants_objects in (({"a": _MARK}, True), (json.dumps({"a": _MARK}), False)):
+            call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": arguments}}
+            try:
+                rendered = self._render([_USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
+            except TypeError:  # a template that joins strings, given an object
+                continue
+            if json.dumps({"a": _MARK}, ensure_ascii=False) in rendered or json.dumps({"a": _MARK}) in rendered:
+                return wants_objects
+        raise ConfigurationError(
+            f"the chat template of {self._tokenizer.name_or_path!r} does not write tool calls: choose a model that was trained to call tools"
+        )
+
+    def _render(self, messages: list[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), is_agents_turn: bool = False) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages,
+                tools=[dict(tool) for tool in tools] or None,
+                add_generation_prompt=is_agents_turn,
+                tokenize=False,
+                strftime_now=_fixed_date,
+            )
+        )
+
+
+def _fixed_date(form: str) -> str:
+    """Some templates write today's date into the prompt; equal inputs must give equal tokens tomorrow."""
+    return datetime.date(2025, 1, 1).strftime(form)
+
+
+def _as_object(arguments: str, index: int) -> Mapping[str, Any]:
+    try:
+        content = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return _stand_in(index)
+    return content if isinstance(content, dict) else _stand_in(index)
+
+
+def _stand_in(index: int) -> dict[str, str]:
+    return {f"arguments_{index}": "as text"}
