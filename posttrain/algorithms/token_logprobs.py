@@ -1,0 +1,44 @@
+"""How likely did the model find the tokens that the agent wrote? The one forward pass that every loss here is made of.
+
+TRL's fused head scores only the labelled positions on a GPU but all of them on a CPU, where an agent writes a third of an episode. On a CPU the
+positions are picked before the head: a quarter less time for a step of a 0.4M-parameter model.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+
+
+def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, attention_mask_N_T: Tensor | None = None) -> Tensor:
+    """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where the label is `IGNORED`.
+
+    Column t belongs to token t+1. Rows padded on the right need no attention mask: causal attention never looks there.
+    """
+    targets_N_T = labels_N_T[:, 1:]
+    is_scored = targets_N_T != IGNORED
+    inputs = {"input_ids": input_ids_N_T, "use_cache": False}
+    if attention_mask_N_T is not None:
+        inputs["attention_mask"] = attention_mask_N_T
+    if input_ids_N_T.device.type != "cpu":
+        scored: Tensor = model(**inputs, labels=labels_N_T, fused_lm_head=True).log_probs
+        return scored
+    causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
+    hidden = causal_lm.base_model(**inputs).last_hidden_state[:, :-1]
+    logits = causal_lm.get_output_embeddings()(hidden[is_scored])
+    picked = -torch.nn.functional.cross_entropy(logits.float(), targets_N_T[is_scored], reduction="none")
+    return torch.zeros(is_scored.shape, dtype=picked.dtype).masked_scatter(is_scored, picked)
+
+
+def pad_right(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """Shape (N, T) of the longest row."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])
+
+
+def labels_of(input_ids: Sequence[int], mask: Sequence[int]) -> list[int]:
+    """The ids where the agent wrote them, `IGNORED` elsewhere."""
+    return [token if is_agents else IGNORED for token, is_agents in zip(input_ids, mask, strict=True)]

@@ -1,0 +1,47 @@
+"""Supervised fine-tuning of the prepared model on the resampled demonstrations; the weights of the lowest dev loss are kept.
+
+The dev demonstrations are the world's expert, without flaws, on the dev tasks: other companies than any training row's.
+"""
+
+import shutil
+from pathlib import Path
+
+from posttrain.algorithms.resumable import METRICS, open_run
+from posttrain.algorithms.sft import train_sft as train
+from posttrain.algorithms.trainable import load_trainable, save_trained
+from posttrain.data.schemas import read_tasks, read_trajectories, trajectory_row
+from posttrain.models.loading import load_codec
+from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.worlds.domains import make_domain
+
+BASE = Path("data/models/base")
+
+
+def train_sft(run: StageRun) -> None:
+    params = run.params
+    demonstrations = read_trajectories(Path("data/resampled/demonstrations.parquet"))
+    domain = make_domain(params.world)
+    dev_tasks = read_tasks(Path("data/raw/tasks.parquet"), "dev")
+    reasoning_frac = params.generate_data.reasoning_frac
+    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=None, reasoning_frac=reasoning_frac))
+    dev_played = play_episodes(expert, dev_tasks, domain=domain, limits=params.agent, seeds=[params.seed] * len(dev_tasks))
+    dev = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(dev_played, dev_tasks, strict=True)]
+
+    codec = load_codec(BASE)
+    rows, dev_rows = (codec.encode_rows((row.trajectory.messages, row.tools) for row in split) for split in (demonstrations, dev))
+    model = load_trainable(BASE, params.model, seed=params.seed)
+    sinks = wandb_sinks(run.name, params.train_sft.model_dump())
+    with open_run(run.checkpoint_dir, sinks=sinks, progress=run.progress) as training:
+        kinds = [row.kind for row in demonstrations]
+        train(model, codec.tokenizer, rows=rows, kinds=kinds, dev_rows=dev_rows, params=params.train_sft, seed=params.seed, run=training)
+    save_trained(model, codec.tokenizer, Path("data/models/sft"))
+    report = Path("reports/train_sft") / METRICS
+    report.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(run.checkpoint_dir / METRICS, report)
+
+
+if __name__ == "__main__":
+    run_stage(train_sft)

@@ -1,0 +1,43 @@
+import signal
+
+import pytest
+from tiny_runs import Death, train
+
+ALGORITHMS = ["sft"]
+DEATHS = [Death(after=2), Death(after=7), Death(in_save=4), Death(in_save=8), Death(asked=6)]
+KILLED = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def uninterrupted(request, tmp_path_factory):
+    code, result = train(request.param, tmp_path_factory.mktemp(request.param))
+    assert code == 0
+    return request.param, result
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_run_that_died_reaches_the_same_weights_and_metrics(uninterrupted, death, tmp_path):
+    algorithm, expected = uninterrupted
+
+    died, _ = train(algorithm, tmp_path, death)
+    ended, result = train(algorithm, tmp_path)
+
+    assert died == (75 if death.asked else KILLED)
+    assert ended == 0
+    assert result == expected
+
+
+def test_a_run_that_was_over_is_not_trained_again(uninterrupted, tmp_path):
+    algorithm, expected = uninterrupted
+
+    died, _ = train(algorithm, tmp_path, Death(after=12))
+    ended, result = train(algorithm, tmp_path, Death(after=1))
+
+    assert (died, ended) == (KILLED, 0)
+    assert result == expected
+
+
+def test_only_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
+    train("sft", tmp_path, max_steps=20)
+
+    assert len(list(tmp_path.glob("checkpoint-*"))) <= 3

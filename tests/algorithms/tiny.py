@@ -1,0 +1,53 @@
+"""A model of 20,000 parameters over sixteen words, and rows for it, so that a training run takes a second."""
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
+from posttrain.types import KINDS
+
+WORDS = ["<pad>", "<end>", "<turn>", "<think>", *"abcdefghijkl"]
+
+
+def tiny_tokenizer():
+    words = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<pad>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
+
+
+def tiny_model(seed=0):
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+def copy_row(rng):
+    """`<turn> x y <turn> <think> x x y <end>`: the agent reasons with the first word, then says both; sometimes nothing is thought."""
+    x, y = rng.integers(4, len(WORDS), size=2).tolist()
+    thought = [3, x] if rng.random() < 0.5 else []
+    return TokenRow(
+        input_ids=[2, x, y, 2, *thought, x, y, 1],
+        mask=[0] * 4 + [1] * (len(thought) + 3),
+        category=[NONE] * 4 + [REASONING] * len(thought) + [CALL, TEXT, TEXT],
+    )
+
+
+def copy_rows(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [copy_row(rng) for _ in range(count)], [KINDS[index % 4] for index in range(count)]

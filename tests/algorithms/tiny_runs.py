@@ -1,0 +1,103 @@
+"""Whole training runs of a tiny model, and ways to die in the middle of one. Each runs in a process of its own, forked from one that has torch."""
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import torch
+from tiny import copy_rows, tiny_model, tiny_tokenizer
+
+from posttrain.algorithms import resumable
+from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
+from posttrain.algorithms.sft import train_sft
+from posttrain.exits import Interrupted
+from posttrain.params import TrainSftParams
+
+KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
+
+
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """`after`: killed when that step is done. `in_save`: killed when the files of that step's checkpoint are there but for the marker, one of them
+    cut off. `asked`: SIGTERM in that step."""
+
+    after: int | None = None
+    in_save: int | None = None
+    asked: int | None = None
+
+
+def sft_params(**changes):
+    values = {
+        "max_steps": 12,
+        "batch_size": 8,
+        "lr": 1e-2,
+        "lr_warmup_frac": 0.1,
+        "optimizer": "muon",
+        "kind_weights": KIND_WEIGHTS,
+        "eval_every_steps": 4,
+        "early_stopping_patience": 3,
+        "checkpoint_every_steps": 4,
+    }
+    return TrainSftParams.model_validate(values | changes)
+
+
+def run_sft(run: TrainingRun, model, **changes):
+    rows, kinds = copy_rows(50)
+    dev_rows, _ = copy_rows(10, seed=1)
+    train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=dev_rows, params=sft_params(**changes), seed=1, run=run)
+
+
+RUNS = {"sft": run_sft}
+
+
+def digest_of(model):
+    state = model.state_dict()
+    return hashlib.sha256(b"".join(name.encode() + state[name].contiguous().numpy().tobytes() for name in sorted(state))).hexdigest()
+
+
+def train(algorithm: str, folder: Path, death: Death = Death(), **changes):
+    """Exit code and, where it ended well, what it made: a digest of the weights and the text of metrics.jsonl."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tiny_runs"])
+    process = context.Process(target=_train, args=(algorithm, folder, death, changes))
+    process.start()
+    process.join()
+    result = folder / "result.json"
+    return process.exitcode, json.loads(result.read_text()) if process.exitcode == 0 else None
+
+
+def _train(algorithm, folder, death, changes):
+    torch.set_num_threads(1)
+
+    def progress(done, total, note):
+        if done == death.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if done == death.asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    if death.in_save is not None:
+        resumable.seal = _die_in(death.in_save)
+    model = tiny_model()
+    try:
+        with open_run(folder, progress=progress) as run:
+            RUNS[algorithm](run, model, **changes)
+    except Interrupted as error:
+        raise SystemExit(error.code) from error
+    (folder / "result.json").write_text(json.dumps({"weights": digest_of(model), "metrics": (folder / METRICS).read_text()}))
+
+
+def _die_in(step):
+    seal = resumable.seal
+
+    def seal_or_die(checkpoint):
+        if checkpoint.name == f"checkpoint-{step}":
+            weights = checkpoint / "optimizer.pt"
+            weights.write_bytes(weights.read_bytes()[:100])
+            os.kill(os.getpid(), signal.SIGKILL)
+        seal(checkpoint)
+
+    return seal_or_die
