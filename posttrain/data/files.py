@@ -74,6 +74,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         file.write(json.dumps(content, ensure_ascii=False, sort_keys=True, indent=2, allow_nan=False).encode() + b"\n")
 
 
+def write_text(path: Path, text: str) -> None:
+    """UTF-8, as it stands."""
+    with _whole(path) as file:
+        file.write(text.encode())
+
+
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,63 @@
+"""The rules as Great Expectations suites, one per flat table, and what they found.
+
+Nothing is written and nobody is called: the context lives in memory and telemetry is off. Results are SUMMARY, because COMPLETE lists every failing
+row and takes half a minute on a million of them; which trajectories broke a rule is counted in Arrow, and the two counts must agree.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from posttrain.data.validation.rules import Judged, Rule, TableName, broken
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What one rule's expectation found: rows of its table looked at, rows that broke it, and the trajectories they belong to."""
+
+    rule: Rule
+    expectation: str
+    num_rows: int
+    num_broken: int
+    num_trajectories: int
+
+
+def check_expectations(rules: Sequence[Rule], judged: Judged) -> list[Checked]:
+    """In the order of `rules`. Raises RuntimeError where Great Expectations and Arrow count differently: our bug, not the data's."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context: Any = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    source = context.data_sources.add_pandas("flat_tables")
+    results: dict[str, Any] = {}
+    tables: tuple[TableName, ...] = ("trajectories", "turns", "calls")
+    for name in tables:
+        mine = [rule for rule in rules if rule.table == name]
+        suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=[_expectation(gx, rule) for rule in mine]))
+        batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
+        frame = judged[name].select(sorted({rule.column for rule in mine})).to_pandas()
+        definition = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
+        found = definition.run(batch_parameters={"dataframe": frame}, result_format="SUMMARY")
+        results |= {result.expectation_config.meta["rule"]: result for result in found.results}
+    return [_checked(rule, judged, results[rule.name]) for rule in rules]
+
+
+def _expectation(gx: Any, rule: Rule) -> Any:
+    meta = {"rule": rule.name}
+    if rule.limit is not None:
+        return gx.expectations.ExpectColumnValuesToBeBetween(column=rule.column, max_value=rule.limit, meta=meta)
+    values: list[str] | list[bool] = [str(value) for value in rule.values] or [True]
+    return gx.expectations.ExpectColumnValuesToBeInSet(column=rule.column, value_set=values, meta=meta)
+
+
+def _checked(rule: Rule, judged: Judged, result: Any) -> Checked:
+    found = broken(rule, judged)
+    num_broken = int(result.result.get("unexpected_count", 0))  # absent where the table is empty
+    if num_broken != found.num_rows or bool(result.success) != (num_broken == 0):
+        raise RuntimeError(f"rule {rule.name}: Great Expectations found {num_broken} broken rows of {rule.table}, Arrow {found.num_rows}")
+    return Checked(rule, str(result.expectation_config.type), judged[rule.table].num_rows, num_broken, pc.count_distinct(found["row"]).as_py())
