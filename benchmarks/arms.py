@@ -30,9 +30,7 @@ class Arm:
 
 def run_arm(arm: Arm, folder: Path) -> Path:
     """Run one arm in `folder/<name>` and return that copy. Raises CalledProcessError where the pipeline fails; its output went to the terminal."""
-    copy = folder / arm.name
-    shutil.rmtree(copy, ignore_errors=True)
-    subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(copy)], check=True)
+    copy = clone_checkout(folder / arm.name)
     cache = REPOSITORY / ".dvc" / "cache"
     (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
     apply_overrides(copy / "params.yaml", arm.overrides)
@@ -40,6 +38,13 @@ def run_arm(arm: Arm, folder: Path) -> Path:
     print(f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}", flush=True)
     subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment, check=True)
     return copy
+
+
+def clone_checkout(target: Path) -> Path:
+    """The last commit of this checkout, cloned to `target`, which is emptied first."""
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(target)], check=True)
+    return target
 
 
 def apply_overrides(params_yaml: Path, overrides: Mapping[str, Any]) -> None:

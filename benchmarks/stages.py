@@ -1,0 +1,32 @@
+"""What does the default pipeline cost? Seconds and peak memory of every stage, run from nothing in a copy of the checkout.
+
+The last row is the whole `dvc repro`: its wall time, DVC's own share included, and the largest peak of any stage.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.arms import clone_checkout
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="posttrain-bench-") as folder:
+        copy = clone_checkout(Path(folder) / "copy")
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(copy)}
+        started_s = time.monotonic()
+        subprocess.run(["dvc", "repro"], cwd=copy, env=environment, check=True, stdout=subprocess.DEVNULL)
+        total_s = time.monotonic() - started_s
+        costs = [json.loads(line) for line in (copy / ".posttrain" / "costs.jsonl").read_text(encoding="utf-8").splitlines()]
+    print(f"{'stage':22} {'seconds':>8} {'peak MiB':>9}")
+    for cost in costs:
+        print(f"{cost['stage']:22} {cost['seconds']:8.1f} {cost['peak_mib']:9}")
+    print(f"{'dvc repro':22} {total_s:8.1f} {max(cost['peak_mib'] for cost in costs):9}")
+
+
+if __name__ == "__main__":
+    main()
