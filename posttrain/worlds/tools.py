@@ -9,7 +9,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
@@ -58,7 +58,8 @@ class Tool:
 
 def tool_from(function: Callable[..., JsonValue], *, name: str | None = None) -> Tool:
     """Derive the schema of a function. Raises TypeError where a hint is missing or is none of the accepted ones: our bug, found at once."""
-    hints = typing.get_type_hints(function)
+    # JsonValue names itself and two others as text; they are resolved here, so that a module of tools need not import them.
+    hints = typing.get_type_hints(function, localns={"JsonValue": JsonValue, "Mapping": Mapping, "Sequence": Sequence})
     description, argument_texts = _read_docstring(function)
     properties: dict[str, Any] = {}
     required: list[str] = []

@@ -9,10 +9,14 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from posttrain.types import Split
+from posttrain.worlds.stocks.bars import Bars, draw_bars
+from posttrain.worlds.stocks.calendars import trading_days
 from posttrain.worlds.stocks.codes import MARKET_WORDS, MarketName, mainland_code, market_of
+from posttrain.worlds.stocks.fundamentals import Fundamentals, draw_fundamentals
 from posttrain.worlds.stocks.names import CompanyName, company_names, name_key
 from posttrain.worlds.tools import ToolError
 
@@ -31,6 +35,7 @@ _BOARDS: tuple[tuple[Board, int, tuple[str, ...], int], ...] = (
     ("star", 11, ("688",), 20),
     ("beijing", 3, ("830", "831", "920"), 30),
 )
+_CACHED_LISTINGS = 1024
 _HK_LOT_SIZES = (100, 200, 400, 500, 1000, 2000)
 
 
@@ -78,10 +83,10 @@ class Market:
         self.companies: tuple[Company, ...] = tuple(_draw_companies(seed))
         self._by_id = {company.company_id: company for company in self.companies}
         self._by_code = {listing.code: (company, listing) for company in self.companies for listing in company.listings}
-        self._by_name = {
-            name_key(name): company for company in self.companies for name in (company.name_zh, company.name_en, *company.aliases)
-        }
+        self._by_name = {name_key(name): company for company in self.companies for name in (company.name_zh, company.name_en, *company.aliases)}
         self._splits = _partition(self.companies, seed)
+        # Bounded: one listing's bars are 24 KB, and a run looks at thousands of listings.
+        self._cached_bars = lru_cache(maxsize=_CACHED_LISTINGS)(self._draw_bars)
 
     def company(self, company_id: str) -> Company:
         """Raises KeyError where no company has the id."""
@@ -109,11 +114,23 @@ class Market:
             return []
         found: list[Company] = []
         for company in self.companies:
-            if company.on(market) is not None and (key in company.name_zh or key in name_key(company.name_en)):
+            if company.on(market) is not None and any(key in name_key(form) for form in (company.name_zh, company.name_en, *company.aliases)):
                 found.append(company)
                 if len(found) == limit:
                     break
         return found
+
+    def bars(self, code: str) -> Bars:
+        """The daily bars of a canonical code. Raises ToolError where it is not listed."""
+        return self._cached_bars(code)
+
+    def fundamentals(self, company: Company) -> Fundamentals:
+        return draw_fundamentals(f"{self.seed}/{company.company_id}/fundamentals")
+
+    def _draw_bars(self, code: str) -> Bars:
+        company, listing = self._lookup(code)
+        start_cents = self.fundamentals(company).start_cents[listing.market]
+        return draw_bars(trading_days(listing.market), key=f"{self.seed}/{code}/bars", start_cents=start_cents, limit_pct=listing.limit_pct)
 
     def _lookup(self, code: str) -> tuple[Company, Listing]:
         try:
