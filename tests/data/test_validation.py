@@ -1,0 +1,198 @@
+"""Every rule on one small conversation that breaks it and nothing else; then real trajectories and files that are no demonstrations."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from posttrain.data.files import read_parquet
+from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table, write_tasks
+from posttrain.data.validation.flat import flatten
+from posttrain.data.validation.page import render_page
+from posttrain.data.validation.verdict import Verdict, quarantined, refuse_too_many, summary, validate
+from posttrain.exits import DataError
+from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
+
+QUOTE = {
+    "type": "function",
+    "function": {
+        "name": "quote",
+        "description": "Price.",
+        "parameters": {
+            "type": "object",
+            "properties": {"code": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["code"],
+        },
+    },
+}
+ASKED = Message("user", "腾讯的股价？")
+CALLED = Message("assistant", tool_calls=(ToolCall("c1", "quote", '{"code":"00700.HK"}'),))
+TOLD = Message("tool", '{"price":380.2}', tool_call_id="c1")
+ANSWERED = Message("assistant", "ANSWER: 380.20 HKD")
+GOOD = (Message("system", "rules"), ASKED, CALLED, TOLD, ANSWERED)
+NO_TASKS = TASKS_SCHEMA.empty_table()
+
+
+def row(*messages: Message, task_id: str = "t1", companies: tuple[str, ...] = ("tencent",), kind: str = "tool_selection") -> TrajectoryRow:
+    played = Trajectory(task_id, messages, StopReason.DONE)
+    return TrajectoryRow(played, kind, "hk", "zh", 1, "sft", "price", companies, (QUOTE,))  # type: ignore[arg-type]
+
+
+def call(arguments: str, name: str = "quote") -> Message:
+    return Message("assistant", tool_calls=(ToolCall("c1", name, arguments),))
+
+
+def verdict_of(*rows: TrajectoryRow, tasks: pa.Table = NO_TASKS, max_tokens: int = 100) -> Verdict:
+    return validate(trajectories_table(rows), tasks, max_tokens=max_tokens, source=Path("d.parquet"))
+
+
+def reasons_of(*messages: Message) -> dict[str, tuple[int, ...]]:
+    verdict = verdict_of(row(*messages))
+    return {reason.rule: reason.turns for reason in verdict.reasons.get(0, ())}
+
+
+def test_a_paired_and_answered_conversation_is_kept():
+    assert reasons_of(*GOOD) == {}
+
+
+def test_several_calls_in_one_message_may_be_answered_in_any_order():
+    both = Message("assistant", tool_calls=(ToolCall("c1", "quote", '{"code":"a"}'), ToolCall("c2", "quote", '{"code":"b"}')))
+    assert reasons_of(ASKED, both, Message("tool", "2", tool_call_id="c2"), Message("tool", "1", tool_call_id="c1"), ANSWERED) == {}
+
+
+@pytest.mark.parametrize(
+    ("messages", "reasons"),
+    [
+        ((ASKED, CALLED, TOLD, CALLED, TOLD, ANSWERED), {"unique_call_id": (0, 1)}),
+        ((ASKED, CALLED), {"call_answered": (0,)}),
+        ((ASKED, CALLED, replace(TOLD, tool_call_id="c9"), ANSWERED), {"call_answered": (0,), "results_asked_for": (0,)}),
+        ((ASKED, CALLED, TOLD, TOLD, ANSWERED), {"call_answered": (0,)}),
+        ((ASKED, ANSWERED, TOLD), {"roles_alternate": (), "results_asked_for": (0,)}),
+        ((ASKED, TOLD, ANSWERED), {"roles_alternate": ()}),
+        ((ASKED, ANSWERED, ANSWERED), {"roles_alternate": ()}),
+        ((ASKED, ASKED, ANSWERED), {"roles_alternate": ()}),
+        ((ANSWERED,), {"roles_alternate": ()}),
+        ((ASKED,), {"roles_alternate": ()}),
+        ((), {"roles_alternate": ()}),
+        ((ASKED, Message("critic", "good"), ANSWERED), {"roles_alternate": ()}),  # type: ignore[arg-type]
+        ((ASKED, Message("assistant", " \n")), {"says_something": (0,)}),
+        ((ASKED, call('{"code":"00700'), TOLD, ANSWERED), {"arguments_parse": (0,)}),
+        ((ASKED, call('["00700.HK"]'), TOLD, ANSWERED), {"arguments_parse": (0,)}),
+        ((ASKED, call("[" * 100_000), TOLD, ANSWERED), {"arguments_parse": (0,), "length_limit": ()}),
+        ((ASKED, call("{}"), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+        ((ASKED, call('{"code":700}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+        ((ASKED, call('{"code":"x","days":"5"}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+        ((ASKED, call('{"code":"x","market":"hk"}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+        ((ASKED, call('{"code":"x"}', "trade"), TOLD, ANSWERED), {"tool_offered": (0,)}),
+        ((ASKED, replace(ANSWERED, content="1" * 101)), {"length_limit": ()}),
+    ],
+)
+def test_what_breaks_a_rule_is_named_with_its_turns(messages, reasons):
+    assert reasons_of(*messages) == reasons
+
+
+def test_a_result_is_paired_within_its_own_turn_and_trajectory():
+    first = row(ASKED, CALLED, task_id="t1")
+    second = row(ASKED, ANSWERED, TOLD, task_id="t2")  # the result of the first trajectory's call, one trajectory late
+    verdict = verdict_of(first, second)
+    assert [[reason.rule for reason in verdict.reasons[position]] for position in (0, 1)] == [
+        ["call_answered"],
+        ["roles_alternate", "results_asked_for"],
+    ]
+
+
+def test_of_equal_conversations_the_first_is_kept_whatever_their_ids():
+    again = (ASKED, replace(CALLED, tool_calls=(replace(CALLED.tool_calls[0], id="x"),)), replace(TOLD, tool_call_id="x"), ANSWERED)
+    verdict = verdict_of(row(*GOOD[1:]), row(*again, task_id="t2"), row(*GOOD[1:]))
+    assert list(verdict.is_kept) == [True, False, False]
+    assert [reason.rule for reason in verdict.reasons[1]] == ["no_duplicate"]
+    assert [reason.rule for reason in verdict.reasons[2]] == ["unique_id", "no_duplicate"]
+
+
+def test_an_unknown_kind_is_a_reason():
+    assert [reason.rule for reason in verdict_of(row(*GOOD, kind="guessing")).reasons[0]] == ["known_kind"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"task_id": "t1"}, "no_held_out_task"),
+        ({"messages": (Message("system", "x"), Message("user", "  腾讯 的股价?"))}, "no_held_out_text"),
+        ({"companies": ("hsbc", "tencent")}, "no_held_out_company"),
+    ],
+)
+@pytest.mark.parametrize("split", ["dev", "test", "test_paraphrase"])
+def test_nothing_of_a_held_out_task_is_learnt(changed, rule, split, toy_tasks, tmp_path):
+    other = replace(toy_tasks["test"][0], split=split, task_id="t9", companies=("hsbc",))
+    path = tmp_path / "tasks.parquet"
+    write_tasks(path, [replace(other, **changed)])
+    verdict = verdict_of(row(*GOOD), tasks=read_parquet(path, TASKS_SCHEMA))
+    assert [reason.rule for reason in verdict.reasons[0]] == [rule]
+
+
+def test_the_training_split_is_not_held_out(toy_tasks: dict[str, list[Task]], tmp_path):
+    path = tmp_path / "tasks.parquet"
+    write_tasks(path, [replace(toy_tasks["sft"][0], task_id="t1", companies=("tencent",), messages=GOOD[:2])])
+    assert verdict_of(row(*GOOD), tasks=read_parquet(path, TASKS_SCHEMA)).reasons == {}
+
+
+def test_the_length_estimate_counts_four_letters_a_han_character_or_a_digit_as_one():
+    # 腾讯的股价？ 6; quote 2, {"code":"00700.HK"} = {":":" 5 + code 1 + 00700. 6 + HK 1 + "} 2 = 17 with the name;
+    # {"price":380.2} = {" 2 + pric e 2 + ": 2 + 380.2 5 + } 1 = 12; ANSWER: 380.20 HKD = ANSW ER : 3 + 380.20 6 + HKD 1 = 10. The system message is free.
+    assert flatten(trajectories_table([row(*GOOD)])).trajectories["tokens_estimate"].to_pylist() == [6 + 17 + 12 + 10]
+
+
+def test_the_toy_worlds_demonstrations_pass_but_for_malformed_json_and_tools_not_offered(toy_rows):
+    verdict = verdict_of(*toy_rows, max_tokens=1024)
+    malformed = sum(any(_is_malformed(call.arguments) for message in row.trajectory.messages for call in message.tool_calls) for row in toy_rows)
+    assert malformed > 0
+    assert verdict.counts()["arguments_parse"] == malformed
+    assert set(verdict.counts()) <= {"arguments_parse", "tool_offered"}
+    assert summary(verdict)["num_kept"] == int(verdict.is_kept.sum()) == len(toy_rows) - len(verdict.reasons)
+
+
+def test_quarantine_holds_the_whole_row_and_why():
+    verdict = verdict_of(row(*GOOD), row(ASKED, CALLED, task_id="t2"))
+    (bad,) = quarantined(verdict, trajectories_table([row(*GOOD), row(ASKED, CALLED, task_id="t2")]))
+    assert bad["position"] == 1
+    assert bad["reasons"] == [{"rule": "call_answered", "turns": [0]}]
+    assert bad["row"]["messages"][1]["tool_calls"][0]["function"] == {"name": "quote", "arguments": '{"code":"00700.HK"}'}
+
+
+def test_too_many_bad_rows_stop_the_run_with_the_count_of_each_reason():
+    rows = [row(*GOOD), row(ASKED, CALLED, task_id="t2"), row(ASKED, call("{}"), TOLD, ANSWERED), row(ASKED, call("{"), TOLD, ANSWERED, task_id="t4")]
+    verdict = verdict_of(*rows)
+    refuse_too_many(verdict, max_quarantine_frac=0.75, source=Path("d.parquet"))
+    with pytest.raises(DataError) as caught:
+        refuse_too_many(verdict, max_quarantine_frac=0.5, source=Path("d.parquet"))
+    assert str(caught.value) == (
+        "3 of 4 demonstrations in d.parquet (75.0%) break a rule, validate_data.max_quarantine_frac accepts 50.0%. "
+        "By reason: arguments_fit 1, arguments_parse 1, call_answered 1. "
+        "What is left would be another data set than the one that was meant: look at quarantine.jsonl, then mend the source or raise the share"
+    )
+    assert caught.value.code == 65
+
+
+def test_a_run_with_nothing_good_stops_at_any_share():
+    with pytest.raises(DataError, match=r"1 of 1 demonstrations in d\.parquet \(100\.0%\)"):
+        refuse_too_many(verdict_of(row(ASKED, CALLED)), max_quarantine_frac=1.0, source=Path("d.parquet"))
+
+
+def test_an_empty_file_is_refused():
+    with pytest.raises(DataError, match=r"^d\.parquet holds 0 demonstrations: there is nothing to learn from"):
+        verdict_of()
+
+
+def test_the_page_is_the_same_to_the_byte_loads_nothing_and_escapes_what_agents_wrote():
+    rows = [row(*GOOD), row(Message("user", "<script>alert(1)</script>"), CALLED, task_id="t2")]
+    pages = [render_page(verdict_of(*rows), trajectories_table(rows), max_quarantine_frac=0.5) for _ in range(2)]
+    assert pages[0] == pages[1]
+    for loading in ("<script", "http:", "https:", "src=", "@import", "url("):
+        assert loading not in pages[0]
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages[0]
+    assert "1 (50.0%) are in quarantine" in pages[0]
+
+
+def _is_malformed(arguments: str) -> bool:
+    return not arguments.endswith("}")
