@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,8 @@ def open_run(folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = newest_complete(folder)
     earlier = (checkpoint / METRICS).read_text(encoding="utf-8") if checkpoint else ""
-    with MetricsLog(folder / METRICS, sinks=sinks, earlier=earlier) as metrics:
+    with MetricsLog(folder / METRICS, sinks=sinks, earlier=earlier) as metrics, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL reads names that transformers has deprecated
         run = TrainingRun(folder, checkpoint, metrics, progress)
 
         def stop(*_: object) -> None:
@@ -59,6 +61,7 @@ def open_run(folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[
 def trainer_arguments(run: TrainingRun, model: Any, *, max_steps: int, checkpoint_every_steps: int, lr: float, seed: int) -> dict[str, Any]:
     """The arguments common to the four trainers. Rows come in the order of the dataset, one epoch: the order is ours to draw and to test."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # TRL's trainers report themselves when they are made
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return {
         "output_dir": str(run.folder),
         "max_steps": max_steps,

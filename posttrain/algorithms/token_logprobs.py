@@ -13,10 +13,13 @@ from torch import Tensor
 IGNORED = -100
 
 
-def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, attention_mask_N_T: Tensor | None = None) -> Tensor:
+def agent_logprobs(
+    model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, attention_mask_N_T: Tensor | None = None, *, temperature: float = 1.0
+) -> Tensor:
     """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where the label is `IGNORED`.
 
-    Column t belongs to token t+1. Rows padded on the right need no attention mask: causal attention never looks there.
+    Column t belongs to token t+1. Rows padded on the right need no attention mask: causal attention never looks there. On a GPU the temperature is
+    the one that TRL's trainer gave to its fused head.
     """
     targets_N_T = labels_N_T[:, 1:]
     is_scored = targets_N_T != IGNORED
@@ -29,11 +32,11 @@ def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, attent
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
     hidden = causal_lm.base_model(**inputs).last_hidden_state[:, :-1]
     logits = causal_lm.get_output_embeddings()(hidden[is_scored])
-    picked = -torch.nn.functional.cross_entropy(logits.float(), targets_N_T[is_scored], reduction="none")
+    picked = -torch.nn.functional.cross_entropy(logits.float() / temperature, targets_N_T[is_scored], reduction="none")
     return torch.zeros(is_scored.shape, dtype=picked.dtype).masked_scatter(is_scored, picked)
 
 
-def pad_right(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+def pad_right(rows: Sequence[Sequence[float]], value: int) -> Tensor:
     """Shape (N, T) of the longest row."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])

@@ -7,8 +7,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from posttrain.algorithms.grpo import Played
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
-from posttrain.types import KINDS
+from posttrain.types import KINDS, Answer, Gold, Message, StopReason, Task, Trajectory
 
 WORDS = ["<pad>", "<end>", "<turn>", "<think>", *"abcdefghijkl"]
 
@@ -51,3 +52,26 @@ def copy_row(rng):
 def copy_rows(count, seed=0):
     rng = np.random.default_rng(seed)
     return [copy_row(rng) for _ in range(count)], [KINDS[index % 4] for index in range(count)]
+
+
+def word_task(x, y):
+    """Write the first of two words, twice. Its id is the two tokens."""
+    gold = Gold(Answer("choice", "done"))
+    return Task(f"{x} {y}", "tool_selection", "none", "en", 1, "rl", "words", (Message("user", f"{x} {y}"),), (), (), gold)
+
+
+def play_words(model, task, seed):
+    """`<turn> x y <turn>`, a word by the agent, `<turn>` by the world, a word by the agent; half a point for each x."""
+    x, y = map(int, task.task_id.split())
+    generator = torch.Generator().manual_seed(seed)
+    token_ids, mask, logprobs = [2, x, y, 2], [0] * 4, [0.0] * 4
+    for is_agents in (True, False, True):
+        with torch.no_grad():
+            distribution = model(torch.tensor([token_ids])).logits[0, -1].log_softmax(0)
+        token = int(torch.multinomial(distribution.exp(), 1, generator=generator)) if is_agents else 2
+        token_ids.append(token)
+        mask.append(int(is_agents))
+        logprobs.append(float(distribution[token]) if is_agents else 0.0)
+    reward = (token_ids[4] == x) / 2 + (token_ids[6] == x) / 2
+    messages = (*task.messages, Message("assistant", "one"), Message("tool", "{}"), Message("assistant", "two"))
+    return Played(Trajectory(task.task_id, messages, StopReason.DONE, seed, 0, token_ids, mask, logprobs), reward, is_success=reward == 1)

@@ -9,13 +9,14 @@ import signal
 from pathlib import Path
 
 import torch
-from tiny import copy_rows, tiny_model, tiny_tokenizer
+from tiny import copy_rows, play_words, tiny_model, tiny_tokenizer, word_task
 
 from posttrain.algorithms import resumable
+from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
 from posttrain.algorithms.sft import train_sft
 from posttrain.exits import Interrupted
-from posttrain.params import TrainSftParams
+from posttrain.params import GrpoParams, TrainSftParams
 
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
 
@@ -51,7 +52,24 @@ def run_sft(run: TrainingRun, model, **changes):
     train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=dev_rows, params=sft_params(**changes), seed=1, run=run)
 
 
-RUNS = {"sft": run_sft}
+def run_grpo(run: TrainingRun, model, **changes):
+    values = {"type": "grpo", "max_steps": 12, "tasks_per_step": 2, "group_size": 4, "temperature": 1.0, "beta": 0.0, "epsilon": 0.2}
+    params = GrpoParams.model_validate(values | {"advantage": "group_std"} | changes)
+    train_grpo(
+        model,
+        tiny_tokenizer(),
+        tasks=[word_task(x, y) for x in range(4, 9) for y in range(9, 12)],
+        play=lambda tasks, seeds: [play_words(model, task, seed) for task, seed in zip(tasks, seeds, strict=True)],
+        params=params,
+        lr=1e-2,
+        optimizer="muon",
+        checkpoint_every_steps=4,
+        seed=1,
+        run=run,
+    )
+
+
+RUNS = {"sft": run_sft, "grpo": run_grpo}
 
 
 def digest_of(model):
