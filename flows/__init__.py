@@ -1,0 +1,11 @@
+"""When and where the graph runs: one Prefect flow per thing that a person asks for.
+
+Nothing happens at import, but for this: Prefect reads its settings while it is imported, and reports on its users unless told before.
+"""
+
+import os
+
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+# A fresh server migrates its database first; on a busy laptop the default of 20 s is too short.
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")

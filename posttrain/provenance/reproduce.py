@@ -1,0 +1,120 @@
+"""How one stage is run through DVC from a program: its output line by line, and afterwards whether it ran, was already there, or why it failed.
+
+`dvc repro` runs as a process of its own: its output can be followed, its death harms nobody, and what it records is what a person's `dvc repro`
+records. Never two at a time in one folder: DVC's locks make the second fail.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+from posttrain.exits import ConfigurationError, DataError, Interrupted
+
+NUM_TAIL_LINES = 20
+MEANINGS = {
+    ConfigurationError.code: "wrong configuration: running again without an edit cannot help",
+    DataError.code: "bad data: running again on the same data cannot help",
+    Interrupted.code: "interrupted: running again resumes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a stage ended. `exit_code` is its command's; None where DVC itself refused to start or to record it. `tail`: the last lines printed."""
+
+    state: Literal["cached", "completed", "failed"]
+    seconds: float
+    exit_code: int | None
+    tail: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """For a failed stage, one sentence: the exit code and what it means."""
+        if self.exit_code is None:
+            return "dvc could not run or record the stage"
+        return f"exit code {self.exit_code} ({_meaning(self.exit_code)})"
+
+
+class Reproducer:
+    """Runs the stages of one folder, one at a time, and stops the one that runs when told to from another thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._process: subprocess.Popen[str] | None = None
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._is_stopped = False
+
+    def reproduce(self, name: str, follow: Callable[[str], None]) -> Outcome:
+        """Run `dvc repro --single-item` for a stage whose upstream is up to date; `follow` gets each line as it is printed, without its newline.
+
+        Raises Interrupted after `stop`.
+        """
+        if self._is_stopped:
+            raise Interrupted(f"{name} was not started, because the run was stopped. Run it again: what is done is kept")
+        tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
+        has_run, exit_code, started_s = False, None, monotonic()
+        self._is_idle.clear()
+        try:
+            with self._start(name) as process:
+                for line in _lines(process):
+                    follow(line)
+                    tail.append(line)
+                    has_run = has_run or line == f"Running stage '{name}':"
+                    if found := re.search(r"failed to run: .*, exited with (-?\d+)$", line):
+                        exit_code = int(found.group(1))
+        finally:
+            self._is_idle.set()
+        seconds = monotonic() - started_s
+        if process.returncode:
+            return Outcome("failed", seconds, process.returncode if process.returncode < 0 else exit_code, tuple(tail))
+        return Outcome("completed" if has_run else "cached", seconds, 0, tuple(tail))
+
+    def stop(self, *, grace_s: float = 30) -> None:
+        """Ask the running stage to end (SIGTERM to DVC and all it started), kill it where it has not within the grace; no stage starts after this."""
+        self._is_stopped = True
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._process is None or self._is_idle.is_set():
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            self._is_idle.wait(grace_s)
+
+    def _start(self, name: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dvc", "repro", "--single-item", "--", name]
+        self._process = subprocess.Popen(
+            command,
+            cwd=self._root,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # or a stage's progress would arrive when it is over
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # a killed dvc leaves its stage alive; a group reaches both
+        )
+        return self._process
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    assert process.stdout is not None
+    return (line.rstrip() for line in process.stdout)
+
+
+def _meaning(exit_code: int) -> str:
+    if exit_code in MEANINGS:
+        return MEANINGS[exit_code]
+    number = -exit_code if exit_code < 0 else exit_code - 128  # a shell reports its child's death by signal n as 128 + n
+    if number in set(signal.Signals):
+        return f"killed by {signal.Signals(number).name}" + (", often for lack of memory" if number == signal.SIGKILL else "")
+    return "an error in the stage itself"

@@ -1,0 +1,182 @@
+"""The flow on a small DVC repository and a real temporary server: states, artifacts, exit codes, and nothing left running."""
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.train_and_evaluate import stages_markdown
+from posttrain.provenance.graph import StageNode
+from posttrain.provenance.reproduce import Outcome
+
+DVC_YAML = """
+stages:
+  train:
+    desc: makes a model
+    cmd: echo loss 0.5; echo 1 > model
+    params: [seed]
+    outs: [model]
+  evaluate:
+    matrix:
+      policy: [teacher, base, sft, policy]
+    cmd: python evaluate.py ${item.policy}
+    deps: [model]
+    params: [quality]
+    metrics:
+      - reports/evaluate/${item.policy}.json: {cache: false}
+  report:
+    cmd: cat reports/evaluate/*.json > reports/index.html
+    deps: [reports/evaluate/sft.json, reports/evaluate/policy.json]
+    outs: [reports/index.html]
+"""
+EVALUATE = """
+import json, sys, pathlib
+quality = float(pathlib.Path("params.yaml").read_text().split("quality:")[1])
+if quality > 1 and sys.argv[1] == "sft":
+    print(f"quality = {quality}: a share above 1 means nothing; set it to 1 at most")
+    sys.exit(78)
+result = dict(success_rate=min(quality, 1), ci_low=0.5, ci_high=1.0, num_tasks=40, pass_hat_4=0.25)
+pathlib.Path("reports/evaluate").mkdir(parents=True, exist_ok=True)
+pathlib.Path(f"reports/evaluate/{sys.argv[1]}.json").write_text(json.dumps(result))
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "a repository"
+    folder.mkdir()
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=folder, check=True)
+    (folder / "dvc.yaml").write_text(DVC_YAML.replace("python evaluate.py", f"{sys.executable} evaluate.py"))
+    (folder / "evaluate.py").write_text(EVALUATE)
+    (folder / "params.yaml").write_text("seed: 1\nquality: 0.75\n")
+    return folder
+
+
+def start_flow(root: Path, repository: Path) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment = {**kept, "PYTHONPATH": str(repository), "PREFECT_HOME": str(root.parent / "prefect")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.train_and_evaluate"],
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run_flow(root: Path, repository: Path) -> tuple[int, str]:
+    process = start_flow(root, repository)
+    output, _ = process.communicate(timeout=300)
+    return process.returncode, output
+
+
+def final_states(root: Path) -> dict[str, tuple[str, str]]:
+    """State name and message of every task of the newest run, from the server's own database."""
+    with sqlite3.connect(root.parent / "prefect" / "prefect.db") as database:
+        rows = database.execute(
+            "select task_run.name, task_run.state_name, task_run_state.message "
+            "from task_run join task_run_state on task_run.state_id = task_run_state.id "
+            "where flow_run_id = (select id from flow_run order by created desc limit 1)"
+        ).fetchall()
+    return {name: (state, message or "") for name, state, message in rows}
+
+
+def artifacts(root: Path) -> dict[str, str]:
+    with sqlite3.connect(root.parent / "prefect" / "prefect.db") as database:
+        return {key: json.loads(text) for key, text in database.execute("select key, data from artifact order by created").fetchall()}
+
+
+def is_server_alive(output: str) -> bool:
+    address, port = re.search(r"http://([\d.]+):(\d+)", output).groups()
+    assert address == "127.0.0.1"
+    with socket.socket() as probe:
+        return probe.connect_ex((address, int(port))) == 0
+
+
+def is_process_alive(pid: str) -> bool:
+    """A dead process whose new parent has not collected it yet (state Z) is dead; one that closes its files is given a moment."""
+    for _ in range(100):
+        try:
+            if Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return False
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(root, repository):
+    exit_code, output = run_flow(root, repository)
+    assert exit_code == 0, output
+    assert "Task run 'train' - loss 0.5" in output
+    names = ["train", "evaluate@teacher", "evaluate@base", "evaluate@sft", "evaluate@policy", "report"]
+    assert {name: state for name, (state, _) in final_states(root).items()} == dict.fromkeys(names, "Completed")
+    assert "| policy | 75.0 % | 50.0 … 100.0 % | 25.0 % | 40 |" in artifacts(root)["evaluation"]
+    assert not is_server_alive(output)
+
+    exit_code, output = run_flow(root, repository)
+    assert exit_code == 0, output
+    assert {name: state for name, (state, _) in final_states(root).items()} == dict.fromkeys(names, "Cached")
+    assert re.search(r"\| report \| [\d.]+ \| cached \|", artifacts(root)["stages"])
+
+
+def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_lines(root, repository):
+    (root / "params.yaml").write_text("seed: 1\nquality: 1.5\n")
+    exit_code, output = run_flow(root, repository)
+    assert exit_code == 78
+    states = final_states(root)
+    assert states["evaluate@sft"][0] == "Failed"
+    assert states["evaluate@sft"][1].startswith("exit code 78 (wrong configuration")
+    assert "a share above 1 means nothing" in states["evaluate@sft"][1]
+    assert states["evaluate@policy"][0] == "Completed"  # it does not need the one that failed
+    assert states["report"][0] == "NotReady"
+    assert "| report | | not run |" in artifacts(root)["stages"]
+    assert "evaluation" not in artifacts(root)
+    assert not is_server_alive(output)
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive(root, repository, number, exit_code):
+    (root / "dvc.yaml").write_text('stages:\n  slow:\n    cmd: "echo $$ > pid; exec sleep 600"\n    outs: [never]\n')
+    process = start_flow(root, repository)
+    while not (root / "pid").exists() or not (root / "pid").read_text().strip():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.2)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == exit_code, output
+    assert not is_process_alive((root / "pid").read_text().strip())
+    assert not is_server_alive(output)
+
+
+def test_a_flow_never_loads_torch_not_even_indirectly(repository):
+    check = "import sys, flows.train_and_evaluate; print([name for name in ('torch', 'transformers', 'trl', 'stages') if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", check], cwd=repository, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_prefect_is_told_not_to_report_on_its_users_before_it_is_imported(repository):
+    check = "import flows, sys, os; print('prefect' in sys.modules, os.environ['DO_NOT_TRACK'], os.environ['PREFECT_SERVER_ANALYTICS_ENABLED'])"
+    kept = {name: value for name, value in os.environ.items() if name != "DO_NOT_TRACK" and not name.startswith("PREFECT_")}
+    shown = subprocess.run([sys.executable, "-c", check], cwd=repository, env=kept, capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["False", "1", "false"]
+
+
+def test_the_table_of_stages_names_the_cause_of_a_failure():
+    nodes = [StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three")]
+    outcomes = {"one": Outcome("cached", 0.44, 0), "two": Outcome("failed", 61.25, 65)}
+    assert stages_markdown(nodes, outcomes).splitlines()[2:] == [
+        "| one | 0.4 | cached |",
+        "| two | 61.2 | failed: exit code 65 (bad data: running again on the same data cannot help) |",
+        "| three | | not run |",
+    ]

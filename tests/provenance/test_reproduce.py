@@ -1,0 +1,92 @@
+"""One stage through DVC: cached, completed or failed with the stage's own exit code; stopped as a whole."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from posttrain.exits import Interrupted
+from posttrain.provenance.reproduce import Outcome, Reproducer
+
+DVC_YAML = """
+stages:
+  good:
+    cmd: echo a line on its way && cp zero one
+    deps: [zero]  # DVC keeps no run of a stage that reads nothing
+    outs: [one]
+  bad_knobs:
+    cmd: echo a reason >&2; exit 78
+    outs: [never]
+  slow:
+    cmd: echo started; sleep 600
+    outs: [late]
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
+    (tmp_path / "zero").write_text("1\n")
+    return tmp_path
+
+
+def test_a_stage_that_ran_is_completed_and_one_with_nothing_to_do_is_cached(root):
+    lines = []
+    assert Reproducer(root).reproduce("good", lines.append).state == "completed"
+    assert "a line on its way" in lines
+    assert Reproducer(root).reproduce("good", lines.append).state == "cached"
+
+
+def test_a_stage_whose_output_comes_back_from_the_run_cache_is_cached(root):
+    reproducer = Reproducer(root)
+    reproducer.reproduce("good", str)
+    (root / "one").unlink()
+    (root / "dvc.lock").unlink()
+    assert reproducer.reproduce("good", str).state == "cached"
+    assert (root / "one").read_text() == "1\n"
+
+
+def test_a_failed_stage_keeps_its_own_exit_code_and_its_last_words(root):
+    outcome = Reproducer(root).reproduce("bad_knobs", str)
+    assert (outcome.state, outcome.exit_code) == ("failed", 78)
+    assert "a reason" in outcome.tail
+    assert outcome.reason == "exit code 78 (wrong configuration: running again without an edit cannot help)"
+
+
+def test_a_stage_that_dvc_does_not_know_fails_without_an_exit_code(root):
+    outcome = Reproducer(root).reproduce("nobody", str)
+    assert (outcome.state, outcome.exit_code, outcome.reason) == ("failed", None, "dvc could not run or record the stage")
+    assert any("nobody" in line for line in outcome.tail)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"),
+    [
+        (65, "bad data"),
+        (75, "interrupted"),
+        (1, "an error in the stage itself"),
+        (137, "killed by SIGKILL, often for lack of memory"),
+        (-9, "killed by SIGKILL, often for lack of memory"),
+        (143, "killed by SIGTERM"),
+        (255, "an error in the stage itself"),
+    ],
+)
+def test_an_exit_code_is_told_with_its_meaning(exit_code, said):
+    assert said in Outcome("failed", 1.0, exit_code).reason
+
+
+def test_stopping_ends_the_stage_and_not_only_dvc_and_lets_no_other_start(root):
+    reproducer, started, outcomes = Reproducer(root), threading.Event(), []
+    thread = threading.Thread(target=lambda: outcomes.append(reproducer.reproduce("slow", lambda line: line == "started" and started.set())))
+    thread.start()
+    assert started.wait(60)
+    reproducer.stop()
+    thread.join(60)  # the thread ends at the end of the pipe, which `sleep` would hold open for ten minutes
+    assert not thread.is_alive()
+    assert outcomes[0].state == "failed"
+    assert "SIGTERM" in outcomes[0].reason
+    with pytest.raises(Interrupted, match="stopped"):
+        reproducer.reproduce("good", str)
