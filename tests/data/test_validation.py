@@ -138,9 +138,9 @@ def test_the_training_split_is_not_held_out(toy_tasks: dict[str, list[Task]], tm
 
 
 def test_the_length_estimate_counts_four_letters_a_han_character_or_a_digit_as_one():
-    # 腾讯的股价？ 6; quote 2, {"code":"00700.HK"} = {":":" 5 + code 1 + 00700. 6 + HK 1 + "} 2 = 17 with the name;
-    # {"price":380.2} = {" 2 + pric e 2 + ": 2 + 380.2 5 + } 1 = 12; ANSWER: 380.20 HKD = ANSW ER : 3 + 380.20 6 + HKD 1 = 10. The system message is free.
-    assert flatten(trajectories_table([row(*GOOD)])).trajectories["tokens_estimate"].to_pylist() == [6 + 17 + 12 + 10]
+    # 腾讯的股价？ 6; quote 2 and {"code":"00700.HK"} 15, which is {":":" 5, code 1, 00700. 6, HK 1, "} 2; {"price":380.2} 12, which is {" 2, price 2,
+    # ": 2, 380.2 5, } 1; ANSWER: 380.20 HKD 10, which is ANSWER 2, : 1, 380.20 6, HKD 1. The system message is free.
+    assert flatten(trajectories_table([row(*GOOD)])).trajectories["tokens_estimate"].to_pylist() == [6 + 2 + 15 + 12 + 10]
 
 
 def test_the_toy_worlds_demonstrations_pass_but_for_malformed_json_and_tools_not_offered(toy_rows):
