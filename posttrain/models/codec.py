@@ -6,14 +6,16 @@ turns (Qwen3 removes their reasoning). The price: where a template does rewrite 
 chat.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from posttrain.exits import ConfigurationError
 from posttrain.models.parsing import parse_assistant
 from posttrain.models.rendering import ChatRenderer
-from posttrain.types import Message
+from posttrain.types import Message, ToolCall
 
 NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
 Schemas = Sequence[Mapping[str, Any]]  # OpenAI function schemas, in the order offered
@@ -41,6 +43,7 @@ class ChatCodec:
         stop_id = self._encode([self._renderer.stop_text])[0][0][0]
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([stop_id, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]))
         self.pad_id: int = stop_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self._refuse_other_calls()
 
     def encode_prompt(self, messages: Sequence[Message], tools: Schemas) -> list[int]:
         """What the agent reads before its first message, up to and including the mark that says it is its turn."""
@@ -73,6 +76,16 @@ class ChatCodec:
         """The message that an agent wrote; the ids may end with a stop token or, where it was cut off, not."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
         return parse_assistant(self.decode(ids[:end]))
+
+    def _refuse_other_calls(self) -> None:
+        """What the template writes as a call must be what the parser reads as one."""
+        call = ToolCall("call_0", "f", json.dumps({"a": "b"}))
+        parsed = self.parse(self.encode_assistant(Message("assistant", "", None, (call,)))).tool_calls
+        if [(found.name, found.arguments.replace(" ", "")) for found in parsed] != [(call.name, call.arguments.replace(" ", ""))]:
+            raise ConfigurationError(
+                f"the chat template of {self.tokenizer.name_or_path!r} does not write calls as <tool_call>{{…}}</tool_call>, the form that is read "
+                "back: every call of this model would be lost. Choose a model with Hermes' format, such as Qwen2.5 and Qwen3"
+            )
 
     def _segments(self, messages: Sequence[Message], tools: Schemas) -> list[Segment]:
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"]

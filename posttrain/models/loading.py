@@ -21,7 +21,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     """The causal LM of a folder, in evaluation mode. Raises ConfigurationError where the folder has pickled weights or none, DataError where they are
     cut off."""
-    _refuse_unsafe_folder(path)
+    refuse_unsafe_folder(path)
     return _from_pretrained(str(path), revision=None, dtype=dtype)
 
 
@@ -49,7 +49,7 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
     """Model and tokenizer of a hub name or a folder, at the revision given. Raises ConfigurationError where they cannot be had."""
     folder = Path(params.name)
     if folder.is_dir():
-        _refuse_unsafe_folder(folder)
+        refuse_unsafe_folder(folder)
     model = _from_pretrained(params.name, revision=params.revision, dtype=params.dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(params.name, revision=params.revision or "main", trust_remote_code=False)
@@ -67,6 +67,17 @@ def use_gradient_checkpointing(model: Any) -> None:
     model.config.use_cache = False
 
 
+def refuse_unsafe_folder(path: Path) -> None:
+    """Raises ConfigurationError where a folder has pickled weights, or no safetensors at all."""
+    if pickles := sorted(found.name for pattern in _PICKLES for found in path.glob(pattern)):
+        raise ConfigurationError(
+            f"{path} has weights in pickle format ({', '.join(pickles[:3])}), and loading a pickle runs whatever code its author put in. "
+            "Convert them to safetensors and remove these files"
+        )
+    if not any(path.glob("*.safetensors")):
+        raise ConfigurationError(f"{path} has no *.safetensors: it is not a model's folder, or the stage that writes it has not run")
+
+
 def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype) -> Any:
     disable_progress_bar()
     try:
@@ -80,16 +91,6 @@ def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype) -> Any:
             raise
         raise DataError(f"the weights of {name} cannot be read ({_first_line(error)}): the file is cut off or damaged; make it again") from error
     return model.eval()
-
-
-def _refuse_unsafe_folder(path: Path) -> None:
-    if pickles := sorted(found.name for pattern in _PICKLES for found in path.glob(pattern)):
-        raise ConfigurationError(
-            f"{path} has weights in pickle format ({', '.join(pickles[:3])}), and loading a pickle runs whatever code its author put in. "
-            "Convert them to safetensors and remove these files"
-        )
-    if not any(path.glob("*.safetensors")):
-        raise ConfigurationError(f"{path} has no *.safetensors: it is not a model's folder, or the stage that writes it has not run")
 
 
 def _unavailable(name: str, revision: str | None, error: Exception) -> ConfigurationError:

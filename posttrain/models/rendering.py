@@ -4,15 +4,16 @@ Nothing here knows a model family. Marked texts are put through the template, an
 whether it writes reasoning, and what it wants as the arguments of a call.
 """
 
-import datetime
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jinja2
+
 from posttrain.exits import ConfigurationError
 from posttrain.types import Message, ToolCall
 
-_MARK = "\N{SNOWMAN}mark\N{SNOWMAN}"
+_MARK = "mark-5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
 _USER = {"role": "user", "content": "u"}
 
 
@@ -25,6 +26,11 @@ class ChatRenderer:
             raise ConfigurationError(
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, so an agent's turns have no form: "
                 "choose an instruction-tuned model"
+            )
+        if "strftime_now" in str(tokenizer.chat_template):
+            raise ConfigurationError(
+                f"the chat template of {tokenizer.name_or_path!r} writes today's date into the prompt, so equal inputs would give other tokens "
+                "tomorrow: remove strftime_now from a copy of the template"
             )
         self._texts: dict[Message, str] = {}
         self._turn_mark = self._render([_USER], is_agents_turn=True)
@@ -81,8 +87,9 @@ class ChatRenderer:
         """Reasoning goes into the text where the template has no place of its own for it."""
         if self._has_reasoning or "reasoning_content" not in content:
             return content
-        thought = f"<think>\n{content['reasoning_content']}\n</think>\n\n"
-        return {key: value for key, value in content.items() if key != "reasoning_content"} | {"content": thought + content["content"]}
+        said = "\n\n" + content["content"] if content["content"] else ""
+        thought_and_said = f"<think>\n{content['reasoning_content']}\n</think>{said}"
+        return {key: value for key, value in content.items() if key != "reasoning_content"} | {"content": thought_and_said}
 
     def _find_stop_text(self) -> str:
         """The one token that the template writes behind an agent's text."""
@@ -101,29 +108,23 @@ class ChatRenderer:
             call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": arguments}}
             try:
                 rendered = self._render([_USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
-            except TypeError:  # a template that joins strings, given an object
+            except (ConfigurationError, TypeError):  # a template that joins strings was given an object, or the other way round
                 continue
-            if json.dumps({"a": _MARK}, ensure_ascii=False) in rendered or json.dumps({"a": _MARK}) in rendered:
+            if json.dumps({"a": _MARK}) in rendered:
                 return wants_objects
         raise ConfigurationError(
-            f"the chat template of {self._tokenizer.name_or_path!r} does not write tool calls: choose a model that was trained to call tools"
+            f"the chat template of {self._tokenizer.name_or_path!r} writes no tool call with JSON arguments: "
+            "choose a model that was trained to call tools in Hermes' format, such as Qwen2.5 and Qwen3"
         )
 
     def _render(self, messages: list[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), is_agents_turn: bool = False) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                messages,
-                tools=[dict(tool) for tool in tools] or None,
-                add_generation_prompt=is_agents_turn,
-                tokenize=False,
-                strftime_now=_fixed_date,
-            )
-        )
-
-
-def _fixed_date(form: str) -> str:
-    """Some templates write today's date into the prompt; equal inputs must give equal tokens tomorrow."""
-    return datetime.date(2025, 1, 1).strftime(form)
+        schemas = [dict(tool) for tool in tools] or None
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tools=schemas, add_generation_prompt=is_agents_turn, tokenize=False))
+        except jinja2.TemplateError as error:
+            raise ConfigurationError(
+                f"the chat template of {self._tokenizer.name_or_path!r} refuses an agent's conversation ({error}): choose another model"
+            ) from error
 
 
 def _as_object(arguments: str, index: int) -> Mapping[str, Any]:

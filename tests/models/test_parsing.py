@@ -1,0 +1,118 @@
+"""Whatever a policy writes becomes a message, and a call that cannot be read fails where a wrong call fails."""
+
+import pytest
+
+from posttrain.models.parsing import parse_assistant
+from posttrain.types import Message, ToolCall
+from posttrain.worlds.tools import ToolError, tool_from
+
+
+def quote(code: str) -> float:
+    """A price.
+
+    Args:
+        code: A listing.
+    """
+    return 1.0
+
+
+def call(arguments: str, name: str = "get_quote", number: int = 0) -> ToolCall:
+    return ToolCall(f"call_{number}", name, arguments)
+
+
+def test_plain_text_is_content() -> None:
+    assert parse_assistant(" ANSWER: 7.20 HKD\n") == Message("assistant", "ANSWER: 7.20 HKD")
+
+
+def test_reasoning_text_and_several_calls_are_told_apart() -> None:
+    text = (
+        '<think>HK first</think>I look.<tool_call>{"name":"get_quote","arguments":{"code":"1"}}</tool_call>\n'
+        '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    )
+    assert parse_assistant(text) == Message("assistant", "I look.", "HK first", (call('{"code":"1"}'), call("{}", "f", 1)))
+
+
+def test_arguments_keep_their_spelling() -> None:
+    """Otherwise a rendered message has other tokens than the one that was sampled."""
+    assert parse_assistant('<tool_call>{"name": "get_quote", "arguments": {"code":  "1", "n": 1.50}}</tool_call>').tool_calls == (
+        call('{"code":  "1", "n": 1.50}'),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think></think>done", Message("assistant", "done")),
+        ("<think>never ends <tool_call>{}</tool_call>", Message("assistant", "", "never ends <tool_call>{}</tool_call>")),
+        (
+            '<think>a<tool_call>{"name":"f","arguments":{}}</tool_call></think>b',
+            Message("assistant", "b", 'a<tool_call>{"name":"f","arguments":{}}</tool_call>'),
+        ),
+        ("prompt opened it</think>so", Message("assistant", "so", "prompt opened it")),
+        ("a <think> b </think> c", Message("assistant", "a <think> b </think> c")),
+        ("</tool_call>", Message("assistant", "</tool_call>")),
+        ("", Message("assistant", "")),
+    ],
+)
+def test_marks_in_odd_places_are_text(text: str, expected: Message) -> None:
+    assert parse_assistant(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "arguments"),
+    [
+        ('{"name":"get_quote","arguments":{"code":"00700"}', "get_quote", '{"code":"00700"'),  # a brace is missing
+        ('{"name":"get_quote","arguments":{"code":"00', "get_quote", '{"code":"00'),  # cut off
+        ('{"name":"get_quote","arguments":}', "get_quote", ""),
+        ('{"name":"get_quote"', "get_quote", '{"name":"get_quote"'),
+        ("get_quote(00700)", "", "get_quote(00700)"),
+        ("", "", ""),
+        ("[]", "", "[]"),
+        ('{"name":7,"arguments":{}}', "", '{"name":7,"arguments":{}}'),
+        ('<tool_call>{"name":"f","arguments":{}}', "f", '<tool_call>{"name":"f","arguments":{}}'),
+    ],
+)
+def test_a_malformed_call_keeps_its_readable_name_and_its_text(written: str, name: str, arguments: str) -> None:
+    assert parse_assistant(f"<tool_call>{written}</tool_call>").tool_calls == (call(arguments, name),)
+
+
+def test_a_call_without_its_end_mark_is_read_to_the_end_of_the_message() -> None:
+    assert parse_assistant('<tool_call>{"name":"get_quote","arguments":{"code":"1"}}').tool_calls == (call('{"code":"1"}'),)
+
+
+def test_keys_in_another_order_or_twice_are_read_as_json_reads_them() -> None:
+    assert parse_assistant('<tool_call>{"arguments":{"code":"1"},"name":"get_quote"}</tool_call>').tool_calls == (call('{"code":"1"}'),)
+    assert parse_assistant('<tool_call>{"name":"a","arguments":{},"name":"get_quote"}</tool_call>').tool_calls == (call("{}"),)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"name":"f","arguments":' + "[" * 100_000,
+        '{"name":"f","arguments":' + "[" * 990 + "]" * 990 + "}",
+        '{"name":"f","arguments":{"n":' + "9" * 100_000 + "}}",
+        '{"name":"f","arguments":{"n":NaN}}',
+        '{"name":"\\ud800","arguments":{"a":"\\udfff"}}',
+        '{"name":"f","arguments":{"a":"\ud800"}}',
+        '{"name":"f","arguments":{"a":"\0"}}',
+        '{"name":"f","arguments":' + " " * 100_000 + "x",
+        '{"name":"' * 20_000,
+        "<tool_call>" * 20_000,
+        "</think>" * 20_000,
+    ],
+)
+def test_hostile_text_is_a_message_that_can_be_stored(written: str) -> None:
+    message = parse_assistant(f"<tool_call>{written}</tool_call>")
+    for found in message.tool_calls:
+        found.name.encode()
+        found.arguments.encode()
+    message.content.encode()
+
+
+@pytest.mark.parametrize(
+    "written", ['{"name":"quote","arguments":{"code":"1"}', '{"name":"quote","arguments":"{}"}', '{"name":"quote","arguments":[1]}']
+)
+def test_what_is_not_an_object_is_answered_by_the_tool_with_an_error(written: str) -> None:
+    (found,) = parse_assistant(f"<tool_call>{written}</tool_call>").tool_calls
+    with pytest.raises(ToolError):
+        tool_from(quote).call(found.arguments)
