@@ -109,10 +109,8 @@ def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cent
     for step_bp in step_bp_T:
         previous = close
         close = previous + previous * step_bp // 10_000
-        if step_bp > 0:
-            close = min(close, (previous * up_percent + 50) // 100)
-        else:
-            close = max(close, (previous * down_percent + 50) // 100, MIN_PRICE_CENTS)
+        up, down = (previous * up_percent + 50) // 100, (previous * down_percent + 50) // 100
+        close = min(close, up) if step_bp > 0 else max(close, down, MIN_PRICE_CENTS)
         closes.append(close)
     return np.array(closes, dtype=np.int64)
 

@@ -14,7 +14,7 @@ MarketName: TypeAlias = Literal["a", "hk"]
 MARKETS: tuple[MarketName, ...] = ("a", "hk")
 MARKET_WORDS: dict[MarketName, str] = {"a": "A-share", "hk": "Hong Kong"}
 
-_WRITTEN = re.compile(r"(?P<prefix>SH|SS|SZ|BJ|HK)?[.:]?(?P<digits>\d{1,6})(?:[.:]?(?P<suffix>SH|SS|SZ|BJ|HK))?")
+_WRITTEN = re.compile(r"(?P<prefix>SH|SS|SZ|BJ|HK)?[.:]?(?P<digits>[0-9]{1,6})(?:[.:]?(?P<suffix>SH|SS|SZ|BJ|HK))?")
 _EXCHANGE_OF_DIGITS = (("60", "SH"), ("68", "SH"), ("00", "SZ"), ("30", "SZ"), ("8", "BJ"), ("92", "BJ"))
 
 

@@ -84,6 +84,8 @@ class Market:
         self._by_id = {company.company_id: company for company in self.companies}
         self._by_code = {listing.code: (company, listing) for company in self.companies for listing in company.listings}
         self._by_name = {name_key(name): company for company in self.companies for name in (company.name_zh, company.name_en, *company.aliases)}
+        # One text to look into first: most names that are not found are parts of no name, and 30,000 forms are slow to try one by one.
+        self._all_forms = "\n".join(self._by_name)
         self._splits = _partition(self.companies, seed)
         # Bounded: one listing's bars are 24 KB, and a run looks at thousands of listings.
         self._cached_bars = lru_cache(maxsize=_CACHED_LISTINGS)(self._draw_bars)
@@ -110,15 +112,10 @@ class Market:
         exact = self._by_name.get(key)
         if exact is not None and exact.on(market) is not None:
             return [exact]
-        if not key:
+        if exact is not None or not key or key not in self._all_forms:
             return []
-        found: list[Company] = []
-        for company in self.companies:
-            if company.on(market) is not None and any(key in name_key(form) for form in (company.name_zh, company.name_en, *company.aliases)):
-                found.append(company)
-                if len(found) == limit:
-                    break
-        return found
+        holding = dict.fromkeys(company for form, company in self._by_name.items() if key in form and company.on(market) is not None)
+        return list(holding)[:limit]
 
     def bars(self, code: str) -> Bars:
         """The daily bars of a canonical code. Raises ToolError where it is not listed."""

@@ -88,8 +88,8 @@ class _Counter:
         }
 
     def get_realtime_quote(self, code: str) -> JsonValue:
-        """Get the realtime quote of a stock on the $market market (simulated): price, change, open, high, low, previous close, volume in 10,000 shares,
-        turnover in millions, P/E and P/B.
+        """Get the realtime quote of a stock on the $market market (simulated): price, change, open, high, low, previous close, volume in 10,000
+        shares, turnover in millions, P/E and P/B.
 
         Args:
             code: stock code, such as $code
