@@ -106,7 +106,12 @@ def trajectories_table(rows: Iterable[TrajectoryRow]) -> pa.Table:
 
 def read_trajectories(path: Path) -> list[TrajectoryRow]:
     """Raises DataError where the file is cut off or lacks columns."""
-    return [_row_from_columns(columns) for columns in read_parquet(path, TRAJECTORIES_SCHEMA).to_pylist()]
+    return rows_of_table(read_parquet(path, TRAJECTORIES_SCHEMA))
+
+
+def rows_of_table(table: pa.Table) -> list[TrajectoryRow]:
+    """The rows of a table of TRAJECTORIES_SCHEMA."""
+    return [_row_from_columns(columns) for columns in table.to_pylist()]
 
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:

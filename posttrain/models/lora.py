@@ -4,7 +4,7 @@ W' = W + (alpha / r) B A with A (r, in) drawn at random and B (out, r) zero (LoR
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -14,8 +14,8 @@ from posttrain.models.loading import refuse_unsafe_folder
 from posttrain.params import LoraAdapter
 
 
-def add_lora(model: Any, params: LoraAdapter, *, seed: int) -> Any:
-    """The model with adapters on every linear layer whose name ends with one of `target_modules`; only they are trainable.
+def add_lora(model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM") -> Any:
+    """The model with adapters on every linear layer whose name ends with one of `target_modules`; only they are trainable (and the head, for `SEQ_CLS`).
 
     Raises ConfigurationError where a target is in no layer's name: peft alone accepts a list of which only one is found.
     """
@@ -25,7 +25,7 @@ def add_lora(model: Any, params: LoraAdapter, *, seed: int) -> Any:
             f"model.adapter.target_modules has {', '.join(missing)}, but this model's linear layers are {', '.join(sorted(ends))}: "
             "an adapter that attaches to nothing trains nothing. Correct the names"
         )
-    config = LoraConfig(r=params.r, lora_alpha=params.alpha, lora_dropout=params.dropout, target_modules=params.target_modules, task_type="CAUSAL_LM")
+    config = LoraConfig(r=params.r, lora_alpha=params.alpha, lora_dropout=params.dropout, target_modules=params.target_modules, task_type=task_type)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, config)

@@ -3,7 +3,7 @@ import signal
 import pytest
 from tiny_runs import Death, train
 
-ALGORITHMS = ["sft", "grpo"]
+ALGORITHMS = ["sft", "grpo", "dpo", "reward_model"]
 DEATHS = [Death(after=2), Death(after=7), Death(in_save=4), Death(in_save=8), Death(asked=6)]
 KILLED = -signal.SIGKILL
 

@@ -1,11 +1,13 @@
 """A model of 20,000 parameters over sixteen words, and rows for it, so that a training run takes a second."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from posttrain.algorithms.grpo import Played
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
@@ -20,9 +22,8 @@ def tiny_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
 
 
-def tiny_model(seed=0):
-    torch.manual_seed(seed)
-    config = Qwen3Config(
+def tiny_config():
+    return Qwen3Config(
         vocab_size=len(WORDS),
         hidden_size=16,
         intermediate_size=32,
@@ -34,8 +35,18 @@ def tiny_model(seed=0):
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,
+        num_labels=1,
     )
-    return Qwen3ForCausalLM(config).eval()
+
+
+def tiny_model(seed=0):
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(tiny_config()).eval()
+
+
+def tiny_reward_model(seed=0):
+    torch.manual_seed(seed)
+    return Qwen3ForSequenceClassification(tiny_config()).eval()
 
 
 def copy_row(rng):
@@ -52,6 +63,11 @@ def copy_row(rng):
 def copy_rows(count, seed=0):
     rng = np.random.default_rng(seed)
     return [copy_row(rng) for _ in range(count)], [KINDS[index % 4] for index in range(count)]
+
+
+def wrong_copy(row):
+    """The same with the last two words the wrong way round."""
+    return replace(row, input_ids=[*row.input_ids[:-3], row.input_ids[-2], row.input_ids[-3], row.input_ids[-1]])
 
 
 def word_task(x, y):

@@ -9,14 +9,16 @@ import signal
 from pathlib import Path
 
 import torch
-from tiny import copy_rows, play_words, tiny_model, tiny_tokenizer, word_task
+from tiny import copy_rows, play_words, tiny_model, tiny_reward_model, tiny_tokenizer, word_task, wrong_copy
 
 from posttrain.algorithms import resumable
+from posttrain.algorithms.dpo import train_dpo
 from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
+from posttrain.algorithms.reward_model import train_reward_model
 from posttrain.algorithms.sft import train_sft
 from posttrain.exits import Interrupted
-from posttrain.params import GrpoParams, TrainSftParams
+from posttrain.params import DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
 
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
 
@@ -69,7 +71,22 @@ def run_grpo(run: TrainingRun, model, **changes):
     )
 
 
-RUNS = {"sft": run_sft, "grpo": run_grpo}
+def run_dpo(run: TrainingRun, model, **changes):
+    params = DpoParams.model_validate({"type": "dpo", "max_steps": 12, "beta": 0.5, "batch_size": 8} | changes)
+    chosen, _ = copy_rows(30)
+    pairs = [(row, wrong_copy(row)) for row in chosen]
+    train_dpo(model, tiny_tokenizer(), pairs=pairs, params=params, lr=1e-2, optimizer="muon", checkpoint_every_steps=4, seed=1, run=run)
+
+
+def run_reward_model(run: TrainingRun, model, **changes):
+    values = {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "holdout_frac": 0.2, "checkpoint_every_steps": 4}
+    chosen, _ = copy_rows(30)
+    pairs = [(row, wrong_copy(row)) for row in chosen]
+    train_reward_model(model, tiny_tokenizer(), pairs=pairs, params=TrainRewardModelParams.model_validate(values | changes), seed=1, run=run)
+
+
+RUNS = {"sft": run_sft, "grpo": run_grpo, "dpo": run_dpo, "reward_model": run_reward_model}
+MODELS = {"reward_model": tiny_reward_model}
 
 
 def digest_of(model):
@@ -99,7 +116,7 @@ def _train(algorithm, folder, death, changes):
 
     if death.in_save is not None:
         resumable.seal = _die_in(death.in_save)
-    model = tiny_model()
+    model = MODELS.get(algorithm, tiny_model)()
     try:
         with open_run(folder, progress=progress) as run:
             RUNS[algorithm](run, model, **changes)

@@ -1,0 +1,50 @@
+import pytest
+
+from posttrain.algorithms.preferences import Pair, best_and_worst, read_pairs, write_pairs
+from posttrain.data.schemas import TrajectoryRow
+from posttrain.types import Message, StopReason, Trajectory
+
+
+def episode(task_id, reward, said="x"):
+    played = Trajectory(task_id, (Message("user", "?"), Message("assistant", said)), StopReason.DONE, token_ids=(1, 2), mask=(0, 1), reward=reward)
+    return TrajectoryRow(played, "tool_selection", "hk", "en", 1, "rl", "plain", (), ({"type": "function"},))
+
+
+def test_best_and_worst_of_a_task_make_one_pair():
+    low, high = episode("t", 0.2, "low"), episode("t", 1.0, "high")
+
+    assert best_and_worst([episode("t", 0.5), low, high, episode("t", 0.9)]) == [Pair(high, low)]
+
+
+def test_of_equal_episodes_the_earlier_is_taken():
+    rows = [episode("t", 0.2, "a"), episode("t", 1.0, "b"), episode("t", 0.2, "c"), episode("t", 1.0, "d")]
+
+    assert best_and_worst(rows) == [Pair(rows[1], rows[0])]
+
+
+def test_a_tie_makes_no_pair():
+    assert best_and_worst([episode("t", 0.5, "a"), episode("t", 0.5, "b")]) == []
+
+
+def test_episodes_of_different_tasks_are_never_compared():
+    assert best_and_worst([episode("easy", 1.0), episode("hard", 0.0)]) == []
+
+
+def test_an_episode_without_a_reward_is_refused():
+    with pytest.raises(ValueError, match="1 of 2 episodes have no reward"):
+        best_and_worst([episode("t", 1.0), episode("t", None)])
+
+
+def test_pairs_come_back_from_their_file(tmp_path):
+    pairs = best_and_worst([episode("t", 0.25, "bad"), episode("t", 1.0, "好"), episode("u", 0.5), episode("u", 0.75, "ok")])
+
+    write_pairs(tmp_path / "pairs.parquet", pairs)
+
+    assert read_pairs(tmp_path / "pairs.parquet") == pairs
+    assert len(pairs) == 2
+
+
+def test_no_pairs_are_a_file_without_rows(tmp_path):
+    write_pairs(tmp_path / "pairs.parquet", [])
+
+    assert read_pairs(tmp_path / "pairs.parquet") == []
