@@ -15,7 +15,7 @@ from posttrain.params import LoraAdapter
 
 
 def add_lora(model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM") -> Any:
-    """The model with adapters on every linear layer whose name ends with one of `target_modules`; only they are trainable (and the head, for `SEQ_CLS`).
+    """The model with adapters on every linear layer whose name ends with one of `target_modules`; only they are trainable, and a `SEQ_CLS` head.
 
     Raises ConfigurationError where a target is in no layer's name: peft alone accepts a list of which only one is found.
     """
