@@ -108,7 +108,8 @@ def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cent
     close = start_cents
     for step_bp in step_bp_T:
         previous = close
-        close = previous + previous * step_bp // 10_000
+        # Rounded to the nearest cent: rounding down would take half a cent a day from everybody, and a cheap share to the floor in two years.
+        close = previous + (previous * step_bp + 5_000) // 10_000
         up, down = (previous * up_percent + 50) // 100, (previous * down_percent + 50) // 100
         close = min(close, up) if step_bp > 0 else max(close, down, MIN_PRICE_CENTS)
         closes.append(close)

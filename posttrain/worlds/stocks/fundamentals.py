@@ -22,10 +22,10 @@ class Fundamentals:
 
 
 def draw_fundamentals(key: str) -> Fundamentals:
-    """Prices of 3 to 150 CNY, most of them low; P/E 5 to 65 and P/B 0.6 to 8.6 at that price. Hong Kong began 5 to 45 % below the mainland."""
+    """Prices of 6 to 146 CNY, half of them under 41; P/E 5 to 65 and P/B 0.6 to 8.6 at that price. Hong Kong began 5 to 45 % below the mainland."""
     draw = random.Random(key)
     uniform = draw.random()
-    start_cny_cents = 300 + int(15_000 * uniform * uniform * uniform)
+    start_cny_cents = 600 + int(14_000 * uniform * uniform)
     return Fundamentals(
         earnings_cny_cents=start_cny_cents / (5.0 + 60.0 * draw.random()),
         book_value_cny_cents=start_cny_cents / (0.6 + 8.0 * draw.random()),

@@ -101,8 +101,15 @@ def test_the_same_key_draws_the_same_bars_and_another_key_others():
 
 def test_the_first_bars_of_a_key_are_these_on_every_machine():
     bars = draw_bars(trading_days("a"), key="golden", start_cents=1000, limit_pct=10)
-    assert bars.part(0, 3).close_cents_T.tolist() == [977, 962, 959]
-    assert bars.part(0, 3).volume_T.tolist() == [521, 705, 500]
+    assert bars.part(0, 3).close_cents_T.tolist() == [977, 963, 960]
+    assert bars.part(0, 3).volume_T.tolist() == [521, 700, 500]
+
+
+def test_rounding_takes_nothing_from_a_cheap_share_on_average():
+    # Two hundred shares that begin at 5.00: were every step rounded down, half a cent a day would take 2.43 from each in 485 days.
+    days = trading_days("a")
+    last = [int(draw_bars(days, key=f"cheap {number}", start_cents=500, limit_pct=10).close_cents_T[-1]) for number in range(200)]
+    assert np.mean(last) == pytest.approx(500, abs=50)
 
 
 def test_a_price_at_the_floor_does_not_fall_further():
