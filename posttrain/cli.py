@@ -1,0 +1,56 @@
+"""The console command `posttrain`: questions that a person asks outside the pipeline, answered in a line or a table.
+
+Exit codes are those of the stages: 65 for bad data, 78 for a wrong configuration.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from posttrain.data.importers import Format, import_trajectories
+from posttrain.evals.health import group_health
+from posttrain.exits import StageError
+from posttrain.report.table import compare_with_committed, summary_table
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def health(
+    file: Annotated[Path, typer.Argument(help="trajectories with rewards: JSONL, JSON or Parquet")],
+    file_format: Annotated[Format, typer.Option("--format", help="what the file holds")] = "openai",
+    success_at: Annotated[float, typer.Option(help="an episode with this reward or more succeeded")] = 1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of a table")] = False,
+) -> None:
+    """How much would groups of these trajectories teach? Reward spread within a task, and the share of groups without any."""
+    with _exit_codes():
+        metrics = group_health(import_trajectories(file, file_format), success_at=success_at, source=str(file))
+        print(json.dumps(metrics, sort_keys=True, indent=2) if as_json else _table(metrics))
+
+
+@app.command()
+def summary() -> None:
+    """The table of policies of the last run, and how it compares with the committed figures."""
+    with _exit_codes():
+        reports = Path("reports")
+        print(f"{summary_table(reports)}\n{compare_with_committed(reports)}")
+
+
+@contextlib.contextmanager
+def _exit_codes() -> Iterator[None]:
+    try:
+        yield
+    except StageError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(error.code) from error
+
+
+def _table(metrics: Mapping[str, float]) -> str:
+    width = max(len(name) for name in metrics)
+    return "\n".join(
+        f"{name:<{width}}  {value:>10.4f}" if isinstance(value, float) else f"{name:<{width}}  {value:>10}" for name, value in metrics.items()
+    )
