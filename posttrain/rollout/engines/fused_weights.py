@@ -1,0 +1,173 @@
+"""A decoder's weights in the form that generates fastest: what a forward pass would multiply each time is multiplied once.
+
+Copies, not views: they cost the model's memory once more and must be read again after every optimiser step. In exchange a step of a small model
+is faster, LoRA costs nothing, and every supported architecture has one form. What is folded, exact up to float32 rounding: RMSNorm weights and the
+attention scale into the matrices that follow them, LoRA's B A into W, q, k and v into one matrix, gate and up into another, and the halves of each
+head interleaved so that the rotary embedding is one complex multiplication (q·k does not depend on the order of a head's dimensions).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posttrain.exits import ConfigurationError
+
+MODEL_TYPES = ("llama", "qwen2", "qwen3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length of the text
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLayer:
+    """One decoder layer. H query heads, K key-value heads, D dimensions a head, M the MLP's inner size; weights are (out, in).
+
+    `qkv` is ((H + 2 K) D, hidden); `head_norm` is (H + K, D), or None where heads are not normalised; `gate_up` is (2 M, hidden). `eps` is of the two
+    layer norms, `head_eps` of the heads'.
+    """
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    head_norm: Tensor | None
+    head_eps: float
+    out: Tensor
+    out_bias: Tensor | None
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    activation: Callable[[Tensor], Tensor]
+    attention_eps: float
+    mlp_eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class FusedWeights:
+    """A whole decoder. `inv_freq` (D/2,) and `rope_scale` are the rotary embedding's; `head` (V, hidden) has the final norm folded in."""
+
+    embedding: Tensor
+    layers: tuple[FusedLayer, ...]
+    head: Tensor
+    head_bias: Tensor | None
+    final_eps: float
+    inv_freq: Tensor
+    rope_scale: float
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+def fuse(model: nn.Module) -> FusedWeights:
+    """Read the weights of a Hugging Face causal LM as they are now, LoRA adapters included. Dropout plays no part.
+
+    Raises ConfigurationError where the architecture is none of `MODEL_TYPES` or a part of it is not what it is in plain transformers.
+    """
+    wrapper: Any = model
+    causal_lm = wrapper.get_base_model() if hasattr(model, "get_base_model") else wrapper
+    config = causal_lm.config
+    _require(config.model_type in MODEL_TYPES, f"model type {config.model_type!r} is not one of {', '.join(MODEL_TYPES)}")
+    _require(all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ()), "a layer has a sliding window")
+    decoder = causal_lm.model
+    rotary = decoder.rotary_emb
+    _require(rotary.rope_type in ROPE_TYPES, f"rotary embedding {rotary.rope_type!r} is not one of {', '.join(ROPE_TYPES)}")
+    attention = decoder.layers[0].self_attn
+    head_dim = attention.head_dim
+    _require(2 * len(rotary.inv_freq) == head_dim, f"the rotary embedding turns {2 * len(rotary.inv_freq)} of a head's {head_dim} dimensions")
+    _require(type(decoder.embed_tokens) is nn.Embedding, f"the embedding is a {type(decoder.embed_tokens).__name__}")
+    head, head_bias = _dense(causal_lm.lm_head)
+    with torch.no_grad():
+        return FusedWeights(
+            embedding=decoder.embed_tokens.weight.detach().clone(),
+            layers=tuple(_fuse_layer(layer) for layer in decoder.layers),
+            head=_scaled(head, decoder.norm.weight),
+            head_bias=head_bias,
+            final_eps=decoder.norm.variance_epsilon,
+            inv_freq=rotary.inv_freq.detach().float().clone(),
+            rope_scale=rotary.attention_scaling,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=head_dim,
+        )
+
+
+def _fuse_layer(layer: Any) -> FusedLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv, qkv_bias, head_norm = _fuse_heads(attention, layer.input_layernorm.weight)
+    gate, gate_bias = _dense(mlp.gate_proj)
+    up, up_bias = _dense(mlp.up_proj)
+    out, out_bias = _dense(attention.o_proj)
+    down, down_bias = _dense(mlp.down_proj)
+    return FusedLayer(
+        qkv=qkv,
+        qkv_bias=qkv_bias,
+        head_norm=head_norm,
+        head_eps=attention.q_norm.variance_epsilon if head_norm is not None else 0.0,
+        out=out.clone(),
+        out_bias=out_bias,
+        gate_up=_scaled(torch.cat([gate, up]), layer.post_attention_layernorm.weight),
+        gate_up_bias=_concatenated([gate_bias, up_bias]),
+        down=down.clone(),
+        down_bias=down_bias,
+        activation=mlp.act_fn,
+        attention_eps=layer.input_layernorm.variance_epsilon,
+        mlp_eps=layer.post_attention_layernorm.variance_epsilon,
+    )
+
+
+def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The matrix, bias and head norms of q, k and v together: heads interleaved, the scale of q·k in q's norm, or in q itself where it has none."""
+    dim, scale = attention.head_dim, attention.scaling
+    has_head_norm = hasattr(attention, "q_norm")
+    weights, biases = [], []
+    for projection, factor in ((attention.q_proj, 1.0 if has_head_norm else scale), (attention.k_proj, 1.0), (attention.v_proj, 1.0)):
+        weight, bias = _dense(projection)
+        is_turned = projection is not attention.v_proj
+        weights.append((_interleaved(weight, dim) if is_turned else weight) * factor)
+        biases.append(None if bias is None else (_interleaved(bias, dim) if is_turned else bias) * factor)
+    head_norm = None
+    if has_head_norm:
+        num_heads, num_kv_heads = len(weights[0]) // dim, len(weights[1]) // dim
+        of_q = _interleaved(attention.q_norm.weight, dim) * scale
+        of_k = _interleaved(attention.k_norm.weight, dim)
+        head_norm = torch.cat([of_q.expand(num_heads, dim), of_k.expand(num_kv_heads, dim)])
+    return _scaled(torch.cat(weights), norm_weight), _concatenated(biases), head_norm
+
+
+def _dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a linear layer, with its active LoRA adapters added. PEFT is known by its methods only, so that it need not be installed."""
+    lora: Any = module
+    linear = lora.base_layer if hasattr(module, "get_delta_weight") else lora
+    _require(type(linear) is nn.Linear, f"a projection is a {type(linear).__name__}, not a plain linear layer")
+    weight = linear.weight.detach()
+    bias = None if linear.bias is None else linear.bias.detach().clone()
+    if linear is module or lora.merged or lora.disable_adapters:
+        return weight, bias
+    for adapter in lora.active_adapters:
+        if adapter in lora.lora_A:
+            _require(not lora.use_dora.get(adapter, False), f"adapter {adapter!r} is a DoRA, which is not a sum of matrices")
+            _require(not lora.lora_bias.get(adapter, False), f"adapter {adapter!r} trains a bias")
+            weight = weight + lora.get_delta_weight(adapter).detach()
+    return weight, bias
+
+
+def _interleaved(rows: Tensor, dim: int) -> Tensor:
+    """Within each head of `dim` rows, row i beside row i + dim/2, the two that the rotary embedding turns together: 0 1 2 3 becomes 0 2 1 3."""
+    halves = rows.reshape(-1, 2, dim // 2, *rows.shape[1:])
+    return halves.transpose(1, 2).reshape(rows.shape)
+
+
+def _scaled(weight: Tensor, norm_weight: Tensor) -> Tensor:
+    """The matrix that takes the normalised vector before the norm's weight: multiplied in float32, whatever the model's type."""
+    return (weight.float() * norm_weight.detach().float()).to(weight.dtype)
+
+
+def _concatenated(biases: list[Tensor | None]) -> Tensor | None:
+    """All or none have one in the supported architectures."""
+    present = [bias for bias in biases if bias is not None]
+    return torch.cat(present) if present else None
+
+
+def _require(is_so: bool, problem: str) -> None:
+    if not is_so:
+        raise ConfigurationError(f"the torch engine cannot run this model: {problem}; serve it with another engine")

@@ -1,0 +1,130 @@
+"""What an engine knows about each of its slots: whose it is, the tokens it holds, how many of them are cached, and where its message must end.
+
+Arrays over slots rather than an object per slot, so that a step of the whole batch is a few NumPy calls. Slots in use are always the first ones: a
+step computes the first `num_used` slots and nothing else, so freeing a slot moves the last one into the hole.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posttrain.rollout.engines.protocol import GenerateRequest
+
+_NO_TOKEN = -1
+_MAX_STOP_IDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first `length` tokens of a context are those of `slot`."""
+
+    slot: int
+    length: int
+
+
+class SlotTable:
+    """S slots of C context positions. `length` counts the tokens known, `num_cached` those whose keys and values are in the cache."""
+
+    def __init__(self, num_slots: int, max_context_tokens: int) -> None:
+        self.num_used = 0
+        self.token_S_C: NDArray[np.int64] = np.full((num_slots, max_context_tokens), _NO_TOKEN)
+        self.logprob_S_C = np.zeros((num_slots, max_context_tokens), np.float32)
+        self.draw_S_C = np.zeros((num_slots, max_context_tokens), np.float32)
+        self.stop_S_8: NDArray[np.int64] = np.full((num_slots, _MAX_STOP_IDS), _NO_TOKEN)
+        self.temperature_S = np.zeros(num_slots, np.float32)
+        self.length_S = np.zeros(num_slots, np.int64)
+        self.num_cached_S = np.zeros(num_slots, np.int64)
+        self.message_start_S = np.zeros(num_slots, np.int64)
+        self.message_limit_S = np.zeros(num_slots, np.int64)  # the length at which the message is cut
+        self.is_writing_S = np.zeros(num_slots, np.bool_)
+        self._episode_ids: list[str] = []
+        self._slot_of: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.length_S)
+
+    def slot_of(self, episode_id: str) -> int | None:
+        return self._slot_of.get(episode_id)
+
+    def episode_id(self, slot: int) -> str:
+        return self._episode_ids[slot]
+
+    def take(self, episode_id: str, seed: int) -> int:
+        """Give the next free slot to an episode, and draw its whole stream: number p is for the token at position p."""
+        slot = self.num_used
+        self.num_used += 1
+        self._episode_ids.append(episode_id)
+        self._slot_of[episode_id] = slot
+        self.length_S[slot] = self.num_cached_S[slot] = 0
+        self.is_writing_S[slot] = False
+        stream = np.random.Generator(np.random.Philox(key=seed % 2**64))
+        self.draw_S_C[slot] = stream.random(self.draw_S_C.shape[1], dtype=np.float32)
+        return slot
+
+    def free(self, episode_id: str) -> tuple[int, int]:
+        """Take the slot back and move the last used one into it: (the slot it was in, the slot it is in now), equal where nothing moved."""
+        slot = self._slot_of.pop(episode_id)
+        self.num_used -= 1
+        last, moved = self.num_used, self._episode_ids.pop()
+        if slot != last:
+            for column in self._columns():
+                column[slot] = column[last]
+            self._episode_ids[slot] = moved
+            self._slot_of[moved] = slot
+        self.is_writing_S[last] = False
+        return last, slot
+
+    def begin(self, request: GenerateRequest) -> None:
+        """Put a request into its episode's slot. Cached positions stay as far as the context agrees with what was there."""
+        slot = self._slot_of[request.episode_id]
+        context = np.asarray(request.token_ids, np.int64)
+        num_cached = min(int(self.num_cached_S[slot]), len(context) - 1)
+        is_same = self.token_S_C[slot, :num_cached] == context[:num_cached]
+        self.num_cached_S[slot] = num_cached if is_same.all() else is_same.argmin()
+        self.token_S_C[slot, : len(context)] = context
+        self.length_S[slot] = self.message_start_S[slot] = len(context)
+        self.message_limit_S[slot] = len(context) + request.max_new_tokens
+        self.temperature_S[slot] = request.temperature
+        self.stop_S_8[slot] = _NO_TOKEN
+        self.stop_S_8[slot, : len(request.stop_ids)] = sorted(request.stop_ids)
+        self.is_writing_S[slot] = True
+
+    def longest_prefix(self, slot: int, available_S: NDArray[np.int64]) -> Prefix:
+        """The slot that shares most of this one's context, counting of each its first `available_S` tokens; the last token is always computed."""
+        context = self.token_S_C[slot, : self.length_S[slot] - 1]
+        is_same = self.token_S_C[: self.num_used, : len(context)] == context
+        same_S = np.where(is_same.all(1), len(context), is_same.argmin(1)) if len(context) else np.zeros(self.num_used, np.int64)
+        shared_S = np.minimum(same_S, available_S[: self.num_used])
+        best = int(shared_S.argmax())
+        return Prefix(best, int(shared_S[best]))
+
+    def append(self, token_N: NDArray[np.int64], logprob_N: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Add one token to each of the first N slots that is writing. Returns the slots whose message ends with it."""
+        slots = np.flatnonzero(self.is_writing_S[: len(token_N)])
+        token, length = token_N[slots], self.length_S[slots]
+        self.token_S_C[slots, length] = token
+        self.logprob_S_C[slots, length] = logprob_N[slots]
+        self.num_cached_S[slots] = length
+        self.length_S[slots] = length + 1
+        is_ended = self.is_stop(slots, token) | (length + 1 == self.message_limit_S[slots])
+        ended: NDArray[np.int64] = slots[is_ended]
+        self.is_writing_S[ended] = False
+        return ended
+
+    def is_stop(self, slots: NDArray[np.int64], token: NDArray[np.int64]) -> NDArray[np.bool_]:
+        is_stop: NDArray[np.bool_] = (self.stop_S_8[slots] == token[:, None]).any(1)
+        return is_stop
+
+    def message(self, slot: int) -> tuple[list[int], list[float], bool]:
+        """The tokens of the message just written, their log-probabilities, and whether it stopped by itself."""
+        written = slice(self.message_start_S[slot], self.length_S[slot])
+        token_ids = self.token_S_C[slot, written]
+        return token_ids.tolist(), self.logprob_S_C[slot, written].tolist(), bool((self.stop_S_8[slot] == token_ids[-1]).any())
+
+    def forget_cache(self) -> None:
+        self.num_cached_S[:] = 0
+
+    def _columns(self) -> list[NDArray[Any]]:
+        return [column for column in vars(self).values() if isinstance(column, np.ndarray)]

@@ -1,0 +1,166 @@
+"""The forward pass of a Llama-family decoder over a KV cache of fixed slots: one pass to read many new tokens, one to write a token in every slot.
+
+Axes: S slots, N slots in use, R requests, P packed tokens (all requests in one row, without padding), T tokens of a request padded, C context
+positions, H query heads, K key-value heads, D dimensions a head, V vocabulary. Query heads that share a KV head are neighbours, as in transformers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from posttrain.rollout.engines.fused_weights import FusedLayer, FusedWeights, fuse
+
+_SPAN_STEP = 32  # attention reads the cache up to the longest context, rounded up to this
+_MAX_PACKED_TOKENS = 1024  # read in one pass: bounds the memory of a pass, and keeps its activations in the CPU's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """New tokens of one slot, from position `start`; the positions before it are cached already."""
+
+    slot: int
+    start: int
+    token_ids: Sequence[int]
+
+
+class SlottedDecoder:
+    """Weights and cache of one model. Token ids must be in the vocabulary and positions below `max_context_tokens`; both are the caller's care."""
+
+    def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
+        """Raises ConfigurationError where the architecture is not supported."""
+        self._model = model
+        self.refresh()
+        weights = self._weights
+        self._num_slots = num_slots
+        self._max_context_tokens = max_context_tokens
+        # Zeros, not empty: what is masked is still multiplied by 0, and 0 · NaN is NaN. The system gives zero pages lazily: unused slots are free.
+        shape = (len(weights.layers), 2, num_slots, weights.num_kv_heads, max_context_tokens, weights.head_dim)
+        self._cache = torch.zeros(shape, dtype=weights.embedding.dtype, device=self.device)
+        angles = torch.arange(max_context_tokens, device=self.device).float()[:, None] * weights.inv_freq
+        self._rotations_C_D = torch.complex(angles.cos(), angles.sin()) * weights.rope_scale
+
+    @property
+    def device(self) -> torch.device:
+        return self._weights.embedding.device
+
+    def refresh(self) -> None:
+        """Read the model's weights as they are now. What is cached was computed with the old ones and is the caller's to forget."""
+        self._weights: FusedWeights = fuse(self._model)
+
+    @torch.inference_mode()
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first `num_tokens` positions of one slot into another."""
+        self._cache[:, :, target, :, :num_tokens] = self._cache[:, :, source, :, :num_tokens]
+
+    @torch.inference_mode()
+    def read(self, extensions: Sequence[Extension]) -> None:
+        """Cache the keys and values of new tokens. Extensions of one slot must be in order; others may be in any, and are packed by their length."""
+        batch: list[Extension] = []
+        room = _MAX_PACKED_TOKENS
+        for extension in sorted(extensions, key=lambda extension: len(extension.token_ids)):
+            for offset in range(0, len(extension.token_ids), _MAX_PACKED_TOKENS):
+                piece = extension.token_ids[offset : offset + _MAX_PACKED_TOKENS]
+                if len(piece) > room:
+                    self._read_packed(batch)
+                    batch, room = [], _MAX_PACKED_TOKENS
+                batch.append(Extension(extension.slot, extension.start + offset, piece))
+                room -= len(piece)
+        if batch:
+            self._read_packed(batch)
+
+    @torch.inference_mode()
+    def write(self, token_ids_N: Tensor, positions_N: Tensor, *, span: int) -> Tensor:
+        """Logits (N, V) after one more token in each of the first N slots. `span` is the longest context, the new token included."""
+        weights = self._weights
+        num_kv, dim = weights.num_kv_heads, weights.head_dim
+        span = min(-(-span // _SPAN_STEP) * _SPAN_STEP, self._max_context_tokens)
+        positions_NK = positions_N.repeat_interleave(num_kv)
+        rows_NK = torch.arange(len(positions_NK), device=self.device) * self._max_context_tokens + positions_NK
+        is_ahead_NK_C = torch.arange(span, device=self.device) > positions_NK[:, None]
+        mask_NK_1_C = torch.zeros_like(is_ahead_NK_C, dtype=weights.embedding.dtype).masked_fill_(is_ahead_NK_C, float("-inf"))[:, None]
+        rotations = self._rotations_C_D[positions_N, None]
+        x = functional.embedding(token_ids_N, weights.embedding)
+        for index, layer in enumerate(weights.layers):
+            q, k, v = self._heads(layer, x, rotations)
+            keys, values = self._cache[index].flatten(1, 2).unbind()  # (S K, C, D)
+            keys.flatten(0, 1).index_copy_(0, rows_NK, k.flatten(0, 1))
+            values.flatten(0, 1).index_copy_(0, rows_NK, v.flatten(0, 1))
+            scores = torch.bmm(q.reshape(len(rows_NK), -1, dim), keys[: len(rows_NK), :span].transpose(1, 2)).add_(mask_NK_1_C)
+            attended = torch.bmm(torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype), values[: len(rows_NK), :span])
+            x = _finish_layer(layer, x, attended.view(len(x), -1))
+        return functional.linear(functional.rms_norm(x, x.shape[-1:], eps=weights.final_eps), weights.head, weights.head_bias)
+
+    def _read_packed(self, batch: Sequence[Extension]) -> None:
+        """One pass over the new tokens of all requests; of the last layer only keys and values are computed, nobody asks for the logits."""
+        weights, pack = self._weights, _Packing(batch, self.device)
+        slots_K = pack.slot_P[:, None] * weights.num_kv_heads + torch.arange(weights.num_kv_heads, device=self.device)
+        rows_PK = (slots_K * self._max_context_tokens + pack.position_P[:, None]).flatten()
+        mask_R_1_T_C = pack.mask(weights.embedding.dtype)
+        rotations = self._rotations_C_D[pack.position_P, None]
+        x = functional.embedding(pack.token_P, weights.embedding)
+        for index, layer in enumerate(weights.layers):
+            q, k, v = self._heads(layer, x, rotations)
+            keys, values = self._cache[index].unbind()  # (S, K, C, D)
+            keys.flatten(0, 2).index_copy_(0, rows_PK, k.flatten(0, 1))
+            values.flatten(0, 2).index_copy_(0, rows_PK, v.flatten(0, 1))
+            if layer is weights.layers[-1]:
+                return
+            attended = functional.scaled_dot_product_attention(
+                q[pack.padded_R_T].transpose(1, 2),
+                keys[:, :, : pack.span][pack.slot_R],
+                values[:, :, : pack.span][pack.slot_R],
+                mask_R_1_T_C,
+                scale=1.0,
+                enable_gqa=True,
+            )
+            x = _finish_layer(layer, x, attended.transpose(1, 2).flatten(0, 1)[pack.unpadded_P].flatten(1))
+
+    def _heads(self, layer: FusedLayer, x: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (·, H, D), k and v (·, K, D) of packed tokens, normalised and turned; `rotations` is (·, 1, D/2)."""
+        weights = self._weights
+        normed = functional.rms_norm(x, x.shape[-1:], eps=layer.attention_eps)
+        heads = functional.linear(normed, layer.qkv, layer.qkv_bias).view(len(x), -1, weights.head_dim)
+        num_turned = weights.num_heads + weights.num_kv_heads
+        qk, v = heads[:, :num_turned], heads[:, num_turned:]
+        if layer.head_norm is not None:
+            qk = functional.rms_norm(qk, qk.shape[-1:], eps=layer.head_eps) * layer.head_norm
+        pairs = torch.view_as_complex(qk.float().reshape(*qk.shape[:2], -1, 2))
+        qk = torch.view_as_real(pairs * rotations).flatten(2).to(v.dtype)
+        return qk[:, : weights.num_heads], qk[:, weights.num_heads :], v
+
+
+class _Packing:
+    """Where the tokens of a batch of extensions stand: packed (P) in one row, and padded (R, T) for attention."""
+
+    def __init__(self, batch: Sequence[Extension], device: torch.device) -> None:
+        counts = [len(extension.token_ids) for extension in batch]
+        count_R = torch.tensor(counts)
+        start_R = torch.tensor([extension.start for extension in batch])
+        slot_R = torch.tensor([extension.slot for extension in batch])
+        first_R = count_R.cumsum(0) - count_R
+        request_P = torch.arange(len(batch)).repeat_interleave(count_R)
+        offset_P = torch.arange(sum(counts)) - first_R[request_P]
+        offset_T = torch.arange(max(counts))
+        self.token_P = torch.tensor([token for extension in batch for token in extension.token_ids], device=device)
+        self.position_P = (start_R[request_P] + offset_P).to(device)
+        self.slot_P = slot_R[request_P].to(device)
+        self.slot_R = slot_R.to(device)
+        self.padded_R_T = (first_R[:, None] + offset_T.minimum(count_R[:, None] - 1)).to(device)  # padding repeats the request's last token
+        self.unpadded_P = (request_P * max(counts) + offset_P).to(device)
+        self.span = max(extension.start + count for extension, count in zip(batch, counts, strict=True))
+        self._position_R_T = (start_R[:, None] + offset_T).to(device)
+
+    def mask(self, dtype: torch.dtype) -> Tensor:
+        """(R, 1, T, C): 0 where the key stands at or before the query, minus infinity elsewhere."""
+        is_ahead = torch.arange(self.span, device=self.slot_R.device) > self._position_R_T[:, :, None]
+        return torch.zeros_like(is_ahead, dtype=dtype).masked_fill_(is_ahead, float("-inf"))[:, None]
+
+
+def _finish_layer(layer: FusedLayer, x: Tensor, attended: Tensor) -> Tensor:
+    x = x + functional.linear(attended, layer.out, layer.out_bias)
+    normed = functional.rms_norm(x, x.shape[-1:], eps=layer.mlp_eps)
+    gate, up = functional.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+    return x + functional.linear(layer.activation(gate) * up, layer.down, layer.down_bias)

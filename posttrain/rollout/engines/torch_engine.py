@@ -1,0 +1,176 @@
+"""The embedded engine: continuous batching in this process, over the live weights of a model that may be training.
+
+An episode keeps its slot from its first message to its release, so a turn only reads the tokens that came since the last one. Episodes without a slot
+wait in the order of their arrival, which bounds the memory by the slots; an episode that is busy elsewhere (a slow tool) gives its slot to one that
+waits, and reads its context again when it comes back. What is computed when depends on the order of requests and on token counts,
+never on the clock: the engine gathers requests until the event loop has nothing left to run, then writes one token in every slot that has a message
+to write. So with tools that answer at once two runs make the same batches, and the same bits.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+
+import numpy as np
+import torch
+from torch import nn
+
+from posttrain.rollout.engines.protocol import GenerateRequest, Generation
+from posttrain.rollout.engines.sampling import sample
+from posttrain.rollout.engines.slot_table import SlotTable
+from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder
+
+_MIN_SHARED = 16  # a common prefix shorter than this is computed again rather than copied
+
+
+class TorchEngine:
+    """Serves one model. Weights are read at the start and in `refresh_weights`, not in between: call it after every optimiser step."""
+
+    def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
+        """A slot's cache has 2 · layers · KV heads · head size · `max_context_tokens` numbers. Raises ConfigurationError for an unsupported model."""
+        self.policy_version = 0
+        self._decoder = SlottedDecoder(model, num_slots=num_slots, max_context_tokens=max_context_tokens)
+        self._table = SlotTable(num_slots, max_context_tokens)
+        self._max_context_tokens = max_context_tokens
+        self._ready: list[GenerateRequest] = []  # of episodes that have a slot
+        self._waiting: deque[GenerateRequest] = deque()
+        self._evicted: set[str] = set()
+        self._futures: dict[str, asyncio.Future[Generation]] = {}
+        self._num_arrivals = 0
+        self._pump: asyncio.Task[None] | None = None
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Raises ValueError for a request that no slot can hold, or a second one of an episode whose message is still being written."""
+        self._check(request)
+        self._num_arrivals += 1
+        if self._table.slot_of(request.episode_id) is not None:
+            self._ready.append(request)
+        elif request.episode_id in self._evicted:
+            self._evicted.remove(request.episode_id)
+            self._waiting.appendleft(request)  # before those that have not begun, or the open episodes would grow without end
+        else:
+            self._waiting.append(request)
+        future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._futures[request.episode_id] = future
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._run())
+        return await future
+
+    def release(self, episode_id: str) -> None:
+        if future := self._futures.pop(episode_id, None):
+            future.cancel()
+            self._ready = [request for request in self._ready if request.episode_id != episode_id]
+            self._waiting = deque(request for request in self._waiting if request.episode_id != episode_id)
+        self._evicted.discard(episode_id)
+        if self._table.slot_of(episode_id) is not None:
+            self._free(episode_id)
+
+    def refresh_weights(self) -> None:
+        if self._futures:
+            raise RuntimeError(f"{len(self._futures)} messages are being written; half of each would be by the old weights: await them first")
+        self._decoder.refresh()
+        self._table.forget_cache()
+        self.policy_version += 1
+
+    def _check(self, request: GenerateRequest) -> None:
+        needed = len(request.token_ids) + request.max_new_tokens
+        if not request.token_ids or request.max_new_tokens < 1:
+            raise ValueError(f"{len(request.token_ids)} tokens of context and {request.max_new_tokens} to write; both must be at least 1")
+        if needed > self._max_context_tokens:
+            raise ValueError(f"context and message may take {needed} tokens and a slot holds {self._max_context_tokens}: make the engine with more")
+        if request.episode_id in self._futures:
+            raise ValueError(f"episode {request.episode_id!r} is still writing a message")
+
+    async def _run(self) -> None:
+        """Until every episode has its message. A failure here is everybody's: it is raised where each of them waits."""
+        try:
+            while self._futures:
+                await self._until_idle()
+                self._admit()
+                if self._table.is_writing_S.any():
+                    self._step()
+        except Exception as error:
+            for future in self._futures.values():
+                if not future.done():
+                    future.set_exception(error)
+
+    async def _until_idle(self) -> None:
+        """Every episode that can run does so until it asks for its next message or waits for something else."""
+        num_seen = -1
+        while num_seen != self._num_arrivals:
+            num_seen = self._num_arrivals
+            await asyncio.sleep(0)
+
+    def _admit(self) -> None:
+        """Put every request that has or gets a slot into it, and read their contexts but for the last token, which the next step reads."""
+        admitted = self._ready
+        self._ready = []
+        for request in admitted:
+            self._table.begin(request)
+        while self._waiting and (self._table.num_used < len(self._table) or self._evict()):
+            request = self._waiting.popleft()
+            self._table.take(request.episode_id, request.seed)
+            self._table.begin(request)
+            admitted.append(request)
+        slots = [slot for request in admitted if (slot := self._table.slot_of(request.episode_id)) is not None]
+        while slots:
+            slots = self._read_wave(slots)
+
+    def _evict(self) -> bool:
+        """Free the slot that is cheapest to read again among those with nothing to write; False where there is none."""
+        idle = np.flatnonzero(~self._table.is_writing_S)
+        if len(idle) == 0:
+            return False
+        cheapest = idle[self._table.length_S[idle].argmin()]
+        episode_id = self._table.episode_id(int(cheapest))
+        self._evicted.add(episode_id)
+        self._free(episode_id)
+        return True
+
+    def _free(self, episode_id: str) -> None:
+        source, target = self._table.free(episode_id)
+        if source != target:
+            self._decoder.copy(source, target, int(self._table.num_cached_S[target]))
+
+    def _read_wave(self, slots: list[int]) -> list[int]:
+        """Read the contexts of these slots. Those that could copy more from another of this wave than from what is cached are returned instead."""
+        table = self._table
+        planned_S = np.zeros(len(table), np.int64)
+        deferred, extensions = [], []
+        for slot in slots:
+            num_cached, end = int(table.num_cached_S[slot]), int(table.length_S[slot]) - 1
+            if num_cached == 0:
+                done, planned = table.longest_prefix(slot, table.num_cached_S), table.longest_prefix(slot, planned_S)
+                if planned.length >= done.length + _MIN_SHARED:
+                    deferred.append(slot)
+                    continue
+                if done.length >= _MIN_SHARED:
+                    self._decoder.copy(done.slot, slot, done.length)
+                    num_cached = done.length
+            planned_S[slot] = end
+            if end > num_cached:
+                extensions.append(Extension(slot, num_cached, table.token_S_C[slot, num_cached:end].tolist()))
+        self._decoder.read(extensions)
+        updated = planned_S > 0
+        table.num_cached_S[updated] = planned_S[updated]
+        return deferred
+
+    def _step(self) -> None:
+        """One token for every slot in use. A slot that has nothing to write rides along: its last token is read once more, to no effect."""
+        table = self._table
+        used = np.arange(table.num_used)
+        length_N = table.length_S[: table.num_used]
+        device = self._decoder.device
+        logits_N_V = self._decoder.write(
+            torch.from_numpy(table.token_S_C[used, length_N - 1]).to(device),
+            torch.from_numpy(length_N - 1).to(device),
+            span=int(length_N.max()),
+        )
+        temperature_N = torch.from_numpy(table.temperature_S[: table.num_used]).to(device)
+        draw_N = torch.from_numpy(table.draw_S_C[used, np.minimum(length_N, self._max_context_tokens - 1)]).to(device)
+        token_N, logprob_N = sample(logits_N_V, temperature_N, draw_N)
+        for slot in table.append(token_N.cpu().numpy(), logprob_N.cpu().numpy()).tolist():
+            token_ids, logprobs, is_stopped = table.message(slot)
+            future = self._futures.pop(table.episode_id(slot))
+            with contextlib.suppress(asyncio.InvalidStateError):  # cancelled while it was being written
+                future.set_result(Generation(token_ids, logprobs, "stop" if is_stopped else "length"))
