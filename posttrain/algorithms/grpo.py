@@ -23,6 +23,7 @@ from posttrain.algorithms.advantages import group_advantages
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes
+from posttrain.algorithms.sampling import episode_seeds
 from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.params import GrpoParams
@@ -35,12 +36,18 @@ Play = Callable[[Sequence[Task], Sequence[int]], list["Played"]]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """An episode with its tokens, its rule reward, whether it succeeded, and what a reward model adds to the reward that is learnt from."""
+    """A scored episode with its tokens, whether it succeeded, and what a reward model adds to the rule reward that it has."""
 
     trajectory: Trajectory
-    rule_reward: float
     is_success: bool
     bonus: float = 0.0
+
+    @property
+    def rule_reward(self) -> float:
+        """The reward by rules, which the group metrics are about."""
+        if self.trajectory.reward is None:
+            raise ValueError(f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from")
+        return self.trajectory.reward
 
 
 def train_grpo(
@@ -167,7 +174,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
 
 def _rollout(task_ids: Sequence[str], trainer: _Grpo) -> dict[str, list[Any]]:
     """What TRL asks for. Task ids come repeated, a group after the other; a prompt is what the agent read before its first token."""
-    seeds = np.random.SeedSequence([trainer.args.seed, trainer.state.global_step]).generate_state(len(task_ids)).tolist()
+    seeds = episode_seeds(trainer.args.seed, trainer.state.global_step, count=len(task_ids))
     trainer.played = trainer.play([trainer.tasks[task_id] for task_id in task_ids], seeds)
     episodes = [(played.trajectory, list(played.trajectory.mask).index(1)) for played in trainer.played]
     return {

@@ -41,7 +41,7 @@ class ChatCodec:
         self.tokenizer = tokenizer
         self._renderer = ChatRenderer(tokenizer)
         stop_id = self._encode([self._renderer.stop_text])[0][0][0]
-        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([stop_id, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]))
+        self.stop_ids: frozenset[int] = frozenset({stop_id} if tokenizer.eos_token_id is None else {stop_id, tokenizer.eos_token_id})
         self.pad_id: int = stop_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._refuse_other_calls()
 

@@ -90,4 +90,4 @@ def play_words(model, task, seed):
         logprobs.append(float(distribution[token]) if is_agents else 0.0)
     reward = (token_ids[4] == x) / 2 + (token_ids[6] == x) / 2
     messages = (*task.messages, Message("assistant", "one"), Message("tool", "{}"), Message("assistant", "two"))
-    return Played(Trajectory(task.task_id, messages, StopReason.DONE, seed, 0, token_ids, mask, logprobs), reward, is_success=reward == 1)
+    return Played(Trajectory(task.task_id, messages, StopReason.DONE, seed, 0, token_ids, mask, logprobs, reward=reward), is_success=reward == 1)

@@ -1,0 +1,40 @@
+"""How does a model in training play its tasks? An engine over the live weights, a token policy, the world, and the rule reward, put together once."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from posttrain.models.codec import ChatCodec
+from posttrain.params import AgentParams
+from posttrain.rewards.total import RuleReward
+from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.policy import TokenPolicy
+from posttrain.types import Task, Trajectory
+from posttrain.worlds.protocol import Domain
+
+NUM_SLOTS = 128  # episodes that write at once; beyond, a CPU gains nothing and a GPU's memory fills with caches
+
+
+class Sampler:
+    """Plays and scores episodes at one temperature, with the model's weights as they were at the last `refresh`."""
+
+    def __init__(self, model: Any, codec: ChatCodec, *, domain: Domain, reward: RuleReward, limits: AgentParams, temperature: float) -> None:
+        self._engine = TorchEngine(model, num_slots=NUM_SLOTS, max_context_tokens=limits.max_context_tokens)
+        self._policy = TokenPolicy(self._engine, codec, temperature=temperature)
+        self._domain, self._reward, self._limits = domain, reward, limits
+
+    def refresh(self) -> None:
+        """Take over the weights after an optimizer step."""
+        self._engine.refresh_weights()
+
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, progress: Callable[[int, int], None] | None = None) -> list[Trajectory]:
+        """One scored episode of `tasks[i]` under `seeds[i]` for every i."""
+        played = play_episodes(self._policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
+        return [self._reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
+
+
+def episode_seeds(*entropy: int, count: int) -> list[int]:
+    """`count` seeds below 2^32 drawn from whole numbers, such as the run's seed and the step: the same for the same numbers, unrelated for others."""
+    return [int(word) for word in np.random.SeedSequence(entropy).generate_state(count)]

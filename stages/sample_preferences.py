@@ -1,0 +1,55 @@
+"""K episodes of each task by the SFT policy, scored; the best and the worst of a task make a pair. All samples are kept beside the pairs."""
+
+from pathlib import Path
+
+from posttrain.algorithms.preferences import best_and_worst, group_by_task, write_pairs
+from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.data.files import write_json
+from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
+from posttrain.exits import ConfigurationError, DataError
+from posttrain.models.loading import load_codec, load_model
+from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.rewards.completion import is_success
+from posttrain.rewards.total import load_reward
+from posttrain.worlds.domains import make_domain
+
+SFT = Path("data/models/sft")
+TASKS = Path("data/raw/tasks.parquet")
+
+
+def sample_preferences(run: StageRun) -> None:
+    params, settings = run.params, run.params.sample_preferences
+    tasks = read_tasks(TASKS, "rl")[: settings.num_tasks]
+    if len(tasks) < settings.num_tasks:
+        raise ConfigurationError(
+            f"sample_preferences.num_tasks is {settings.num_tasks} and {TASKS} has {len(tasks)} tasks of the rl split: "
+            "lower it or raise world.num_rl_tasks"
+        )
+    domain = make_domain(params.world)
+    model = load_model(SFT, dtype=params.model.dtype)
+    sampler = Sampler(model, load_codec(SFT), domain=domain, reward=load_reward(params.reward), limits=params.agent, temperature=settings.temperature)
+    plays = [task for task in tasks for _ in range(settings.num_samples)]
+    trajectories = sampler.play(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
+    rows = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(trajectories, plays, strict=True)]
+    pairs = best_and_worst(rows)
+    if not pairs:
+        raise DataError(
+            f"all {settings.num_samples} episodes of each of {len(tasks)} tasks earned the same: there is nothing to prefer. "
+            "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
+        )
+    successes = [is_success(trajectory, task) for trajectory, task in zip(trajectories, plays, strict=True)]
+    write_trajectories(Path("data/preferences/samples.parquet"), rows)
+    write_pairs(Path("data/preferences/pairs.parquet"), pairs)
+    summary = {
+        "num_tasks": len(group_by_task(rows)),
+        "num_samples": settings.num_samples,
+        "num_pairs": len(pairs),
+        "num_ties": len(tasks) - len(pairs),
+        "success_rate": sum(successes) / len(successes),
+        "reward_mean": sum(trajectory.reward or 0.0 for trajectory in trajectories) / len(trajectories),
+    }
+    write_json(Path("reports/sample_preferences/summary.json"), summary)
+
+
+if __name__ == "__main__":
+    run_stage(sample_preferences)

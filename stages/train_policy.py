@@ -1,0 +1,93 @@
+"""GRPO on multi-turn episodes of the rl tasks, or DPO on the sampled pairs; both begin from the SFT model."""
+
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.algorithms.dpo import train_dpo
+from posttrain.algorithms.grpo import Played, train_grpo
+from posttrain.algorithms.preferences import read_pairs, token_rows
+from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
+from posttrain.algorithms.reward_model import load_reward_model, score_episodes
+from posttrain.algorithms.sampling import Sampler
+from posttrain.algorithms.trainable import load_trainable, save_trained
+from posttrain.data.schemas import read_tasks
+from posttrain.models.codec import ChatCodec
+from posttrain.models.loading import load_codec
+from posttrain.params import DpoParams, GrpoParams, Params
+from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.rewards.completion import is_success
+from posttrain.rewards.total import load_reward
+from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.types import Task
+from posttrain.worlds.domains import make_domain
+
+SFT = Path("data/models/sft")
+REWARD = Path("data/models/reward")
+
+
+def train_policy(run: StageRun) -> None:
+    params = run.params
+    codec = load_codec(SFT)
+    model = load_trainable(SFT, params.model, seed=params.seed)
+    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run.name, params.train_policy.model_dump()), progress=run.progress) as training:
+        match params.train_policy.algorithm:
+            case GrpoParams() as algorithm:
+                _grpo(model, codec, params, algorithm, training)
+            case DpoParams() as algorithm:
+                _dpo(model, codec, params, algorithm, training)
+    save_trained(model, codec.tokenizer, Path("data/models/policy"))
+    report = Path("reports/train_policy") / METRICS
+    report.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(run.checkpoint_dir / METRICS, report)
+
+
+def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun) -> None:
+    weight = params.train_policy.reward_model_weight
+    reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
+    reward = load_reward(params.reward)
+    sampler = Sampler(model, codec, domain=make_domain(params.world), reward=reward, limits=params.agent, temperature=algorithm.temperature)
+
+    def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
+        sampler.refresh()
+        trajectories = sampler.play(tasks, seeds)
+        scores = score_episodes(reward_model, [trajectory.token_ids for trajectory in trajectories]) if reward_model else [0.0] * len(tasks)
+        return [
+            Played(trajectory, is_success=is_success(trajectory, task), bonus=weight / (1 + math.exp(-score)))
+            for trajectory, task, score in zip(trajectories, tasks, scores, strict=True)
+        ]
+
+    train_grpo(
+        model,
+        codec.tokenizer,
+        tasks=read_tasks(Path("data/raw/tasks.parquet"), "rl"),
+        play=play,
+        params=algorithm,
+        lr=params.train_policy.lr,
+        optimizer=params.train_policy.optimizer,
+        checkpoint_every_steps=params.train_policy.checkpoint_every_steps,
+        seed=params.seed,
+        run=run,
+    )
+
+
+def _dpo(model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams, run: TrainingRun) -> None:
+    pairs = read_pairs(Path("data/preferences/pairs.parquet"))
+    chosen, rejected = (token_rows([getattr(pair, side) for pair in pairs], codec) for side in ("chosen", "rejected"))
+    train_dpo(
+        model,
+        codec.tokenizer,
+        pairs=list(zip(chosen, rejected, strict=True)),
+        params=algorithm,
+        lr=params.train_policy.lr,
+        optimizer=params.train_policy.optimizer,
+        checkpoint_every_steps=params.train_policy.checkpoint_every_steps,
+        seed=params.seed,
+        run=run,
+    )
+
+
+if __name__ == "__main__":
+    run_stage(train_policy)
