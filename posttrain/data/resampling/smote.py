@@ -1,0 +1,117 @@
+"""Rare cells grown in feature space: SMOTE (arXiv 1106.1813) puts a new point between a row and one of its nearest neighbours of the same cell.
+
+A point is no demonstration; `realise.py` makes one from the real rows nearest to it. How far the cells mingle is measured on the points: one whose
+nearest real neighbours mostly belong to other cells is contaminated, and a high rate means that the cells have no places of their own.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from imblearn.over_sampling import SMOTE, RandomOverSampler
+from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
+
+from posttrain.exits import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row to add to `cell`: the positions of the real rows of that cell to make it from, the best first."""
+
+    cell: str
+    seeds: tuple[int, ...]
+    is_contaminated: bool = False
+
+
+def wanted_sizes(cells: Sequence[str], target_frac: float) -> dict[str, int]:
+    """The size of each cell afterwards: rare ones grow to that share of the largest, none shrinks. {a: 10, b: 2} at 0.5 gives {a: 10, b: 5}."""
+    sizes = Counter(cells)
+    target = round(target_frac * max(sizes.values()))
+    return {cell: max(size, target) for cell, size in sorted(sizes.items())}
+
+
+def plan_points(
+    method: Literal["smote", "duplicate"],
+    features_N_D: NDArray[np.float64],
+    cells: Sequence[str],
+    *,
+    target_frac: float,
+    num_neighbors: int,
+    seed: int,
+) -> list[Point]:
+    """The rows to add, by cell. With `duplicate` each point is one real row drawn at random and there is nothing to be contaminated.
+
+    SMOTE needs more rows than neighbours: a cell with fewer uses as many as it has, and a row alone in its cell is its own point.
+    """
+    sizes, wanted = Counter(cells), wanted_sizes(cells, target_frac)
+    growing = {cell: size for cell, size in wanted.items() if size > sizes[cell]}
+    if not growing:
+        return []
+    if method == "duplicate":
+        return _drawn(cells, growing, seed)
+    points: list[Point] = []
+    by_neighbors: dict[int, dict[str, int]] = {}
+    for cell, size in growing.items():
+        by_neighbors.setdefault(min(num_neighbors, sizes[cell] - 1), {})[cell] = size
+    for neighbors, group in sorted(by_neighbors.items()):
+        if neighbors == 0:
+            points += [Point(cell, (cells.index(cell),)) for cell, size in group.items() for _ in range(size - 1)]
+            continue
+        sampler = SMOTE(sampling_strategy=group, k_neighbors=neighbors, random_state=seed)
+        resampled, labels = sampler.fit_resample(features_N_D, np.array(cells))
+        points += _located(resampled[len(cells) :], [str(label) for label in labels[len(cells) :]], features_N_D, cells, num_neighbors)
+    return sorted(points, key=lambda point: point.cell)
+
+
+def contamination(points: Sequence[Point]) -> float:
+    """The share of contaminated points; 0 where there are none."""
+    return sum(point.is_contaminated for point in points) / len(points) if points else 0.0
+
+
+def refuse_contaminated(points: Sequence[Point], *, max_contamination: float) -> None:
+    """Raises DataError with the rate and the worst cells where it is above the accepted one."""
+    rate = contamination(points)
+    if rate <= max_contamination:
+        return
+    totals, bad = Counter(point.cell for point in points), Counter(point.cell for point in points if point.is_contaminated)
+    worst = ", ".join(f"{cell} {count} of {totals[cell]}" for cell, count in bad.most_common(5))
+    raise DataError(
+        f"{bad.total()} of {len(points)} synthetic points ({rate:.1%}) lie among other cells, resample_data.oversample.max_contamination accepts "
+        f"{max_contamination:.1%}; worst: {worst}. Rows made there would blur the cells they are meant to strengthen: "
+        "lower target_frac or num_neighbors, set oversample.type to duplicate, or raise the limit"
+    )
+
+
+def _drawn(cells: Sequence[str], growing: Mapping[str, int], seed: int) -> list[Point]:
+    sampler = RandomOverSampler(sampling_strategy=dict(growing), random_state=seed)
+    sampler.fit_resample(np.arange(len(cells)).reshape(-1, 1), np.array(cells))
+    return [Point(cells[index], (int(index),)) for index in sampler.sample_indices_[len(cells) :]]
+
+
+def _located(
+    points_M_D: NDArray[np.float64], labels: Sequence[str], features_N_D: NDArray[np.float64], cells: Sequence[str], num_neighbors: int
+) -> list[Point]:
+    """Each point with its nearest rows of its own cell, and whether its nearest rows of any cell mostly belong to others.
+
+    For a cell with fewer rows than `num_neighbors` only as many neighbours as it has are looked at: more could not be its own.
+    """
+    labels_M, cells_N = np.array(labels), np.array(cells)
+    near_M_K = _nearest(features_N_D, points_M_D, num_neighbors)
+    located: list[Point | None] = [None] * len(labels)
+    for cell in sorted(set(labels)):
+        mine, own = np.flatnonzero(labels_M == cell), np.flatnonzero(cells_N == cell)
+        seeds = own[_nearest(features_N_D[own], points_M_D[mine], num_neighbors)]
+        foreign = cells_N[near_M_K[mine][:, : len(own)]] != cell
+        for index, seed_rows, share in zip(mine, seeds, foreign.mean(axis=1), strict=True):
+            located[index] = Point(cell, tuple(int(row) for row in seed_rows), bool(share > 0.5))
+    return [point for point in located if point is not None]
+
+
+def _nearest(rows_N_D: NDArray[np.float64], points_M_D: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Positions in `rows` of the nearest `count` of each point (of all, where there are fewer), nearest first; shape (M, K)."""
+    search = NearestNeighbors(n_neighbors=min(count, len(rows_N_D)), algorithm="brute").fit(rows_N_D)
+    found: NDArray[np.int64] = search.kneighbors(points_M_D, return_distance=False)
+    return found
