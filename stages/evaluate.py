@@ -1,0 +1,68 @@
+"""Plays the held-out tasks with one policy: all of them greedily, those of the test split also `num_samples` times at temperature 1, for pass^k.
+
+`teacher` is the world's expert without flaws; every other name is a model's folder.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.data.files import write_json, write_jsonl
+from posttrain.data.schemas import read_tasks
+from posttrain.evals.summary import evaluated_tasks, summarise, task_record
+from posttrain.models.loading import load_codec, load_model
+from posttrain.params import Params
+from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.rewards.total import load_reward
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.types import Task, Trajectory
+from posttrain.worlds.domains import make_domain
+
+TASKS = Path("data/raw/tasks.parquet")
+REPORTS = Path("reports/evaluate")
+
+Progress = Callable[[int, int], None]
+Play = Callable[[Sequence[Task], float, Progress], list[Trajectory]]  # tasks, temperature → scored episodes
+
+
+def evaluate(run: StageRun) -> None:
+    params, settings = run.params, run.params.evaluate
+    test, paraphrase = read_tasks(TASKS, "test"), read_tasks(TASKS, "test_paraphrase")
+    play = _teacher(params) if run.item == "teacher" else _model(Path("data/models") / run.item, params)
+
+    tasks = [*test, *paraphrase]
+    greedy = play(tasks, 0.0, lambda done, total: run.progress(done, total, "greedy"))
+    plays = [task for task in test for _ in range(settings.num_samples)]
+    sampled = play(plays, 1.0, lambda done, total: run.progress(done, total, "sampled"))
+
+    evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=settings.num_samples)
+    write_json(REPORTS / f"{run.item}.json", summarise(evaluated, settings, seed=params.seed))
+    write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", (task_record(one) for one in evaluated))
+
+
+def _teacher(params: Params) -> Play:
+    domain, reward = make_domain(params.world), load_reward(params.reward)
+    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=None, reasoning_frac=0.0))
+
+    def play(tasks: Sequence[Task], _: float, progress: Progress) -> list[Trajectory]:
+        seeds = episode_seeds(params.seed, count=len(tasks))
+        played = play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds, progress=progress)
+        return [reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
+
+    return play
+
+
+def _model(folder: Path, params: Params) -> Play:
+    domain, reward = make_domain(params.world), load_reward(params.reward)
+    model, codec = load_model(folder, dtype=params.model.dtype), load_codec(folder)
+
+    def play(tasks: Sequence[Task], temperature: float, progress: Progress) -> list[Trajectory]:
+        sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=temperature)
+        return sampler.play(tasks, episode_seeds(params.seed, count=len(tasks)), progress=progress)
+
+    return play
+
+
+if __name__ == "__main__":
+    run_stage(evaluate)
