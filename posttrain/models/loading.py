@@ -61,10 +61,9 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
 
 
 def use_gradient_checkpointing(model: Any) -> None:
-    """Recompute activations in the backward pass: memory for about a third more time. The cache of keys and values has no use in training."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    """Recompute activations in the backward pass: memory for about a third more time."""
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     model.enable_input_require_grads()  # without it a model whose embeddings are frozen (LoRA) has no gradient to recompute for
-    model.config.use_cache = False
 
 
 def refuse_unsafe_folder(path: Path) -> None:

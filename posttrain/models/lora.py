@@ -34,7 +34,7 @@ def add_lora(model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["
 def save_adapters(model: Any, path: Path) -> None:
     """The adapters alone: adapter_model.safetensors and adapter_config.json. Their model is not named there: its path is a fact of this machine."""
     for config in model.peft_config.values():
-        config.base_model_name_or_path = None
+        config.base_model_name_or_path = ""  # peft fills in None
     model.save_pretrained(path, safe_serialization=True)
     (path / "README.md").unlink(missing_ok=True)  # a model card of placeholders
 

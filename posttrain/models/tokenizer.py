@@ -24,7 +24,7 @@ from posttrain.types import Message
 
 MIN_COUNT = 20  # a token seen less often in all conversations would stay untrained
 MIN_NAMES = 5  # a word in so many different names names none of them: it is a word of the language
-_KEY = r'(?:[{}\[\],"]*"[A-Za-z_]+":)+[\[{]*"?'
+_KEY = r'(?:[{}\[\],"]*"[A-Za-z_][A-Za-z_0-9]*":)+[\[{]*"?'
 _PUNCTUATION = r"[\x00-\x1f!\"#$%&'*+,/:;<=>?@\[\\\]^`{|}~\x7f]+"
 PIECES = rf"{_KEY}|[A-Za-z_]+|[0-9]|[ \-.()]|[^\x00-\x7f]|{_PUNCTUATION}"
 _NUM_BYTES = 256

@@ -1,11 +1,11 @@
 """Does a model copy before it learns what to copy? Next-token training on scrambled tool results, before the first demonstration.
 
 Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else: a result
-with random values, and an excerpt of it in another order, of which only the values are trained. The keys and the shapes of values are those of the
+with random values, and the same in another order, of which only the values are trained. The keys and the shapes of values are those of the
 demonstrations' tool results; every digit, Han character and name in them is drawn anew, so that nothing about the world can be learnt.
 
-    <|tool|>{"code":"73019.HK","name":"Pine Swallow","price":86.10}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
-                                                                                  ^^^^^           ^^^^^^^^
+    <|tool|>{"code":"73019.HK","price":86.10}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
+                                                                   ^^^^^         ^^^^^^^^^^^^^^^^^
 """
 
 import json
@@ -22,8 +22,7 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.params import PrepareModelParams
 from posttrain.types import Message
 
-MAX_FIELDS = 8  # of one result; longer ones cost time and teach the same
-NUM_ASKED = 3
+MAX_FIELDS = 4  # of one result: against 8, the same loss in two thirds of the time
 _PLAIN = {"code": "00000", "value": "0.00"}  # where the demonstrations have no flat results
 _IGNORED = -100
 Fields = dict[str, str]  # key -> the JSON text of its value
@@ -91,7 +90,7 @@ def _scrambled(shape: Fields, draw: random.Random, characters: Sequence[str], na
 
 def _segments(fields: Fields, draw: random.Random) -> list[tuple[str, bool]]:
     """The row's text cut where training begins and ends."""
-    asked = draw.sample(list(fields), min(NUM_ASKED, len(fields)))
+    asked = draw.sample(list(fields), len(fields))
     segments = [(f"{TOOL}{_object(fields)}{ASSISTANT}", False)]
     before = "{"
     for key in asked:

@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from posttrain.exits import ConfigurationError
+from posttrain.models.loading import load_model
+from posttrain.models.lora import add_lora, load_adapters, merge_adapters, save_adapters
+from posttrain.models.optimizers import build_optimizer
+from posttrain.params import LoraAdapter
+
+LORA = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.0, target_modules=["q_proj", "v_proj"])
+IDS = torch.arange(1, 25).view(1, -1)
+
+
+def trained(folder: Path, *, kind: str = "adamw") -> torch.nn.Module:
+    model = add_lora(load_model(folder), LORA, seed=1)
+    optimizer = build_optimizer(model, kind, 1.0e-2)
+    for _ in range(5):
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_only_adapters_are_trained(qwen_folder: Path, kind: str) -> None:
+    model, before = trained(qwen_folder, kind=kind), load_model(qwen_folder).state_dict()
+    for name, weight in model.named_parameters():
+        plain_name = name.removeprefix("base_model.model.").replace(".base_layer", "")
+        assert weight.requires_grad == ("lora_" in name), name
+        if "lora_" not in name:
+            assert weight.equal(before[plain_name]), name
+    assert all(weight.abs().sum() > 0 for name, weight in model.named_parameters() if "lora_B" in name)
+
+
+def test_adapters_begin_as_the_model_itself(qwen_folder: Path) -> None:
+    assert add_lora(load_model(qwen_folder), LORA, seed=1)(IDS).logits.equal(load_model(qwen_folder)(IDS).logits)
+
+
+def test_the_merged_model_says_what_the_adapted_one_said(qwen_folder: Path) -> None:
+    model = trained(qwen_folder)
+    adapted = model(IDS).logits
+    assert not torch.allclose(adapted, load_model(qwen_folder)(IDS).logits, atol=1e-3)
+    merged = merge_adapters(model)
+    assert type(merged).__name__ == "Qwen2ForCausalLM"
+    torch.testing.assert_close(merged(IDS).logits, adapted, atol=1e-5, rtol=1e-5)
+
+
+def test_saved_adapters_come_back_and_name_no_path(qwen_folder: Path, tmp_path: Path) -> None:
+    model = trained(qwen_folder)
+    save_adapters(model, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert str(qwen_folder) not in (tmp_path / "adapter_config.json").read_text()
+    assert load_adapters(load_model(qwen_folder), tmp_path)(IDS).logits.equal(model(IDS).logits)
+
+
+def test_a_model_without_adapters_merges_to_itself(qwen_folder: Path) -> None:
+    model = load_model(qwen_folder)
+    assert merge_adapters(model) is model
+
+
+def test_a_target_that_is_no_layer_is_refused_with_the_names_there_are(qwen_folder: Path) -> None:
+    params = LORA.model_copy(update={"target_modules": ["q_proj", "query"]})
+    with pytest.raises(ConfigurationError, match=r"has query, but this model's linear layers are .*q_proj"):
+        add_lora(load_model(qwen_folder), params, seed=1)

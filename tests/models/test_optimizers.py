@@ -1,0 +1,67 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from posttrain.models.optimizers import build_optimizer
+
+
+def small_model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3, bias=False))
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.tensor([0, 1, 2])).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_muon_gets_the_matrices_and_adamw_embeddings_norms_and_biases() -> None:
+    model = small_model()
+    muon, adamw = build_optimizer(model, "muon", 1e-2).param_groups
+    assert {id(weight) for weight in muon["params"]} == {id(model[1].weight), id(model[3].weight)}
+    assert {id(weight) for weight in adamw["params"]} == {id(model[0].weight), id(model[1].bias), id(model[2].weight), id(model[2].bias)}
+
+
+def test_a_rate_set_from_outside_reaches_both() -> None:
+    """A scheduler writes `param_groups`; at rate 0 nothing may move."""
+    model = small_model()
+    before = [weight.clone() for weight in model.parameters()]
+    optimizer = build_optimizer(model, "muon", 1e-2)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    step(model, optimizer)
+    assert all(weight.equal(old) for weight, old in zip(model.parameters(), before, strict=True))
+
+
+def test_frozen_weights_are_left_out() -> None:
+    model = small_model()
+    model[3].weight.requires_grad_(False)
+    for kind in ("muon", "adamw"):
+        weights = [weight for group in build_optimizer(model, kind, 1e-2).param_groups for weight in group["params"]]
+        assert all(weight is not model[3].weight for weight in weights)
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw"])
+def test_a_saved_state_continues_as_if_never_stopped(kind: str) -> None:
+    straight = small_model()
+    optimizer = build_optimizer(straight, kind, 1e-2)
+    step(straight, optimizer)
+    resumed = small_model(seed=1)
+    resumed.load_state_dict(straight.state_dict())
+    again = build_optimizer(resumed, kind, 0.5)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # as from a file
+    for model, its_optimizer in ((straight, optimizer), (resumed, again)):
+        step(model, its_optimizer)
+    assert all(one.equal(same) for one, same in zip(straight.parameters(), resumed.parameters(), strict=True))
+
+
+def test_a_scheduler_and_a_closure_meet_one_optimizer() -> None:
+    optimizer = build_optimizer(small_model(), "muon", 1e-2)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda index: 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.005, 0.005]
+    assert scheduler.get_last_lr() == [0.005, 0.005]
+    with pytest.raises(ValueError, match="closure"):
+        optimizer.step(lambda: 0.0)

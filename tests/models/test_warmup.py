@@ -1,0 +1,62 @@
+import re
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from posttrain.models.scratch import scratch_model
+from posttrain.models.warmup import copy_rows, warm_up
+from posttrain.params import PrepareModelParams
+from posttrain.types import Message
+from tests.models.episodes import SCRATCH_PARAMS, conversation
+
+CONVERSATIONS = [conversation(number) for number in range(40)]
+
+
+def test_a_row_asks_for_the_values_of_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    for ids, labels in copy_rows(CONVERSATIONS, scratch_tokenizer, count=20, seed=1):
+        text = scratch_tokenizer.decode(ids)
+        found = re.fullmatch(r"<\|tool\|>(\{.*\})<\|assistant\|>(\{.*\})<\|end\|>", text)
+        assert found, text
+        pairs = [dict(re.findall(r'"(\w+)":"?([^",}]+)', part)) for part in found.groups()]
+        assert pairs[0] == pairs[1]
+        trained = scratch_tokenizer.decode([label for label in labels if label != -100])
+        assert trained == "".join(pairs[1].values()) + found[2][-1 if found[2][-2] != '"' else -2 :] + "<|end|>"
+
+
+def test_values_are_drawn_anew_and_keys_and_shapes_are_kept(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    """Forty codes `000xx.HK` would teach that codes begin with three zeros."""
+    texts = [scratch_tokenizer.decode(ids) for ids, _ in copy_rows(CONVERSATIONS, scratch_tokenizer, count=40, seed=1)]
+    codes = [code for text in texts for code in re.findall(r'"code":"([^"]*)"', text)]
+    assert all(re.fullmatch(r"\d{5}\.HK", code) for code in codes)
+    assert len({code[:3] for code in codes}) > 5
+
+
+def test_equal_seeds_give_equal_rows(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    one, same, other = (copy_rows(CONVERSATIONS, scratch_tokenizer, count=5, seed=seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+
+
+@pytest.mark.parametrize("content", ["sunny", "[1,2]", '{"bars":[{"open":1}]}', "{", ""])
+def test_conversations_without_flat_results_warm_up_on_plain_ones(content: str, scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    ((ids, _),) = copy_rows([[Message("tool", content)]], scratch_tokenizer, count=1, seed=1)
+    assert re.match(r'<\|tool\|>\{"code":00000|<\|tool\|>\{"code":\d{5},"value":\d\.\d\d\}', scratch_tokenizer.decode(ids))
+
+
+def test_warming_up_lowers_the_loss_and_ends_in_evaluation_mode(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    params = PrepareModelParams(warmup_steps=30, warmup_batch_size=8, lr=1.0e-2)
+    model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1)
+    losses: list[float] = []
+    rows = copy_rows(CONVERSATIONS, scratch_tokenizer, count=240, seed=1)
+    warm_up(model, scratch_tokenizer, rows, params, on_step=lambda step, loss: losses.append(loss))
+    assert len(losses) == 30
+    assert sum(losses[-5:]) / 5 < 0.7 * losses[0]
+    assert not model.training
+
+
+def test_no_steps_leave_the_model_as_it_is(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    params = PrepareModelParams(warmup_steps=0, warmup_batch_size=8, lr=1.0e-2)
+    models = [scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1) for _ in range(2)]
+    warm_up(models[0], scratch_tokenizer, [], params, on_step=lambda step, loss: None)
+    for one, same in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert one.equal(same)
