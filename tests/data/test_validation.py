@@ -1,5 +1,6 @@
 """Every rule on one small conversation that breaks it and nothing else; then real trajectories and files that are no demonstrations."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,6 +159,18 @@ def test_quarantine_holds_the_whole_row_and_why():
     assert bad["position"] == 1
     assert bad["reasons"] == [{"rule": "call_answered", "turns": [0]}]
     assert bad["row"]["messages"][1]["tool_calls"][0]["function"] == {"name": "quote", "arguments": '{"code":"00700.HK"}'}
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        (({"name": "quote"},), 'the column tools holds \'[{"name":"quote"}]\', not a JSON list of function schemas'),
+        (({"function": {"name": "quote", "parameters": {"type": "text"}}},), 'a tool\'s parameters are {"type": "text"}, which is no JSON Schema'),
+    ],
+)
+def test_schemas_that_are_none_are_bad_data(tools, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        verdict_of(replace(row(*GOOD), tools=tools))
 
 
 def test_too_many_bad_rows_stop_the_run_with_the_count_of_each_reason():

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from posttrain.exits import DataError
+
 
 @dataclass(frozen=True, slots=True)
 class CallVerdicts:
@@ -27,7 +29,7 @@ class CallVerdicts:
 def judge_calls(calls: pa.Table, tools: pa.ChunkedArray) -> CallVerdicts:
     """`calls` has `row`, `name` and `arguments`; `tools` is the file's column of schema lists as JSON text, one per trajectory.
 
-    Raises ValueError where such a text is no JSON list of function schemas: the file was written by something else.
+    Raises DataError where such a text is no JSON list of function schemas, or a schema is none: no call could be judged by it.
     """
     encoded = tools.combine_chunks().dictionary_encode()
     offers = [_schemas_by_name(text or "[]") for text in encoded.dictionary.to_pylist()]
@@ -64,6 +66,10 @@ def _validator(schema: str) -> tuple[Mapping[str, Any], Any]:
     import jsonschema  # type: ignore[import-untyped]  # it comes with Great Expectations and is as slow to load
 
     parameters = json.loads(schema)
+    try:
+        jsonschema.Draft202012Validator.check_schema(parameters)
+    except jsonschema.SchemaError as error:
+        raise DataError(f"a tool's parameters are {schema[:120]}, which is no JSON Schema ({error.message}): mend the column tools") from error
     return parameters, jsonschema.Draft202012Validator(parameters)
 
 
@@ -73,4 +79,4 @@ def _schemas_by_name(text: str) -> Mapping[str, str]:
     try:
         return {tool["function"]["name"]: json.dumps(tool["function"].get("parameters") or {}, sort_keys=True) for tool in json.loads(text)}
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"the column tools holds {text[:80]!r}, not a JSON list of function schemas") from error
+        raise DataError(f"the column tools holds {text[:80]!r}, not a JSON list of function schemas: write it again from the source") from error

@@ -1,0 +1,92 @@
+"""The two stages as programs, in a folder of their own: what they write, and how they end on files that are no demonstrations."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.arms import apply_overrides
+from posttrain.data.files import read_jsonl, read_parquet, write_parquet
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, trajectories_table, write_tasks, write_trajectories
+
+
+@pytest.fixture
+def checkout(repository, toy, toy_tasks, toy_rows, tmp_path) -> Path:
+    """The graph, the knobs, and the toy world's raw data; no code."""
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copyfile(repository / name, tmp_path / name)
+    write_tasks(tmp_path / "data/raw/tasks.parquet", [task for tasks in toy_tasks.values() for task in tasks])
+    write_trajectories(tmp_path / "data/raw/demonstrations.parquet", toy_rows)
+    return tmp_path
+
+
+@pytest.fixture
+def validate(repository, checkout):
+    def run() -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(repository), "POSTTRAIN_THREADS": "1"}
+        return subprocess.run(
+            [sys.executable, "-m", "stages.validate_data"], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def test_good_rows_go_on_bad_ones_are_kept_apart_and_nothing_is_lost(checkout, validate, toy_rows):
+    ended = validate()
+    assert ended.returncode == 0, ended.stderr
+    kept = read_parquet(checkout / "data/validated/demonstrations.parquet", TRAJECTORIES_SCHEMA)["trajectory_id"].to_pylist()
+    quarantine = read_jsonl(checkout / "data/validated/quarantine.jsonl")
+    assert len(kept) + len(quarantine) == len(toy_rows)
+    assert {*kept, *(bad["row"]["trajectory_id"] for bad in quarantine)} == {row.trajectory_id for row in toy_rows}
+    counts = json.loads((checkout / "reports/validate_data/summary.json").read_text(encoding="utf-8"))
+    assert counts["num_quarantined"] == len(quarantine) > 0
+    outputs = sorted(path for folder in ("data", "reports") for path in (checkout / folder).rglob("*") if path.is_file())
+    before = {path: path.read_bytes() for path in outputs}
+    assert validate().returncode == 0
+    assert {path: path.read_bytes() for path in outputs} == before
+
+
+def test_a_parquet_file_cut_off_in_the_middle_is_bad_data(checkout, validate):
+    path = checkout / "data/raw/demonstrations.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    ended = validate()
+    assert ended.returncode == 65
+    assert f"data/raw/demonstrations.parquet has {len(whole) // 2} bytes but is no whole Parquet file, nothing was read" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_empty_file_and_a_file_without_rows_are_bad_data(checkout, validate):
+    path = checkout / "data/raw/demonstrations.parquet"
+    path.write_bytes(b"")
+    ended = validate()
+    assert (ended.returncode, "has 0 bytes but is no whole Parquet file" in ended.stderr) == (65, True)
+    write_parquet(path, TRAJECTORIES_SCHEMA.empty_table())
+    ended = validate()
+    assert (ended.returncode, "data/raw/demonstrations.parquet holds 0 demonstrations" in ended.stderr) == (65, True)
+
+
+def test_unpaired_calls_everywhere_stop_the_run_after_the_page_and_the_quarantine_are_written(checkout, validate, toy_rows):
+    table = trajectories_table(toy_rows).to_pylist()
+    for columns in table:
+        for message in columns["messages"]:
+            message["tool_call_id"] = "lost" if message["role"] == "tool" else None
+    write_parquet(checkout / "data/raw/demonstrations.parquet", trajectories_table(()).from_pylist(table, schema=TRAJECTORIES_SCHEMA))
+    num_calling = sum(any(message.tool_calls for message in row.trajectory.messages) for row in toy_rows)
+    ended = validate()
+    assert ended.returncode == 65
+    assert f"validate_data.max_quarantine_frac accepts 10.0%. By reason: call_answered {num_calling}, results_asked_for {num_calling}" in ended.stderr
+    assert len(read_jsonl(checkout / "data/validated/quarantine.jsonl")) >= num_calling
+    assert "so the run stopped here" in (checkout / "reports/validate_data/index.html").read_text(encoding="utf-8")
+    assert not (checkout / "data/validated/demonstrations.parquet").exists()
+
+
+def test_a_limit_edited_in_the_knobs_is_the_one_that_holds(checkout, validate):
+    apply_overrides(checkout / "params.yaml", {"validate_data.max_tokens": 1, "validate_data.max_quarantine_frac": 0.5})
+    ended = validate()
+    assert ended.returncode == 65
+    assert "accepts 50.0%. By reason: length_limit 400" in ended.stderr

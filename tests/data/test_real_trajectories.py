@@ -1,0 +1,74 @@
+"""200 trajectories of GPT-4o on tau-bench's airline: what they break, and what resampling makes of them. All counts were looked at in the file."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from posttrain.data.importers import import_trajectories
+from posttrain.data.resampling.cells import cell_of
+from posttrain.data.resampling.features import features
+from posttrain.data.resampling.quality import mistakes
+from posttrain.data.resampling.realise import Rehearsal, realise
+from posttrain.data.resampling.smote import plan_points
+from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table
+from posttrain.data.validation.verdict import refuse_too_many, validate
+from posttrain.exits import DataError
+from posttrain.params import AgentParams
+
+
+@pytest.fixture(scope="module")
+def tau_bench(shared_data):
+    return shared_data / "tau_bench" / "gpt-4o-airline.json"
+
+
+@pytest.fixture(scope="module")
+def rows(tau_bench) -> list[TrajectoryRow]:
+    return import_trajectories(tau_bench, "tau_bench")
+
+
+def test_49_of_them_use_a_call_id_for_several_calls_and_the_longest_are_long(rows, tau_bench):
+    verdict = validate(trajectories_table(rows), TASKS_SCHEMA.empty_table(), max_tokens=8000, source=tau_bench)
+    assert (verdict.num_turns, verdict.num_calls) == (2454, 1164)
+    assert verdict.counts() == {"unique_call_id": 49, "length_limit": 13}
+    broken = {check.rule.name: (check.num_broken, check.num_trajectories) for check in verdict.checked if check.num_broken}
+    assert broken == {"unique_call_id": (144, 49), "length_limit": (13, 13)}
+    assert len(verdict.reasons) == 52  # ten trajectories have both
+
+
+def test_the_default_share_refuses_them_with_the_counts(rows, tau_bench):
+    verdict = validate(trajectories_table(rows), TASKS_SCHEMA.empty_table(), max_tokens=8000, source=tau_bench)
+    with pytest.raises(DataError, match=r"52 of 200 demonstrations .* \(26\.0%\) .* By reason: unique_call_id 49, length_limit 13\."):
+        refuse_too_many(verdict, max_quarantine_frac=0.1, source=tau_bench)
+
+
+def test_a_hostile_edit_of_one_real_trajectory_is_found(rows, tau_bench):
+    table = trajectories_table(rows)
+    messages = table["messages"].to_pylist()
+    first_result = next(index for index, message in enumerate(messages[7]) if message["role"] == "tool")
+    del messages[7][first_result]
+    column = pa.array(messages, table.schema.field("messages").type)
+    verdict = validate(
+        table.set_column(table.schema.get_field_index("messages"), "messages", column),
+        TASKS_SCHEMA.empty_table(),
+        max_tokens=20_000,
+        source=tau_bench,
+    )
+    assert {"call_answered", "roles_alternate"} <= {reason.rule for reason in verdict.reasons[7]}
+    assert verdict.counts()["call_answered"] == 1
+
+
+def test_their_visible_mistakes(rows):
+    limits = AgentParams(max_turns=30, max_new_tokens=1024, max_context_tokens=32_768)
+    found = [mistakes(row.trajectory.messages, num_tokens=1, limits=limits) for row in rows]
+    assert Counter(str(mistake) for those in found for mistake in those) == {"no_final_line": 51, "repeated_call": 15, "ends_on_error": 4}
+
+
+def test_rare_cells_of_imported_trajectories_grow_by_duplicates(rows, toy, replay):
+    cells = [cell_of(row) for row in rows]
+    points = plan_points("smote", features(rows, seed=1), cells, target_frac=0.5, num_neighbors=5, seed=1)
+    made = realise(points, Rehearsal(rows, {}, toy, replay, []), seed=1)
+    assert sorted(Counter(cells).values()) == [18, 18, 164]
+    assert len(points) == 2 * (82 - 18)
+    assert len(made.rows) == len(points)
+    assert not any(made.is_new)
