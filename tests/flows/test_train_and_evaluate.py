@@ -39,11 +39,12 @@ stages:
 """
 EVALUATE = """
 import json, sys, pathlib
+from tests.report.example import evaluation
 quality = float(pathlib.Path("params.yaml").read_text().split("quality:")[1])
 if quality > 1 and sys.argv[1] == "sft":
     print(f"quality = {quality}: a share above 1 means nothing; set it to 1 at most")
     sys.exit(78)
-result = dict(success_rate=min(quality, 1), ci_low=0.5, ci_high=1.0, num_tasks=40, pass_hat_4=0.25)
+result = evaluation(0.75) | dict(success_rate=min(quality, 1), ci_low=0.5, ci_high=1.0, num_tasks=40, pass_hat_4=0.25)
 pathlib.Path("reports/evaluate").mkdir(parents=True, exist_ok=True)
 pathlib.Path(f"reports/evaluate/{sys.argv[1]}.json").write_text(json.dumps(result))
 """

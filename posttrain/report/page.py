@@ -1,0 +1,116 @@
+"""The report: one HTML file that opens offline and is the same to the byte for the same figures, so it has no time, no script, no address of others.
+
+Its text is escaped by the template, its charts are drawn here, and a content policy in the page forbids what might have been missed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from posttrain.report import figures
+from posttrain.report.failures import failure_classes, shown_failures, visible
+from posttrain.report.sources import (
+    DpoLine,
+    Evaluation,
+    GrpoLine,
+    PreferencesSummary,
+    ResamplingSummary,
+    RewardModelSummary,
+    SeedArm,
+    SeedArms,
+    SftLine,
+    Success,
+    TaskRecord,
+    ValidationSummary,
+    read_lines,
+    read_object,
+)
+from posttrain.report.table import are_apart, interval, interval_name, percent, read_evaluations
+
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """All that the page shows. `policy_lines` are of one kind, by the algorithm that ran; `arms` is empty where no other seeds were run."""
+
+    evaluations: Mapping[str, Evaluation]
+    sft_records: Sequence[TaskRecord]
+    policy_records: Sequence[TaskRecord]
+    sft_lines: Sequence[SftLine]
+    policy_lines: Sequence[GrpoLine] | Sequence[DpoLine]
+    validation: ValidationSummary
+    resampling: ResamplingSummary
+    preferences: PreferencesSummary
+    reward_model: RewardModelSummary
+    arms: Mapping[str, SeedArm]
+
+
+def read_reports(folder: Path) -> Reports:
+    """Read `reports/`. Raises DataError that names the file, what is wrong with it and which stage writes it."""
+    seeds = folder / "seeds.json"
+    return Reports(
+        evaluations=read_evaluations(folder),
+        sft_records=read_lines(folder / "evaluate" / "sft.tasks.jsonl", TaskRecord),
+        policy_records=read_lines(folder / "evaluate" / "policy.tasks.jsonl", TaskRecord),
+        sft_lines=read_lines(folder / "train_sft" / "metrics.jsonl", SftLine),
+        policy_lines=_policy_lines(folder / "train_policy" / "metrics.jsonl"),
+        validation=read_object(folder / "validate_data" / "summary.json", ValidationSummary),
+        resampling=read_object(folder / "resample_data" / "summary.json", ResamplingSummary),
+        preferences=read_object(folder / "sample_preferences" / "summary.json", PreferencesSummary),
+        reward_model=read_object(folder / "train_reward_model" / "summary.json", RewardModelSummary),
+        arms=read_object(seeds, SeedArms).root if seeds.exists() else {},
+    )
+
+
+def render_page(reports: Reports, *, num_failures_shown: int) -> str:
+    """The HTML text."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.globals.update(percent=lambda share: percent(share).replace(" ", NO_BREAK_SPACE), interval=interval, visible=visible)
+    evaluations = reports.evaluations
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        evaluations=evaluations,
+        sft=evaluations["sft"],
+        policy=evaluations["policy"],
+        is_apart=are_apart(evaluations["sft"], evaluations["policy"]),
+        interval_name=interval_name(evaluations),
+        cells=_cells(evaluations),
+        success_chart=figures.success_chart(evaluations),
+        sft_charts=figures.sft_charts(reports.sft_lines),
+        **_policy_charts(reports.policy_lines),
+        validation=reports.validation,
+        resampling=reports.resampling,
+        class_counts=sorted(reports.resampling.cells.items(), key=lambda item: (-item[1].validated, item[0])),
+        preferences=reports.preferences,
+        reward_model=reports.reward_model,
+        calibration_chart=figures.calibration_chart(reports.reward_model.reliability),
+        failure_classes=failure_classes(reports.sft_records, reports.policy_records, tuple(evaluations["policy"].failures)),
+        num_failures=sum(record.failure is not None for record in reports.policy_records),
+        shown=shown_failures(reports.policy_records, num_failures_shown),
+        arms=reports.arms,
+    )
+
+
+def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
+    """GRPO's lines carry the spread of groups, DPO's the order of pairs; a file with neither fails with what GRPO's lack."""
+    has_pairs = '"pair_accuracy"' in path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else False
+    return read_lines(path, DpoLine) if has_pairs else read_lines(path, GrpoLine)
+
+
+def _policy_charts(lines: Sequence[GrpoLine] | Sequence[DpoLine]) -> dict[str, object]:
+    grpo = [line for line in lines if isinstance(line, GrpoLine)]
+    dpo = [line for line in lines if isinstance(line, DpoLine)]
+    if grpo:
+        return {"algorithm": "GRPO", "policy_charts": figures.grpo_charts(grpo), "spread_charts": figures.spread_charts(grpo)}
+    return {"algorithm": "DPO", "policy_charts": figures.dpo_charts(dpo), "spread_charts": []}
+
+
+def _cells(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[str, int, list[Success | None]]]]]:
+    """For each dimension its values, each with the number of its tasks and the success of every policy."""
+    return [
+        (dimension, [(value, one.num_tasks, [other.by[dimension].get(value) for other in evaluations.values()]) for value, one in values.items()])
+        for dimension, values in evaluations["policy"].by.items()
+    ]

@@ -1,0 +1,250 @@
+"""What the report reads: the small JSON and JSONL files of the other stages, as typed values.
+
+The report is the last stage and its page is what people believe, so it is strict: a file that is missing, cut off or lacks a field ends it with a
+message that names file, field and remedy. Fields it has no use for are ignored, so that a stage may add some.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
+
+from posttrain.exits import DataError
+
+Share = Annotated[float, Field(ge=0, le=1)]
+# Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark: an agent's garbage must not stop the report.
+Text = Annotated[str, BeforeValidator(lambda text: text.encode(errors="replace").decode() if isinstance(text, str) else text)]
+Read = TypeVar("Read", bound=BaseModel)
+
+
+class Source(BaseModel):
+    """One object of a file that another stage wrote."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Success(Source):
+    """A success rate over `num_tasks` tasks, greedy, with its interval."""
+
+    success_rate: Share
+    ci_low: Share
+    ci_high: Share
+    num_tasks: int
+
+
+class Evaluation(Success):
+    """`reports/evaluate/<policy>.json`. An ability that no task tests is None, and so is `paraphrase` where that split is empty."""
+
+    ci_level: Share
+    pass_hat_4: Share
+    tool_selection_accuracy: Share | None
+    plan_success: Share | None
+    step_efficiency: float | None
+    timing_precision: float | None
+    turns_mean: float
+    reward_mean: float
+    failures: dict[str, int]
+    by: dict[str, dict[str, Success]]
+    paraphrase: Success | None
+
+
+class TranscriptMessage(Source):
+    """`calls` are (tool, arguments as written)."""
+
+    role: str
+    content: Text = ""
+    reasoning: Text = ""
+    calls: list[tuple[Text, Text]] = []
+
+
+class TaskRecord(Source):
+    """A line of `reports/evaluate/<policy>.tasks.jsonl`; `cell` is kind/market/language/difficulty, `failure` None for a success."""
+
+    task_id: str
+    split: str
+    cell: str
+    success: bool
+    reward: float
+    turns: int
+    stop_reason: str
+    failure: str | None
+    transcript: list[TranscriptMessage]
+
+
+class SftLine(Source):
+    """A line of `reports/train_sft/metrics.jsonl`, of a training step or of an evaluation: either loss may be absent. None stands for no number."""
+
+    step: int
+    loss: float | None = None
+    loss_reasoning: float | None = None
+    loss_call: float | None = None
+    eval_loss: float | None = None
+
+
+class GrpoLine(Source):
+    """A line of `reports/train_policy/metrics.jsonl` where groups of episodes were played."""
+
+    step: int
+    success: Share
+    reward_mean: float
+    reward_std: float
+    reward_std_batch: float
+    frac_reward_zero_std: Share
+    frac_reward_zero_std_all_bad: Share
+    frac_reward_zero_std_all_good: Share
+    frac_reward_zero_std_other: Share
+    frac_tokens_nonzero_advantage: Share
+    entropy: float
+    kl: float | None
+    length: float
+    turns: float
+
+
+class DpoLine(Source):
+    """The same file where pairs were compared: `pair_accuracy` is the share of a step's pairs whose chosen episode gained more."""
+
+    step: int
+    loss: float
+    pair_accuracy: Share
+    margin: float
+
+
+class ValidationSummary(Source):
+    """`reports/validate_data/summary.json`."""
+
+    num_demonstrations: int
+    num_kept: int
+    num_quarantined: int
+    quarantined_frac: Share
+    quarantined_by_rule: dict[str, int]
+
+
+class CellCounts(Source):
+    """Demonstrations of one cell: as validated, and as training sees them."""
+
+    validated: int
+    after: int
+
+
+class ResamplingSummary(Source):
+    """`reports/resample_data/summary.json`; `contamination` is the share of synthetic points whose neighbours are mostly of another cell."""
+
+    num_validated: int
+    num_after_quality: int
+    num_after_coreset: int
+    num_realised: int
+    num_duplicated: int
+    num_after: int
+    contamination: Share
+    cells: dict[str, CellCounts]
+
+
+class PreferencesSummary(Source):
+    """`reports/sample_preferences/summary.json`."""
+
+    num_tasks: int
+    num_samples: int
+    num_pairs: int
+    num_ties: int
+    success_rate: Share
+
+
+class ReliabilityBin(Source):
+    """Held-out pairs by how sure the model was: mean probability of the winner it predicted, and how often it was right."""
+
+    num_pairs: int
+    confidence: Share
+    accuracy: Share
+
+
+class BestOf(Source):
+    """Success when one of four episodes is taken: by the reward model, at random, and by one who knows."""
+
+    num_groups: int
+    picked: Share
+    random: Share
+    oracle: Share
+
+
+class RewardModelSummary(Source):
+    """`reports/train_reward_model/summary.json`, all on tasks that the model never saw."""
+
+    num_pairs: int
+    num_held_out_pairs: int
+    accuracy: Share
+    accuracy_by_length: Share
+    accuracy_by_turns: Share
+    calibration_error: float
+    reliability: list[ReliabilityBin]
+    best_of_4: BestOf
+
+    @property
+    def is_better_than_counting(self) -> bool:
+        return self.accuracy > max(self.accuracy_by_length, self.accuracy_by_turns)
+
+
+class ArmResult(Success):
+    """A policy's figures in one arm of `reports/seeds.json`."""
+
+    pass_hat_4: Share
+
+
+class SeedArm(Source):
+    """One run of the pipeline with the knobs in `overrides` changed."""
+
+    overrides: dict[str, str | int | float | bool | dict[str, str | int | float | bool]]
+    policies: dict[str, ArmResult]
+
+
+class SeedArms(RootModel[dict[str, SeedArm]]):
+    """`reports/seeds.json`, by arm."""
+
+
+def read_object(path: Path, kind: type[Read]) -> Read:
+    """The object in a JSON file. Raises DataError as above."""
+    try:
+        return kind.model_validate(json.loads(_text(path)))
+    except ValidationError as error:
+        raise DataError(_complaint(path, error)) from error
+    except ValueError as error:
+        raise DataError(f"{path} is not whole JSON ({error}): delete it and run `dvc repro {_writer(path)}`") from error
+
+
+def read_lines(path: Path, kind: type[Read]) -> list[Read]:
+    """The objects in a JSONL file, in order. Raises DataError as above, with the line's number; a file without lines is an error too."""
+    lines = [line for line in _text(path).split("\n") if line.strip()]
+    if not lines:
+        raise DataError(f"{path} is empty, so there is nothing to draw: run `dvc repro {_writer(path)}`")
+    objects: list[Read] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            objects.append(kind.model_validate(json.loads(line)))
+        except ValidationError as error:
+            raise DataError(_complaint(path, error, line=number)) from error
+        except ValueError as error:
+            cut = "the last line is cut off" if number == len(lines) else f"line {number} of {len(lines)} is not JSON"
+            raise DataError(f"{path}: {cut} ({error}): delete it and run `dvc repro {_writer(path)}`") from error
+    return objects
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing, and the report would be silent about it: run `dvc repro {_writer(path)}`") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error}): delete it and run `dvc repro {_writer(path)}`") from error
+
+
+def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -> str:
+    where = f"{path}, line {line}" if line else str(path)
+    problems: Sequence[str] = [f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}" for problem in error.errors()]
+    return f"{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; run `dvc repro {_writer(path)}`"
+
+
+def _writer(path: Path) -> str:
+    """The stage that writes a file of `reports/`: the folder's name; `evaluate@sft` for a policy's evaluation."""
+    stage = path.parent.name
+    return f"{stage}@{path.name.partition('.')[0]}" if stage == "evaluate" else stage

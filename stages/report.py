@@ -1,0 +1,18 @@
+"""One page from the small reports of all stages: the policies, how they learnt, on what data, and how they still fail."""
+
+from pathlib import Path
+
+from posttrain.data.files import write_text
+from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.report.page import read_reports, render_page
+
+REPORTS = Path("reports")
+
+
+def report(run: StageRun) -> None:
+    page = render_page(read_reports(REPORTS), num_failures_shown=run.params.report.num_failures_shown)
+    write_text(REPORTS / "index.html", page)
+
+
+if __name__ == "__main__":
+    run_stage(report)

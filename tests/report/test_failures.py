@@ -1,0 +1,53 @@
+"""Which failures are counted and shown, and what becomes of a hostile transcript."""
+
+from posttrain.report.failures import FailureClass, failure_classes, shown_failures, visible
+from posttrain.report.sources import TaskRecord
+from tests.report.example import task_record
+
+
+def record(task_id, failure=None, **changes):
+    return TaskRecord.model_validate(task_record(task_id, failure=failure, **changes))
+
+
+def test_a_class_is_followed_from_before_to_after_on_the_same_tasks():
+    before = [record("a", "wrong_market"), record("b", "wrong_market"), record("c"), record("d", "bad_json")]
+    after = [record("a"), record("b", "wrong_value"), record("c", "wrong_value"), record("d", "bad_json")]
+    assert failure_classes(before, after, ("bad_json", "wrong_market", "wrong_value", "no_answer")) == [
+        FailureClass("bad_json", before=1, after=1, repaired=0, num_new=0),
+        FailureClass("wrong_market", before=2, after=0, repaired=1, num_new=0),
+        FailureClass("wrong_value", before=0, after=2, repaired=0, num_new=1),
+    ]
+
+
+def test_paraphrased_tasks_are_not_counted_among_the_classes():
+    before = [record("a", "bad_json", split="test_paraphrase")]
+    assert failure_classes(before, before, ("bad_json",)) == []
+
+
+def test_every_class_is_shown_before_a_second_of_any_and_then_they_stand_together():
+    failures = ["x", "x", "x", "y", None, "z", "y"]
+    records = [record(f"t{index}", failure) for index, failure in enumerate(failures)]
+    assert [(one.failure, one.task_id) for one in shown_failures(records, 4)] == [("x", "t0"), ("x", "t1"), ("y", "t3"), ("z", "t5")]
+    assert shown_failures(records, 0) == []
+    assert len(shown_failures(records, 100)) == 6
+
+
+def test_a_transcript_reads_as_a_conversation_in_its_order():
+    parts = shown_failures([record("t", "wrong_value")], 1)[0].parts
+    assert [part.kind for part in parts] == ["user", "reasoning", "call", "tool result", "agent"]
+    assert (parts[2].name, parts[2].text) == ("get_hk_realtime_quote", '{"code": "00700.HK"}')
+
+
+def test_characters_that_cannot_be_seen_or_turn_the_text_around_are_spelt_out():
+    assert visible("a\x00b\x1b[31m\u202egnp.exe") == "a⟨U+0000⟩b⟨U+001B⟩[31m⟨U+202E⟩gnp.exe"
+    assert visible("línea\n腾讯\tHK$ 😀") == "línea\n腾讯\tHK$ 😀"
+
+
+def test_a_very_long_message_is_cut_and_says_how_long_it_was():
+    assert visible("x" * 5000) == "x" * 2000 + " … (5,000 characters)"
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_report():
+    hostile = task_record("t", failure="bad_json", transcript=[{"role": "assistant", "content": "\ud800!", "calls": [["\udfff", "{"]]}])
+    parts = shown_failures([TaskRecord.model_validate(hostile)], 1)[0].parts
+    assert [(part.name, part.text) for part in parts] == [("", "?!"), ("?", "{")]

@@ -1,0 +1,164 @@
+"""The page: self-contained, the same to the byte, true to its figures, strict about its files, and deaf to what transcripts say."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from posttrain.exits import DataError
+from posttrain.report.page import read_reports, render_page
+from tests.report.example import evaluation, good_reports, success, task_record
+
+
+class Outline(HTMLParser):
+    """Tags with attributes, and all text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def page_of(folder, count=24):
+    return render_page(read_reports(folder), num_failures_shown=count)
+
+
+def test_the_page_needs_no_network_no_script_and_no_other_file_to_be_seen(make_reports):
+    outline = Outline(page_of(make_reports()))
+    assert not {tag for tag, _ in outline.tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    addresses = [value or "" for _, attributes in outline.tags for name, value in attributes.items() if name in ("src", "href", "action")]
+    assert all(value.startswith("#") or value == "validate_data/index.html" for value in addresses)
+    assert not [name for _, attributes in outline.tags for name in attributes if name.startswith("on")]
+    assert "://" not in page_of(make_reports())
+    assert "url(" not in page_of(make_reports())
+
+
+def test_the_same_figures_give_the_same_bytes_and_no_date(make_reports):
+    page = page_of(make_reports())
+    assert page == page_of(make_reports())
+    assert not re.search(r"\b20\d\d-\d\d|\d\d:\d\d", page)
+
+
+def test_every_link_within_the_page_leads_somewhere(make_reports):
+    tags = Outline(page_of(make_reports())).tags
+    ids = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    assert {attributes["href"][1:] for tag, attributes in tags if tag == "a" and attributes["href"].startswith("#")} <= ids
+
+
+def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(make_reports):
+    text = " ".join(Outline(page_of(make_reports())).text.split())
+    assert "After GRPO the agent succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. The intervals are apart." in text
+    close = make_reports({"evaluate/policy.json": evaluation(0.65)})  # 0.60 … 0.70 against 0.55 … 0.65
+    assert "The intervals overlap" in Outline(page_of(close)).text
+
+
+def test_a_transcript_cannot_become_markup(make_reports):
+    attack = "</div></details><script>alert(1)</script><img src=x onerror=alert(1)> {{ 7*7 }} \u202e"
+    hostile = task_record(
+        attack,
+        failure="wrong_value",
+        cell=attack,
+        stop_reason=attack,
+        transcript=[
+            {"role": "user", "content": attack},
+            {"role": "assistant", "reasoning": attack, "calls": [[attack, attack]]},
+            {"role": attack, "content": attack},
+        ],
+    )
+    page = page_of(make_reports({"evaluate/policy.tasks.jsonl": [hostile]}))
+    tags = {tag for tag, _ in Outline(page).tags}
+    assert "script" not in tags
+    assert "img" not in tags
+    assert "\u202e" not in page
+    assert "{{ 7*7 }}" in page
+
+
+def test_names_that_come_from_data_cannot_become_markup(make_reports):
+    attack = '"><script>alert(1)</script>'
+    reports = good_reports()
+    reports["validate_data/summary.json"]["quarantined_by_rule"] = {attack: 3}
+    reports["resample_data/summary.json"]["cells"] = {attack: {"validated": 1, "after": 2}}
+    reports["evaluate/policy.json"]["by"]["kind"] = {attack: success(0.5)}
+    reports["seeds.json"] = {attack: {"overrides": {attack: attack}, "policies": {"sft": {**success(0.5), "pass_hat_4": 0.1}}}}
+    assert "script" not in {tag for tag, _ in Outline(page_of(make_reports(reports))).tags}
+
+
+def test_a_value_that_one_policy_never_met_is_a_dash_and_no_error(make_reports):
+    alone = evaluation(0.9)
+    alone["by"]["kind"] = {"tool_retrieval": success(0.9)}
+    assert "tool retrieval" in page_of(make_reports({"evaluate/policy.json": alone}))
+
+
+def test_direct_preference_optimisation_has_no_groups_and_the_page_no_spread(make_reports):
+    lines = [{"step": step, "loss": 0.69 - 0.01 * step, "pair_accuracy": 0.7, "margin": 0.1 * step} for step in range(1, 5)]
+    page = page_of(make_reports({"train_policy/metrics.jsonl": lines}))
+    assert "After DPO" in page
+    assert "Reward spread" not in page
+
+
+def test_other_seeds_are_shown_where_they_were_run(make_reports):
+    assert "Other seeds" not in page_of(make_reports())
+    arm = {"overrides": {"world.seed": 1001}, "policies": {"policy": {**success(0.875), "pass_hat_4": 0.5}}}
+    text = Outline(page_of(make_reports({"seeds.json": {"world_seed_1001": arm}}))).text
+    assert "world.seed: 1001" in text
+    assert "87.5 %" in text
+
+
+def test_no_failures_at_all_leave_a_page_without_transcripts(make_reports):
+    records = [task_record("t0"), task_record("t1")]
+    page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records, "evaluate/sft.tasks.jsonl": records}))
+    assert "<details" not in page
+
+
+def test_as_many_transcripts_are_shown_as_the_knob_says(make_reports):
+    assert page_of(make_reports(), count=1).count("<details>") == 1
+
+
+@pytest.mark.parametrize("name", sorted(good_reports()))
+def test_a_missing_file_is_named_with_the_stage_that_writes_it(make_reports, name):
+    stage = name.split("/")[0]
+    expected = f"evaluate@{name.split('/')[1].split('.')[0]}" if stage == "evaluate" else stage
+    with pytest.raises(DataError, match=rf"{re.escape(name)} is missing.*dvc repro {expected}`$"):
+        page_of(make_reports({name: None}))
+
+
+def test_a_missing_field_is_named_with_its_file(make_reports):
+    broken = evaluation(0.5)
+    del broken["pass_hat_4"]
+    with pytest.raises(DataError, match=r"base\.json is not what the report reads \(pass_hat_4: Field required\)"):
+        page_of(make_reports({"evaluate/base.json": broken}))
+
+
+def test_a_line_with_a_wrong_value_is_named_with_its_number(make_reports):
+    lines = [task_record("a"), task_record("b", turns="many")]
+    with pytest.raises(DataError, match=r"sft\.tasks\.jsonl, line 2 .*turns"):
+        page_of(make_reports({"evaluate/sft.tasks.jsonl": lines}))
+
+
+def test_a_file_cut_off_in_the_middle_says_where(make_reports):
+    folder = make_reports()
+    path = folder / "train_sft/metrics.jsonl"
+    path.write_text(path.read_text()[:-10])
+    with pytest.raises(DataError, match="the last line is cut off"):
+        page_of(folder)
+    (folder / "evaluate/teacher.json").write_text(json.dumps(evaluation(1.0))[:50])
+    with pytest.raises(DataError, match=r"teacher\.json is not whole JSON"):
+        page_of(folder)
+
+
+def test_an_empty_file_is_an_error_and_not_an_empty_chart(make_reports):
+    with pytest.raises(DataError, match="is empty"):
+        page_of(make_reports({"train_policy/metrics.jsonl": []}))
+
+
+def test_losses_that_are_no_number_leave_a_gap_and_no_error(make_reports):
+    lines = [{"step": 1, "loss": None, "loss_call": None}, {"step": 2, "loss": 1.0}]
+    assert "Fine-tuning: loss" in page_of(make_reports({"train_sft/metrics.jsonl": lines}))

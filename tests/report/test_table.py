@@ -1,0 +1,63 @@
+"""The table at the end of `make run`, and the comparison with the committed interval."""
+
+import json
+import subprocess
+
+import pytest
+
+from posttrain.exits import DataError
+from posttrain.report.table import compare_with_committed, summary_markdown, summary_table
+from tests.report.example import evaluation
+
+
+def commit(folder):
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "figures"]):
+        subprocess.run([*git, *command], cwd=folder, check=True)
+
+
+def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
+    folder = make_reports()
+    lines = summary_table(folder).splitlines()
+    assert lines[0].split() == ["policy", "success", "95", "%", "interval", "pass^4", "tasks"]
+    assert lines[2].split() == ["teacher", "100.0", "%", "95.0", "…", "100.0", "%", "100.0", "%", "40"]
+    assert [line.split()[0] for line in lines[2:6]] == ["teacher", "base", "sft", "policy"]
+    assert lines[-1] == f"report: {folder / 'index.html'}"
+
+
+def test_the_columns_of_the_table_stand_under_each_other(make_reports):
+    rows = summary_table(make_reports()).splitlines()
+    assert len({len(line) for line in rows[:6]}) == 1
+
+
+def test_the_markdown_table_says_the_same(make_reports):
+    # 0.6 ** 4 = 0.1296
+    assert "| sft | 60.0 % | 55.0 … 65.0 % | 13.0 % | 40 |" in summary_markdown(make_reports())
+
+
+def test_policies_evaluated_at_different_levels_do_not_share_a_table(make_reports):
+    folder = make_reports({"evaluate/sft.json": evaluation(0.6) | {"ci_level": 0.9}})
+    with pytest.raises(DataError, match=r"levels \[0\.9, 0\.95\]"):
+        summary_table(folder)
+
+
+def test_a_policy_without_evaluation_is_named(make_reports):
+    with pytest.raises(DataError, match="dvc repro evaluate@sft"):
+        summary_table(make_reports({"evaluate/sft.json": None}))
+
+
+@pytest.mark.parametrize(
+    ("success_rate", "said"),
+    [(0.9, "policy: 90.0 %, as committed."), (0.86, "within the committed interval 85.0 … 95.0 %"), (0.84, "OUTSIDE the committed interval")],
+)
+def test_success_is_compared_with_the_committed_interval(make_reports, success_rate, said):
+    folder = make_reports()
+    commit(folder.parent)
+    now = evaluation(0.9) | {"success_rate": success_rate}
+    (folder / "evaluate/policy.json").write_text(json.dumps(now))
+    assert said in compare_with_committed(folder)
+
+
+def test_without_committed_figures_the_comparison_says_so(make_reports):
+    folder = make_reports()
+    assert "No evaluation of the policy is committed" in compare_with_committed(folder)
