@@ -5,11 +5,10 @@ A task's identity is here too: the hash of its content, which is the same on eve
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from decimal import Decimal
-from itertools import repeat
-from typing import Any
+from dataclasses import dataclass
+from itertools import cycle
 
 from posttrain.types import Gold, Kind, Message, Split, Task
 
@@ -29,14 +28,16 @@ def cells_in_turn(weights: Mapping[Cell, int]) -> Iterator[Cell]:
 
     Weights {x: 2, y: 1} give x y x x y x …; equal weights give the plain round.
     """
-    total = sum(weights.values())
+    shares = {cell: weight // math.gcd(*weights.values()) for cell, weight in weights.items()}
     credit = dict.fromkeys(weights, 0)
-    for _ in repeat(None):
-        for cell, weight in weights.items():
-            credit[cell] += weight
+    period: list[Cell] = []  # after as many cells as the shares sum to, every credit is 0 again
+    for _ in range(sum(shares.values())):
+        for cell, share in shares.items():
+            credit[cell] += share
         chosen = max(credit, key=credit.__getitem__)
-        credit[chosen] -= total
-        yield chosen
+        credit[chosen] -= sum(shares.values())
+        period.append(chosen)
+    return cycle(period)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,11 @@ class Draft:
 
 def task_of(draft: Draft, cell: Cell, *, split: Split, template: str, system: str) -> Task:
     """The finished task. Its id leaves out the system text: a policy text that was reworded asks the same question."""
-    content = {"cell": asdict(cell), "split": split, "template": template, "draft": asdict(draft)}
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=_as_json)
+    gold = draft.gold
+    calls = [[call.name, dict(call.arguments), call.holds_answer] for call in gold.calls]
+    wanted = [gold.answer.type, str(gold.answer.value), gold.answer.unit, calls, gold.asks]
+    content = [cell.kind, cell.market, cell.language, cell.difficulty, split, template, draft.text, draft.companies, draft.tools, wanted]
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return Task(
         task_id=hashlib.sha256(text.encode()).hexdigest()[:16],
         kind=cell.kind,
@@ -66,9 +70,3 @@ def task_of(draft: Draft, cell: Cell, *, split: Split, template: str, system: st
         companies=draft.companies,
         gold=draft.gold,
     )
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    raise TypeError(f"a task holds a {type(value).__name__}, which has no JSON form")

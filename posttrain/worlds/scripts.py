@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from posttrain.types import JsonValue, Message, ToolCall
 
@@ -43,9 +43,3 @@ def raw_call(name: str, arguments: str, *, reasoning: str | None = None) -> Mess
 def say(text: str, *, reasoning: str | None = None) -> Message:
     """A message without a call."""
     return Message("assistant", text, reasoning_content=reasoning)
-
-
-def last_result(messages: Sequence[Message]) -> dict[str, Any]:
-    """The JSON object of the last message, which is a tool's."""
-    result: dict[str, Any] = json.loads(messages[-1].content)
-    return result

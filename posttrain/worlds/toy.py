@@ -13,11 +13,12 @@ from itertools import islice, product
 from posttrain.params import FlawRates, WorldParams
 from posttrain.types import Answer, Gold, GoldCall, JsonValue, Kind, Message, Split, Task
 from posttrain.worlds.answers import Ask, parse_final
+from posttrain.worlds.plays import draw_slips, play
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.schedule import Cell, Draft, cells_in_turn, task_of
 from posttrain.worlds.scripts import ScriptedExpert
 from posttrain.worlds.tools import Tool, ToolError, tool_from
-from posttrain.worlds.toy_expert import toy_script
+from posttrain.worlds.toy_expert import ToyHandbook
 
 SYSTEM = "You keep two shops. End with `ANSWER: <value>`, or ask with `ASK: market`. Use only the tools offered."
 CURRENCY = {"a": "CNY", "hk": "HKD"}
@@ -84,8 +85,9 @@ class ToyDomain:
     def expert(self, task: Task, *, seed: int, flaws: FlawRates | None, reasoning_frac: float) -> Expert:
         """As `protocol.Domain` has it."""
         rng = random.Random(f"{task.task_id} {seed}")
-        slips = {name for name, rate in flaws.model_dump().items() if rng.random() < rate} if flaws else set()
-        return ScriptedExpert(toy_script(task, slips, is_reasoning=rng.random() < reasoning_frac))
+        handbook = ToyHandbook()
+        slips = draw_slips(task, handbook, flaws, rng)
+        return ScriptedExpert(play(task, handbook, slips, is_reasoning=rng.random() < reasoning_frac))
 
     def realise_anew(self, task: Task, *, seed: int) -> Task:
         """As `protocol.Domain` has it."""

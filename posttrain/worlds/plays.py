@@ -1,0 +1,146 @@
+"""How an expert plays a task, and the seven systematic ways in which a flawed one goes wrong. Both worlds share it; what differs is their `Handbook`.
+
+The gold expert asks back where that is due, makes the gold calls with the codes that its searches gave, and reads the answer from their results. A
+flaw is named as in `params.FlawRates`; it shows only where the task gives the occasion, and only with tools that the task offers.
+"""
+
+import json
+import random
+from collections.abc import Collection, Generator, Sequence
+from typing import Literal, Protocol, get_args
+
+from posttrain.params import FlawRates
+from posttrain.types import Answer, GoldCall, Message, Task
+from posttrain.worlds.answers import Ask, format_answer, format_ask
+from posttrain.worlds.scripts import Script, call, raw_call, say
+from posttrain.worlds.tools import is_error
+
+Flaw = Literal["wrong_market", "give_up", "indicator_mixup", "redundant_call", "malformed_json", "market_flip", "repeated_ask"]
+_MARKET_WORDS = {("a", "en"): "market: A", ("hk", "en"): "market: HK", ("a", "zh"): "市场: A股", ("hk", "zh"): "市场: 港股"}
+_NO_CALL_WORDS = {"en": "no tool needed", "zh": "不用查"}
+
+
+class Handbook(Protocol):
+    """What an expert knows about its world's tools."""
+
+    def is_search(self, tool: str) -> bool: ...
+
+    def is_of_hk(self, tool: str) -> bool: ...
+
+    def twin(self, tool: str) -> str:
+        """The same tool of the other market."""
+        ...
+
+    def look_alike(self, tool: str) -> str | None:
+        """The tool that is taken for this one; None where it is mistaken for none."""
+        ...
+
+    def is_market_said(self, task: Task) -> bool:
+        """Whether the user says which market is meant, asked back or not; False where one must look in both."""
+        ...
+
+    def code_found(self, content: str) -> str:
+        """The code in a search's result."""
+        ...
+
+    def answer(self, task: Task, contents: Sequence[str]) -> Answer:
+        """The answer from the results of the calls that hold it, in their order; also what one who mixed up two indicators reads there."""
+        ...
+
+
+def occasions(task: Task, handbook: Handbook) -> frozenset[Flaw]:
+    """The flaws that the task gives the occasion for."""
+    names = [gold_call.name for gold_call in task.gold.calls]
+    searches = [name for name in names if handbook.is_search(name)]
+    offered = set(task.tools)
+    found: set[Flaw] = set()
+    twins = {handbook.twin(name) for name in names if handbook.is_of_hk(name)}
+    if any(handbook.is_of_hk(name) for name in searches) and handbook.is_market_said(task) and twins <= offered:
+        found.add("wrong_market")
+        if task.market == "hk":
+            found.add("market_flip")
+    if 2 * len(searches) > len(names):  # more searches than calls that answer: one of them finds nothing
+        found.add("give_up")
+    if any(handbook.look_alike(name) in offered for name in names):
+        found.add("indicator_mixup")
+    if task.gold.asks:
+        found.add("repeated_ask")
+    if names:
+        found |= {"redundant_call", "malformed_json"}
+    return frozenset(found)
+
+
+def draw_slips(task: Task, handbook: Handbook, rates: FlawRates | None, rng: random.Random) -> frozenset[Flaw]:
+    """The flaws of one play: each with its rate where the task gives the occasion; none without rates."""
+    if rates is None:
+        return frozenset()
+    drawn = [flaw for flaw in get_args(Flaw) if rng.random() < getattr(rates, flaw)]
+    return occasions(task, handbook) & frozenset(drawn)
+
+
+def play(task: Task, handbook: Handbook, slips: Collection[Flaw], *, is_reasoning: bool) -> Script:
+    """The script of one episode; `slips` are the flaws that were drawn for it. Without slips it succeeds."""
+    if not task.gold.calls:
+        yield say(format_answer(task.gold.answer), reasoning=_NO_CALL_WORDS[task.language] if is_reasoning else None)
+        return
+    if task.gold.asks:
+        yield say(format_ask(Ask(task.gold.asks)))
+        if "repeated_ask" in slips:
+            yield say(format_ask(Ask(task.gold.asks)))
+    yield from _Play(task, handbook, slips, is_reasoning=is_reasoning).script()
+
+
+class _Play:
+    def __init__(self, task: Task, handbook: Handbook, slips: Collection[Flaw], *, is_reasoning: bool) -> None:
+        self._task, self._handbook = task, handbook
+        self._slips = set(slips)
+        is_flip = "market_flip" in slips
+        self._is_in_wrong_market = is_flip or "wrong_market" in slips
+        taken = "a" if self._is_in_wrong_market and not is_flip else task.market  # who flips names the right market and calls the other
+        words = _MARKET_WORDS.get((taken, task.language))
+        self._reasoning = words if is_flip or (is_reasoning and handbook.is_market_said(task)) else None
+
+    def script(self) -> Script:
+        code: str | None = None
+        contents: list[str] = []
+        calls = self._task.gold.calls
+        for index, gold_call in enumerate(calls):
+            has_other_name = index + 1 < len(calls) and self._is_search(gold_call) and self._is_search(calls[index + 1])
+            content = yield from self._make(gold_call, code)
+            if is_error(content) and "give_up" in self._slips:
+                yield say("ANSWER: none")
+                return
+            if is_error(content) and self._is_in_wrong_market and not has_other_name:
+                self._is_in_wrong_market = False
+                content = yield from self._make(gold_call, code)
+            code = None
+            if not self._is_search(gold_call):
+                contents.append(content)
+            elif not is_error(content):
+                code = self._handbook.code_found(content)
+        yield say(format_answer(self._handbook.answer(self._task, contents)))
+
+    def _make(self, gold_call: GoldCall, code: str | None) -> Generator[Message, Sequence[Message], str]:
+        """One call, with the slips of form that were drawn; gives the result's text, also where it is an error."""
+        name = self._name(gold_call.name)
+        arguments = {key: values[0] for key, values in gold_call.arguments.items() if values[0] is not None}
+        if code is not None:
+            arguments["code"] = code
+        reasoning, self._reasoning = self._reasoning, None
+        if "malformed_json" in self._slips:
+            self._slips.discard("malformed_json")
+            yield raw_call(name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))[:-2], reasoning=reasoning)
+            reasoning = None
+        messages = yield call(name, arguments, reasoning=reasoning)
+        if "redundant_call" in self._slips and not is_error(messages[-1].content):
+            self._slips.discard("redundant_call")
+            messages = yield call(name, arguments)
+        return messages[-1].content
+
+    def _name(self, tool: str) -> str:
+        if "indicator_mixup" in self._slips:
+            tool = self._handbook.look_alike(tool) or tool
+        return self._handbook.twin(tool) if self._is_in_wrong_market and self._handbook.is_of_hk(tool) else tool
+
+    def _is_search(self, gold_call: GoldCall) -> bool:
+        return self._handbook.is_search(gold_call.name)

@@ -1,0 +1,104 @@
+"""The stock market as a domain: its tasks in order, a world for each episode, the expert."""
+
+import random
+from collections.abc import Mapping
+from itertools import product
+
+from posttrain.params import FlawRates, WorldParams
+from posttrain.types import KINDS, Kind, Message, Split, Task
+from posttrain.worlds.answers import Ask, parse_final
+from posttrain.worlds.plays import draw_slips, play
+from posttrain.worlds.protocol import Expert, World
+from posttrain.worlds.schedule import Cell, cells_in_turn
+from posttrain.worlds.scripts import ScriptedExpert
+from posttrain.worlds.stocks.expert import StocksHandbook
+from posttrain.worlds.stocks.market import Market
+from posttrain.worlds.stocks.phrasing import market_reply
+from posttrain.worlds.stocks.tasks import TaskMaker
+from posttrain.worlds.stocks.toolset import stock_tools
+from posttrain.worlds.tools import Tool
+
+LANGUAGES = ("zh", "en")
+_MARKETS: dict[Kind, tuple[str, ...]] = {
+    "tool_selection": ("a", "hk"),
+    "multi_step_planning": ("a", "hk", "both"),
+    "timing_decision": ("a", "hk", "none"),
+    "tool_retrieval": ("a", "hk"),
+}
+# Demonstrations as they are found: mainland questions abound, those that need planning or the decision not to call are rarer.
+_SFT_KIND_WEIGHTS: dict[Kind, int] = {"tool_selection": 4, "multi_step_planning": 3, "timing_decision": 2, "tool_retrieval": 2}
+_SFT_MARKET_WEIGHTS = {"a": 4, "hk": 2, "both": 1, "none": 1}
+_NUM_DRAWS = 100
+
+
+class StocksDomain:
+    """Made once per process; drawing the companies takes a quarter of a second, prices are drawn when somebody looks."""
+
+    name = "stocks"
+
+    def __init__(self, world: WorldParams) -> None:
+        self._params = world
+        self._market = Market(world.seed)
+        self._handbook = StocksHandbook()
+        self.tools: Mapping[str, Tool] = stock_tools(self._market)
+        self._maker = TaskMaker(self._market, self.tools)
+
+    def tasks(self, split: Split, count: int) -> list[Task]:
+        """As `protocol.Domain` has it. Cells come in turn, in sft by their weights; no two tasks of a split have one text."""
+        tasks: list[Task] = []
+        seen: set[str] = set()
+        for index, cell in zip(range(count), cells_in_turn(self._weights(split)), strict=False):
+            for attempt in range(_NUM_DRAWS):
+                task = self._maker.make(cell, split, random.Random(f"{self._params.seed}/{split}/{index}/{attempt}"))
+                if task.messages[-1].content not in seen:
+                    break
+            else:
+                raise ValueError(
+                    f"{split} has no more than {index} different tasks and {count} are wanted: the {cell.kind} questions of its companies on market "
+                    f"{cell.market} are used up; lower world.num_{split.partition('_')[0]}_tasks"
+                )
+            seen.add(task.messages[-1].content)
+            tasks.append(task)
+        return tasks
+
+    def open(self, task: Task) -> World:
+        """As `protocol.Domain` has it."""
+        return StocksWorld(task, self.tools)
+
+    def expert(self, task: Task, *, seed: int, flaws: FlawRates | None, reasoning_frac: float) -> Expert:
+        """As `protocol.Domain` has it."""
+        rng = random.Random(f"{task.task_id}/{seed}")
+        slips = draw_slips(task, self._handbook, flaws, rng)
+        return ScriptedExpert(play(task, self._handbook, slips, is_reasoning=rng.random() < reasoning_frac))
+
+    def realise_anew(self, task: Task, *, seed: int) -> Task:
+        """As `protocol.Domain` has it. A text without a company may come again: its template has only so many."""
+        cell = Cell(task.kind, task.market, task.language, task.difficulty)
+        return self._maker.make(cell, task.split, random.Random(f"{task.task_id}/{seed}"), template=task.template)
+
+    def _weights(self, split: Split) -> dict[Cell, int]:
+        difficulties = range(1, self._params.max_difficulty + 1)
+        rows = [(market, language, difficulty) for difficulty, market, language in product(difficulties, ("a", "hk", "both", "none"), LANGUAGES)]
+        cells = [Cell(kind, *row) for row in rows for kind in KINDS if row[0] in _MARKETS[kind]]
+        if split == "sft":
+            return {cell: _SFT_KIND_WEIGHTS[cell.kind] * _SFT_MARKET_WEIGHTS[cell.market] for cell in cells}
+        return {cell: 6 // len(_MARKETS[cell.kind]) for cell in cells}  # kinds are equal, and within each its markets
+
+
+class StocksWorld:
+    """One episode. The market does not change; the only state is what the task says."""
+
+    def __init__(self, task: Task, tools: Mapping[str, Tool]) -> None:
+        self._task = task
+        self._tools = {name: tools[name] for name in task.tools}
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._tools
+
+    def user_reply(self, message: Message) -> str | None:
+        """The market, however often it is asked, where the question left it open. Who asks though it was said gets no answer, and the episode is
+        over: otherwise asking first would be the safe way through every task."""
+        asked = parse_final(message.content)
+        if isinstance(asked, Ask) and asked.what == self._task.gold.asks:
+            return market_reply(self._task.language, self._task.market, is_paraphrase=self._task.split == "test_paraphrase")
+        return None

@@ -1,0 +1,78 @@
+"""What can be asked about one listing, which tool tells it, and in which unit the answer stands."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from posttrain.types import Answer
+from posttrain.worlds.stocks.codes import MarketName, market_of
+from posttrain.worlds.stocks.toolset import twin
+
+CURRENCY: dict[MarketName, str] = {"a": "CNY", "hk": "HKD"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value in a tool's result. `tool` is the A-share market's; `also_told_by` are others whose result would give the same value away."""
+
+    name: str
+    tool: str
+    measure: Literal["price", "percent", "ratio", "volume", "turnover", "shares", "word"]
+    also_told_by: tuple[str, ...] = ()
+
+    def tool_on(self, market: MarketName) -> str:
+        return self.tool if market == "a" else twin(self.tool)
+
+    def unit(self, market: MarketName) -> str:
+        """`wan` is 10,000 shares and `CNYm` a million CNY, as the tools count them."""
+        currency = CURRENCY[market]
+        units = {"price": currency, "percent": "%", "ratio": "x", "volume": "wan", "turnover": f"{currency}m", "shares": "shares", "word": ""}
+        return units[self.measure]
+
+    def answer_in(self, result: Mapping[str, Any]) -> Answer:
+        """The answer as a result of the tool states it, digits as written; of several bars the first. Raises KeyError where it is not there."""
+        value = (result["bars"][0] if "bars" in result else result)[_KEYS.get(self.name, self.name)]
+        if self.measure == "word":
+            return Answer("choice", str(value))
+        return Answer("number", Decimal(str(value)), self.unit(market_of(str(result["code"]))))
+
+
+_KEYS = {"day_open": "open", "day_high": "high", "day_low": "low", "day_close": "close"}
+_QUOTE, _BARS = "get_realtime_quote", ("get_kline",)
+
+FIELDS: dict[str, Field] = {
+    field.name: field
+    for field in (
+        *(Field(name, _QUOTE, "price", _BARS) for name in ("price", "open", "high", "low", "prev_close")),
+        Field("change_pct", _QUOTE, "percent"),
+        Field("volume", _QUOTE, "volume", _BARS),
+        Field("turnover", _QUOTE, "turnover"),
+        Field("pe", _QUOTE, "ratio"),
+        Field("pb", _QUOTE, "ratio"),
+        *(Field(name, "get_macd", "price") for name in ("dif", "dea", "macd")),
+        *(Field(name, "get_bollinger", "price") for name in ("upper", "lower")),
+        *(Field(f"ma{days}", "get_moving_average", "price", ("get_bollinger",) if days == 20 else ()) for days in (5, 10, 20, 60)),
+        *(Field(name, "get_volume_trend", "volume") for name in ("mean5", "mean20")),
+        Field("trend", "get_volume_trend", "word"),
+        Field("lot_size", "get_company_info", "shares"),
+        *(Field(name, "get_kline", "price") for name in _KEYS),
+    )
+}
+
+PRICES = ("price", "open", "high", "low", "prev_close")
+QUOTE_FIELDS = (*PRICES, "change_pct", "volume", "turnover", "pe", "pb")
+RATIOS = ("pe", "pb")
+MOMENTUM = ("dif", "dea", "macd")
+BANDS = ("upper", "lower")
+AVERAGES = ("ma5", "ma10", "ma20", "ma60")
+VOLUMES = ("mean5", "mean20", "trend")
+BAR_FIELDS = tuple(_KEYS)
+# Where one indicator is taken for the other, the value that stands at the same place is read.
+MIXED_UP = {"dif": "upper", "dea": "middle", "macd": "lower", "upper": "dif", "lower": "macd"}
+
+
+def read_result(content: str) -> Any:
+    """A tool's result with numbers as decimals that keep the digits as written: 12.5 stays 12.5, so that an answer copies what stands there."""
+    return json.loads(content, parse_float=Decimal)

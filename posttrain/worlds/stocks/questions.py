@@ -1,0 +1,127 @@
+"""Which questions are asked in which cell, and how often: the table that makes a task easy or hard.
+
+The traps are placed here. Most companies named with a Hong Kong cue are listed in both markets; a name with a second spelling is known under only
+one of the two; Bollinger and MACD are asked as often as each other.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from posttrain.worlds.schedule import Cell
+from posttrain.worlds.stocks.fields import AVERAGES, BANDS, BAR_FIELDS, MOMENTUM, PRICES, QUOTE_FIELDS, RATIOS, VOLUMES
+from posttrain.worlds.stocks.phrasing import frames
+
+# How the company is named: by code; with its market said outright or by exchange or currency; under two spellings of which one is unknown; without
+# any word on the market (it is listed in one only); as listed in both without saying which is meant; or plainly, where nothing must be looked up.
+Reference: TypeAlias = Literal["code", "cue", "indirect", "two_names", "no_cue", "both", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, whichever company it is about. `template` is its text form, which a task carries."""
+
+    family: str
+    field: str
+    reference: Reference
+    phrase: int
+    is_paraphrase: bool
+
+    @property
+    def template(self) -> str:
+        return f"{self.family}/{self.field}/{self.reference}/{'paraphrase' if self.is_paraphrase else 'plain'}{self.phrase}"
+
+    @classmethod
+    def from_template(cls, template: str) -> "Question":
+        """What `template` wrote. Raises ValueError on anything else."""
+        family, field, reference, phrase = template.split("/")
+        number = phrase.removeprefix("plain").removeprefix("paraphrase")
+        return cls(family, field, _REFERENCES[reference], int(number), phrase.startswith("paraphrase"))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One line of the menu: drawn `weight` times as often as a line of weight 1, its fields with equal chance."""
+
+    weight: int
+    family: str
+    reference: Reference
+    fields: tuple[str, ...]
+
+
+_REFERENCES: dict[str, Reference] = {
+    "code": "code",
+    "cue": "cue",
+    "indirect": "indirect",
+    "two_names": "two_names",
+    "no_cue": "no_cue",
+    "both": "both",
+    "plain": "plain",
+}
+_OTHERS = (*AVERAGES, *VOLUMES, "lot_size", *RATIOS)
+
+_MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
+    ("tool_selection", 1): (Choice(3, "field", "code", QUOTE_FIELDS), Choice(7, "field", "cue", QUOTE_FIELDS)),
+    ("tool_selection", 2): (
+        Choice(2, "field", "cue", MOMENTUM),
+        Choice(2, "field", "cue", BANDS),
+        Choice(1, "field", "cue", AVERAGES),
+        Choice(2, "field", "indirect", QUOTE_FIELDS),
+        Choice(6, "field", "two_names", QUOTE_FIELDS),
+    ),
+    ("tool_selection", 3): (
+        Choice(3, "field", "no_cue", QUOTE_FIELDS),
+        Choice(2, "bar", "code", BAR_FIELDS),
+        Choice(2, "bar", "cue", BAR_FIELDS),
+        Choice(1, "field", "indirect", (*MOMENTUM, *BANDS)),
+    ),
+    ("multi_step_planning", 1): (Choice(1, "higher", "code", ("price", "pe", "pb")),),
+    ("multi_step_planning", 2): (Choice(1, "higher", "cue", ("price", "pe", "pb")),),
+    ("multi_step_planning", 3): (
+        Choice(2, "second", "code", ("price", "pe", "pb", "change_pct")),
+        Choice(1, "lower", "indirect", ("price", "pe", "pb", "change_pct")),
+        Choice(2, "difference", "cue", ("price", "high", "low")),
+    ),
+    ("timing_decision", 1): (Choice(3, "given", "plain", PRICES), Choice(2, "field", "both", QUOTE_FIELDS)),
+    ("timing_decision", 2): (Choice(2, "given_two", "plain", PRICES), Choice(3, "field", "both", QUOTE_FIELDS)),
+    ("timing_decision", 3): (Choice(1, "given_two", "plain", PRICES), Choice(2, "field", "both", (*MOMENTUM, *BANDS, *AVERAGES))),
+    ("tool_retrieval", 1): (
+        Choice(2, "field", "code", MOMENTUM),
+        Choice(2, "field", "code", BANDS),
+        Choice(2, "field", "code", _OTHERS),
+        Choice(3, "field", "cue", _OTHERS),
+    ),
+    ("tool_retrieval", 2): (
+        Choice(3, "field", "cue", MOMENTUM),
+        Choice(3, "field", "cue", BANDS),
+        Choice(3, "field", "cue", _OTHERS),
+        Choice(2, "field", "two_names", _OTHERS),
+    ),
+    ("tool_retrieval", 3): (
+        Choice(1, "field", "no_cue", (*MOMENTUM, *BANDS, *_OTHERS)),
+        Choice(1, "field", "two_names", (*MOMENTUM, *BANDS)),
+        Choice(1, "field", "indirect", (*MOMENTUM, *BANDS, *_OTHERS)),
+    ),
+}
+# Prices in two currencies are not compared; a multiple is.
+_ACROSS_MARKETS: dict[int, tuple[Choice, ...]] = {
+    1: (Choice(1, "higher", "code", RATIOS),),
+    2: (Choice(1, "higher", "cue", RATIOS),),
+    3: (Choice(2, "pair", "plain", RATIOS), Choice(1, "lower", "cue", (*RATIOS, "change_pct")), Choice(1, "second", "code", RATIOS)),
+}
+_STOPS = (Choice(4, "stop", "plain", ("none",)), Choice(1, "ending", "plain", ("none",)))
+
+
+def menu(cell: Cell) -> tuple[Choice, ...]:
+    """The questions of a cell."""
+    if cell.market == "both":
+        return _ACROSS_MARKETS[cell.difficulty]
+    return _STOPS if cell.market == "none" else _MENU[cell.kind, cell.difficulty]
+
+
+def draw_question(cell: Cell, rng: random.Random, *, is_paraphrase: bool) -> Question:
+    """One question of a cell's menu in one of its phrasings."""
+    choices = menu(cell)
+    (choice,) = rng.choices(choices, weights=[choice.weight for choice in choices])
+    num_phrases = len(frames(choice.family, cell.language, is_paraphrase=is_paraphrase))
+    return Question(choice.family, rng.choice(choice.fields), choice.reference, rng.randrange(num_phrases), is_paraphrase)

@@ -1,0 +1,205 @@
+"""How a question becomes a task: companies are drawn, the text is filled in, and gold is asked of the market through its own tools."""
+
+import random
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from posttrain.types import Answer, Gold, GoldCall, JsonValue, Split, Task
+from posttrain.worlds.schedule import Cell, Draft, task_of
+from posttrain.worlds.stocks.codes import MarketName
+from posttrain.worlds.stocks.fields import AVERAGES, FIELDS, PRICES, Field
+from posttrain.worlds.stocks.market import Company, Market
+from posttrain.worlds.stocks.offers import offer
+from posttrain.worlds.stocks.phrasing import endings, frames, words_of
+from posttrain.worlds.stocks.policy_text import POLICY_TEXT
+from posttrain.worlds.stocks.questions import Question, draw_question
+from posttrain.worlds.stocks.references import Directory, Mention, search_call
+from posttrain.worlds.tools import Tool
+
+_CANDIDATES = {"higher": 2, "lower": 2, "difference": 2, "second": 3}
+_MAX_RANKED = 5
+_NUM_DRAWS = 200
+
+
+class TaskMaker:
+    """Makes one task at a time; deterministic in the random numbers that it is given."""
+
+    def __init__(self, market: Market, tools: Mapping[str, Tool]) -> None:
+        self.market = market
+        self.tools = tools
+        self.directory = Directory(market)
+
+    def make(self, cell: Cell, split: Split, rng: random.Random, *, template: str | None = None) -> Task:
+        """A task of the cell; with `template`, that very question about other companies."""
+        is_paraphrase = split == "test_paraphrase"
+        question = Question.from_template(template) if template else draw_question(cell, rng, is_paraphrase=is_paraphrase)
+        draft = _Sketch(self, question, cell, split, rng).draft()
+        return task_of(draft, cell, split=split, template=question.template, system=POLICY_TEXT)
+
+
+class _Sketch:
+    """One question with its random numbers."""
+
+    def __init__(self, maker: TaskMaker, question: Question, cell: Cell, split: Split, rng: random.Random) -> None:
+        self._market, self._tools, self._directory = maker.market, maker.tools, maker.directory
+        self._question, self._cell, self._split, self._rng = question, cell, split, rng
+
+    def draft(self) -> Draft:
+        match self._question.family:
+            case "field":
+                return self._one_field()
+            case "bar":
+                return self._bar()
+            case "higher" | "lower" | "second" | "difference":
+                return self._several()
+            case "pair":
+                return self._pair()
+            case "given" | "given_two":
+                return self._given()
+            case "stop":
+                company = self._draw("a" if self._rng.random() < 0.5 else "hk")
+                return self._finish(Gold(Answer("choice", "done")), [company], x=self._name(company))
+            case "ending":
+                return self._finish(Gold(Answer("choice", "done")), [], ending=self._rng.choice(endings(self._split, self._cell.language)))
+        raise ValueError(f"no family of questions is called {self._question.family!r}")
+
+    def _one_field(self) -> Draft:
+        company = self._draw(self._side)
+        mention = self._mention(company, self._side)
+        calls = (*mention.searches, self._call(mention, self._side))
+        asks = "market" if self._question.reference == "both" else None
+        return self._finish(Gold(self._told(company, self._side), calls, asks), [company], x=mention.text, f=self._words())
+
+    def _bar(self) -> Draft:
+        company = self._draw(self._side)
+        mention = self._mention(company, self._side)
+        bars = self._market.bars(self._code(company, self._side))
+        date = str(bars.dates_T[self._rng.randrange(len(bars) - 60, len(bars) - 1)])
+        arguments: dict[str, tuple[JsonValue, ...]] = {
+            "code": mention.codes,
+            "start_date": (date,),
+            "limit": (1, None, *range(2, 11)),
+            "period": (None, "daily"),
+        }
+        calls = (*mention.searches, GoldCall(self._field.tool_on(self._side), arguments))
+        result = self._ask(self._field.tool_on(self._side), code=mention.codes[0], start_date=date, limit=1)
+        return self._finish(Gold(_two_decimals(self._field.answer_in(result)), calls), [company], x=mention.text, f=self._words(), d=date)
+
+    def _several(self) -> Draft:
+        family = self._question.family
+        size = _CANDIDATES[family] if family != "second" else self._rng.randint(3, _MAX_RANKED)
+        sides: list[MarketName] = [self._side] * size
+        if self._cell.market == "both":
+            sides = [("a", "hk")[index % 2] for index in range(size)]
+            self._rng.shuffle(sides)
+        companies, values = self._rivals(sides)
+        mentions = [self._mention(company, side) for company, side in zip(companies, sides, strict=True)]
+        calls = [call for mention, side in zip(mentions, sides, strict=True) for call in (*mention.searches, self._call(mention, side))]
+        codes = [self._code(company, side) for company, side in zip(companies, sides, strict=True)]
+        answer = combine(family, codes, values, unit=self._field.unit(self._side))
+        comma = "、" if self._cell.language == "zh" else ", "
+        names = [mention.text for mention in mentions]
+        text = {"x": comma.join(names)} if family == "second" else {"x": names[0], "y": names[1]}
+        return self._finish(Gold(answer, tuple(calls)), companies, f=self._words(), **text)
+
+    def _rivals(self, sides: Sequence[MarketName]) -> tuple[list[Company], list[Decimal]]:
+        """Different companies with different values: a question with two right answers is none."""
+        for _ in range(_NUM_DRAWS):
+            companies = [self._draw(side) for side in sides]
+            values = [self._number(company, side) for company, side in zip(companies, sides, strict=True)]
+            if len(set(values)) == len(sides) == len({company.company_id for company in companies}):
+                return companies, values
+        raise ValueError(f"no {len(sides)} companies of {self._split} differ in {self._question.field}; the market is too small")
+
+    def _pair(self) -> Draft:
+        """One company's two listings against each other."""
+        for _ in range(_NUM_DRAWS):
+            company = self._directory.draw(self._split, "a", "both", self._rng)
+            a, hk = self._number(company, "a"), self._number(company, "hk")
+            if a != hk:
+                break
+        name = self._name(company)
+        sides: tuple[MarketName, ...] = ("a", "hk")
+        calls: list[GoldCall] = []
+        for side in sides:
+            search = search_call(side, name, company)
+            calls += [search, self._call(self._mention(company, side), side)]
+        answer = Answer("code", self._code(company, "a" if a > hk else "hk"))
+        return self._finish(Gold(answer, tuple(calls)), [company], x=name, f=self._words())
+
+    def _given(self) -> Draft:
+        """The quote is in the question already."""
+        company = self._draw(self._side)
+        answer = self._told(company, self._side)
+        other = self._rng.choice([name for name in PRICES if name != self._question.field])
+        beside = _two_decimals(FIELDS[other].answer_in(self._ask(FIELDS[other].tool_on(self._side), code=self._code(company, self._side))))
+        words = {"g": self._words(other), "w": f"{beside.value} {beside.unit}"} if self._question.family == "given_two" else {}
+        return self._finish(Gold(answer), [company], x=self._name(company), f=self._words(), v=f"{answer.value} {answer.unit}", **words)
+
+    @property
+    def _field(self) -> Field:
+        return FIELDS[self._question.field]
+
+    @property
+    def _side(self) -> MarketName:
+        return "hk" if self._cell.market == "hk" else "a"
+
+    def _draw(self, side: MarketName) -> Company:
+        return self._directory.draw(self._split, side, self._question.reference, self._rng)
+
+    def _mention(self, company: Company, side: MarketName) -> Mention:
+        return self._directory.mention(company, side, self._question, self._cell.language, self._rng)
+
+    def _name(self, company: Company) -> str:
+        return company.name_zh if self._cell.language == "zh" else company.name_en
+
+    def _words(self, field: str | None = None) -> str:
+        is_purpose = self._cell.kind == "tool_retrieval"
+        return words_of(field or self._question.field, self._cell.language, is_purpose=is_purpose, is_paraphrase=self._question.is_paraphrase)
+
+    def _call(self, mention: Mention, side: MarketName) -> GoldCall:
+        """The call that tells the field. A moving average may be asked for alone or with the usual ones."""
+        arguments: dict[str, tuple[JsonValue, ...]] = {"code": mention.codes}
+        if self._question.field in AVERAGES:
+            arguments["windows"] = (None, [int(self._question.field.removeprefix("ma"))], [5, 10, 20, 60])
+        return GoldCall(self._field.tool_on(side), arguments)
+
+    def _told(self, company: Company, side: MarketName) -> Answer:
+        return _two_decimals(self._field.answer_in(self._ask(self._field.tool_on(side), code=self._code(company, side))))
+
+    def _number(self, company: Company, side: MarketName) -> Decimal:
+        value = self._told(company, side).value
+        assert isinstance(value, Decimal), f"{self._question.field} is compared and is not a number"
+        return value
+
+    def _code(self, company: Company, side: MarketName) -> str:
+        listing = company.on(side)
+        assert listing is not None, f"{company.company_id} is not listed on {side}"
+        return listing.code
+
+    def _ask(self, tool: str, **arguments: JsonValue) -> Any:
+        return self._tools[tool].function(**arguments)
+
+    def _finish(self, gold: Gold, companies: Sequence[Company], **words: str) -> Draft:
+        question = self._question
+        sentences = frames(question.family, self._cell.language, is_paraphrase=question.is_paraphrase)
+        tools = offer(list(self._tools), {call.name for call in gold.calls}, question.field, self._rng)
+        text = sentences[question.phrase].format(**words)
+        return Draft(text, tuple(company.company_id for company in companies), tools, gold)
+
+
+def combine(family: str, codes: Sequence[str], values: Sequence[Decimal], *, unit: str) -> Answer:
+    """The answer to a question about several listings: `second` of 3, 9, 5 is the code of 5; `difference` is the first less the second."""
+    if family == "difference":
+        return Answer("number", values[0] - values[1], unit)
+    places = sorted(range(len(codes)), key=lambda index: values[index], reverse=True)
+    place = {"higher": 0, "pair": 0, "second": 1, "lower": -1}[family]
+    return Answer("code", codes[places[place]])
+
+
+def _two_decimals(answer: Answer) -> Answer:
+    """Prices and multiples to the cent; counts and words as they are."""
+    if not isinstance(answer.value, Decimal) or answer.unit in ("wan", "shares"):
+        return answer
+    return Answer(answer.type, answer.value.quantize(Decimal("0.01")), answer.unit)
