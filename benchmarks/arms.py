@@ -1,7 +1,6 @@
 """Run the pipeline with some knobs changed, in a copy of the checkout, and read its reports: the ground under every comparison.
 
-All copies share one DVC cache, so an arm computes only the stages that its overrides change. Arms run one after the other: they would slow each
-other down, and two threads belong to one run.
+All copies share one DVC cache, so an arm computes only the stages that its overrides change. Arms run one after the other: they write to one cache.
 """
 
 import json

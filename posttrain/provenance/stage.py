@@ -22,7 +22,8 @@ from posttrain.params import Params, load_params
 from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, read_stage_inputs, take_fingerprint
 
 STATE_DIR = Path(".posttrain")
-NUM_THREADS = os.environ.get("POSTTRAIN_THREADS", "2")  # a sum over two threads differs in its last bits from a sum over one
+# One: a small model gains little from a second thread, loses much where the machine is shared, and sums over two threads differ in their last bits.
+NUM_THREADS = os.environ.get("POSTTRAIN_THREADS", "1")
 
 
 class ProgressClock:
