@@ -192,6 +192,7 @@ def test_an_episode_that_is_cancelled_leaves_its_slot_to_others():
     [
         ({"token_ids": []}, "0 tokens of context"),
         ({"max_new_tokens": 0}, "0 to write"),
+        ({"stop_ids": frozenset(range(9))}, "9 stop tokens"),
         ({"token_ids": [1] * 61}, "may take 65 tokens and a slot holds 64"),
     ],
 )
@@ -251,3 +252,29 @@ def test_a_long_context_is_read_in_pieces():
         expected = reference_logprobs(model, [*prompt, *generation.token_ids])[len(prompt) - 1 : -1]
         assert list(generation.token_ids) == expected.argmax(-1).tolist()
         assert generation.logprobs == pytest.approx(expected.amax(-1).tolist(), abs=1e-4)
+
+
+def test_a_bfloat16_model_stays_as_near_to_float32_as_transformers_does():
+    exact, rounded = tiny_model("qwen3"), tiny_model("qwen3").to(torch.bfloat16)
+    engine = TorchEngine(rounded, num_slots=8, max_context_tokens=128)
+    ours, theirs = [], []
+    for token_ids, messages in play_all(engine, ragged_plays(16, temperature=1.0)):
+        truth, theirs_T_V = reference_logprobs(exact, token_ids), reference_logprobs(rounded, token_ids).float()
+        for start, generation in messages:
+            for offset, (token, logprob) in enumerate(zip(generation.token_ids, generation.logprobs, strict=True)):
+                ours.append(abs(logprob - truth[start - 1 + offset, token]))
+                theirs.append(abs(theirs_T_V[start - 1 + offset, token] - truth[start - 1 + offset, token]))
+    assert sum(ours) < 1.2 * sum(theirs)
+
+
+def test_a_thousand_episodes_through_few_slots_leave_nothing_behind():
+    engine = TorchEngine(tiny_model("qwen3"), num_slots=32, max_context_tokens=40)
+
+    async def many():
+        await asyncio.gather(
+            *[play(engine, str(index), [index % 64, 1], num_turns=2, temperature=1.0, seed=index, max_new_tokens=3) for index in range(1000)]
+        )
+
+    asyncio.run(many())
+    assert not any([engine._ready, engine._waiting, engine._evicted, engine._futures])
+    assert engine._table.num_used == 0

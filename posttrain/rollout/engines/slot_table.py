@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from posttrain.rollout.engines.protocol import GenerateRequest
 
+MAX_STOP_IDS = 8
 _NO_TOKEN = -1
-_MAX_STOP_IDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SlotTable:
         self.token_S_C: NDArray[np.int64] = np.full((num_slots, max_context_tokens), _NO_TOKEN)
         self.logprob_S_C = np.zeros((num_slots, max_context_tokens), np.float32)
         self.draw_S_C = np.zeros((num_slots, max_context_tokens), np.float32)
-        self.stop_S_8: NDArray[np.int64] = np.full((num_slots, _MAX_STOP_IDS), _NO_TOKEN)
+        self.stop_S_8: NDArray[np.int64] = np.full((num_slots, MAX_STOP_IDS), _NO_TOKEN)
         self.temperature_S = np.zeros(num_slots, np.float32)
         self.length_S = np.zeros(num_slots, np.int64)
         self.num_cached_S = np.zeros(num_slots, np.int64)

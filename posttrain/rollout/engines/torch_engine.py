@@ -17,7 +17,7 @@ from torch import nn
 
 from posttrain.rollout.engines.protocol import GenerateRequest, Generation
 from posttrain.rollout.engines.sampling import sample
-from posttrain.rollout.engines.slot_table import SlotTable
+from posttrain.rollout.engines.slot_table import MAX_STOP_IDS, SlotTable
 from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder
 
 _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather than copied
@@ -78,6 +78,8 @@ class TorchEngine:
             raise ValueError(f"{len(request.token_ids)} tokens of context and {request.max_new_tokens} to write; both must be at least 1")
         if needed > self._max_context_tokens:
             raise ValueError(f"context and message may take {needed} tokens and a slot holds {self._max_context_tokens}: make the engine with more")
+        if len(request.stop_ids) > MAX_STOP_IDS:
+            raise ValueError(f"{len(request.stop_ids)} stop tokens; a slot holds {MAX_STOP_IDS}")
         if request.episode_id in self._futures:
             raise ValueError(f"episode {request.episode_id!r} is still writing a message")
 
