@@ -17,6 +17,7 @@ from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
 from posttrain.algorithms.reward_model import train_reward_model
 from posttrain.algorithms.sft import train_sft
+from posttrain.algorithms.token_logprobs import agent_logprobs, labels_of
 from posttrain.exits import Interrupted
 from posttrain.params import DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
 
@@ -54,6 +55,17 @@ def run_sft(run: TrainingRun, model, **changes):
     train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=dev_rows, params=sft_params(**changes), seed=1, run=run)
 
 
+def run_sft_on_wrong_dev(run: TrainingRun, model):
+    """Dev rows are training rows with the words the wrong way round: what is learnt makes them ever less likely. Returns the dev loss at the end."""
+    rows, kinds = copy_rows(50)
+    dev_rows = [wrong_copy(row) for row in rows]
+    params = sft_params(max_steps=200, eval_every_steps=20, checkpoint_every_steps=20, early_stopping_patience=2, lr=2e-2)
+    train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=dev_rows, params=params, seed=1, run=run)
+    model.eval()
+    sums = [agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum() for row in dev_rows]
+    return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
+
+
 def run_grpo(run: TrainingRun, model, **changes):
     values = {"type": "grpo", "max_steps": 12, "tasks_per_step": 2, "group_size": 4, "temperature": 1.0, "beta": 0.0, "epsilon": 0.2}
     params = GrpoParams.model_validate(values | {"advantage": "group_std"} | changes)
@@ -85,7 +97,7 @@ def run_reward_model(run: TrainingRun, model, **changes):
     train_reward_model(model, tiny_tokenizer(), pairs=pairs, params=TrainRewardModelParams.model_validate(values | changes), seed=1, run=run)
 
 
-RUNS = {"sft": run_sft, "grpo": run_grpo, "dpo": run_dpo, "reward_model": run_reward_model}
+RUNS = {"sft": run_sft, "sft_on_wrong_dev": run_sft_on_wrong_dev, "grpo": run_grpo, "dpo": run_dpo, "reward_model": run_reward_model}
 MODELS = {"reward_model": tiny_reward_model}
 
 
@@ -119,10 +131,10 @@ def _train(algorithm, folder, death, changes):
     model = MODELS.get(algorithm, tiny_model)()
     try:
         with open_run(folder, progress=progress) as run:
-            RUNS[algorithm](run, model, **changes)
+            more = RUNS[algorithm](run, model, **changes) or {}
     except Interrupted as error:
         raise SystemExit(error.code) from error
-    (folder / "result.json").write_text(json.dumps({"weights": digest_of(model), "metrics": (folder / METRICS).read_text()}))
+    (folder / "result.json").write_text(json.dumps({"weights": digest_of(model), "metrics": (folder / METRICS).read_text(), **more}))
 
 
 def _die_in(step):
