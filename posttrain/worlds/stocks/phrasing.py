@@ -59,7 +59,7 @@ field      zh   {x}的{f}? ~ {x}{f}多少? ~ 查{x}的{f} ~ 请问{x}{f}
 field      zh * 我想知道{x}的{f} ~ 劳驾,{x},{f}报一下
 field      en   {f} of {x}? ~ Get {f} of {x} ~ {x}: {f}? ~ What is the {f} of {x}?
 field      en * I want to know, for {x}, the {f} ~ Report on {x}, only {f}
-bar        zh   {x}{d}的{f}? ~ 查{x}{d}{f}
+bar        zh   {x}在{d}的{f}? ~ 查{x},{d},{f}
 bar        zh * {d}那天,{x},{f}报一下
 bar        en   {f} of {x} on {d}? ~ On {d}, {f} of {x}?
 bar        en * Going back to {d}, report {f} for {x}

@@ -51,9 +51,9 @@ class Directory:
         """The company as the question names it, to be looked up on `market`."""
         listing = company.on(market)
         assert listing is not None, f"{company.company_id} is not listed on {market}"
-        forms = code_forms(listing)
+        forms = accepted_codes(listing)
         if question.reference == "code":
-            written = rng.choice(forms)
+            written = rng.choice(code_forms(listing))
             return Mention(written, (), tuple(dict.fromkeys((written, *forms))))
         name = self._name(company, language, rng)
         search = search_call(market, name, company)
@@ -115,3 +115,11 @@ def code_forms(listing: Listing) -> tuple[str, ...]:
         return (listing.code, digits, exchange.lower() + digits)
     short = tuple(f"{digits[cut:]}.HK" for cut in (1, 2) if digits.startswith("0" * cut))
     return (listing.code, digits, *short)
+
+
+def accepted_codes(listing: Listing) -> tuple[str, ...]:
+    """All forms that the tools take, the canonical one first; letters' case is left to the comparison."""
+    digits, _, exchange = listing.code.partition(".")
+    bare = digits.lstrip("0") if listing.market == "hk" else digits
+    others = (f"{exchange}{digits}", f"{exchange}.{digits}", bare, f"{bare}.{exchange}", *([f"{digits}.SS"] if exchange == "SH" else []))
+    return tuple(dict.fromkeys((*code_forms(listing), *others)))

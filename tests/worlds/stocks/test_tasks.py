@@ -1,0 +1,347 @@
+"""The stock tasks as a whole: who can do them, who cannot, and that nothing leaks from one split into another."""
+
+import subprocess
+import sys
+from collections import Counter
+from decimal import Decimal
+from itertools import combinations
+
+import pytest
+
+from posttrain.params import AgentParams, FlawRates, WorldParams
+from posttrain.rewards.completion import is_success
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.types import KINDS, SPLITS, Answer, Message, StopReason, ToolCall, Trajectory
+from posttrain.worlds.answers import Ask, format_answer, format_ask, stated_market
+from posttrain.worlds.plays import occasions
+from posttrain.worlds.scripts import ScriptedExpert, call, say
+from posttrain.worlds.stocks.codes import canonical
+from posttrain.worlds.stocks.domain import StocksDomain
+from posttrain.worlds.stocks.expert import StocksHandbook
+from posttrain.worlds.stocks.fields import read_result
+from posttrain.worlds.stocks.phrasing import FRAMES, endings
+from posttrain.worlds.stocks.policy_text import POLICY_TEXT
+from posttrain.worlds.stocks.questions import Question
+from posttrain.worlds.stocks.references import accepted_codes, code_forms
+from posttrain.worlds.tools import is_error
+
+LIMITS = AgentParams(max_turns=6, max_new_tokens=64, max_context_tokens=1024)
+RATES = {
+    "wrong_market": 0.65,
+    "give_up": 0.6,
+    "indicator_mixup": 0.6,
+    "redundant_call": 0.1,
+    "malformed_json": 0.03,
+    "market_flip": 0.1,
+    "repeated_ask": 0.1,
+}
+BIG_THREE = {"wrong_market", "give_up", "indicator_mixup"}
+
+
+def domain_of(max_difficulty, seed=7):
+    counts = {f"num_{split}_tasks": 1 for split in ("sft", "rl", "dev", "test")}
+    return StocksDomain(WorldParams(type="stocks", seed=seed, max_difficulty=max_difficulty, **counts))
+
+
+@pytest.fixture(scope="module")
+def hard():
+    return domain_of(3)
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return domain_of(2)
+
+
+def play(domain, tasks, make_expert, max_turns=6):
+    limits = LIMITS.model_copy(update={"max_turns": max_turns})
+    return play_episodes(ScriptedPolicy(make_expert), tasks, domain=domain, limits=limits, seeds=range(len(tasks)))
+
+
+def play_expert(domain, tasks, flaws=None, reasoning_frac=0.3, max_turns=6):
+    rates = FlawRates(**{**dict.fromkeys(RATES, 0.0), **flaws}) if flaws is not None else None
+    return play(domain, tasks, lambda task, seed: domain.expert(task, seed=seed, flaws=rates, reasoning_frac=reasoning_frac), max_turns)
+
+
+def success(trajectories, tasks):
+    return sum(is_success(trajectory, task) for trajectory, task in zip(trajectories, tasks, strict=True)) / len(tasks)
+
+
+# Who can do it
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_gold_expert_succeeds_on_every_task_of_every_difficulty_within_six_turns(hard, split):
+    tasks = hard.tasks(split, 900)
+    for trajectory, task in zip(play_expert(hard, tasks), tasks, strict=True):
+        assert is_success(trajectory, task), (task, trajectory.messages[2:])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_gold_expert_succeeds_in_other_worlds_too(seed):
+    domain = domain_of(3, seed)
+    tasks = domain.tasks("rl", 300)
+    assert success(play_expert(domain, tasks), tasks) == 1.0
+
+
+def test_an_empty_episode_never_succeeds(hard):
+    tasks = hard.tasks("dev", 600)
+    assert success([Trajectory(task.task_id, task.messages, StopReason.TURN_LIMIT) for task in tasks], tasks) == 0.0
+
+
+def call_everything(task):
+    """Every offered tool at once, with gold's arguments where gold has any and each market's last code elsewhere; then the last number."""
+    arguments = {gold.name: {key: values[0] for key, values in gold.arguments.items() if values[0] is not None} for gold in task.gold.calls}
+    name = next((gold.arguments["name"][0] for gold in task.gold.calls if "name" in gold.arguments), "Pine Crane")
+    codes = {"_hk_" in gold.name: gold.arguments["code"][0] for gold in task.gold.calls if "code" in gold.arguments}
+    searches = [call(tool, {"name": name}).tool_calls[0] for tool in task.tools if tool.startswith("search")]
+    others = [
+        call(tool, arguments.get(tool, {"code": codes.get("_hk_" in tool, "600519.SH")})).tool_calls[0]
+        for tool in task.tools
+        if not tool.startswith("search")
+    ]
+    messages = yield Message("assistant", tool_calls=tuple(searches + others))
+    yield say(state_last_number(task, messages))
+
+
+def always_the_a_share(task):
+    """The quote of the A-share, and its price."""
+    searched = [gold.arguments["name"][0] for gold in task.gold.calls if "name" in gold.arguments]
+    codes = [gold.arguments["code"][0] for gold in task.gold.calls if "code" in gold.arguments]
+    if searched:
+        messages = yield call("search_stock", {"name": searched[-1]})
+        codes = [] if is_error(messages[-1].content) else [read_result(messages[-1].content)[0]["code"]]
+    messages = yield call("get_realtime_quote", {"code": codes[0] if codes else "600519"})
+    price = None if is_error(messages[-1].content) else read_result(messages[-1].content)["price"]
+    yield say(f"ANSWER: {price} CNY")
+
+
+def always_ask_back(task):
+    """Asks first whatever is said, then does everything right."""
+    yield say(format_ask(Ask("market")))
+    for gold in task.gold.calls:
+        yield call(gold.name, {key: values[0] for key, values in gold.arguments.items() if values[0] is not None})
+    yield say(format_answer(task.gold.answer))
+
+
+def last_number_seen(task):
+    """The right calls, then the last number in their results."""
+    messages = task.messages
+    for gold in task.gold.calls:
+        messages = yield call(gold.name, {key: values[0] for key, values in gold.arguments.items() if values[0] is not None})
+    yield say(state_last_number(task, messages))
+
+
+def state_last_number(task, messages):
+    results = [read_result(message.content) for message in messages if message.role == "tool" and not is_error(message.content)]
+    numbers = [value for result in results if isinstance(result, dict) for value in flat(result) if isinstance(value, int | Decimal)]
+    return format_answer(Answer("number", Decimal(numbers[-1]), task.gold.answer.unit)) if numbers else "ANSWER: none"
+
+
+def flat(result):
+    for value in result.values():
+        if isinstance(value, list):
+            yield from (inner for row in value for inner in row.values() if not isinstance(inner, bool))
+        elif not isinstance(value, bool):
+            yield value
+
+
+@pytest.mark.parametrize("policy", [call_everything, always_the_a_share, always_ask_back, last_number_seen])
+@pytest.mark.parametrize("max_difficulty", [1, 2, 3])
+def test_a_policy_that_does_not_think_stays_under_twenty_percent(policy, max_difficulty):
+    domain = domain_of(max_difficulty)
+    tasks = domain.tasks("dev", 600)
+    assert success(play(domain, tasks, lambda task, seed: ScriptedExpert(policy(task)), max_turns=12), tasks) < 0.2
+
+
+# The flaws
+
+
+def test_at_the_usual_difficulty_the_flawed_majority_has_headroom_that_is_worth_repairing(usual):
+    tasks = usual.tasks("rl", 1200)
+    share = sum(bool(occasions(task, StocksHandbook()) & BIG_THREE) for task in tasks) / len(tasks)
+    assert 0.40 < share < 0.52
+    assert 0.62 < success(play_expert(usual, tasks, RATES), tasks) < 0.80
+    majority = play_expert(usual, tasks, dict.fromkeys(BIG_THREE, 1.0))  # what a model that always does as most demonstrations do reaches
+    assert 0.48 < success(majority, tasks) < 0.65
+
+
+@pytest.mark.parametrize("flaw", sorted(RATES))
+def test_a_flaw_shows_where_there_is_the_occasion_and_nowhere_else(hard, flaw):
+    tasks = hard.tasks("rl", 500)
+    gold = play_expert(hard, tasks, reasoning_frac=0.0)
+    flawed = play_expert(hard, tasks, {flaw: 1.0}, reasoning_frac=0.0, max_turns=14)
+    for task, right, wrong in zip(tasks, gold, flawed, strict=True):
+        assert (right.messages != wrong.messages) == (flaw in occasions(task, StocksHandbook())), task
+    lost = 1 - success(flawed, tasks)
+    assert (lost > 0.02) == (flaw in ("wrong_market", "give_up", "indicator_mixup", "market_flip"))
+    assert lost == 0 or lost > 0.02
+
+
+def test_a_flawed_expert_calls_only_what_is_offered_and_what_is_offered_can_be_mistaken(hard):
+    tasks = hard.tasks("sft", 600)
+    for trajectory, task in zip(play_expert(hard, tasks, dict.fromkeys(RATES, 0.7), max_turns=14), tasks, strict=True):
+        assert trajectory.stop_reason is StopReason.DONE
+        assert {made.name for message in trajectory.messages for made in message.tool_calls} <= set(task.tools)
+
+
+def test_a_flipped_market_is_named_right_and_called_wrong(hard):
+    tasks = [task for task in hard.tasks("rl", 400) if "market_flip" in occasions(task, StocksHandbook())]
+    for trajectory in play_expert(hard, tasks, {"market_flip": 1.0}):
+        first = next(message for message in trajectory.messages if message.tool_calls)
+        assert stated_market(first.reasoning_content or "") == "hk"
+        assert "_hk_" not in first.tool_calls[0].name
+
+
+def test_a_malformed_call_is_cut_off_and_made_again(usual):
+    (task,) = [task for task in usual.tasks("rl", 10) if task.kind == "tool_selection"][:1]
+    (trajectory,) = play_expert(usual, [task], {"malformed_json": 1.0}, reasoning_frac=0.0)
+    broken, error, repaired = trajectory.messages[2:5]
+    assert isinstance(broken.tool_calls[0], ToolCall)
+    assert is_error(error.content)
+    assert repaired.tool_calls[0].arguments.startswith(broken.tool_calls[0].arguments)
+
+
+# The splits
+
+
+def test_splits_share_no_company_no_text_and_no_id(hard):
+    lists = {split: hard.tasks(split, 700) for split in SPLITS}
+    for one, other in combinations(("sft", "rl", "dev", "test"), 2):
+        assert not {c for task in lists[one] for c in task.companies} & {c for task in lists[other] for c in task.companies}
+    texts = Counter(task.messages[1].content for tasks in lists.values() for task in tasks)
+    assert max(texts.values()) == 1
+    assert len({task.task_id for tasks in lists.values() for task in tasks}) == 5 * 700
+
+
+def test_tasks_without_a_company_are_split_by_their_words():
+    for language in ("zh", "en"):
+        parts = [set(endings(split, language)) for split in SPLITS]
+        assert all(parts)
+        assert not any(one & other for one, other in combinations(parts, 2))
+
+
+def test_the_paraphrases_share_no_sentence_with_the_other_splits(hard):
+    assert not any(set(plain) & set(other) for (family, _), (plain, other) in FRAMES.items() if family != "ending")
+    assert {task.kind for task in hard.tasks("test_paraphrase", 40)} == set(KINDS)
+    assert all("/paraphrase" in task.template for task in hard.tasks("test_paraphrase", 100))
+    assert all("/plain" in task.template for split in ("sft", "rl", "dev", "test") for task in hard.tasks(split, 100))
+
+
+def test_a_longer_list_begins_with_the_shorter_and_another_process_makes_the_same(usual):
+    tasks = usual.tasks("test", 200)
+    assert usual.tasks("test", 60) == tasks[:60]
+    assert domain_of(2).tasks("test", 60) == tasks[:60]
+    program = (
+        "from posttrain.params import WorldParams; from posttrain.worlds.domains import make_domain; "
+        "world = WorldParams(type='stocks', seed=7, max_difficulty=2, num_sft_tasks=1, num_rl_tasks=1, num_dev_tasks=1, num_test_tasks=1); "
+        "print(*[task.task_id for task in make_domain(world).tasks('test', 60)])"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [task.task_id for task in tasks[:60]]
+
+
+def test_rl_dev_and_test_are_balanced_exactly_and_demonstrations_are_not(usual):
+    tasks = usual.tasks("rl", 480)
+    assert Counter(task.kind for task in tasks) == dict.fromkeys(KINDS, 120)
+    assert Counter(task.language for task in tasks) == {"zh": 240, "en": 240}
+    assert Counter(task.difficulty for task in tasks) == {1: 240, 2: 240}
+    assert Counter(task.market for task in tasks if task.kind == "tool_selection") == {"a": 60, "hk": 60}
+    assert Counter(task.market for task in tasks if task.kind == "multi_step_planning") == {"a": 40, "hk": 40, "both": 40}
+    assert Counter(task.market for task in tasks if task.kind == "timing_decision") == {"a": 40, "hk": 40, "none": 40}
+    sft = usual.tasks("sft", 1200)
+    by_market, by_kind = Counter(task.market for task in sft), Counter(task.kind for task in sft)
+    assert by_market["a"] > 1.8 * by_market["hk"]
+    assert by_kind["tool_selection"] > 1.7 * by_kind["tool_retrieval"]
+
+
+def test_most_companies_named_with_a_hong_kong_cue_are_listed_in_both_markets(usual):
+    named = [task for task in usual.tasks("rl", 800) if "wrong_market" in occasions(task, StocksHandbook()) and task.market == "hk"]
+    dual = {company.company_id for company in usual._market.companies if company.is_dual_listed}
+    assert sum(task.companies[0] in dual for task in named) / len(named) > 0.7
+
+
+def test_more_tasks_than_the_companies_give_is_said_so(usual, monkeypatch):
+    monkeypatch.setattr("posttrain.worlds.stocks.domain._NUM_DRAWS", 1)  # the first text that comes again ends it, not the hundredth in a row
+    with pytest.raises(ValueError, match=r"are used up; lower world\.num_dev_tasks"):
+        usual.tasks("dev", 20_000)
+
+
+# One task
+
+
+def test_a_task_offers_what_it_needs_the_other_markets_and_little_more(hard):
+    sizes = Counter()
+    for task in hard.tasks("dev", 600):
+        assert {gold.name for gold in task.gold.calls} <= set(task.tools)
+        assert any("_hk_" in tool for tool in task.tools)
+        assert list(task.tools) == [tool for tool in hard.tools if tool in task.tools]
+        assert list(hard.open(task).tools()) == list(task.tools)
+        sizes[len(task.tools)] += 1
+    assert set(sizes) == set(range(4, 11))
+
+
+def test_user_texts_of_the_usual_difficulties_are_short(usual):
+    """A digit, a Han character, a word or a mark is one."""
+    lengths = [sum(1 for _ in _pieces(task.messages[1].content)) for task in usual.tasks("dev", 600)]
+    assert sum(lengths) / len(lengths) < 16
+    assert max(lengths) <= 32
+
+
+def _pieces(text):
+    word = ""
+    for character in text + " ":
+        if character.isascii() and character.isalpha():
+            word += character
+            continue
+        if word:
+            yield word
+            word = ""
+        if not character.isspace():
+            yield character
+
+
+def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(hard):
+    for task in hard.tasks("dev", 200):
+        world = hard.open(task)
+        replies = [world.user_reply(say("ASK: market")) for _ in range(2)]
+        assert replies[0] == replies[1]
+        assert (replies[0] is not None) == (task.gold.asks == "market")
+        assert world.user_reply(say("ASK: currency")) is None
+        assert world.user_reply(say("ANSWER: done")) is None
+    hk = next(task for task in hard.tasks("dev", 200) if task.gold.asks and task.market == "hk" and task.language == "zh")
+    assert hard.open(hk).user_reply(say("ASK: market")) == "港股"
+
+
+@pytest.mark.parametrize("split", ["sft", "test_paraphrase"])
+def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_its_split(hard, split):
+    tasks = hard.tasks(split, 400)
+    anew = [hard.realise_anew(task, seed=3) for task in tasks]
+    own = {company.company_id for company in hard._market.companies_of(split)}
+    for old, new in zip(tasks, anew, strict=True):
+        assert (old.kind, old.market, old.language, old.difficulty, old.split, old.template) == (
+            new.kind, new.market, new.language, new.difficulty, new.split, new.template,
+        )  # fmt: skip
+        assert set(new.companies) <= own
+    named = [(old, new) for old, new in zip(tasks, anew, strict=True) if old.companies]
+    assert sum(old.companies != new.companies for old, new in named) / len(named) > 0.9
+    assert success(play_expert(hard, anew), anew) == 1.0
+    assert [hard.realise_anew(task, seed=3) for task in tasks[:20]] == anew[:20]
+    assert hard.realise_anew(tasks[0], seed=4) != anew[0]
+
+
+def test_a_template_reads_back_as_its_question(hard):
+    for task in hard.tasks("rl", 200):
+        assert Question.from_template(task.template).template == task.template
+
+
+def test_every_accepted_form_of_a_code_is_taken_by_the_tools(hard):
+    for company in hard._market.companies[:300]:
+        for listing in company.listings:
+            assert set(code_forms(listing)) <= set(accepted_codes(listing))
+            assert {canonical(form, listing.market) for form in accepted_codes(listing)} == {listing.code}
+
+
+def test_the_policy_text_is_the_golden_one(repository):
+    assert (repository / "tests/golden/stocks_policy_text.txt").read_text() == POLICY_TEXT + "\n"
