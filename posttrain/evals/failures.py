@@ -4,11 +4,12 @@ Where the calls that hold the answer all came back, no mistake on the way is the
 `wrong_value`). Markets are read from the tools' twin names (`get_quote`, `get_hk_quote`); in a world without twins those two classes never occur.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from posttrain.rewards.accuracy import accuracy
 from posttrain.rewards.completion import is_success
-from posttrain.rewards.conduct import agent_messages, asked_first, calls_made, final_answer, holds
+from posttrain.rewards.conduct import MadeCall, agent_messages, asked_first, calls_made, final_answer, fits, holds
 from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.answers import Ask, parse_final, stated_market
 
@@ -18,7 +19,7 @@ class Failure(StrEnum):
 
     REPEATED_CONFIRMATION = "repeated_confirmation"  # the same question put to the user twice
     MARKET_FLIP = "market_flip"  # a call in another market than the reasoning had settled on
-    WRONG_MARKET = "wrong_market"  # a call in a market that no gold call is in, or in any before the market that was in doubt was asked for
+    WRONG_MARKET = "wrong_market"  # a needed call sent to the other market, or a market taken that was to be asked for
     BAD_JSON = "bad_json"  # a call that does not parse
     WRONG_TOOL = "wrong_tool"  # a tool that no gold call names, any where none is needed; or the needed one never called and the value guessed
     BAD_ARGUMENTS = "bad_arguments"  # the needed tools, but not with accepted arguments
@@ -46,8 +47,7 @@ def _failed_calls(trajectory: Trajectory, task: Task) -> Failure | None:
         return None
     if _flips_market(trajectory, task):
         return Failure.MARKET_FLIP
-    markets = {_market_of(call.name) for call in gold.calls}
-    if calls and gold.calls and (not is_asked or any(_market_of(call.name) not in markets for call in calls if call.name in task.tools)):
+    if gold.calls and ((calls and not is_asked) or _calls_wrong_market(calls, task)):
         return Failure.WRONG_MARKET
     if any(call.is_malformed for call in calls):
         return Failure.BAD_JSON
@@ -75,6 +75,20 @@ def _asks_again(trajectory: Trajectory) -> bool:
     return len(set(asked)) < len(asked)
 
 
+def _calls_wrong_market(calls: Sequence[MadeCall], task: Task) -> bool:
+    """Whether a call that is no gold call goes to a market that none is in, or is the twin of one that was never made.
+
+    Where "A in Hong Kong or B on the mainland?" is asked and both are looked up on the mainland, each call is in a market of the task; the first is
+    still the twin of the missing call.
+    """
+    gold = task.gold.calls
+    markets = {_market_of(wanted.name) for wanted in gold}
+    missing = {wanted.name for wanted in gold if not any(fits(call, wanted) for call in calls)}
+    twins = {_without_market(name) for name in missing}
+    strays = [call.name for call in calls if call.name in task.tools and not any(fits(call, wanted) for wanted in gold)]
+    return any(_market_of(name) not in markets or (name not in missing and _without_market(name) in twins) for name in strays)
+
+
 def _flips_market(trajectory: Trajectory, task: Task) -> bool:
     """Whether a call goes to another market than the last reasoning before it settled on."""
     settled: str | None = None
@@ -88,3 +102,7 @@ def _flips_market(trajectory: Trajectory, task: Task) -> bool:
 def _market_of(tool_name: str) -> str:
     """`hk` for a tool with that part in its name, `a` for any other: in a world without twins all are the same."""
     return "hk" if "hk" in tool_name.split("_") else "a"
+
+
+def _without_market(tool_name: str) -> str:
+    return "_".join(part for part in tool_name.split("_") if part != "hk")

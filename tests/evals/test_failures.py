@@ -1,7 +1,7 @@
 import pytest
 
 from posttrain.evals.failures import Failure, failure_of
-from posttrain.types import StopReason
+from posttrain.types import GoldCall, StopReason
 from tests.rewards.play import ERROR, INFO, PRICE, call, played, result, say, task, user
 
 RIGHT = [call(), result()]
@@ -50,6 +50,14 @@ def test_a_plan_given_up_half_way_is_judged_by_its_end():
 
 def test_taking_a_market_without_asking_for_it_is_a_wrong_market():
     assert failure_of(played(*RIGHT, say()), task(PRICE, asks="market")) is Failure.WRONG_MARKET
+
+
+def test_in_a_task_of_both_markets_the_twin_of_a_missing_call_is_a_wrong_market():
+    mainland = GoldCall("get_realtime_quote", {"code": ("600519.SH",)})
+    both = task(PRICE, mainland)
+    right = [call("get_realtime_quote", '{"code":"600519.SH"}'), result()]
+    assert failure_of(played(*WRONG_MARKET, *right, say()), both) is Failure.WRONG_MARKET
+    assert failure_of(played(call(arguments='{"code":"00001.HK"}'), result(), *right, say()), both) is Failure.BAD_ARGUMENTS
 
 
 def test_any_call_where_none_is_needed_is_a_wrong_tool():

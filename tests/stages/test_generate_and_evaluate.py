@@ -1,0 +1,93 @@
+"""Two stages called as functions on the toy world, in an empty folder: what they write, twice the same, and what they refuse."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from posttrain.data.files import read_jsonl
+from posttrain.data.schemas import read_tasks, read_trajectories
+from posttrain.exits import ConfigurationError, DataError
+from posttrain.params import parse_params
+from posttrain.provenance.stage import StageRun
+from posttrain.rewards.completion import is_success
+from stages.evaluate import evaluate
+from stages.generate_data import generate_data
+
+WORLD = {"type": "toy", "seed": 7, "max_difficulty": 2, "num_sft_tasks": 60, "num_rl_tasks": 300, "num_dev_tasks": 8, "num_test_tasks": 12}
+TASKS, DEMONSTRATIONS = Path("data/raw/tasks.parquet"), Path("data/raw/demonstrations.parquet")
+
+
+@pytest.fixture
+def stage(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`stage(item, section=…)` is a run in an empty folder with some sections of params.yaml replaced."""
+    content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+
+    def make(item: str = "", **sections: Any) -> StageRun:
+        return StageRun("stage", item, parse_params({**content, "world": WORLD, **sections}, source="params.yaml"), tmp_path)
+
+    return make, content["generate_data"]
+
+
+def test_every_split_has_its_tasks_and_every_sft_task_its_demonstration(stage):
+    make, _ = stage
+    generate_data(make())
+    tasks, rows = read_tasks(TASKS), read_trajectories(DEMONSTRATIONS)
+    assert Counter(task.split for task in tasks) == {"sft": 60, "rl": 300, "dev": 8, "test": 12, "test_paraphrase": 12}
+    assert [row.trajectory.task_id for row in rows] == [task.task_id for task in tasks if task.split == "sft"]
+
+
+def test_demonstrations_have_flaws_and_nothing_that_tells_which(stage):
+    make, _ = stage
+    generate_data(make())
+    rows = read_trajectories(DEMONSTRATIONS)
+    successes = [is_success(row.trajectory, task) for row, task in zip(rows, read_tasks(TASKS, "sft"), strict=True)]
+    assert 0 < sum(successes) < len(rows)
+    assert all(row.trajectory.reward is None and not row.trajectory.scores for row in rows)
+
+
+def test_two_runs_write_the_same_bytes(stage):
+    make, _ = stage
+    written = []
+    for _ in range(2):
+        generate_data(make())
+        written.append((TASKS.read_bytes(), DEMONSTRATIONS.read_bytes()))
+    assert written[0] == written[1]
+
+
+def test_a_world_too_small_for_the_knob_is_a_wrong_configuration(stage):
+    make, _ = stage
+    with pytest.raises(ConfigurationError, match=r"world\.num_sft_tasks is 60000"):
+        generate_data(make(world={**WORLD, "num_sft_tasks": 60000}))
+
+
+def test_a_teams_own_trajectories_take_the_demonstrations_place(stage, shared_data):
+    make, settings = stage
+    source = {"type": "import", "format": "tau_bench", "path": str(shared_data / "tau_bench/gpt-4o-airline.json")}
+    generate_data(make(generate_data={**settings, "source": source}))
+    assert len(read_trajectories(DEMONSTRATIONS)) == 200
+    assert len(read_tasks(TASKS, "test")) == 12
+
+
+def test_an_import_that_is_cut_off_writes_nothing(stage, tmp_path):
+    make, settings = stage
+    (tmp_path / "mine.jsonl").write_text('{"messages": [{"role": "us', encoding="utf-8")
+    with pytest.raises(DataError, match=r"mine\.jsonl: the last line is cut off"):
+        generate_data(make(generate_data={**settings, "source": {"type": "import", "format": "openai", "path": "mine.jsonl"}}))
+    assert not DEMONSTRATIONS.exists()
+
+
+def test_the_teacher_succeeds_on_every_held_out_task(stage):
+    make, _ = stage
+    generate_data(make())
+    evaluate(make("teacher", evaluate={"num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100}))
+    report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
+    assert (report["success_rate"], report["num_tasks"], report["pass_hat_4"], report["reward_mean"]) == (1.0, 12, 1.0, 1.0)
+    assert report["paraphrase"]["success_rate"] == 1.0
+    records = read_jsonl(Path("reports/evaluate/teacher.tasks.jsonl"))
+    assert [record["task_id"] for record in records] == [task.task_id for split in ("test", "test_paraphrase") for task in read_tasks(TASKS, split)]
+    assert {len(record["samples"]) for record in records} == {0, 4}
