@@ -37,9 +37,10 @@ def train_tokenizer(
 
     Each tool name and marker is one token. Raises ConfigurationError where the characters of the conversations alone do not fit.
     """
+    conversations = list(conversations)
     texts = Counter(text for messages in conversations for text in _texts(messages))
     added = [*ROLE_MARKERS, *AGENT_MARKERS, *sorted(set(tool_names))]
-    counts = _count_pieces(texts, hidden=_words_of_one_name(texts))
+    counts = _count_pieces(texts, hidden=_words_of_one_name(conversations))
     characters = [piece for piece in counts if not piece.isascii()]
     room = vocab_size - _NUM_BYTES - len(added) - len(characters)
     if room < 0:
@@ -104,9 +105,11 @@ def _count_pieces(texts: Mapping[str, int], *, hidden: frozenset[str]) -> dict[s
     return {piece: counts[piece] for piece in sorted(counts, key=lambda piece: (-counts[piece], piece)) if piece not in hidden}
 
 
-def _words_of_one_name(texts: Iterable[str]) -> frozenset[str]:
-    """The ASCII words that only few of the values under keys such as `name`, `name_en` or `aliases` have."""
-    names = {name for text in texts if text.startswith("{") for name in _names_in(text)}
+def _words_of_one_name(conversations: Iterable[Sequence[Message]]) -> frozenset[str]:
+    """The ASCII words that only few of the values have that stand, in calls and results, under keys such as `name`, `name_en` or `aliases`."""
+    texts = {call.arguments for messages in conversations for message in messages for call in message.tool_calls}
+    texts |= {message.content for messages in conversations for message in messages if message.role == "tool"}
+    names = {name for text in texts for name in _names_in(text)}
     counts = Counter(word for name in names for word in set(re.findall(r"[A-Za-z]+", name)))
     return frozenset(word for word, count in counts.items() if count < MIN_NAMES)
 
@@ -114,7 +117,7 @@ def _words_of_one_name(texts: Iterable[str]) -> frozenset[str]:
 def _names_in(text: str) -> Iterator[str]:
     try:
         content = json.loads(text)
-    except ValueError:  # a malformed call: its names stand in the result of the next one, or were never found
+    except ValueError:  # plain text, or a malformed call: its names stand in the next one, or were never found
         return
     yield from _named_values(content, is_under_name=False)
 

@@ -67,6 +67,13 @@ def test_a_word_of_one_name_does_not_become_a_token_and_a_word_of_many_names_doe
     assert len(pieces(tokenizer, "Zephyr")) == 6
 
 
+def test_names_in_lists_and_in_arguments_count_as_names() -> None:
+    """A search answers with a list, and five companies found are five names."""
+    found = [(Message("user", "Get it"), Message("tool", f'[{{"code":"1","name":"Birch {letters}"}}]')) for letters in ("Xa", "Xb", "Xc", "Xd", "Xe")]
+    assert pieces(train(found * 10), "Birch") == ["Birch"]
+    assert len(pieces(train(found[:4] * 10), "Birch")) == 5
+
+
 def test_equal_conversations_give_equal_bytes(tmp_path) -> None:
     for name in ("one", "two"):
         tokenizer = train([conversation(number) for number in range(40)])
