@@ -7,6 +7,7 @@ TRL's loops do. Messages are cut at a fixed length because a random model does n
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -35,7 +36,7 @@ def main() -> None:
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     print(f"rollout: {size:.2f}M parameters, float32, {torch.get_num_threads()} threads, temperature 1, fastest of {NUM_ROUNDS} rounds;")
     print(
-        f"  {NUM_TASKS} x {GROUP_SIZE} episodes of {NUM_TURNS} turns, tokens: {PROMPT_TOKENS} prompt, {RESULT_TOKENS} results, {MESSAGE_TOKENS} written"
+        f"  {NUM_TASKS} x {GROUP_SIZE} episodes, {NUM_TURNS} turns; tokens: prompt {PROMPT_TOKENS}, results {RESULT_TOKENS}, message {MESSAGE_TOKENS}"
     )
     for name, cpu_s in seconds.items():
         num_written = len(prompts) * NUM_TURNS * MESSAGE_TOKENS
@@ -43,7 +44,7 @@ def main() -> None:
     print(f"  ratio {seconds['transformers.generate'] / seconds['torch engine']:.2f}")
 
 
-def _tiny_qwen3() -> torch.nn.Module:
+def _tiny_qwen3() -> Any:
     """The size of the default run's model."""
     return Qwen3ForCausalLM(
         Qwen3Config(
@@ -83,7 +84,7 @@ async def _play_with_engine(engine: TorchEngine, prompts: list[list[int]], resul
     await asyncio.gather(*[play_one(index) for index in range(len(prompts))])
 
 
-def _play_with_generate(model: torch.nn.Module, prompts: torch.Tensor, results: torch.Tensor) -> None:
+def _play_with_generate(model: Any, prompts: torch.Tensor, results: torch.Tensor) -> None:
     token_ids = prompts
     for turn in range(NUM_TURNS):
         token_ids = model.generate(
