@@ -1,11 +1,11 @@
 """Chooses which validated demonstrations are learnt from and grows the rare cells with new rows that are true in the world.
 
 The prepared model only measures: its loss on what the agent wrote ranks rows for the coreset. Nothing here reads gold but the
-world itself, whose expert plays by it.
+world itself, whose expert plays by it, and `success_filter`, the control arm that asks what perfect filtering alone would give.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +25,14 @@ from posttrain.models.codec import TokenRow
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
 from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.rewards.completion import is_success
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain
 
 BASE = Path("data/models/base")
+TASKS = Path("data/raw/tasks.parquet")
 SOURCE = Path("data/validated/demonstrations.parquet")
 REPORTS = Path("reports/resample_data")
 
@@ -42,15 +44,19 @@ def resample_data(run: StageRun) -> None:
     encoded = codec.encode_rows((row.trajectory.messages, row.tools) for row in validated)
 
     found = [_mistakes(run, row, tokens) for row, tokens in zip(validated, encoded, strict=True)]
+    own = {task.task_id: task for task in read_tasks(TASKS, "sft")}
     good = [index for index in range(len(validated)) if not (params.quality_filter and found[index])]
+    if params.success_filter:
+        good = [index for index in good if _is_success(validated[index], own)]
     if not good:
         raise DataError(
-            f"all {len(validated)} demonstrations in {SOURCE} have a visible mistake ({_counts(found)}): mend it or set quality_filter: false"
+            f"none of the {len(validated)} demonstrations in {SOURCE} is left (visible mistakes: {_counts(found)}): mend them, or set "
+            "quality_filter and success_filter to false"
         )
     core = [good[index] for index in _coreset(run, [validated[index] for index in good], [encoded[index] for index in good], codec.pad_id)]
     rows = [validated[index] for index in core]
     points = _points(run, rows)
-    made = _realise(run, points, rows)
+    made = _realise(run, points, rows, own)
 
     write_trajectories(Path("data/resampled/demonstrations.parquet"), [*rows, *made.rows])
     cells = [cell_of(row) for row in validated]
@@ -102,21 +108,27 @@ def _points(run: StageRun, rows: Sequence[TrajectoryRow]) -> list[Point]:
     return points
 
 
-def _realise(run: StageRun, points: Sequence[Point], rows: Sequence[TrajectoryRow]) -> Realised:
-    """With `smote` the points' demonstrations are played anew; with `duplicate` they are the drawn rows themselves."""
+def _is_success(row: TrajectoryRow, tasks: Mapping[str, Task]) -> bool:
+    """By the task's gold; an imported demonstration has none and is taken at its reward."""
+    task = tasks.get(row.trajectory.task_id)
+    return is_success(row.trajectory, task) if task else row.trajectory.reward == 1
+
+
+def _realise(run: StageRun, points: Sequence[Point], rows: Sequence[TrajectoryRow], own: Mapping[str, Task]) -> Realised:
+    """With `smote` the points' demonstrations are played anew, without flaws where only successes are wanted; with `duplicate` they are the drawn
+    rows themselves."""
     params = run.params
     if params.resample_data.oversample.type != "smote":
         return Realised([rows[point.seeds[0]] for point in points], [False] * len(points))
     domain = make_domain(params.world)
-    flaws, reasoning_frac = params.generate_data.flaw_rates, params.generate_data.reasoning_frac
+    flaws = None if params.resample_data.success_filter else params.generate_data.flaw_rates
+    reasoning_frac = params.generate_data.reasoning_frac
     expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=flaws, reasoning_frac=reasoning_frac))
 
     def replay(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
         return play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds)
 
-    tasks = read_tasks(Path("data/raw/tasks.parquet"))
-    own = {task.task_id: task for task in tasks if task.split == "sft"}
-    held_out = [task for task in tasks if task.split != "sft"]
+    held_out = [task for task in read_tasks(TASKS) if task.split != "sft"]
     return realise(points, Rehearsal(rows, own, domain, replay, held_out), seed=params.seed)
 
 
