@@ -31,10 +31,10 @@ def seal(checkpoint: Path) -> None:
 
 def is_complete(checkpoint: Path) -> bool:
     """True where the marker is there and every file that it names has the content it names."""
-    marker = checkpoint / MARKER
-    if not marker.is_file():
+    try:
+        files: dict[str, str] = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))["files"]
+    except (FileNotFoundError, ValueError):
         return False
-    files: dict[str, str] = json.loads(marker.read_text(encoding="utf-8"))["files"]
     return all((checkpoint / name).is_file() and _sha256(checkpoint / name) == digest for name, digest in files.items())
 
 

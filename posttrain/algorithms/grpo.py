@@ -79,7 +79,7 @@ def train_grpo(
         num_generations=params.group_size,
         shuffle_dataset=False,
         temperature=params.temperature,
-        beta=params.beta,
+        beta=0.0,  # else TRL loads the reference from the folder that the model came from; it is set below
         epsilon=params.epsilon,
         loss_type="dapo",
         scale_rewards="none",
@@ -112,8 +112,8 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         self._scored: Tensor | None = None
         self._buffered_inputs: list[dict[str, Tensor]] | None = None
         super().__init__(*args, **kwargs)
-        is_adapted = hasattr(self.model, "disable_adapter")
-        self._reference = None if is_adapted else self.ref_model or copy.deepcopy(self.model).eval()
+        self._reference = None if hasattr(self.model, "disable_adapter") else copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.beta, self.ref_model = params.beta, self._reference
 
     def metrics_of(self, logs: Mapping[str, float]) -> dict[str, Any]:
         metrics = super().metrics_of(logs)

@@ -37,6 +37,21 @@ def test_a_run_that_was_over_is_not_trained_again(uninterrupted, tmp_path):
     assert result == expected
 
 
+def test_a_disk_without_room_for_a_checkpoint_keeps_the_last_good_one_and_the_run_goes_on_from_it(uninterrupted, tmp_path):
+    algorithm, expected = uninterrupted
+
+    interrupted, _ = train(algorithm, tmp_path, Death(full_disk_after=5))
+    message = (tmp_path / "interrupted.txt").read_text()
+    kept = [path.name for path in tmp_path.glob("checkpoint-*")]
+    ended, result = train(algorithm, tmp_path)
+
+    assert (interrupted, ended) == (75, 0)
+    assert "no room for a checkpoint" in message
+    assert "checkpoint-4, is kept" in message
+    assert kept == ["checkpoint-4"]
+    assert result == expected
+
+
 def test_only_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
     train("sft", tmp_path, max_steps=20)
 

@@ -70,6 +70,11 @@ def wrong_copy(row):
     return replace(row, input_ids=[*row.input_ids[:-3], row.input_ids[-2], row.input_ids[-3], row.input_ids[-1]])
 
 
+def spoilt(row):
+    """The same with `<turn>` for the last word."""
+    return replace(row, input_ids=[*row.input_ids[:-2], 2, row.input_ids[-1]])
+
+
 def word_task(x, y):
     """Write the first of two words, twice. Its id is the two tokens."""
     gold = Gold(Answer("choice", "done"))

@@ -5,11 +5,12 @@ import hashlib
 import json
 import multiprocessing
 import os
+import resource
 import signal
 from pathlib import Path
 
 import torch
-from tiny import copy_rows, play_words, tiny_model, tiny_reward_model, tiny_tokenizer, word_task, wrong_copy
+from tiny import copy_rows, play_words, spoilt, tiny_model, tiny_reward_model, tiny_tokenizer, word_task, wrong_copy
 
 from posttrain.algorithms import resumable
 from posttrain.algorithms.dpo import train_dpo
@@ -27,11 +28,12 @@ KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_dec
 @dataclasses.dataclass(frozen=True)
 class Death:
     """`after`: killed when that step is done. `in_save`: killed when the files of that step's checkpoint are there but for the marker, one of them
-    cut off. `asked`: SIGTERM in that step."""
+    cut off. `asked`: SIGTERM in that step. `full_disk_after`: no file may grow beyond 4 KiB once that step is done."""
 
     after: int | None = None
     in_save: int | None = None
     asked: int | None = None
+    full_disk_after: int | None = None
 
 
 def sft_params(**changes):
@@ -86,14 +88,14 @@ def run_grpo(run: TrainingRun, model, **changes):
 def run_dpo(run: TrainingRun, model, **changes):
     params = DpoParams.model_validate({"type": "dpo", "max_steps": 12, "beta": 0.5, "batch_size": 8} | changes)
     chosen, _ = copy_rows(30)
-    pairs = [(row, wrong_copy(row)) for row in chosen]
+    pairs = [(row, spoilt(row)) for row in chosen]
     train_dpo(model, tiny_tokenizer(), pairs=pairs, params=params, lr=1e-2, optimizer="muon", checkpoint_every_steps=4, seed=1, run=run)
 
 
 def run_reward_model(run: TrainingRun, model, **changes):
     values = {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "holdout_frac": 0.2, "checkpoint_every_steps": 4}
     chosen, _ = copy_rows(30)
-    pairs = [(row, wrong_copy(row)) for row in chosen]
+    pairs = [(row, spoilt(row)) for row in chosen]
     train_reward_model(model, tiny_tokenizer(), pairs=pairs, params=TrainRewardModelParams.model_validate(values | changes), seed=1, run=run)
 
 
@@ -125,6 +127,9 @@ def _train(algorithm, folder, death, changes):
             os.kill(os.getpid(), signal.SIGKILL)
         if done == death.asked:
             os.kill(os.getpid(), signal.SIGTERM)
+        if done == death.full_disk_after:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 
     if death.in_save is not None:
         resumable.seal = _die_in(death.in_save)
@@ -133,6 +138,8 @@ def _train(algorithm, folder, death, changes):
         with open_run(folder, progress=progress) as run:
             more = RUNS[algorithm](run, model, **changes) or {}
     except Interrupted as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        (folder / "interrupted.txt").write_text(str(error))
         raise SystemExit(error.code) from error
     (folder / "result.json").write_text(json.dumps({"weights": digest_of(model), "metrics": (folder / METRICS).read_text(), **more}))
 
