@@ -27,7 +27,7 @@ def checkout(repository, toy, toy_tasks, toy_rows, tmp_path) -> Path:
 @pytest.fixture
 def validate(repository, checkout):
     def run() -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(repository), "POSTTRAIN_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(repository), "POSTTRAIN_THREADS": "1", "HOME": str(checkout / "home")}
         return subprocess.run(
             [sys.executable, "-m", "stages.validate_data"], cwd=checkout, env=environment, capture_output=True, text=True, check=False
         )
@@ -45,6 +45,21 @@ def test_good_rows_go_on_bad_ones_are_kept_apart_and_nothing_is_lost(checkout, v
     counts = json.loads((checkout / "reports/validate_data/summary.json").read_text(encoding="utf-8"))
     assert counts["num_quarantined"] == len(quarantine) > 0
     outputs = sorted(path for folder in ("data", "reports") for path in (checkout / folder).rglob("*") if path.is_file())
+    assert sorted(str(path.relative_to(checkout)) for path in outputs) == [
+        "data/raw/demonstrations.parquet",
+        "data/raw/tasks.parquet",
+        "data/validated/demonstrations.parquet",
+        "data/validated/quarantine.jsonl",
+        "reports/validate_data/index.html",
+        "reports/validate_data/summary.json",
+    ]
+    assert {path.name for path in checkout.iterdir()} == {
+        ".posttrain",
+        "data",
+        "dvc.yaml",
+        "params.yaml",
+        "reports",
+    }  # nothing of Great Expectations'
     before = {path: path.read_bytes() for path in outputs}
     assert validate().returncode == 0
     assert {path: path.read_bytes() for path in outputs} == before
