@@ -8,6 +8,19 @@ DEATHS = [Death(after=2), Death(after=7), Death(in_save=4), Death(in_save=8), De
 KILLED = -signal.SIGKILL
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_adapters_are_trained_alone_and_resume_to_the_same_bytes(algorithm, tmp_path):
+    code, expected = train(algorithm, tmp_path / "whole", is_adapted=True)
+    train(algorithm, tmp_path / "cut", Death(after=7), is_adapted=True)
+
+    assert code == 0
+    assert train(algorithm, tmp_path / "cut", is_adapted=True) == (0, expected)
+    assert all("lora" in name or "score" in name for name in expected["changed"])
+    assert any("lora_B" in name for name in expected["changed"])
+    if algorithm == "reward_model":
+        assert any("score" in name for name in expected["changed"])
+
+
 @pytest.fixture(scope="module", params=ALGORITHMS)
 def uninterrupted(request, tmp_path_factory):
     code, result = train(request.param, tmp_path_factory.mktemp(request.param))

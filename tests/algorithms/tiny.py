@@ -7,10 +7,20 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3ForSequenceClassification,
+)
 
 from posttrain.algorithms.grpo import Played
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
+from posttrain.models.lora import add_lora
+from posttrain.params import LoraAdapter
 from posttrain.types import KINDS, Answer, Gold, Message, StopReason, Task, Trajectory
 
 WORDS = ["<pad>", "<end>", "<turn>", "<think>", *"abcdefghijkl"]
@@ -42,6 +52,16 @@ def tiny_config():
 def tiny_model(seed=0):
     torch.manual_seed(seed)
     return Qwen3ForCausalLM(tiny_config()).eval()
+
+
+def tiny_adapted_model(task_type="CAUSAL_LM", seed=0):
+    """Qwen2's architecture under adapters, as a team would fine-tune a pretrained model."""
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = Qwen2Config(vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, bos_token_id=None, num_labels=1, **sizes)
+    model_class = Qwen2ForCausalLM if task_type == "CAUSAL_LM" else Qwen2ForSequenceClassification
+    params = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.1, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"])
+    return add_lora(model_class(config).eval(), params, seed=seed, task_type=task_type)
 
 
 def tiny_reward_model(seed=0):

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import torch
-from tiny import copy_rows, play_words, spoilt, tiny_model, tiny_reward_model, tiny_tokenizer, word_task, wrong_copy
+from tiny import copy_rows, play_words, spoilt, tiny_adapted_model, tiny_model, tiny_reward_model, tiny_tokenizer, word_task, wrong_copy
 
 from posttrain.algorithms import resumable
 from posttrain.algorithms.dpo import train_dpo
@@ -100,7 +100,12 @@ def run_reward_model(run: TrainingRun, model, **changes):
 
 
 RUNS = {"sft": run_sft, "sft_on_wrong_dev": run_sft_on_wrong_dev, "grpo": run_grpo, "dpo": run_dpo, "reward_model": run_reward_model}
-MODELS = {"reward_model": tiny_reward_model}
+
+
+def make_model(algorithm, *, is_adapted):
+    if algorithm == "reward_model":
+        return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
+    return tiny_adapted_model() if is_adapted else tiny_model()
 
 
 def digest_of(model):
@@ -108,18 +113,18 @@ def digest_of(model):
     return hashlib.sha256(b"".join(name.encode() + state[name].contiguous().numpy().tobytes() for name in sorted(state))).hexdigest()
 
 
-def train(algorithm: str, folder: Path, death: Death = Death(), **changes):
+def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, **changes):
     """Exit code and, where it ended well, what it made: a digest of the weights and the text of metrics.jsonl."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tiny_runs"])
-    process = context.Process(target=_train, args=(algorithm, folder, death, changes))
+    process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, changes))
     process.start()
     process.join()
     result = folder / "result.json"
     return process.exitcode, json.loads(result.read_text()) if process.exitcode == 0 else None
 
 
-def _train(algorithm, folder, death, changes):
+def _train(algorithm, folder, death, is_adapted, changes):
     torch.set_num_threads(1)
 
     def progress(done, total, note):
@@ -133,7 +138,8 @@ def _train(algorithm, folder, death, changes):
 
     if death.in_save is not None:
         resumable.seal = _die_in(death.in_save)
-    model = MODELS.get(algorithm, tiny_model)()
+    model = make_model(algorithm, is_adapted=is_adapted)
+    before = {name: weights.clone() for name, weights in model.state_dict().items()}
     try:
         with open_run(folder, progress=progress) as run:
             more = RUNS[algorithm](run, model, **changes) or {}
@@ -141,7 +147,9 @@ def _train(algorithm, folder, death, changes):
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         (folder / "interrupted.txt").write_text(str(error))
         raise SystemExit(error.code) from error
-    (folder / "result.json").write_text(json.dumps({"weights": digest_of(model), "metrics": (folder / METRICS).read_text(), **more}))
+    changed = [name for name, weights in before.items() if not torch.equal(weights, model.state_dict()[name])]
+    result = {"weights": digest_of(model), "changed": changed, "metrics": (folder / METRICS).read_text(), **more}
+    (folder / "result.json").write_text(json.dumps(result))
 
 
 def _die_in(step):
