@@ -56,7 +56,7 @@ class Reproducer:
         self._is_stopped = False
 
     def reproduce(self, name: str, follow: Callable[[str], None]) -> Outcome:
-        """Run `dvc repro --single-item` for a stage whose upstream is up to date; `follow` gets each line as it is printed, without its newline.
+        """Run `dvc repro --single-item` for a stage whose upstream is up to date; `follow` gets each line that is not empty, as it is printed.
 
         Raises Interrupted after `stop`.
         """
@@ -67,7 +67,7 @@ class Reproducer:
         self._is_idle.clear()
         try:
             with self._start(name) as process:
-                for line in _lines(process):
+                for line in filter(None, _lines(process)):
                     follow(line)
                     tail.append(line)
                     has_run = has_run or line == f"Running stage '{name}':"
@@ -95,7 +95,7 @@ class Reproducer:
         self._process = subprocess.Popen(
             command,
             cwd=self._root,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # or a stage's progress would arrive when it is over
+            env=_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -104,6 +104,12 @@ class Reproducer:
             start_new_session=True,  # a killed dvc leaves its stage alive; a group reaches both
         )
         return self._process
+
+
+def _environment() -> dict[str, str]:
+    """`python` in a stage's command is the one that runs this, activated or not; unbuffered, or a stage's progress would arrive when it is over."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:

@@ -26,16 +26,17 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A straight scale. `percent` writes 0.25 as 25 %."""
+    """A straight scale. `percent` writes 0.25 as 25 %; `is_whole` has ticks at whole numbers only."""
 
     label: str
     low: float
     high: float
     percent: bool = False
+    is_whole: bool = False
 
     def ticks(self) -> list[float]:
         """Three to six round values within the range: steps of 1, 2 or 5 times a power of ten. 0 … 1 gives 0, 0.2, … 1."""
-        raw = (self.high - self.low) / 5
+        raw = max((self.high - self.low) / 5, 1.0 if self.is_whole else 0.0)
         power = 10.0 ** math.floor(math.log10(raw))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)

@@ -99,7 +99,7 @@ def _values(series: Sequence[Series]) -> list[float]:
 
 def _steps(steps: Sequence[int]) -> Axis:
     first, last = min(steps), max(steps)
-    return Axis("step", first - 0.5, last + 0.5)
+    return Axis("step", first - 0.5, last + 0.5, is_whole=True)
 
 
 def _loss_axis(series: Sequence[Series]) -> Axis:

@@ -27,9 +27,10 @@ from posttrain.report.sources import (
     read_lines,
     read_object,
 )
-from posttrain.report.table import are_apart, interval, interval_name, percent, read_evaluations
+from posttrain.report.table import interval, interval_name, percent, read_evaluations, verdict
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+DIMENSIONS = ("kind", "market", "language", "difficulty")  # in this order, any others after them
 _TEMPLATE = Path(__file__).with_name("page.html")
 
 
@@ -71,11 +72,12 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.globals.update(percent=lambda share: percent(share).replace(" ", NO_BREAK_SPACE), interval=interval, visible=visible)
     evaluations = reports.evaluations
+    played = [record for record in reports.policy_records if record.split == "test"]
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         evaluations=evaluations,
         sft=evaluations["sft"],
         policy=evaluations["policy"],
-        is_apart=are_apart(evaluations["sft"], evaluations["policy"]),
+        verdict=verdict(evaluations["sft"], evaluations["policy"]),
         interval_name=interval_name(evaluations),
         cells=_cells(evaluations),
         success_chart=figures.success_chart(evaluations),
@@ -88,8 +90,8 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         reward_model=reports.reward_model,
         calibration_chart=figures.calibration_chart(reports.reward_model.reliability),
         failure_classes=failure_classes(reports.sft_records, reports.policy_records, tuple(evaluations["policy"].failures)),
-        num_failures=sum(record.failure is not None for record in reports.policy_records),
-        shown=shown_failures(reports.policy_records, num_failures_shown),
+        num_failures=sum(record.failure is not None for record in played),
+        shown=shown_failures(played, num_failures_shown),
         arms=reports.arms,
     )
 
@@ -110,7 +112,12 @@ def _policy_charts(lines: Sequence[GrpoLine] | Sequence[DpoLine]) -> dict[str, o
 
 def _cells(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[str, int, list[Success | None]]]]]:
     """For each dimension its values, each with the number of its tasks and the success of every policy."""
+    by = evaluations["policy"].by
     return [
         (dimension, [(value, one.num_tasks, [other.by[dimension].get(value) for other in evaluations.values()]) for value, one in values.items()])
-        for dimension, values in evaluations["policy"].by.items()
+        for dimension, values in sorted(by.items(), key=lambda item: _place(item[0]))
     ]
+
+
+def _place(dimension: str) -> int:
+    return DIMENSIONS.index(dimension) if dimension in DIMENSIONS else len(DIMENSIONS)

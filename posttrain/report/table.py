@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from posttrain.exits import DataError
 from posttrain.report.sources import Evaluation, Success, read_object
@@ -60,9 +61,11 @@ def compare_with_committed(reports_dir: Path) -> str:
     return f"policy: {percent(now.success_rate)}, {where} the committed interval {interval(then)} (committed: {percent(then.success_rate)})."
 
 
-def are_apart(low: Success, high: Success) -> bool:
-    """Whether `high`'s interval lies wholly above `low`'s."""
-    return high.ci_low > low.ci_high
+def verdict(before: Success, after: Success) -> Literal["better", "worse", "unclear"]:
+    """Better or worse only where the two intervals have no point in common."""
+    if after.ci_low > before.ci_high:
+        return "better"
+    return "worse" if after.ci_high < before.ci_low else "unclear"
 
 
 def percent(share: float) -> str:

@@ -55,7 +55,7 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "a repository"
     folder.mkdir()
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=folder, check=True)
-    (folder / "dvc.yaml").write_text(DVC_YAML.replace("python evaluate.py", f"{sys.executable} evaluate.py"))
+    (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "evaluate.py").write_text(EVALUATE)
     (folder / "params.yaml").write_text("seed: 1\nquality: 0.75\n")
     return folder

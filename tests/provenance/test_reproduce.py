@@ -19,6 +19,9 @@ stages:
   bad_knobs:
     cmd: echo a reason >&2; exit 78
     outs: [never]
+  which:
+    cmd: python -c "import sys; print(sys.prefix)"
+    outs: [none]
   slow:
     cmd: echo started; sleep 600
     outs: [late]
@@ -60,6 +63,13 @@ def test_a_stage_that_dvc_does_not_know_fails_without_an_exit_code(root):
     outcome = Reproducer(root).reproduce("nobody", str)
     assert (outcome.state, outcome.exit_code, outcome.reason) == ("failed", None, "dvc could not run or record the stage")
     assert any("nobody" in line for line in outcome.tail)
+
+
+def test_python_in_a_command_is_the_one_that_runs_the_flow(root, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    lines = []
+    Reproducer(root).reproduce("which", lines.append)
+    assert sys.prefix in lines
 
 
 @pytest.mark.parametrize(

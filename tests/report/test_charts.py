@@ -16,6 +16,7 @@ def test_an_axis_has_round_ticks_within_its_range():
     assert [round(tick, 9) for tick in UNIT.ticks()] == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert Axis("step", 0.5, 30.5).ticks() == [10, 20, 30]
     assert [round(tick, 9) for tick in Axis("loss", 0.13, 0.19).ticks()] == [0.14, 0.16, 0.18]
+    assert Axis("step", 0.5, 2.5, is_whole=True).ticks() == [1, 2]
     assert Axis("kl", -3, 3).ticks() == [-2, 0, 2]
 
 

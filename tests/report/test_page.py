@@ -58,6 +58,8 @@ def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(ma
     assert "After GRPO the agent succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. The intervals are apart." in text
     close = make_reports({"evaluate/policy.json": evaluation(0.65)})  # 0.60 … 0.70 against 0.55 … 0.65
     assert "The intervals overlap" in Outline(page_of(close)).text
+    worse = make_reports({"evaluate/policy.json": evaluation(0.4)})
+    assert "It got worse, and the intervals are apart." in Outline(page_of(worse)).text
 
 
 def test_a_transcript_cannot_become_markup(make_reports):
@@ -116,6 +118,13 @@ def test_no_failures_at_all_leave_a_page_without_transcripts(make_reports):
     records = [task_record("t0"), task_record("t1")]
     page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records, "evaluate/sft.tasks.jsonl": records}))
     assert "<details" not in page
+
+
+def test_paraphrased_tasks_are_not_among_the_failures_shown(make_reports):
+    records = [task_record("own", failure="bad_json"), task_record("other", failure="bad_json", split="test_paraphrase")]
+    page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records}))
+    assert "1 of the policy's 1 failed episodes" in Outline(page).text
+    assert page.count("<details>") == 1
 
 
 def test_as_many_transcripts_are_shown_as_the_knob_says(make_reports):
