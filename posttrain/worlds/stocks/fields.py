@@ -62,6 +62,7 @@ FIELDS: dict[str, Field] = {
 }
 
 PRICES = ("price", "open", "high", "low", "prev_close")
+BASIC_FIELDS = (*PRICES, "pe")
 QUOTE_FIELDS = (*PRICES, "change_pct", "volume", "turnover", "pe", "pb")
 RATIOS = ("pe", "pb")
 MOMENTUM = ("dif", "dea", "macd")

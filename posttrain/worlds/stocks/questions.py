@@ -2,6 +2,9 @@
 
 The traps are placed here. Most companies named with a Hong Kong cue are listed in both markets; a name with a second spelling is known under only
 one of the two; Bollinger and MACD are asked as often as each other.
+
+Levels 1 and 2 ask for few fields and compare signs only: binding a value to its field is learnt once for each field, and comparing digits takes
+a small model longer than everything else together.
 """
 
 import random
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from posttrain.worlds.schedule import Cell
-from posttrain.worlds.stocks.fields import AVERAGES, BANDS, BAR_FIELDS, MOMENTUM, PRICES, QUOTE_FIELDS, RATIOS, VOLUMES
+from posttrain.worlds.stocks.fields import AVERAGES, BANDS, BAR_FIELDS, BASIC_FIELDS, MOMENTUM, PRICES, QUOTE_FIELDS, RATIOS, VOLUMES
 from posttrain.worlds.stocks.phrasing import frames
 
 # How the company is named: by code; with its market said outright or by exchange or currency; under two spellings of which one is unknown; without
@@ -58,16 +61,17 @@ _REFERENCES: dict[str, Reference] = {
     "both": "both",
     "plain": "plain",
 }
+_BASIC_OTHERS = ("ma5", "ma20", "trend", "lot_size")
 _OTHERS = (*AVERAGES, *VOLUMES, "lot_size", *RATIOS)
 
 _MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
-    ("tool_selection", 1): (Choice(3, "field", "code", QUOTE_FIELDS), Choice(7, "field", "cue", QUOTE_FIELDS)),
+    ("tool_selection", 1): (Choice(3, "field", "code", BASIC_FIELDS), Choice(7, "field", "cue", BASIC_FIELDS)),
     ("tool_selection", 2): (
         Choice(2, "field", "cue", MOMENTUM),
         Choice(2, "field", "cue", BANDS),
-        Choice(1, "field", "cue", AVERAGES),
-        Choice(2, "field", "indirect", QUOTE_FIELDS),
-        Choice(6, "field", "two_names", QUOTE_FIELDS),
+        Choice(1, "field", "cue", ("ma5", "ma20")),
+        Choice(2, "field", "indirect", BASIC_FIELDS),
+        Choice(6, "field", "two_names", BASIC_FIELDS),
     ),
     ("tool_selection", 3): (
         Choice(3, "field", "no_cue", QUOTE_FIELDS),
@@ -75,27 +79,28 @@ _MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
         Choice(2, "bar", "cue", BAR_FIELDS),
         Choice(1, "field", "indirect", (*MOMENTUM, *BANDS)),
     ),
-    ("multi_step_planning", 1): (Choice(1, "higher", "code", ("price", "pe", "pb")),),
-    ("multi_step_planning", 2): (Choice(1, "higher", "cue", ("price", "pe", "pb")),),
+    ("multi_step_planning", 1): (Choice(1, "higher", "code", ("change_pct",)),),
+    ("multi_step_planning", 2): (Choice(1, "higher", "cue", ("change_pct",)),),
     ("multi_step_planning", 3): (
+        Choice(1, "higher", "cue", ("price", "pe", "pb")),
         Choice(2, "second", "code", ("price", "pe", "pb", "change_pct")),
         Choice(1, "lower", "indirect", ("price", "pe", "pb", "change_pct")),
         Choice(2, "difference", "cue", ("price", "high", "low")),
     ),
-    ("timing_decision", 1): (Choice(3, "given", "plain", PRICES), Choice(2, "field", "both", QUOTE_FIELDS)),
-    ("timing_decision", 2): (Choice(2, "given_two", "plain", PRICES), Choice(3, "field", "both", QUOTE_FIELDS)),
+    ("timing_decision", 1): (Choice(3, "given", "plain", PRICES), Choice(2, "field", "both", BASIC_FIELDS)),
+    ("timing_decision", 2): (Choice(2, "given_two", "plain", PRICES), Choice(3, "field", "both", BASIC_FIELDS)),
     ("timing_decision", 3): (Choice(1, "given_two", "plain", PRICES), Choice(2, "field", "both", (*MOMENTUM, *BANDS, *AVERAGES))),
     ("tool_retrieval", 1): (
         Choice(2, "field", "code", MOMENTUM),
         Choice(2, "field", "code", BANDS),
-        Choice(2, "field", "code", _OTHERS),
-        Choice(3, "field", "cue", _OTHERS),
+        Choice(2, "field", "code", _BASIC_OTHERS),
+        Choice(3, "field", "cue", _BASIC_OTHERS),
     ),
     ("tool_retrieval", 2): (
         Choice(3, "field", "cue", MOMENTUM),
         Choice(3, "field", "cue", BANDS),
-        Choice(3, "field", "cue", _OTHERS),
-        Choice(2, "field", "two_names", _OTHERS),
+        Choice(3, "field", "cue", _BASIC_OTHERS),
+        Choice(2, "field", "two_names", _BASIC_OTHERS),
     ),
     ("tool_retrieval", 3): (
         Choice(1, "field", "no_cue", (*MOMENTUM, *BANDS, *_OTHERS)),
@@ -103,10 +108,10 @@ _MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
         Choice(1, "field", "indirect", (*MOMENTUM, *BANDS, *_OTHERS)),
     ),
 }
-# Prices in two currencies are not compared; a multiple is.
+# Prices in two currencies are not compared; a change in percent or a multiple is.
 _ACROSS_MARKETS: dict[int, tuple[Choice, ...]] = {
-    1: (Choice(1, "higher", "code", RATIOS),),
-    2: (Choice(1, "higher", "cue", RATIOS),),
+    1: (Choice(1, "higher", "code", ("change_pct",)),),
+    2: (Choice(1, "higher", "cue", ("change_pct",)),),
     3: (Choice(2, "pair", "plain", RATIOS), Choice(1, "lower", "cue", (*RATIOS, "change_pct")), Choice(1, "second", "code", RATIOS)),
 }
 _STOPS = (Choice(4, "stop", "plain", ("none",)), Choice(1, "ending", "plain", ("none",)))

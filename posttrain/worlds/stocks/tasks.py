@@ -104,13 +104,16 @@ class _Sketch:
         return self._finish(Gold(answer, tuple(calls)), companies, f=self._words(), **text)
 
     def _rivals(self, sides: Sequence[MarketName]) -> tuple[list[Company], list[Decimal]]:
-        """Different companies with different values: a question with two right answers is none."""
+        """Different companies with different values: a question with two right answers is none. Below level 3 one value is negative, one positive."""
         for _ in range(_NUM_DRAWS):
             companies = [self._draw(side) for side in sides]
             values = [self._number(company, side) for company, side in zip(companies, sides, strict=True)]
-            if len(set(values)) == len(sides) == len({company.company_id for company in companies}):
+            if len(set(values)) == len(sides) == len({company.company_id for company in companies}) and self._is_apart(values):
                 return companies, values
         raise ValueError(f"no {len(sides)} companies of {self._split} differ in {self._question.field}; the market is too small")
+
+    def _is_apart(self, values: Sequence[Decimal]) -> bool:
+        return self._cell.difficulty == 3 or min(values) < 0 < max(values)
 
     def _pair(self) -> Draft:
         """One company's two listings against each other."""
