@@ -6,7 +6,7 @@ from posttrain.algorithms.preferences import best_and_worst, group_by_task, writ
 from posttrain.algorithms.sampling import Sampler, episode_seeds
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
-from posttrain.exits import ConfigurationError, DataError
+from posttrain.exits import DataError
 from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
@@ -14,17 +14,11 @@ from posttrain.rewards.total import load_reward
 from posttrain.worlds.domains import make_domain
 
 SFT = Path("data/models/sft")
-TASKS = Path("data/raw/tasks.parquet")
 
 
 def sample_preferences(run: StageRun) -> None:
     params, settings = run.params, run.params.sample_preferences
-    tasks = read_tasks(TASKS, "rl")[: settings.num_tasks]
-    if len(tasks) < settings.num_tasks:
-        raise ConfigurationError(
-            f"sample_preferences.num_tasks is {settings.num_tasks} and {TASKS} has {len(tasks)} tasks of the rl split: "
-            "lower it or raise world.num_rl_tasks"
-        )
+    tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")[: settings.num_tasks]
     domain = make_domain(params.world)
     model = load_model(SFT, dtype=params.model.dtype)
     sampler = Sampler(model, load_codec(SFT), domain=domain, reward=load_reward(params.reward), limits=params.agent, temperature=settings.temperature)

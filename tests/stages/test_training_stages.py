@@ -1,0 +1,130 @@
+"""The four training stages called as functions on the toy world: a pretrained model with its own chat template, adapters folded in after each."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from posttrain.algorithms.preferences import read_pairs
+from posttrain.data.schemas import read_trajectories
+from posttrain.models.loading import load_codec, load_model, save_model
+from posttrain.params import parse_params
+from posttrain.provenance.stage import StageRun
+from posttrain.tracking.metrics_log import read_metrics
+from stages.generate_data import generate_data
+from stages.sample_preferences import sample_preferences
+from stages.train_policy import train_policy
+from stages.train_reward_model import train_reward_model
+from stages.train_sft import train_sft
+from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
+
+LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.05, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+CHANGES = {
+    "world": {"type": "toy", "seed": 7, "max_difficulty": 1, "num_sft_tasks": 16, "num_rl_tasks": 6, "num_dev_tasks": 2, "num_test_tasks": 2},
+    "agent": {"max_turns": 2, "max_new_tokens": 24, "max_context_tokens": 4096},
+    "sample_preferences": {"num_tasks": 6, "num_samples": 8, "temperature": 1.0},
+}
+SMALL = {
+    "train_sft": {"max_steps": 4, "batch_size": 4, "eval_every_steps": 2, "checkpoint_every_steps": 2},
+    "train_reward_model": {"max_steps": 2, "batch_size": 4, "checkpoint_every_steps": 2, "holdout_frac": 0.5},
+    "train_policy": {"checkpoint_every_steps": 1},
+}
+GRPO = {
+    "type": "grpo",
+    "max_steps": 2,
+    "tasks_per_step": 2,
+    "group_size": 4,
+    "temperature": 1.0,
+    "beta": 0.0,
+    "epsilon": 0.2,
+    "advantage": "group_std",
+}
+DPO = {"type": "dpo", "max_steps": 2, "batch_size": 4, "beta": 0.1}
+
+
+@pytest.fixture(scope="module")
+def content(repository):
+    content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    content |= CHANGES
+    content["model"] = {"type": "pretrained", "name": "tiny", "adapter": LORA, "gradient_checkpointing": False, "dtype": "float32"}
+    for section, knobs in SMALL.items():
+        content[section] |= knobs
+    content["train_policy"] |= {"algorithm": GRPO, "reward_model_weight": 0.1}
+    return content
+
+
+@pytest.fixture(scope="module")
+def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
+    """A folder in which data was generated and every training stage has run, policy by GRPO."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    params = parse_params(content, source="params.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("WANDB_MODE", "disabled")
+        torch.set_num_threads(1)
+        generate_data(StageRun("generate_data", "", params, folder))
+        Path("data/resampled").mkdir()
+        Path("data/raw/demonstrations.parquet").rename("data/resampled/demonstrations.parquet")
+        save_model(load_model(qwen_folder), load_codec(qwen_folder).tokenizer, Path("data/models/base"))
+        for stage in (train_sft, sample_preferences, train_reward_model, train_policy):
+            stage(StageRun(stage.__name__, "", params, folder / "checkpoints" / stage.__name__))
+    return folder
+
+
+def weights(folder):
+    return load_model(folder).state_dict()
+
+
+def test_every_stage_leaves_a_plain_model_of_the_same_architecture(trained):
+    base = weights(trained / "data/models/base")
+    for name in ("sft", "policy"):
+        assert {key: value.shape for key, value in weights(trained / "data/models" / name).items()} == {
+            key: value.shape for key, value in base.items()
+        }
+        assert not list((trained / "data/models" / name).glob("adapter*"))
+
+
+def test_only_the_layers_that_have_adapters_change(trained):
+    base, sft, policy = (weights(trained / "data/models" / name) for name in ("base", "sft", "policy"))
+    for before, after in ((base, sft), (sft, policy)):
+        changed = {key.rpartition(".weight")[0].rpartition(".")[2] for key in before if not torch.equal(before[key], after[key])}
+        assert changed == {"q_proj", "v_proj", "down_proj"}
+
+
+def test_pairs_are_of_one_task_and_samples_hold_all_episodes(trained):
+    pairs, samples = read_pairs(trained / "data/preferences/pairs.parquet"), read_trajectories(trained / "data/preferences/samples.parquet")
+
+    assert len(samples) == 6 * 8
+    assert pairs
+    for pair in pairs:
+        assert pair.chosen.trajectory.task_id == pair.rejected.trajectory.task_id
+        assert pair.chosen.trajectory.reward > pair.rejected.trajectory.reward
+        assert len(pair.chosen.trajectory.token_ids) == len(pair.chosen.trajectory.mask) == len(pair.chosen.trajectory.logprobs)
+
+
+def test_the_reward_model_is_judged_beside_two_baselines_on_tasks_it_did_not_see(trained):
+    summary = json.loads((trained / "reports/train_reward_model/summary.json").read_text())
+
+    assert {"accuracy", "accuracy_by_length", "accuracy_by_turns", "calibration_error", "best_of_4", "num_held_out_pairs"} <= set(summary)
+    assert summary["num_held_out_tasks"] == 3
+
+
+def test_metrics_have_a_line_for_each_step(trained):
+    assert [line["step"] for line in read_metrics(trained / "reports/train_policy/metrics.jsonl")] == [1, 2]
+    assert [line["step"] for line in read_metrics(trained / "reports/train_sft/metrics.jsonl") if "loss" in line] == [1, 2, 3, 4]
+
+
+def test_the_policy_can_be_trained_on_the_pairs_instead(trained, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    Path("data").symlink_to(trained / "data")
+    sft = weights(trained / "data/models/sft")
+    params = parse_params(content | {"train_policy": content["train_policy"] | {"algorithm": DPO}}, source="params.yaml")
+
+    train_policy(StageRun("train_policy", "", params, tmp_path / "checkpoints"))
+
+    policy = weights(Path("data/models/policy"))
+    assert {key.split(".")[-2] for key in sft if not torch.equal(sft[key], policy[key])} == {"q_proj", "v_proj", "down_proj"}
+    assert read_metrics(Path("reports/train_policy/metrics.jsonl"))[0]["loss"] == pytest.approx(0.693147, abs=1e-4)
