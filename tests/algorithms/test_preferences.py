@@ -1,6 +1,7 @@
 import pytest
 
 from posttrain.algorithms.preferences import Pair, best_and_worst, read_pairs, write_pairs
+from posttrain.data.importers import import_trajectories
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.types import Message, StopReason, Trajectory
 
@@ -48,3 +49,13 @@ def test_no_pairs_are_a_file_without_rows(tmp_path):
     write_pairs(tmp_path / "pairs.parquet", [])
 
     assert read_pairs(tmp_path / "pairs.parquet") == []
+
+
+def test_real_trajectories_with_rewards_make_pairs(shared_data, tmp_path):
+    # 50 tasks, 4 plays each: 0.48 of the tasks are ties (0.28 nobody, 0.20 everybody), so 26 pairs.
+    pairs = best_and_worst(import_trajectories(shared_data / "tau_bench/gpt-4o-airline.json", "tau_bench"))
+    write_pairs(tmp_path / "pairs.parquet", pairs)
+
+    assert len(pairs) == 26
+    assert {(pair.chosen.trajectory.reward, pair.rejected.trajectory.reward) for pair in pairs} == {(1.0, 0.0)}
+    assert read_pairs(tmp_path / "pairs.parquet") == pairs
