@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from posttrain.models.codec import TokenRow
 
-BATCH_TOKENS = 8192
+BATCH_TOKENS = 4096
 
 
 def row_losses(model: Any, rows: Sequence[TokenRow], *, pad_id: int, progress: Callable[[int, int], None] | None = None) -> NDArray[np.float64]:
