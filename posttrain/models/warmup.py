@@ -1,7 +1,8 @@
 """Does a model copy before it learns what to copy? Next-token training on scrambled tool results, before the first demonstration.
 
 Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else: a result
-with random values, and the same in another order, of which only the values are trained. The keys and the shapes of values are those of the
+with random values, and the same once more, in every second row in another order; only the values are trained. Equal order is learnt first and carries
+the look-up by key: 120 steps of both reach a loss of 0.5, of other orders alone 0.8 to 1.4. The keys and the shapes of values are those of the
 demonstrations' tool results; every digit, Han character and name in them is drawn anew, so that nothing about the world can be learnt.
 
     <|tool|>{"code":"73019.HK","price":86.10}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
@@ -90,7 +91,7 @@ def _scrambled(shape: Fields, draw: random.Random, characters: Sequence[str], na
 
 def _segments(fields: Fields, draw: random.Random) -> list[tuple[str, bool]]:
     """The row's text cut where training begins and ends."""
-    asked = draw.sample(list(fields), len(fields))
+    asked = draw.sample(list(fields), len(fields)) if draw.random() < 0.5 else list(fields)
     segments = [(f"{TOOL}{_object(fields)}{ASSISTANT}", False)]
     before = "{"
     for key in asked:

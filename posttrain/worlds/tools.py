@@ -46,6 +46,8 @@ class Tool:
             given = json.loads(arguments)
         except json.JSONDecodeError as error:
             raise ToolError(f"arguments are not valid JSON: {error.msg} at character {error.pos}") from error
+        except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets in brackets
+            raise ToolError("arguments hold a number too long or brackets too deep to read") from error
         if not isinstance(given, dict):
             raise ToolError(f"arguments must be a JSON object, not {type(given).__name__}")
         properties: Mapping[str, Any] = self.parameters["properties"]
