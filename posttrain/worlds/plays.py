@@ -47,6 +47,10 @@ class Handbook(Protocol):
         """The answer from the results of the calls that hold it, in their order; also what one who mixed up two indicators reads there."""
         ...
 
+    def evidence(self, task: Task, contents: Sequence[str]) -> str:
+        """What the answer rests on, quoted from the results; said before the answer. Empty where nothing is."""
+        ...
+
 
 def occasions(task: Task, handbook: Handbook) -> frozenset[Flaw]:
     """The flaws that the task gives the occasion for."""
@@ -118,7 +122,9 @@ class _Play:
                 contents.append(content)
             elif not is_error(content):
                 code = self._handbook.code_found(content)
-        yield say(format_answer(self._handbook.answer(self._task, contents)))
+        evidence = self._handbook.evidence(self._task, contents)
+        answer = format_answer(self._handbook.answer(self._task, contents))
+        yield say(f"{evidence}\n{answer}" if evidence else answer)
 
     def _make(self, gold_call: GoldCall, code: str | None) -> Generator[Message, Sequence[Message], str]:
         """One call, with the slips of form that were drawn; gives the result's text, also where it is an error."""

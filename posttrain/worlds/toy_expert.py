@@ -41,3 +41,8 @@ class ToyHandbook:
             return Answer("number", Decimal(results[0]["price"]), results[0]["currency"])
         told = {field: value for field, value in results[0].items() if field in ("count", "sold", "returned")}
         return Answer("number", Decimal(told.get(asked, next(iter(told.values())))), "pcs")
+
+    def evidence(self, task: Task, contents: Sequence[str]) -> str:
+        """None: the toy's results are short."""
+        del task, contents
+        return ""

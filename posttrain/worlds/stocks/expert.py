@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 from posttrain.types import Answer, Task
-from posttrain.worlds.stocks.fields import FIELDS, MIXED_UP, read_result
+from posttrain.worlds.stocks.fields import FIELDS, MIXED_UP, Field, read_result
 from posttrain.worlds.stocks.offers import LOOK_ALIKE
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.tasks import combine
@@ -37,12 +38,23 @@ class StocksHandbook:
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
         """The one field asked for, or what follows from several; where the other indicator was called, the value at the same place."""
         question = Question.from_template(task.template)
-        field = FIELDS[question.field]
         results = [read_result(content) for content in contents]
+        answers = [_field_read(question, results).answer_in(result) for result in results]
         if question.family in ("field", "bar"):
-            if question.field in MIXED_UP and question.field not in results[0]:
-                field = replace(field, name=MIXED_UP[question.field])
-            return field.answer_in(results[0])
-        answers = [field.answer_in(result) for result in results]
+            return answers[0]
         values = [answer.value for answer in answers if isinstance(answer.value, Decimal)]
         return combine(question.family, [str(result["code"]) for result in results], values, unit=answers[0].unit)
+
+    def evidence(self, task: Task, contents: Sequence[str]) -> str:
+        """The field of each result, a line each. Naming the key before the value is what a small model can learn: it looks the value up by it."""
+        results = [read_result(content) for content in contents]
+        field = _field_read(Question.from_template(task.template), results)
+        return "\n".join(field.quoted_from(result) for result in results)
+
+
+def _field_read(question: Question, results: Sequence[Any]) -> Field:
+    """The field asked for, or the one at its place where the other indicator's result is all there is."""
+    field = FIELDS[question.field]
+    if question.field in MIXED_UP and question.field not in results[0]:
+        return replace(field, name=MIXED_UP[question.field])
+    return field

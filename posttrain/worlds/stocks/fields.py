@@ -33,10 +33,22 @@ class Field:
 
     def answer_in(self, result: Mapping[str, Any]) -> Answer:
         """The answer as a result of the tool states it, digits as written; of several bars the first. Raises KeyError where it is not there."""
-        value = (result["bars"][0] if "bars" in result else result)[_KEYS.get(self.name, self.name)]
+        value = self._value_in(result)
         if self.measure == "word":
             return Answer("choice", str(value))
         return Answer("number", Decimal(str(value)), self.unit(market_of(str(result["code"]))))
+
+    def quoted_from(self, result: Mapping[str, Any]) -> str:
+        """The key with its value as the tool writes them: `{"open":12.5}`, `{"trend":"flat"}`."""
+        value = self._value_in(result)
+        return f'{{"{self._key}":"{value}"}}' if self.measure == "word" else f'{{"{self._key}":{value}}}'
+
+    @property
+    def _key(self) -> str:
+        return _KEYS.get(self.name, self.name)
+
+    def _value_in(self, result: Mapping[str, Any]) -> Any:
+        return (result["bars"][0] if "bars" in result else result)[self._key]
 
 
 _KEYS = {"day_open": "open", "day_high": "high", "day_low": "low", "day_close": "close"}
