@@ -227,10 +227,10 @@ class TrainSftParams(Section):
 
     @model_validator(mode="after")
     def _best_checkpoint_exists(self) -> Self:
-        if self.eval_every_steps % self.checkpoint_every_steps:
+        if self.eval_every_steps != self.checkpoint_every_steps:
             raise ValueError(
-                f"eval_every_steps {self.eval_every_steps} is not a multiple of checkpoint_every_steps {self.checkpoint_every_steps}: "
-                "the best evaluation would have no checkpoint to return to"
+                f"eval_every_steps is {self.eval_every_steps} and checkpoint_every_steps {self.checkpoint_every_steps}: the best evaluation "
+                "would have no checkpoint to return to; set both to the same"
             )
         return self
 

@@ -65,7 +65,8 @@ def start_flow(root: Path, repository: Path) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment = {**kept, "PYTHONPATH": str(repository), "PREFECT_HOME": str(root.parent / "prefect")}
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.train_and_evaluate"],
+        # A shell starts its background jobs deaf to SIGINT, and they hand that on; a person's terminal does not.
+        ["env", "--default-signal=INT", sys.executable, "-m", "flows.train_and_evaluate"],
         cwd=root,
         env=environment,
         stdout=subprocess.PIPE,
