@@ -33,9 +33,8 @@ def run_arm(arm: Arm, folder: Path) -> Path:
     cache = REPOSITORY / ".dvc" / "cache"
     (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
     apply_overrides(copy / "params.yaml", arm.overrides)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(copy)}
     print(f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}", flush=True)
-    subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment, check=True)
+    subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment_of(copy), check=True)
     return copy
 
 
@@ -44,6 +43,11 @@ def clone_checkout(target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(target)], check=True)
     return target
+
+
+def environment_of(copy: Path) -> dict[str, str]:
+    """For a `dvc` started in a copy: this interpreter's programs, and the copy's own code before the installed one."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(copy)}
 
 
 def apply_overrides(params_yaml: Path, overrides: Mapping[str, Any]) -> None:

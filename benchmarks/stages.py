@@ -4,22 +4,19 @@ The last row is the whole `dvc repro`: its wall time, DVC's own share included, 
 """
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.arms import clone_checkout
+from benchmarks.arms import clone_checkout, environment_of
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="posttrain-bench-") as folder:
         copy = clone_checkout(Path(folder) / "copy")
-        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(copy)}
         started_s = time.monotonic()
-        subprocess.run(["dvc", "repro"], cwd=copy, env=environment, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["dvc", "repro"], cwd=copy, env=environment_of(copy), check=True, stdout=subprocess.DEVNULL)
         total_s = time.monotonic() - started_s
         costs = [json.loads(line) for line in (copy / ".posttrain" / "costs.jsonl").read_text(encoding="utf-8").splitlines()]
     print(f"{'stage':22} {'seconds':>8} {'peak MiB':>9}")

@@ -103,10 +103,8 @@ def test_keys_in_another_order_or_twice_are_read_as_json_reads_them() -> None:
 )
 def test_hostile_text_is_a_message_that_can_be_stored(written: str) -> None:
     message = parse_assistant(f"<tool_call>{written}</tool_call>")
-    for found in message.tool_calls:
-        found.name.encode()
-        found.arguments.encode()
-    message.content.encode()
+    texts = [message.content, *(text for found in message.tool_calls for text in (found.name, found.arguments))]
+    assert [text.encode().decode() for text in texts] == texts
 
 
 @pytest.mark.parametrize(

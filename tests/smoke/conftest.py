@@ -1,16 +1,14 @@
 """A copy of the checkout as it is now, with knobs so small that the whole graph runs in a minute."""
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.arms import apply_overrides
+from benchmarks.arms import apply_overrides, environment_of
 
 TINY = {
     "world": {"type": "toy", "seed": 7, "max_difficulty": 2, "num_sft_tasks": 96, "num_rl_tasks": 16, "num_dev_tasks": 8, "num_test_tasks": 8},
@@ -79,8 +77,7 @@ def dvc() -> Callable[..., subprocess.CompletedProcess[str]]:
     """`dvc(root, "repro", …)` runs dvc there as a person would, with the copy's own code first on the path."""
 
     def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "PYTHONPATH": str(root), "WANDB_MODE": "disabled"}
+        environment = {**environment_of(root), "WANDB_MODE": "disabled"}
         return subprocess.run(["dvc", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False)
 
     return run

@@ -5,13 +5,14 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmarks.arms import environment_of
 
 pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("killed")]
 
@@ -36,7 +37,7 @@ def trained(make_copy: Callable[..., Path], dvc: Callable[..., Any]) -> tuple[Pa
 def start_over(root: Path) -> tuple[subprocess.Popen[str], int]:
     """Train from nothing until the first sealed checkpoint; gives the running `dvc` and the trainer's process id."""
     shutil.rmtree(root / ".posttrain" / "checkpoints")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(root), "WANDB_MODE": "disabled"}
+    environment = {**environment_of(root), "WANDB_MODE": "disabled"}
     process = subprocess.Popen(["dvc", *AGAIN], cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
     wait_until(lambda: any(root.glob(".posttrain/checkpoints/train_sft/*/checkpoint-*/COMPLETE")))
     return process, int((root / ".posttrain" / "locks" / "train_sft.lock").read_text())
