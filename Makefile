@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export DO_NOT_TRACK := 1
 
 help:  ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(BIN)/.installed  ## make .venv and install the locked dependencies
 
@@ -32,8 +32,12 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.stages
 	python -m benchmarks.rollout
 
-seeds: setup  ## the pipeline over seeds, world seeds and the control arm, into reports/seeds.json (over an hour)
-	python -m benchmarks.seeds
+JOBS ?= 1
+seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into reports/seeds.json (an hour; JOBS=2 half)
+	python -m benchmarks.seeds --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds
+resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
+	python -m benchmarks.resampling --jobs $(JOBS)
+
+.PHONY: help setup run test lint bench seeds resampling
 .DEFAULT_GOAL := help

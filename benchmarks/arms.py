@@ -1,14 +1,17 @@
 """Run the pipeline with some knobs changed, in a copy of the checkout, and read its reports: the ground under every comparison.
 
-All copies share one DVC cache, so an arm computes only the stages that its overrides change. Arms run one after the other: they write to one cache.
+All copies share one DVC cache, which names files by their content, so an arm computes only the stages that its overrides change.
 """
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,14 +30,39 @@ class Arm:
     targets: tuple[str, ...] = ()
 
 
+def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_json: Path) -> dict[str, Any]:
+    """Run arms, and write what `figures` reads from each copy under the arm's name into `results_json`, beside what it holds of other arms.
+
+    The command line chooses: `[--jobs N] [ARM …]`, by default all arms one after the other. Each arm's output goes to `.posttrain/arms/<name>.log`;
+    where one fails, the others go on and CalledProcessError comes at the end.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=1, help="arms at a time; each uses one core and up to 1.5 GiB")
+    parser.add_argument("arms", nargs="*", help=f"of {', '.join(arm.name for arm in arms)}")
+    chosen = parser.parse_args()
+    wanted = [arm for arm in arms if not chosen.arms or arm.name in chosen.arms]
+    results: dict[str, Any] = json.loads(results_json.read_text(encoding="utf-8")) if results_json.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="posttrain-arms-") as folder, ThreadPoolExecutor(chosen.jobs) as pool:
+        running = {pool.submit(run_arm, arm, Path(folder)): arm for arm in wanted}
+        for done in as_completed(running):
+            arm = running[done]
+            results[arm.name] = {"overrides": dict(arm.overrides), **figures(done.result(), arm)}
+            results_json.write_text(json.dumps(results, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+            print(f"{arm.name}: {json.dumps(results[arm.name], ensure_ascii=False)}", flush=True)
+    return results
+
+
 def run_arm(arm: Arm, folder: Path) -> Path:
-    """Run one arm in `folder/<name>` and return that copy. Raises CalledProcessError where the pipeline fails; its output went to the terminal."""
+    """Run one arm in `folder/<name>` and return that copy. Raises CalledProcessError where the pipeline fails."""
     copy = clone_checkout(folder / arm.name)
     cache = REPOSITORY / ".dvc" / "cache"
     (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
     apply_overrides(copy / "params.yaml", arm.overrides)
-    print(f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}", flush=True)
-    subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment_of(copy), check=True)
+    log = REPOSITORY / ".posttrain" / "arms" / f"{arm.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    print(f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}; see {log.relative_to(REPOSITORY)}", flush=True)
+    with log.open("w") as output:
+        subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment_of(copy), check=True, stdout=output, stderr=subprocess.STDOUT)
     return copy
 
 

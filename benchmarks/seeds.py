@@ -1,16 +1,14 @@
 """Does the agent really learn? The default pipeline over three seeds and three world seeds never used in tuning, and the control arms.
 
 Writes `reports/seeds.json`: for each run the held-out success of every policy with its interval. `sft_filtered` is the control for "the
-demonstrations were simply bad": the same SFT on successful demonstrations only, same steps. `python -m benchmarks.seeds [arm ...]` runs only those.
+demonstrations were simply bad": the same SFT on successful demonstrations only, same steps. `python -m benchmarks.seeds [--jobs N] [ARM …]` runs
+only those.
 """
 
-import json
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import REPOSITORY, Arm, read_report, run_arm
+from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
 
 SEEDS_JSON = REPOSITORY / "reports" / "seeds.json"
 POLICIES = ("teacher", "base", "sft", "policy")
@@ -26,14 +24,7 @@ ARMS = (
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or [arm.name for arm in ARMS]
-    results: dict[str, Any] = json.loads(SEEDS_JSON.read_text(encoding="utf-8")) if SEEDS_JSON.exists() else {}
-    with tempfile.TemporaryDirectory(prefix="posttrain-seeds-") as folder:
-        for arm in ARMS:
-            if arm.name in wanted:
-                results[arm.name] = _figures(run_arm(arm, Path(folder)), arm)
-                SEEDS_JSON.write_text(json.dumps(results, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-    for name, result in results.items():
+    for name, result in run_arms(ARMS, _figures, SEEDS_JSON).items():
         row = "  ".join(f"{policy} {figures['success_rate']:.3f}" for policy, figures in result["policies"].items())
         print(f"{name:18} {row}")
 
@@ -41,10 +32,7 @@ def main() -> None:
 def _figures(copy: Path, arm: Arm) -> dict[str, Any]:
     policies = [target.removeprefix("evaluate@") for target in arm.targets] or POLICIES
     reports = {policy: read_report(copy, f"evaluate/{policy}.json") for policy in policies}
-    return {
-        "overrides": dict(arm.overrides),
-        "policies": {policy: {name: report[name] for name in FIELDS} for policy, report in reports.items()},
-    }
+    return {"policies": {policy: {name: report[name] for name in FIELDS} for policy, report in reports.items()}}
 
 
 if __name__ == "__main__":

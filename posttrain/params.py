@@ -147,7 +147,7 @@ class ScriptedSource(Section):
 
 
 class ImportSource(Section):
-    """Trajectories that a team already has. `path` is relative to the repository and becomes part of the stage's provenance by its hash."""
+    """Trajectories that a team already has. `path` is relative to the repository and lies under a dep of the stage, such as `data/imported`."""
 
     type: Literal["import"]
     format: Literal["openai", "tau_bench"]
@@ -221,18 +221,8 @@ class TrainSftParams(Section):
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
     optimizer: Literal["muon", "adamw"]
     kind_weights: KindWeights
-    eval_every_steps: Count
+    eval_every_steps: Count  # a checkpoint each time: the best evaluation needs one to return to
     early_stopping_patience: Count
-    checkpoint_every_steps: Count
-
-    @model_validator(mode="after")
-    def _best_checkpoint_exists(self) -> Self:
-        if self.eval_every_steps != self.checkpoint_every_steps:
-            raise ValueError(
-                f"eval_every_steps is {self.eval_every_steps} and checkpoint_every_steps {self.checkpoint_every_steps}: the best evaluation "
-                "would have no checkpoint to return to; set both to the same"
-            )
-        return self
 
 
 class SamplePreferencesParams(Section):

@@ -43,7 +43,7 @@ def train_sft(
     order = weighted_order(kinds, params.kind_weights.model_dump(), count=params.max_steps * params.batch_size, seed=seed)
     order = sort_within_batches(order, [len(row.input_ids) for row in rows], batch_size=params.batch_size)
     arguments = SFTConfig(
-        **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=params.checkpoint_every_steps, lr=params.lr, seed=seed),
+        **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=params.eval_every_steps, lr=params.lr, seed=seed),
         per_device_train_batch_size=params.batch_size // num_parts,
         gradient_accumulation_steps=num_parts,
         per_device_eval_batch_size=params.batch_size,

@@ -1,33 +1,39 @@
-"""Does a model copy before it learns what to copy? Next-token training on scrambled tool results, before the first demonstration.
+"""Does a model copy before it learns what to copy? Next-token training on scrambled messages, before the first demonstration.
 
-Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else: a result
-with random values, and the same once more, in every second row in another order; only the values are trained. Equal order is learnt first and carries
-the look-up by key: 120 steps of both reach a loss of 0.5, of other orders alone 0.8 to 1.4. The keys and the shapes of values are those of the
-demonstrations' tool results; every digit, Han character and name in them is drawn anew, so that nothing about the world can be learnt.
+Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else, and only
+its values are trained. Half of the rows are a result with random values and the same once more, in every second one in another order; equal order is
+learnt first and carries the look-up by key: 120 steps of both reach a loss of 0.5, of other orders alone 0.8 to 1.4. The other half are a message and
+the calls that take something from it, a name from a question or a code from a result: without them, whether SFT learns to copy a name of four words
+hangs on the draw of the demonstrations. Every digit, Han character and name that is copied is drawn anew: nothing about the world can be learnt.
 
     <|tool|>{"code":"73019.HK","price":86.10}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
                                                                    ^^^^^         ^^^^^^^^^^^^^^^^^
+    <|user|>Hong Kong Plum Ship: open?<|assistant|><tool_call>{"name":"search_hk_stock","arguments":{"name":"Plum Ship"}}</tool_call><|end|>
+                                                                                                             ^^^^^^^^^^^
 """
 
 import json
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from posttrain.models.chat_template import ASSISTANT, END, TOOL
+from posttrain.models.chat_template import ASSISTANT, END, TOOL, USER
 from posttrain.models.optimizers import build_optimizer
 from posttrain.params import PrepareModelParams
 from posttrain.types import Message
 
 MAX_FIELDS = 4  # of one result: against 8, the same loss in two thirds of the time
+SHARE_OF_RESULTS = 0.5  # of the rows repeat a result; the others make calls
 _PLAIN = {"code": "00000", "value": "0.00"}  # where the demonstrations have no flat results
 _IGNORED = -100
 Fields = dict[str, str]  # key -> the JSON text of its value
 Row = tuple[list[int], list[int]]  # input ids and labels, the latter -100 where nothing is trained
+Segments = list[tuple[str, bool]]  # a row's text, cut where training begins and ends
 
 
 def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareModelParams, *, on_step: Callable[[int, float], None]) -> None:
@@ -52,14 +58,29 @@ def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareMode
     model.eval()
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A message and what the calls behind it take from it: (tool, argument, value), in the order of the calls, each value once."""
+
+    marker: str
+    content: str
+    copies: tuple[tuple[str, str, str], ...]
+
+
 def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, count: int, seed: int) -> list[Row]:
-    """`count` rows of scrambled results of these conversations; equal arguments give equal rows."""
+    """`count` rows of scrambled messages of these conversations; equal arguments give equal rows."""
+    conversations = list(conversations)
     results = dict.fromkeys(message.content for messages in conversations for message in messages if message.role == "tool")
     shapes = [fields for content in results if (fields := _scalar_fields(content))] or [_PLAIN]
-    characters = sorted({character for content in results for character in content if not character.isascii()}) or ["一"]
-    names = sorted({word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}) or ["Name"]
+    requests = [request for messages in conversations for request in _requests(messages)]
     draw = random.Random(f"{seed}/warmup")
-    segments_N = [_segments(_scrambled(draw.choice(shapes), draw, characters, names), draw) for _ in range(count)]
+    scramble = _Scrambler(results, draw)
+    segments_N = [
+        _repetition(scramble.fields(draw.choice(shapes)), draw)
+        if not requests or draw.random() < SHARE_OF_RESULTS
+        else _calls(scramble.request(draw.choice(requests)))
+        for _ in range(count)
+    ]
     texts = [text for segments in segments_N for text, _ in segments]
     ids = iter(tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"] if texts else [])
     return [_row([(next(ids), is_trained) for _, is_trained in segments]) for segments in segments_N]
@@ -67,30 +88,67 @@ def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, cou
 
 def _scalar_fields(content: str) -> Fields:
     """The numbers and texts of a flat JSON object, as JSON text; empty where the content is something else."""
-    try:
-        result = json.loads(content)
-    except ValueError:
-        return {}
+    result = _parsed(content)
     if not isinstance(result, dict):
         return {}
     scalars = {key: value for key, value in result.items() if isinstance(value, str | int | float) and not isinstance(value, bool)}
     return {key: json.dumps(value, ensure_ascii=False) for key, value in scalars.items()}
 
 
-def _scrambled(shape: Fields, draw: random.Random, characters: Sequence[str], names: Sequence[str]) -> Fields:
-    """Some of the fields, in their order, with every digit, non-ASCII character and name drawn anew."""
-    keys = draw.sample(list(shape), min(MAX_FIELDS, len(shape)))
+def _requests(messages: Sequence[Message]) -> list[_Request]:
+    """What the calls of one conversation take word for word from the last message that has it."""
+    copies: dict[Message, dict[str, tuple[str, str, str]]] = {}
+    for place, message in enumerate(messages):
+        sources = [source for source in messages[:place] if source.role in ("user", "tool")]
+        for call in message.tool_calls:
+            arguments = _parsed(call.arguments)
+            for key, value in arguments.items() if isinstance(arguments, dict) else ():
+                source = next((source for source in reversed(sources) if isinstance(value, str) and value and value in source.content), None)
+                if source is not None:
+                    copies.setdefault(source, {}).setdefault(value, (call.name, key, value))
+    return [_Request(USER if source.role == "user" else TOOL, source.content, tuple(found.values())) for source, found in copies.items()]
 
-    def another(found: re.Match[str]) -> str:
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+class _Scrambler:
+    """Draws every digit, non-ASCII character and name anew, from those of the results."""
+
+    def __init__(self, results: Iterable[str], draw: random.Random) -> None:
+        self._draw = draw
+        self._characters = sorted({character for content in results for character in content if not character.isascii()}) or ["一"]
+        self._names: list[str] = sorted({word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}) or ["Name"]
+
+    def fields(self, shape: Fields) -> Fields:
+        """Some of the fields, in their order."""
+        keys = self._draw.sample(list(shape), min(MAX_FIELDS, len(shape)))
+        return {key: self._text(value) for key, value in shape.items() if key in keys}
+
+    def request(self, request: _Request) -> _Request:
+        """The request about other values; what surrounds them stays."""
+        content, copies = request.content, []
+        for tool, argument, value in request.copies:
+            another = self._text(value)
+            content = content.replace(value, another)
+            copies.append((tool, argument, another))
+        return _Request(request.marker, content, tuple(copies))
+
+    def _text(self, text: str) -> str:
+        return re.sub(r"[0-9]|[^\x00-\x7f]|[A-Z][a-z]+", self._another, text)
+
+    def _another(self, found: re.Match[str]) -> str:
         if found[0].isdigit():
-            return draw.choice("0123456789")
-        return draw.choice(names if found[0].isascii() else characters)
-
-    return {key: re.sub(r"[0-9]|[^\x00-\x7f]|[A-Z][a-z]+", another, value) for key, value in shape.items() if key in keys}
+            return self._draw.choice("0123456789")
+        return self._draw.choice(self._names if found[0].isascii() else self._characters)
 
 
-def _segments(fields: Fields, draw: random.Random) -> list[tuple[str, bool]]:
-    """The row's text cut where training begins and ends."""
+def _repetition(fields: Fields, draw: random.Random) -> Segments:
+    """A result and the same once more."""
     asked = draw.sample(list(fields), len(fields)) if draw.random() < 0.5 else list(fields)
     segments = [(f"{TOOL}{_object(fields)}{ASSISTANT}", False)]
     before = "{"
@@ -99,6 +157,15 @@ def _segments(fields: Fields, draw: random.Random) -> list[tuple[str, bool]]:
         segments += [(f'{before}"{key}":{quote}', False), (fields[key].removeprefix('"').removesuffix('"'), True)]
         before = f"{quote},"
     return [*segments, (before.removesuffix(",") + "}" + END, True)]
+
+
+def _calls(request: _Request) -> Segments:
+    """A message and the calls that copy from it."""
+    segments, before = [(f"{request.marker}{request.content}{ASSISTANT}", False)], ""
+    for tool, argument, value in request.copies:
+        segments += [(f'{before}<tool_call>{{"name":"{tool}","arguments":{{"{argument}":"', False), (value, True)]
+        before = '"}}</tool_call>'
+    return [*segments, (before + END, False)]
 
 
 def _object(fields: Fields) -> str:

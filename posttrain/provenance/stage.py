@@ -8,6 +8,7 @@ that a run never resumes from another code, data or configuration; DVC deletes a
 import contextlib
 import errno
 import fcntl
+import importlib.util
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError, Interrupted, StageError
-from posttrain.params import Params, load_params
+from posttrain.params import ImportSource, Params, load_params
 from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, read_stage_inputs, take_fingerprint
 
 STATE_DIR = Path(".posttrain")
@@ -85,6 +86,7 @@ def _run(function: Callable[[StageRun], None], item: str) -> None:
     name = function.__name__
     params = load_params()
     inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
+    _refuse_undeclared(name, inputs, params)
     with _only_one(name, item):
         before = take_fingerprint(inputs)
         checkpoint_dir = STATE_DIR / "checkpoints" / _full_name(name, item) / before.digest[:16]
@@ -93,6 +95,37 @@ def _run(function: Callable[[StageRun], None], item: str) -> None:
         function(StageRun(name, item, params, checkpoint_dir))
         _refuse_if_changed(inputs, before)
         _record_cost(_full_name(name, item), time.monotonic() - started_s)
+
+
+def _refuse_undeclared(name: str, inputs: StageInputs, params: Params) -> None:
+    """A file that a knob names is an input like the others: DVC must see its edits."""
+    for knob, path in _files_named(name, inputs, params):
+        if not inputs.covers(path):
+            raise ConfigurationError(
+                f"{knob} leads to {path}, which is not among the deps of {name} in dvc.yaml: an edit of it would run nothing again and the result "
+                "would pass for current. Add it there"
+            )
+
+
+def _files_named(name: str, inputs: StageInputs, params: Params) -> Iterator[tuple[str, Path]]:
+    """Knobs and the files they name: trajectories to import, and the repository's own modules with a score. What pip installed is locked."""
+    source = params.generate_data.source
+    if name == "generate_data" and isinstance(source, ImportSource):
+        yield "generate_data.source.path", Path(source.path)
+    for extra in params.reward.extra if "reward" in inputs.params else ():
+        module, colon, _ = extra.name.partition(":")
+        origin = _origin(module) if colon else None
+        if origin is not None and origin.is_relative_to(Path.cwd()) and not origin.is_relative_to(sys.prefix):
+            yield f"reward.extra: {extra.name}", origin.relative_to(Path.cwd())
+
+
+def _origin(module: str) -> Path | None:
+    """Where a module lies, without running it; None where there is none, which the reward will say in its own words."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None
 
 
 def _refuse_if_changed(inputs: StageInputs, before: Fingerprint) -> None:

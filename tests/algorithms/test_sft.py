@@ -29,7 +29,7 @@ def trained(tmp_path, rows, **changes):
 
 def test_training_lowers_the_dev_loss_of_episodes_never_seen(tmp_path):
     with open_run(tmp_path) as run:
-        run_sft(run, tiny_model(), max_steps=80, eval_every_steps=20, checkpoint_every_steps=20)
+        run_sft(run, tiny_model(), max_steps=80, eval_every_steps=20)
 
     losses = [line["eval_loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "eval_loss" in line]
     assert len(losses) == 4

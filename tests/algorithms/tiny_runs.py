@@ -46,7 +46,6 @@ def sft_params(**changes):
         "kind_weights": KIND_WEIGHTS,
         "eval_every_steps": 4,
         "early_stopping_patience": 3,
-        "checkpoint_every_steps": 4,
     }
     return TrainSftParams.model_validate(values | changes)
 
@@ -61,7 +60,7 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     """Dev rows are training rows with the words the wrong way round: what is learnt makes them ever less likely. Returns the dev loss at the end."""
     rows, kinds = copy_rows(50)
     dev_rows = [wrong_copy(row) for row in rows]
-    params = sft_params(max_steps=200, eval_every_steps=20, checkpoint_every_steps=20, early_stopping_patience=2, lr=2e-2)
+    params = sft_params(max_steps=200, eval_every_steps=20, early_stopping_patience=2, lr=2e-2)
     train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=dev_rows, params=params, seed=1, run=run)
     model.eval()
     sums = [agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum() for row in dev_rows]

@@ -6,28 +6,57 @@ from transformers import PreTrainedTokenizerFast
 from posttrain.models.scratch import scratch_model
 from posttrain.models.warmup import copy_rows, warm_up
 from posttrain.params import PrepareModelParams
-from posttrain.types import Message
+from posttrain.types import Message, ToolCall
 from tests.models.episodes import SCRATCH_PARAMS, conversation
 
 CONVERSATIONS = [conversation(number) for number in range(40)]
 
 
-def test_a_row_asks_for_the_values_of_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    for ids, labels in copy_rows(CONVERSATIONS, scratch_tokenizer, count=20, seed=1):
-        text = scratch_tokenizer.decode(ids)
+def texts_and_trained(tokenizer: PreTrainedTokenizerFast, count: int) -> list[tuple[str, str]]:
+    rows = copy_rows(CONVERSATIONS, tokenizer, count=count, seed=1)
+    return [(tokenizer.decode(ids), tokenizer.decode([label for label in labels if label != -100])) for ids, labels in rows]
+
+
+def test_half_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    num_repetitions = 0
+    for text, trained in texts_and_trained(scratch_tokenizer, 60):
         found = re.fullmatch(r"<\|tool\|>(\{.*\})<\|assistant\|>(\{.*\})<\|end\|>", text)
-        assert found, text
-        pairs = [dict(re.findall(r'"(\w+)":"?([^",}]+)', part)) for part in found.groups()]
-        assert pairs[0] == pairs[1]
-        trained = scratch_tokenizer.decode([label for label in labels if label != -100])
-        assert trained == "".join(pairs[1].values()) + found[2][-1 if found[2][-2] != '"' else -2 :] + "<|end|>"
+        if found:
+            pairs = [dict(re.findall(r'"(\w+)":"?([^",}]+)', part)) for part in found.groups()]
+            assert pairs[0] == pairs[1]
+            assert trained == "".join(pairs[1].values()) + found[2][-1 if found[2][-2] != '"' else -2 :] + "<|end|>"
+            num_repetitions += 1
+    assert 15 <= num_repetitions <= 45
+
+
+def test_the_others_call_with_what_a_message_says(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    sources = set()
+    for text, trained in texts_and_trained(scratch_tokenizer, 60):
+        if "<tool_call>" in text:
+            source, message, calls = re.fullmatch(r"<\|(user|tool)\|>(.*)<\|assistant\|>(.*)<\|end\|>", text).groups()  # type: ignore[union-attr]
+            sources.add(source)
+            (value,) = re.findall(r'"(?:name|code)":"([^"]*)"\}\}</tool_call>', calls)
+            assert value in message
+            assert trained == value
+    assert sources == {"user", "tool"}
+
+
+def test_a_name_with_two_spellings_is_two_calls_in_their_order(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    """A code that no message has said is no copy."""
+    searches = [ToolCall(str(number), "search_stock", f'{{"name":"{name}"}}') for number, name in enumerate(["Plum Ship", "Jade Bell", "Gold"])]
+    messages = (Message("user", "Plum Ship(Jade Bell)?"), *(Message("assistant", tool_calls=(search,)) for search in searches))
+    texts = [scratch_tokenizer.decode(ids) for ids, _ in copy_rows([messages], scratch_tokenizer, count=12, seed=1)]
+    found = [re.fullmatch(r"<\|user\|>(\w+ \w+)\((\w+ \w+)\)\?<\|assistant\|>(.*)<\|end\|>", text) for text in texts if "<|user|>" in text]
+    assert found
+    for match in found:
+        assert match is not None
+        assert re.findall(r'"name":"(\w+ \w+)"', match[3]) == [match[1], match[2]]
 
 
 def test_values_are_drawn_anew_and_keys_and_shapes_are_kept(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     """Forty codes `000xx.HK` would teach that codes begin with three zeros."""
-    texts = [scratch_tokenizer.decode(ids) for ids, _ in copy_rows(CONVERSATIONS, scratch_tokenizer, count=40, seed=1)]
-    codes = [code for text in texts for code in re.findall(r'"code":"([^"]*)"', text)]
-    assert all(re.fullmatch(r"\d{5}\.HK", code) for code in codes)
+    codes = [code for text, _ in texts_and_trained(scratch_tokenizer, 60) for code in re.findall(r'"code":"([^"]*)"', text)]
+    assert all(re.fullmatch(r"\d{5}\.HK|\d{6}\.SH", code) for code in codes)
     assert len({code[:3] for code in codes}) > 5
 
 

@@ -113,3 +113,43 @@ def test_other_code_data_or_configuration_has_another_checkpoint_folder(root: Pa
     (root / "what").write_text("other data")
     finish(start(root, repository))
     assert (root / "started").read_text() != first
+
+
+SCORE = "from posttrain.types import Score\n\ndef brave(trajectory, task):\n    return Score(1.0)\n"
+
+
+@pytest.mark.parametrize("where", ["brave.py", "scores/brave.py"])
+def test_a_score_of_ones_own_is_a_declared_input(root: Path, repository: Path, where: str):
+    """Otherwise an edited score would run nothing again."""
+    (root / where).parent.mkdir(exist_ok=True)
+    (root / where).write_text(SCORE)
+    module = where.removesuffix(".py").replace("/", ".")
+    params = (root / "params.yaml").read_text().replace("extra: []", f"extra: [{{name: '{module}:brave', weight: 0.1}}]")
+    (root / "params.yaml").write_text(params)
+    (root / "dvc.yaml").write_text("stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n")
+    code, errors = finish(start(root, repository))
+    assert code == 78
+    assert f"{module}:brave leads to {where}, which is not among the deps of toy_stage" in errors
+    dep = where.split("/")[0]
+    (root / "dvc.yaml").write_text(f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [what, {dep}], params: [seed, reward]}}}}\n")
+    code, errors = finish(start(root, repository))
+    assert code == 0, errors
+
+
+def test_a_score_that_was_installed_needs_no_dep(root: Path, repository: Path):
+    params = (root / "params.yaml").read_text().replace("extra: []", "extra: [{name: 'json:dumps', weight: 0.1}]")
+    (root / "params.yaml").write_text(params)
+    (root / "dvc.yaml").write_text("stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n")
+    code, errors = finish(start(root, repository))
+    assert code == 0, errors
+
+
+@pytest.mark.parametrize(("path", "expected"), [("data/imported/ours.jsonl", 0), ("elsewhere/ours.jsonl", 78), ("data/imported/../ours.jsonl", 78)])
+def test_an_imported_file_is_a_declared_input(root: Path, repository: Path, path: str, expected: int):
+    (root / "toy_stage.py").write_text(PROGRAM.replace("toy_stage", "generate_data"))
+    (root / "dvc.yaml").write_text("stages: {generate_data: {cmd: python toy_stage.py, deps: [data/imported], params: [generate_data]}}\n")
+    source = f"{{type: import, format: openai, path: {path}}}"
+    (root / "params.yaml").write_text((root / "params.yaml").read_text().replace("{type: scripted}", source))
+    code, errors = finish(start(root, repository))
+    assert code == expected, errors
+    assert (f"generate_data.source.path leads to {path}" in errors) == (expected == 78)

@@ -29,7 +29,6 @@ TINY = {
     "train_sft.max_steps": 24,
     "train_sft.batch_size": 8,
     "train_sft.eval_every_steps": 12,
-    "train_sft.checkpoint_every_steps": 12,
     "sample_preferences.num_tasks": 8,
     "sample_preferences.num_samples": 4,
     "train_reward_model.max_steps": 4,

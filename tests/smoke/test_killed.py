@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("killed")]
 TRAINING = {
     "train_sft.max_steps": 240,
     "train_sft.eval_every_steps": 20,
-    "train_sft.checkpoint_every_steps": 20,
     "train_sft.early_stopping_patience": 99,
 }
 AGAIN = ("repro", "--force", "--single-item", "train_sft")  # by force: DVC's run cache would give back the first result without running

@@ -27,7 +27,7 @@ CHANGES = {
     "sample_preferences": {"num_tasks": 6, "num_samples": 8, "temperature": 1.0},
 }
 SMALL = {
-    "train_sft": {"max_steps": 4, "batch_size": 4, "eval_every_steps": 2, "checkpoint_every_steps": 2},
+    "train_sft": {"max_steps": 4, "batch_size": 4, "eval_every_steps": 2},
     "train_reward_model": {"max_steps": 2, "batch_size": 4, "checkpoint_every_steps": 2, "holdout_frac": 0.5},
     "train_policy": {"checkpoint_every_steps": 1},
 }
