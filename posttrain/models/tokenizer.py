@@ -26,7 +26,8 @@ MIN_COUNT = 20  # a token seen less often in all conversations would stay untrai
 MIN_NAMES = 5  # a word in so many different names names none of them: it is a word of the language
 _KEY = r'(?:[{}\[\],"]*"[A-Za-z_][A-Za-z_0-9]*":)+[\[{]*"?'
 _PUNCTUATION = r"[\x00-\x1f!\"#$%&'*+,/:;<=>?@\[\\\]^`{|}~\x7f]+"
-PIECES = rf"{_KEY}|[A-Za-z_]+|[0-9]|[ \-.()]|[^\x00-\x7f]|{_PUNCTUATION}"
+_WORD = r"[A-Z][a-z]+|[A-Za-z_]+"  # PineCrane is two words
+PIECES = rf"{_KEY}|{_WORD}|[0-9]|[ \-.()]|[^\x00-\x7f]|{_PUNCTUATION}"
 _NUM_BYTES = 256
 
 
@@ -110,7 +111,7 @@ def _words_of_one_name(conversations: Iterable[Sequence[Message]]) -> frozenset[
     texts = {call.arguments for messages in conversations for message in messages for call in message.tool_calls}
     texts |= {message.content for messages in conversations for message in messages if message.role == "tool"}
     names = {name for text in texts for name in _names_in(text)}
-    counts = Counter(word for name in names for word in set(re.findall(r"[A-Za-z]+", name)))
+    counts = Counter(word for name in names for word in set(re.findall(_WORD, name)))
     return frozenset(word for word, count in counts.items() if count < MIN_NAMES)
 
 

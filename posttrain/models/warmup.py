@@ -1,15 +1,17 @@
 """Does a model copy before it learns what to copy? Next-token training on scrambled messages, before the first demonstration.
 
 Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else, and only
-its values are trained. Half of the rows are a result with random values and the same once more, in every second one in another order; equal order is
-learnt first and carries the look-up by key: 120 steps of both reach a loss of 0.5, of other orders alone 0.8 to 1.4. The other half are a message and
-the calls that take something from it, a name from a question or a code from a result: without them, whether SFT learns to copy a name of four words
-hangs on the draw of the demonstrations. Every digit, Han character and name that is copied is drawn anew: nothing about the world can be learnt.
+its values are trained. Three kinds come equally often. A result and some of its values again, in every second row in another order, teach the look-up
+by key, which digits need. A list of values and the same again teaches to go on behind the last token copied, which names need. A message and the calls
+that take something from it, a name from a question or a code from a result, put both to use. Every digit, Han character and name that is copied is
+drawn anew: nothing about the world can be learnt. The values over carets are trained:
 
-    <|tool|>{"code":"73019.HK","price":86.10}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
-                                                                   ^^^^^         ^^^^^^^^^^^^^^^^^
-    <|user|>Hong Kong Plum Ship: open?<|assistant|><tool_call>{"name":"search_hk_stock","arguments":{"name":"Plum Ship"}}</tool_call><|end|>
-                                                                                                             ^^^^^^^^^^^
+    <|tool|>{"code":"73019.HK","price":86.10,"open":85.77}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
+                                                                               ^^^^^         ^^^^^^^^^^^^^^^^^
+    <|user|>PlumShip, 松鹤, GoldBell<|assistant|>{"name":"松鹤"}{"name":"GoldBell"}{"name":"PlumShip"}<|end|>
+                                                           ^^               ^^^^               ^^^^
+    <|user|>Hong Kong PlumShip: open?<|assistant|><tool_call>{"name":"search_hk_stock","arguments":{"name":"PlumShip"}}</tool_call><|end|>
+                                                                                                            ^^^^^^^^
 """
 
 import json
@@ -27,8 +29,11 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.params import PrepareModelParams
 from posttrain.types import Message
 
-MAX_FIELDS = 4  # of one result: against 8, the same loss in two thirds of the time
-SHARE_OF_RESULTS = 0.5  # of the rows repeat a result; the others make calls
+MAX_FIELDS = 4  # of one result are asked for
+ROW_KINDS = ("result", "values", "calls")  # as often as one another
+MAX_VALUES = 4  # of one list
+PART_SIZE = 8
+_SEPARATORS = (", ", "、", " or ", "和")
 _PLAIN = {"code": "00000", "value": "0.00"}  # where the demonstrations have no flat results
 _IGNORED = -100
 Fields = dict[str, str]  # key -> the JSON text of its value
@@ -39,22 +44,28 @@ Segments = list[tuple[str, bool]]  # a row's text, cut where training begins and
 def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareModelParams, *, on_step: Callable[[int, float], None]) -> None:
     """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate falls linearly to 0. `on_step` gets step and loss.
 
-    Left out: checkpoints (it takes seconds), evaluation, gradient accumulation, mixed precision.
+    A step goes through the model in parts of rows of one length. Left out: checkpoints (it takes a minute), evaluation, mixed precision.
     """
     optimizer = build_optimizer(model, "muon", params.lr)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
     model.train()
     for step in range(params.warmup_steps):
         for group in optimizer.param_groups:
-            group["lr"] = params.lr * (1 - step / params.warmup_steps)
-        batch = rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size]
-        ids_N_T, labels_N_T = _pad(batch, tokenizer.pad_token_id)
-        logits_N_T_V = model(input_ids=ids_N_T, attention_mask=(ids_N_T != tokenizer.pad_token_id).long()).logits
-        loss = cross_entropy(logits_N_T_V[:, :-1].flatten(0, 1).float(), labels_N_T[:, 1:].flatten(), ignore_index=_IGNORED)
-        loss.backward()  # type: ignore[no-untyped-call]
+            group["lr"] = group["initial_lr"] * (1 - step / params.warmup_steps)
+        batch = sorted(rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0]))
+        num_trained = sum(label != _IGNORED for _, labels in batch for label in labels)
+        step_loss = 0.0
+        for part in (batch[start : start + PART_SIZE] for start in range(0, len(batch), PART_SIZE)):
+            ids_N_T, labels_N_T = _pad(part, tokenizer.pad_token_id)
+            logits_N_T_V = model(input_ids=ids_N_T, attention_mask=(ids_N_T != tokenizer.pad_token_id).long()).logits
+            loss = cross_entropy(logits_N_T_V[:, :-1].flatten(0, 1).float(), labels_N_T[:, 1:].flatten(), ignore_index=_IGNORED, reduction="sum")
+            (loss / num_trained).backward()  # type: ignore[no-untyped-call]
+            step_loss += loss.item() / num_trained
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        on_step(step + 1, loss.item())
+        on_step(step + 1, step_loss)
     model.eval()
 
 
@@ -75,12 +86,16 @@ def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, cou
     requests = [request for messages in conversations for request in _requests(messages)]
     draw = random.Random(f"{seed}/warmup")
     scramble = _Scrambler(results, draw)
-    segments_N = [
-        _repetition(scramble.fields(draw.choice(shapes)), draw)
-        if not requests or draw.random() < SHARE_OF_RESULTS
-        else _calls(scramble.request(draw.choice(requests)))
-        for _ in range(count)
-    ]
+    segments_N = []
+    for _ in range(count):
+        match draw.choice(ROW_KINDS) if requests else "result":
+            case "result":
+                segments_N.append(_result_again(scramble.fields(draw.choice(shapes)), draw))
+            case "values":
+                drawn = [scramble.request(draw.choice(requests)).copies[0] for _ in range(draw.randint(2, MAX_VALUES))]
+                segments_N.append(_values_again([(argument, value) for _, argument, value in drawn], draw))
+            case _:
+                segments_N.append(_calls(scramble.request(draw.choice(requests))))
     texts = [text for segments in segments_N for text, _ in segments]
     ids = iter(tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"] if texts else [])
     return [_row([(next(ids), is_trained) for _, is_trained in segments]) for segments in segments_N]
@@ -125,9 +140,8 @@ class _Scrambler:
         self._names: list[str] = sorted({word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}) or ["Name"]
 
     def fields(self, shape: Fields) -> Fields:
-        """Some of the fields, in their order."""
-        keys = self._draw.sample(list(shape), min(MAX_FIELDS, len(shape)))
-        return {key: self._text(value) for key, value in shape.items() if key in keys}
+        """The fields of a result, in their order."""
+        return {key: self._text(value) for key, value in shape.items()}
 
     def request(self, request: _Request) -> _Request:
         """The request about other values; what surrounds them stays."""
@@ -147,9 +161,11 @@ class _Scrambler:
         return self._draw.choice(self._names if found[0].isascii() else self._characters)
 
 
-def _repetition(fields: Fields, draw: random.Random) -> Segments:
-    """A result and the same once more."""
-    asked = draw.sample(list(fields), len(fields)) if draw.random() < 0.5 else list(fields)
+def _result_again(fields: Fields, draw: random.Random) -> Segments:
+    """A result and some of its fields once more."""
+    asked = draw.sample(list(fields), min(MAX_FIELDS, len(fields)))
+    if draw.random() < 0.5:
+        asked = [key for key in fields if key in asked]
     segments = [(f"{TOOL}{_object(fields)}{ASSISTANT}", False)]
     before = "{"
     for key in asked:
@@ -157,6 +173,18 @@ def _repetition(fields: Fields, draw: random.Random) -> Segments:
         segments += [(f'{before}"{key}":{quote}', False), (fields[key].removeprefix('"').removesuffix('"'), True)]
         before = f"{quote},"
     return [*segments, (before.removesuffix(",") + "}" + END, True)]
+
+
+def _values_again(values: Sequence[tuple[str, str]], draw: random.Random) -> Segments:
+    """A list of values and the same once more, in every second one in another order, where the first character or word of each cannot be known."""
+    is_in_order = draw.random() < 0.5
+    segments, before = [(USER + draw.choice(_SEPARATORS).join(value for _, value in values) + ASSISTANT, False)], ""
+    for key, value in values if is_in_order else draw.sample(values, len(values)):
+        first = re.match(r"[A-Z][a-z]+|.", value)
+        assert first is not None, "a value that a call copies has a character"
+        segments += [(f'{before}{{"{key}":"', False), (first[0], is_in_order), (value.removeprefix(first[0]), True)]
+        before = '"}'
+    return [*segments, (before + END, False)]
 
 
 def _calls(request: _Request) -> Segments:

@@ -17,9 +17,9 @@ def texts_and_trained(tokenizer: PreTrainedTokenizerFast, count: int) -> list[tu
     return [(tokenizer.decode(ids), tokenizer.decode([label for label in labels if label != -100])) for ids, labels in rows]
 
 
-def test_half_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_third_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     num_repetitions = 0
-    for text, trained in texts_and_trained(scratch_tokenizer, 60):
+    for text, trained in texts_and_trained(scratch_tokenizer, 90):
         found = re.fullmatch(r"<\|tool\|>(\{.*\})<\|assistant\|>(\{.*\})<\|end\|>", text)
         if found:
             pairs = [dict(re.findall(r'"(\w+)":"?([^",}]+)', part)) for part in found.groups()]
@@ -29,9 +29,38 @@ def test_half_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTraine
     assert 15 <= num_repetitions <= 45
 
 
-def test_the_others_call_with_what_a_message_says(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_of_a_long_result_four_fields_are_asked_for(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    """The others stand there all the same: the real results have ten and more, among which the value has to be found."""
+    result = '{"open":1.5,"high":2.5,"low":0.5,"close":1.0,"code":"000001.SZ","volume":7}'
+    shown = []
+    for ids, _ in copy_rows([[Message("tool", result)]], scratch_tokenizer, count=20, seed=1):
+        before, after = (re.findall(r'"(\w+)":', part) for part in scratch_tokenizer.decode(ids).split("<|assistant|>"))
+        assert before == ["open", "high", "low", "close", "code", "volume"]
+        assert len(after) == 4
+        shown.append(after == [key for key in before if key in after])
+    assert True in shown
+    assert False in shown
+
+
+def test_a_third_repeat_a_list_of_values(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    """In order, every character is trained; in another order, not the first of a value, which nobody could know."""
+    orders = set()
+    for text, trained in texts_and_trained(scratch_tokenizer, 90):
+        found = re.fullmatch(r"<\|user\|>(.*)<\|assistant\|>((?:\{[^{}]*\})+)<\|end\|>", text)
+        if found:
+            again = re.findall(r'"(?:name|code)":"([^"]*)"', found[2])
+            listed = re.split(", |、| or |和", found[1])
+            assert sorted(again) == sorted(listed)
+            is_in_order = trained == "".join(again)
+            assert is_in_order or trained == "".join(re.sub("^(?:[A-Z][a-z]+|.)", "", value) for value in again)
+            assert again == listed or not is_in_order
+            orders.add(is_in_order)
+    assert orders == {True, False}
+
+
+def test_a_third_call_with_what_a_message_says(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     sources = set()
-    for text, trained in texts_and_trained(scratch_tokenizer, 60):
+    for text, trained in texts_and_trained(scratch_tokenizer, 90):
         if "<tool_call>" in text:
             source, message, calls = re.fullmatch(r"<\|(user|tool)\|>(.*)<\|assistant\|>(.*)<\|end\|>", text).groups()  # type: ignore[union-attr]
             sources.add(source)
@@ -43,14 +72,18 @@ def test_the_others_call_with_what_a_message_says(scratch_tokenizer: PreTrainedT
 
 def test_a_name_with_two_spellings_is_two_calls_in_their_order(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     """A code that no message has said is no copy."""
-    searches = [ToolCall(str(number), "search_stock", f'{{"name":"{name}"}}') for number, name in enumerate(["Plum Ship", "Jade Bell", "Gold"])]
-    messages = (Message("user", "Plum Ship(Jade Bell)?"), *(Message("assistant", tool_calls=(search,)) for search in searches))
-    texts = [scratch_tokenizer.decode(ids) for ids, _ in copy_rows([messages], scratch_tokenizer, count=12, seed=1)]
-    found = [re.fullmatch(r"<\|user\|>(\w+ \w+)\((\w+ \w+)\)\?<\|assistant\|>(.*)<\|end\|>", text) for text in texts if "<|user|>" in text]
+    searches = [ToolCall(str(number), "search_stock", f'{{"name":"{name}"}}') for number, name in enumerate(["PlumShip", "JadeBell", "Gold"])]
+    messages = (
+        Message("user", "PlumShip(JadeBell)?"),
+        Message("tool", '{"found":"ShipPlumBellJade"}'),
+        *(Message("assistant", tool_calls=(search,)) for search in searches),
+    )
+    texts = [scratch_tokenizer.decode(ids) for ids, _ in copy_rows([messages], scratch_tokenizer, count=24, seed=1)]
+    found = [re.fullmatch(r"<\|user\|>(\w+)\((\w+)\)\?<\|assistant\|>(.*)<\|end\|>", text) for text in texts if "<tool_call>" in text]
     assert found
     for match in found:
         assert match is not None
-        assert re.findall(r'"name":"(\w+ \w+)"', match[3]) == [match[1], match[2]]
+        assert re.findall(r'"arguments":\{"name":"(\w+)"', match[3]) == [match[1], match[2]]
 
 
 def test_values_are_drawn_anew_and_keys_and_shapes_are_kept(scratch_tokenizer: PreTrainedTokenizerFast) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from posttrain.types import Answer, Task
 from posttrain.worlds.stocks.fields import FIELDS, MIXED_UP, Field, read_result
-from posttrain.worlds.stocks.offers import LOOK_ALIKE
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.tasks import combine
 from posttrain.worlds.stocks.toolset import twin
+
+MISTAKEN_FOR = {"get_macd": "get_bollinger", "get_hk_macd": "get_hk_bollinger"}  # one way, a preference: both ways at random, nothing is preferred
 
 
 class StocksHandbook:
@@ -26,7 +27,7 @@ class StocksHandbook:
         return twin(tool)
 
     def look_alike(self, tool: str) -> str | None:
-        return LOOK_ALIKE.get(tool)
+        return MISTAKEN_FOR.get(tool)
 
     def is_market_said(self, task: Task) -> bool:
         return Question.from_template(task.template).reference != "no_cue"

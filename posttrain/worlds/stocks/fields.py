@@ -83,7 +83,7 @@ AVERAGES = ("ma5", "ma10", "ma20", "ma60")
 VOLUMES = ("mean5", "mean20", "trend")
 BAR_FIELDS = tuple(_KEYS)
 # Where one indicator is taken for the other, the value that stands at the same place is read.
-MIXED_UP = {"dif": "upper", "dea": "middle", "macd": "lower", "upper": "dif", "lower": "macd"}
+MIXED_UP = {"dif": "upper", "dea": "middle", "macd": "lower"}
 
 
 def read_result(content: str) -> Any:

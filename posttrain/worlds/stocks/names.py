@@ -1,8 +1,9 @@
 """What are the simulated companies called?
 
-A brand is two of a hundred common words (松 Pine + 鹤 Crane); in Chinese an industry follows: 松鹤银行, Pine Crane. Common words on purpose:
-a small model copies an unseen pair of words it knows, and fails on an unseen string of syllables. One brand is one company, so short forms are
-unique as well. All is invented; brands that are real ones or ordinary words are left out as far as they were known.
+A brand is two of a hundred common words (松 Pine + 鹤 Crane); in Chinese an industry follows: 松鹤银行, PineCrane. Common words on purpose:
+a small model copies an unseen pair of words it knows, and fails on an unseen string of syllables; written as one word, because a space between them
+hides the first from the model when it writes the second. One brand is one company, so short forms are unique as well. All is invented; brands that
+are real ones or ordinary words are left out as far as they were known.
 """
 
 import random
@@ -37,7 +38,7 @@ _TAKEN = frozenset(_TAKEN_TEXT.split())
 
 @dataclass(frozen=True, slots=True)
 class CompanyName:
-    """One company's names: `zh` 松鹤银行, `en` Pine Crane, and the aliases people use: 松鹤 and Pine Crane Bank."""
+    """One company's names: `zh` 松鹤银行, `en` PineCrane, and the aliases people use: 松鹤 and PineCrane Bank."""
 
     zh: str
     en: str
@@ -61,5 +62,5 @@ def name_key(text: str) -> str:
 
 def _name(first: tuple[str, str], second: tuple[str, str], industry: tuple[str, str]) -> CompanyName:
     short_zh = first[0] + second[0]
-    name_en = f"{first[1]} {second[1]}"
+    name_en = first[1] + second[1]
     return CompanyName(zh=short_zh + industry[0], en=name_en, aliases=(short_zh, f"{name_en} {industry[1]}"), industry=industry[0])

@@ -98,7 +98,7 @@ class Directory:
             if language == "zh" and first[0] + second[0] not in self._taken:
                 return first[0] + second[0] + rng.choice(INDUSTRIES)[0]
             if language == "en" and name_key(first[1] + second[1]) not in self._taken:
-                return f"{first[1]} {second[1]}"
+                return first[1] + second[1]
 
 
 def search_call(market: MarketName, written: str, company: Company | None = None) -> GoldCall:

@@ -1,5 +1,7 @@
 """What companies are called and how their codes are written."""
 
+import re
+
 import pytest
 
 from posttrain.worlds.stocks.codes import canonical
@@ -16,11 +18,11 @@ def test_no_character_is_both_in_a_brand_and_in_an_industry():
     assert not {zh for zh, _ in BRAND_WORDS} & set("".join(zh for zh, _ in INDUSTRIES))
 
 
-def test_a_name_is_four_characters_or_two_words_with_a_short_and_a_long_form():
+def test_a_name_is_four_characters_or_two_words_in_one_with_a_short_and_a_long_form():
     industry_words = dict(INDUSTRIES)
     for name in company_names(200, seed=1):
         assert len(name.zh) == 4
-        assert len(name.en.split()) == 2
+        assert re.fullmatch(r"([A-Z][a-z]+){2}", name.en)
         assert name.zh == name.aliases[0] + name.industry
         assert name.aliases[1] == f"{name.en} {industry_words[name.industry]}"
 

@@ -161,10 +161,10 @@ def test_a_policy_that_does_not_think_stays_under_twenty_percent(policy, max_dif
 def test_at_the_usual_difficulty_the_flawed_majority_has_headroom_that_is_worth_repairing(usual):
     tasks = usual.tasks("rl", 1200)
     share = sum(bool(occasions(task, StocksHandbook()) & BIG_THREE) for task in tasks) / len(tasks)
-    assert 0.40 < share < 0.52
+    assert 0.36 < share < 0.46
     assert 0.62 < success(play_expert(usual, tasks, RATES), tasks) < 0.80
     majority = play_expert(usual, tasks, dict.fromkeys(BIG_THREE, 1.0))  # what a model that always does as most demonstrations do reaches
-    assert 0.48 < success(majority, tasks) < 0.65
+    assert 0.55 < success(majority, tasks) < 0.70
 
 
 @pytest.mark.parametrize("flaw", sorted(RATES))
