@@ -1,10 +1,10 @@
 """Does a model copy before it learns what to copy? Next-token training on scrambled messages, before the first demonstration.
 
-Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else, and only
-its values are trained. Three kinds come equally often. A result and some of its values again, in every second row in another order, teach the look-up
-by key, which digits need. A list of values and the same again teaches to go on behind the last token copied, which names need. A message and the calls
-that take something from it, a name from a question or a code from a result, put both to use. Every digit, Han character and name that is copied is
-drawn anew: nothing about the world can be learnt. The values over carets are trained:
+Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else, and
+only its values are trained. Three kinds come equally often. A result and some of its values again, in every second row in another order, teach the
+look-up by key, which digits need. A list of values and the same again teaches to go on behind the last token copied, which names need. A message
+and the calls that take something from it, a name from a question or a code from a result, put both to use. Every digit, Han character and name that
+is copied is drawn anew: nothing about the world can be learnt. The values over carets are trained:
 
     <|tool|>{"code":"73019.HK","price":86.10,"open":85.77}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
                                                                                ^^^^^         ^^^^^^^^^^^^^^^^^
@@ -33,6 +33,7 @@ MAX_FIELDS = 4  # of one result are asked for
 ROW_KINDS = ("result", "values", "calls")  # as often as one another
 MAX_VALUES = 4  # of one list
 PART_SIZE = 8
+DECAY_FRAC = 0.25  # of the steps, over which the rate falls: the jump comes late and wants the full rate until then
 _SEPARATORS = (", ", "、", " or ", "和")
 _PLAIN = {"code": "00000", "value": "0.00"}  # where the demonstrations have no flat results
 _IGNORED = -100
@@ -42,7 +43,7 @@ Segments = list[tuple[str, bool]]  # a row's text, cut where training begins and
 
 
 def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareModelParams, *, on_step: Callable[[int, float], None]) -> None:
-    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate falls linearly to 0. `on_step` gets step and loss.
+    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate falls to 0 at the end. `on_step` gets step and loss.
 
     A step goes through the model in parts of rows of one length. Left out: checkpoints (it takes a minute), evaluation, mixed precision.
     """
@@ -52,7 +53,7 @@ def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareMode
     model.train()
     for step in range(params.warmup_steps):
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * (1 - step / params.warmup_steps)
+            group["lr"] = group["initial_lr"] * min(1.0, (1 - step / params.warmup_steps) / DECAY_FRAC)
         batch = sorted(rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0]))
         num_trained = sum(label != _IGNORED for _, labels in batch for label in labels)
         step_loss = 0.0
