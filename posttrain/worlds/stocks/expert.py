@@ -41,16 +41,18 @@ class StocksHandbook:
         question = Question.from_template(task.template)
         results = [read_result(content) for content in contents]
         answers = [_field_read(question, results).answer_in(result) for result in results]
-        if question.family in ("field", "bar"):
+        if not question.is_comparison:
             return answers[0]
         values = [answer.value for answer in answers if isinstance(answer.value, Decimal)]
         return combine(question.family, [str(result["code"]) for result in results], values, unit=answers[0].unit)
 
     def evidence(self, task: Task, contents: Sequence[str]) -> str:
-        """The field of each result, a line each. Naming the key before the value is what a small model can learn: it looks the value up by it."""
+        """The field of each result, a line each, with the code where several are compared. Naming the key before the value is what a small model
+        can learn: it looks the value up by it."""
         results = [read_result(content) for content in contents]
-        field = _field_read(Question.from_template(task.template), results)
-        return "\n".join(field.quoted_from(result) for result in results)
+        question = Question.from_template(task.template)
+        field = _field_read(question, results)
+        return "\n".join(field.quoted_from(result, with_code=question.is_comparison) for result in results)
 
 
 def _field_read(question: Question, results: Sequence[Any]) -> Field:

@@ -38,10 +38,11 @@ class Field:
             return Answer("choice", str(value))
         return Answer("number", Decimal(str(value)), self.unit(market_of(str(result["code"]))))
 
-    def quoted_from(self, result: Mapping[str, Any]) -> str:
-        """The key with its value as the tool writes them: `{"open":12.5}`, `{"trend":"flat"}`."""
+    def quoted_from(self, result: Mapping[str, Any], *, with_code: bool = False) -> str:
+        """The key with its value as the tool writes them: `{"open":12.5}`, `{"trend":"flat"}`, `{"code":"00700.HK","open":12.5}`."""
         value = self._value_in(result)
-        return f'{{"{self._key}":"{value}"}}' if self.measure == "word" else f'{{"{self._key}":{value}}}'
+        code = f'"code":"{result["code"]}",' if with_code else ""
+        return f'{{{code}"{self._key}":"{value}"}}' if self.measure == "word" else f'{{{code}"{self._key}":{value}}}'
 
     @property
     def _key(self) -> str:

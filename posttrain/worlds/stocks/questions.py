@@ -34,6 +34,11 @@ class Question:
     def template(self) -> str:
         return f"{self.family}/{self.field}/{self.reference}/{'paraphrase' if self.is_paraphrase else 'plain'}{self.phrase}"
 
+    @property
+    def is_comparison(self) -> bool:
+        """Whether the answer follows from the values of several listings."""
+        return self.family not in ("field", "bar")
+
     @classmethod
     def from_template(cls, template: str) -> "Question":
         """What `template` wrote. Raises ValueError on anything else."""
