@@ -141,8 +141,9 @@ class _Scrambler:
         self._names: list[str] = sorted({word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}) or ["Name"]
 
     def fields(self, shape: Fields) -> Fields:
-        """The fields of a result, in their order."""
-        return {key: self._text(value) for key, value in shape.items()}
+        """The fields of a result, in their order. Numbers that began alike still do, as prices do: who goes on behind a `92.` must know which it was."""
+        digits = str.maketrans(dict(zip("0123456789", self._draw.sample("0123456789", 10), strict=True)))
+        return {key: self._text(value) if value.startswith('"') else value.translate(digits) for key, value in shape.items()}
 
     def request(self, request: _Request) -> _Request:
         """The request about other values; what surrounds them stays."""
