@@ -141,18 +141,16 @@ class _Scrambler:
         self._names: list[str] = sorted({word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}) or ["Name"]
 
     def fields(self, shape: Fields) -> Fields:
-        """The fields of a result, in their order. Numbers that began alike still do, as prices do: who goes on behind a `92.` must know which it was."""
+        """The fields of a result, in their order. Numbers that began alike still do, as prices do: who goes on behind a `92.` must know which."""
         digits = str.maketrans(dict(zip("0123456789", self._draw.sample("0123456789", 10), strict=True)))
         return {key: self._text(value) if value.startswith('"') else value.translate(digits) for key, value in shape.items()}
 
     def request(self, request: _Request) -> _Request:
         """The request about other values; what surrounds them stays."""
-        content, copies = request.content, []
-        for tool, argument, value in request.copies:
-            another = self._text(value)
-            content = content.replace(value, another)
-            copies.append((tool, argument, another))
-        return _Request(request.marker, content, tuple(copies))
+        others = {value: self._text(value) for _, _, value in request.copies}
+        longest_first = sorted(others, key=len, reverse=True)
+        content = re.sub("|".join(map(re.escape, longest_first)), lambda found: others[found[0]], request.content)
+        return _Request(request.marker, content, tuple((tool, argument, others[value]) for tool, argument, value in request.copies))
 
     def _text(self, text: str) -> str:
         return re.sub(r"[0-9]|[^\x00-\x7f]|[A-Z][a-z]+", self._another, text)

@@ -122,3 +122,13 @@ def test_no_steps_leave_the_model_as_it_is(scratch_tokenizer: PreTrainedTokenize
     warm_up(models[0], scratch_tokenizer, [], params, on_step=lambda step, loss: None)
     for one, same in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert one.equal(same)
+
+
+def test_prices_that_begin_alike_still_do(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    """Else going on behind the last digits copied would always be right, as it is not in a quote."""
+    result = [Message("tool", '{"open":92.68,"close":92.86,"change":-0.75}')]
+    for ids, _ in copy_rows([result], scratch_tokenizer, count=20, seed=1):
+        values = dict(re.findall(r'"(\w+)":(-?[\d.]+)', scratch_tokenizer.decode(ids).partition("<|assistant|>")[0]))
+        assert values["open"][:3] == values["close"][:3]
+        assert values["open"][3:] == values["close"][3:][::-1]
+        assert values["change"].startswith("-")
