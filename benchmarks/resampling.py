@@ -43,13 +43,13 @@ def main() -> None:
 
 
 def _figures(copy: Path, _: Arm) -> dict[str, Any]:
-    rare = _rare_cells(read_report(copy, "resample_data/summary.json")["cells"])
+    rare = rare_cells(read_report(copy, "resample_data/summary.json")["cells"])
     lines = (copy / "reports" / "evaluate" / "sft.tasks.jsonl").read_text(encoding="utf-8").splitlines()
     test = [record for record in map(json.loads, lines) if record["split"] == "test"]
     return {"all": _success(test), "rare": _success([record for record in test if record["cell"].rpartition("/")[0] in rare])}
 
 
-def _rare_cells(cells: Mapping[str, Mapping[str, int]]) -> set[str]:
+def rare_cells(cells: Mapping[str, Mapping[str, int]]) -> set[str]:
     """Of `kind/market/language`, from counts of `kind/market/language/heaviness`."""
     counts = Counter[str]()
     for cell, count in cells.items():

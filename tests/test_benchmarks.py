@@ -1,0 +1,27 @@
+"""What the benchmarks compute themselves; the pipeline under them is tested elsewhere."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.arms import apply_overrides
+from benchmarks.resampling import rare_cells
+
+
+def test_a_cell_is_rare_below_half_of_the_most_frequent_counted_over_heaviness():
+    # planning/a: 60 + 40 = 100; planning/hk: 49; timing/none: 30 + 20 = 50, which is half and not less
+    counts = {"planning/a/zh/tools": 60, "planning/a/zh/reasoning": 40, "planning/hk/zh/tools": 49, "timing/none/zh/tools": 30}
+    counts["timing/none/zh/reasoning"] = 20
+    assert rare_cells({cell: {"validated": count} for cell, count in counts.items()}) == {"planning/hk/zh"}
+
+
+def test_an_override_of_a_knob_that_is_not_there_is_an_error(tmp_path: Path, repository: Path):
+    """A renamed knob must not silently make an arm the default."""
+    params = tmp_path / "params.yaml"
+    params.write_bytes((repository / "params.yaml").read_bytes())
+    apply_overrides(params, {"train_policy.lr": 0.5, "seed": 9})
+    content = yaml.safe_load(params.read_text(encoding="utf-8"))
+    assert (content["train_policy"]["lr"], content["seed"]) == (0.5, 9)
+    with pytest.raises(KeyError, match=r"params.yaml has no train_policy.rate"):
+        apply_overrides(params, {"train_policy.rate": 0.5})
