@@ -76,7 +76,7 @@ def run_grpo(run: TrainingRun, model, **changes):
         tasks=[word_task(x, y) for x in range(4, 9) for y in range(9, 12)],
         play=lambda tasks, seeds: [play_words(model, task, seed) for task, seed in zip(tasks, seeds, strict=True)],
         params=params,
-        lr=1e-2,
+        lr=3e-2,
         optimizer="muon",
         checkpoint_every_steps=4,
         seed=1,
