@@ -29,7 +29,7 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.params import PrepareModelParams
 from posttrain.types import Message
 
-MAX_FIELDS = 4  # of one result are asked for
+MAX_FIELDS = 4  # of one result are asked for; the first rows show no more, the last ones all
 ROW_KINDS = ("result", "values", "calls")  # as often as one another
 MAX_VALUES = 4  # of one list
 PART_SIZE = 8
@@ -88,10 +88,11 @@ def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, cou
     draw = random.Random(f"{seed}/warmup")
     scramble = _Scrambler(results, draw)
     segments_N = []
-    for _ in range(count):
+    for place in range(count):
         match draw.choice(ROW_KINDS) if requests else "result":
             case "result":
-                segments_N.append(_result_again(scramble.fields(draw.choice(shapes)), draw))
+                most_fields = MAX_FIELDS + place * max(map(len, shapes)) // count
+                segments_N.append(_result_again(scramble.fields(draw.choice(shapes), most_fields), draw))
             case "values":
                 drawn = [scramble.request(draw.choice(requests)).copies[0] for _ in range(draw.randint(2, MAX_VALUES))]
                 segments_N.append(_values_again([(argument, value) for _, argument, value in drawn], draw))
@@ -140,10 +141,12 @@ class _Scrambler:
         self._characters = sorted({character for content in results for character in content if not character.isascii()}) or ["一"]
         self._names: list[str] = sorted({word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}) or ["Name"]
 
-    def fields(self, shape: Fields) -> Fields:
-        """The fields of a result, in their order. Numbers that began alike still do, as prices do: who goes on behind a `92.` must know which."""
+    def fields(self, shape: Fields, most: int) -> Fields:
+        """`most` of the fields of a result, in their order. Numbers that began alike still do, as prices do: who goes on behind a `92.` must know
+        which it was."""
+        keys = self._draw.sample(list(shape), min(most, len(shape)))
         digits = str.maketrans(dict(zip("0123456789", self._draw.sample("0123456789", 10), strict=True)))
-        return {key: self._text(value) if value.startswith('"') else value.translate(digits) for key, value in shape.items()}
+        return {key: self._text(value) if value.startswith('"') else value.translate(digits) for key, value in shape.items() if key in keys}
 
     def request(self, request: _Request) -> _Request:
         """The request about other values; what surrounds them stays."""

@@ -66,7 +66,7 @@ _REFERENCES: dict[str, Reference] = {
     "both": "both",
     "plain": "plain",
 }
-_BASIC_OTHERS = ("ma5", "ma20", "trend", "lot_size")
+_BASIC_OTHERS = ("ma20", "trend", "lot_size")
 _OTHERS = (*AVERAGES, *VOLUMES, "lot_size", *RATIOS)
 
 _MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
@@ -74,7 +74,7 @@ _MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
     ("tool_selection", 2): (
         Choice(2, "field", "cue", MOMENTUM),
         Choice(2, "field", "cue", BANDS),
-        Choice(1, "field", "cue", ("ma5", "ma20")),
+        Choice(1, "field", "cue", ("ma20",)),
         Choice(2, "field", "indirect", BASIC_FIELDS),
         Choice(6, "field", "two_names", BASIC_FIELDS),
     ),
