@@ -30,16 +30,18 @@ def test_a_third_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTra
 
 
 def test_of_a_long_result_four_fields_are_asked_for(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    """The others stand there all the same: the real results have ten and more, among which the value has to be found."""
+    """More and more others stand there as well: the real results have ten and more fields, among which the value has to be found."""
     result = '{"open":1.5,"high":2.5,"low":0.5,"close":1.0,"code":"000001.SZ","volume":7}'
-    shown = []
+    num_shown, in_order = [], []
     for ids, _ in copy_rows([[Message("tool", result)]], scratch_tokenizer, count=20, seed=1):
         before, after = (re.findall(r'"(\w+)":', part) for part in scratch_tokenizer.decode(ids).split("<|assistant|>"))
-        assert before == ["open", "high", "low", "close", "code", "volume"]
+        assert before == [key for key in ("open", "high", "low", "close", "code", "volume") if key in before]
         assert len(after) == 4
-        shown.append(after == [key for key in before if key in after])
-    assert True in shown
-    assert False in shown
+        num_shown.append(len(before))
+        in_order.append(after == [key for key in before if key in after])
+    assert num_shown == sorted(num_shown)
+    assert (num_shown[0], num_shown[-1]) == (4, 6)
+    assert set(in_order) == {True, False}
 
 
 def test_a_third_repeat_a_list_of_values(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
