@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from benchmarks.arms import apply_overrides
+from benchmarks.diagnose import copied_spans
 from benchmarks.resampling import rare_cells
 
 
@@ -25,3 +26,13 @@ def test_an_override_of_a_knob_that_is_not_there_is_an_error(tmp_path: Path, rep
     assert (content["train_policy"]["lr"], content["seed"]) == (0.5, 9)
     with pytest.raises(KeyError, match=r"params.yaml has no train_policy.rate"):
         apply_overrides(params, {"train_policy.rate": 0.5})
+
+
+def test_what_an_agent_copied_is_found_where_it_stands():
+    text = (
+        '<|user|>PlumShip?<|assistant|><tool_call>{"name":"search_stock","arguments":{"name":"PlumShip"}}</tool_call><|end|>'
+        '<|tool|>{"code":"600519.SH"}<|assistant|>{"code":"600519.SH","open":-1.5}\nANSWER: -1.5<|end|>'
+    )
+    found = [(name, text[start:end]) for name, (start, end) in copied_spans(text)]
+    assert found == [("call name", "PlumShip"), ("quoted code", "600519.SH"), ("quoted open", "-1.5")]
+    assert text[: copied_spans(text).__next__()[1][0]].endswith('"arguments":{"name":"')  # not the name in the question
