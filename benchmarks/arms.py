@@ -42,13 +42,22 @@ def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_j
     chosen = parser.parse_args()
     wanted = [arm for arm in arms if not chosen.arms or arm.name in chosen.arms]
     results: dict[str, Any] = json.loads(results_json.read_text(encoding="utf-8")) if results_json.exists() else {}
+    failed: subprocess.CalledProcessError | None = None
     with tempfile.TemporaryDirectory(prefix="posttrain-arms-") as folder, ThreadPoolExecutor(chosen.jobs) as pool:
         running = {pool.submit(run_arm, arm, Path(folder)): arm for arm in wanted}
         for done in as_completed(running):
             arm = running[done]
-            results[arm.name] = {"overrides": dict(arm.overrides), **figures(done.result(), arm)}
+            try:
+                copy = done.result()
+            except subprocess.CalledProcessError as error:
+                failed = error
+                print(f"{arm.name}: failed, see its log", flush=True)
+                continue
+            results[arm.name] = {"overrides": dict(arm.overrides), **figures(copy, arm)}
             results_json.write_text(json.dumps(results, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
             print(f"{arm.name}: {json.dumps(results[arm.name], ensure_ascii=False)}", flush=True)
+    if failed is not None:
+        raise failed
     return results
 
 

@@ -1,11 +1,14 @@
 """What the benchmarks compute themselves; the pipeline under them is tested elsewhere."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from benchmarks.arms import apply_overrides
+from benchmarks import arms
+from benchmarks.arms import Arm, apply_overrides
 from benchmarks.diagnose import copied_spans
 from benchmarks.resampling import rare_cells
 
@@ -35,4 +38,17 @@ def test_what_an_agent_copied_is_found_where_it_stands():
     )
     found = [(name, text[start:end]) for name, (start, end) in copied_spans(text)]
     assert found == [("call name", "PlumShip"), ("quoted code", "600519.SH"), ("quoted open", "-1.5")]
-    assert text[: copied_spans(text).__next__()[1][0]].endswith('"arguments":{"name":"')  # not the name in the question
+    assert text[: next(copied_spans(text))[1][0]].endswith('"arguments":{"name":"')  # not the name in the question
+
+
+def test_an_arm_that_fails_costs_no_other_arm_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def run_arm(arm: Arm, folder: Path) -> Path:
+        if arm.name == "broken":
+            raise subprocess.CalledProcessError(65, "dvc repro")
+        return folder
+
+    monkeypatch.setattr(arms, "run_arm", run_arm)
+    monkeypatch.setattr("sys.argv", ["arms"])
+    with pytest.raises(subprocess.CalledProcessError):
+        arms.run_arms([Arm("broken"), Arm("whole")], lambda copy, arm: {"success_rate": 0.5}, tmp_path / "results.json")
+    assert json.loads((tmp_path / "results.json").read_text()) == {"whole": {"overrides": {}, "success_rate": 0.5}}
