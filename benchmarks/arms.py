@@ -40,6 +40,8 @@ def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_j
     parser.add_argument("--jobs", type=int, default=1, help="arms at a time; each uses one core and up to 1.5 GiB")
     parser.add_argument("arms", nargs="*", help=f"of {', '.join(arm.name for arm in arms)}")
     chosen = parser.parse_args()
+    if unknown := set(chosen.arms) - {arm.name for arm in arms}:
+        parser.error(f"no arm {', '.join(sorted(unknown))}; there are {', '.join(arm.name for arm in arms)}")
     wanted = [arm for arm in arms if not chosen.arms or arm.name in chosen.arms]
     results: dict[str, Any] = json.loads(results_json.read_text(encoding="utf-8")) if results_json.exists() else {}
     failed: subprocess.CalledProcessError | None = None

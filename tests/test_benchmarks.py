@@ -52,3 +52,10 @@ def test_an_arm_that_fails_costs_no_other_arm_its_figures(tmp_path: Path, monkey
     with pytest.raises(subprocess.CalledProcessError):
         arms.run_arms([Arm("broken"), Arm("whole")], lambda copy, arm: {"success_rate": 0.5}, tmp_path / "results.json")
     assert json.loads((tmp_path / "results.json").read_text()) == {"whole": {"overrides": {}, "success_rate": 0.5}}
+
+
+def test_an_unknown_arm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("sys.argv", ["arms", "sed_1"])
+    with pytest.raises(SystemExit):
+        arms.run_arms([Arm("seed_1")], lambda copy, arm: {}, tmp_path / "results.json")
+    assert "no arm sed_1; there are seed_1" in capsys.readouterr().err

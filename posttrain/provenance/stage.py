@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, 
 STATE_DIR = Path(".posttrain")
 # One: a small model gains little from a second thread, loses much where the machine is shared, and sums over two threads differ in their last bits.
 NUM_THREADS = os.environ.get("POSTTRAIN_THREADS", "1")
+NUM_RUNS_KEPT = 3  # with their checkpoints: an interrupted run of the values before this edit can still be gone back to
 
 
 class ProgressClock:
@@ -95,6 +97,7 @@ def _run(function: Callable[[StageRun], None], item: str) -> None:
         function(StageRun(name, item, params, checkpoint_dir))
         _refuse_if_changed(inputs, before)
         _record_cost(_full_name(name, item), time.monotonic() - started_s)
+        _forget_old_runs(checkpoint_dir.parent)
 
 
 def _refuse_undeclared(name: str, inputs: StageInputs, params: Params) -> None:
@@ -164,6 +167,13 @@ def _make_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(NUM_THREADS))
+
+
+def _forget_old_runs(stage_dir: Path) -> None:
+    """Of the stage's checkpoint folders, one for each fingerprint, keep those worked in last; the finished outputs of all are in DVC's cache."""
+    if stage_dir.is_dir():
+        for folder in sorted(stage_dir.iterdir(), key=lambda folder: folder.stat().st_mtime)[:-NUM_RUNS_KEPT]:
+            shutil.rmtree(folder)
 
 
 def _record_cost(name: str, seconds: float) -> None:

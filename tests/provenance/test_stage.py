@@ -17,6 +17,7 @@ from posttrain.provenance.stage import run_stage
 def toy_stage(run):
     what = pathlib.Path("what").read_text()
     pathlib.Path("started").write_text(str(run.checkpoint_dir))
+    run.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     if what == "bad data":
         raise DataError("rows.parquet has 3 rows of 5 unpaired; nothing can be learnt from them. Repair the export")
     if what == "full disk":
@@ -113,6 +114,15 @@ def test_other_code_data_or_configuration_has_another_checkpoint_folder(root: Pa
     (root / "what").write_text("other data")
     finish(start(root, repository))
     assert (root / "started").read_text() != first
+
+
+def test_checkpoints_of_runs_long_gone_are_removed(root: Path, repository: Path):
+    folders = []
+    for what in ("one", "two", "three", "four", "two"):
+        (root / "what").write_text(what)
+        finish(start(root, repository))
+        folders.append(root / (root / "started").read_text())
+    assert [folder.exists() for folder in folders] == [False, True, True, True, True]
 
 
 SCORE = "from posttrain.types import Score\n\ndef brave(trajectory, task):\n    return Score(1.0)\n"
