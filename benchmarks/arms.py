@@ -71,9 +71,10 @@ def run_arm(arm: Arm, folder: Path) -> Path:
     apply_overrides(copy / "params.yaml", arm.overrides)
     log = REPOSITORY / ".posttrain" / "arms" / f"{arm.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {"POSTTRAIN_THREADS": "1", **environment_of(copy)}  # or arms side by side would each take the cores idle at their start
     print(f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}; see {log.relative_to(REPOSITORY)}", flush=True)
     with log.open("w") as output:
-        subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment_of(copy), check=True, stdout=output, stderr=subprocess.STDOUT)
+        subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment, check=True, stdout=output, stderr=subprocess.STDOUT)
     return copy
 
 

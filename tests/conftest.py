@@ -1,8 +1,11 @@
 """What several test folders share: where the repository and the real public data are."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("POSTTRAIN_THREADS", "1")  # tests run side by side; stages would each take the cores that are idle when they start
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

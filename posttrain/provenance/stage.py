@@ -22,10 +22,9 @@ from pathlib import Path
 from posttrain.exits import ConfigurationError, Interrupted, StageError
 from posttrain.params import ImportSource, Params, load_params
 from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, read_stage_inputs, take_fingerprint
+from posttrain.provenance.threads import choose_num_threads, limit_threads
 
 STATE_DIR = Path(".posttrain")
-# One: a small model gains little from a second thread, loses much where the machine is shared, and sums over two threads differ in their last bits.
-NUM_THREADS = os.environ.get("POSTTRAIN_THREADS", "1")
 NUM_RUNS_KEPT = 3  # with their checkpoints: an interrupted run of the values before this edit can still be gone back to
 
 
@@ -86,6 +85,7 @@ def run_stage(function: Callable[[StageRun], None]) -> None:
 
 def _run(function: Callable[[StageRun], None], item: str) -> None:
     name = function.__name__
+    limit_threads(choose_num_threads())
     params = load_params()
     inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
     _refuse_undeclared(name, inputs, params)
@@ -161,12 +161,8 @@ def _only_one(name: str, item: str) -> Iterator[None]:
 
 def _make_deterministic() -> None:
     """Set before torch is imported for the first time by the stage's own work; harmless where it is not used."""
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[variable] = NUM_THREADS
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(int(NUM_THREADS))
 
 
 def _forget_old_runs(stage_dir: Path) -> None:

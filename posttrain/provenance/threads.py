@@ -1,0 +1,42 @@
+"""How many threads may a stage compute with? As many cores as nobody else uses when it starts, at most two, or what `POSTTRAIN_THREADS` says.
+
+Two threads halve the time on two idle cores and double it where another program has one of them. A machine fact, not a knob: matrix products of these
+sizes are shared out by rows and columns of the result, never along a sum, so one thread and two make the same bits (tested). A small model gains
+nothing from a third.
+"""
+
+import os
+import sys
+
+import psutil
+
+from posttrain.exits import ConfigurationError
+
+VARIABLE = "POSTTRAIN_THREADS"
+_MOST = 2
+_LOOK_S = 0.2
+
+
+def choose_num_threads() -> int:
+    """Raises ConfigurationError where `POSTTRAIN_THREADS` is set and not a positive number."""
+    asked = os.environ.get(VARIABLE)
+    if asked is None:
+        process = psutil.Process()
+        allowed = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
+        return idle_cores(psutil.cpu_percent(_LOOK_S), num_cores=psutil.cpu_count(), num_allowed=allowed)
+    if not asked.isdecimal() or int(asked) < 1:
+        raise ConfigurationError(f"{VARIABLE} is {asked!r}, not a positive number of threads; unset it to use the idle cores")
+    return int(asked)
+
+
+def idle_cores(busy_percent: float, *, num_cores: int, num_allowed: int) -> int:
+    """2 cores busy to 60 % have one to spare; never less than one, nor more than two or than this process may run on."""
+    return max(1, min(round(num_cores * (1 - busy_percent / 100)), num_allowed, _MOST))
+
+
+def limit_threads(num_threads: int) -> None:
+    """Of this process, in every library that computes, loaded already or not, and of the processes that it starts."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = str(num_threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(num_threads)
