@@ -13,13 +13,17 @@ from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
 SEEDS_JSON = REPOSITORY / "reports" / "seeds.json"
 POLICIES = ("teacher", "base", "sft", "policy")
 FIELDS = ("success_rate", "ci_low", "ci_high", "num_tasks", "pass_hat_4")
-DPO = {"type": "dpo", "max_steps": 100, "batch_size": 32, "beta": 0.1}
+DPO = {  # chosen on dev and rl tasks; pairs from all rl tasks, GRPO plays them all too
+    "train_policy.algorithm": {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5},
+    "train_policy.lr": 4.0e-4,
+    "sample_preferences.num_tasks": 640,
+}
 
 ARMS = (
     *(Arm(f"seed_{seed}", {"seed": seed}) for seed in (1, 2, 3)),
     *(Arm(f"world_seed_{seed}", {"world.seed": seed}) for seed in (1001, 1002, 1003)),
     Arm("sft_filtered", {"resample_data.success_filter": True}, ("evaluate@sft",)),
-    Arm("dpo", {"train_policy.algorithm": DPO}, ("evaluate@policy",)),
+    Arm("dpo", DPO, ("evaluate@policy",)),
 )
 
 
