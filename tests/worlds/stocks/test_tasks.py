@@ -5,10 +5,11 @@ import sys
 from collections import Counter
 from decimal import Decimal
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
-from posttrain.params import AgentParams, FlawRates, WorldParams
+from posttrain.params import AgentParams, FlawRates, WorldParams, load_params
 from posttrain.rewards.completion import is_success
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
@@ -27,15 +28,7 @@ from posttrain.worlds.stocks.references import accepted_codes, code_forms
 from posttrain.worlds.tools import is_error
 
 LIMITS = AgentParams(max_turns=6, max_new_tokens=64, max_context_tokens=1024)
-RATES = {
-    "wrong_market": 0.65,
-    "give_up": 0.6,
-    "indicator_mixup": 0.6,
-    "redundant_call": 0.1,
-    "malformed_json": 0.03,
-    "market_flip": 0.1,
-    "repeated_ask": 0.1,
-}
+RATES = load_params(Path(__file__).parents[3] / "params.yaml").generate_data.flaw_rates.model_dump()
 BIG_THREE = {"wrong_market", "give_up", "indicator_mixup"}
 
 
