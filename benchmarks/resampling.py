@@ -19,15 +19,16 @@ SEEDS = (1, 2, 3)
 RARE_FRAC = 0.5  # of the most frequent cell
 KEEP_FRAC = 0.2
 TARGETS = ("evaluate@sft",)
+SHORT = {"evaluate.num_samples": 4}  # nothing here is read from the samples
 
 
 def _arms() -> list[Arm]:
     oversampling = [
-        Arm(f"{type_}_{seed}", {"seed": seed, "resample_data.oversample.type": type_}, TARGETS)
+        Arm(f"{type_}_{seed}", {"seed": seed, **SHORT, "resample_data.oversample.type": type_}, TARGETS)
         for seed in SEEDS
         for type_ in ("smote", "duplicate", "none")
     ]
-    fifth = {"resample_data.oversample.type": "none", "resample_data.coreset.keep_frac": KEEP_FRAC}
+    fifth = {**SHORT, "resample_data.oversample.type": "none", "resample_data.coreset.keep_frac": KEEP_FRAC}
     coresets = [
         Arm(f"{strategy}_{seed}", {"seed": seed, **fifth, "resample_data.coreset.strategy": strategy}, TARGETS)
         for seed in SEEDS
