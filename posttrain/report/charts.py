@@ -26,16 +26,28 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A straight scale. `percent` writes 0.25 as 25 %; `is_whole` has ticks at whole numbers only."""
+    """A straight scale, or with `is_log` one of equal ratios. `percent` writes 0.25 as 25 %; `is_whole` has ticks at whole numbers only."""
 
     label: str
     low: float
     high: float
     percent: bool = False
     is_whole: bool = False
+    is_log: bool = False
+
+    def share(self, value: float) -> float:
+        """Of the axis's length, at which the value lies: 0 at the low end, 1 at the high one. A scale of ratios has no place for 0:
+        it lies at the low end."""
+        if self.is_log:
+            return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Three to six round values within the range: steps of 1, 2 or 5 times a power of ten. 0 … 1 gives 0, 0.2, … 1."""
+        """Three to six round values within the range: steps of 1, 2 or 5 times a power of ten. 0 … 1 gives 0, 0.2, … 1. On a scale of ratios
+        the powers of ten: 0.03 … 2 gives 0.1, 1."""
+        if self.is_log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            return [10.0**power for power in range(first, last + 1)]
         raw = max((self.high - self.low) / 5, 1.0 if self.is_whole else 0.0)
         power = 10.0 ** math.floor(math.log10(raw))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
@@ -53,6 +65,13 @@ def axis_over(label: str, values: Sequence[float], *, percent: bool = False, flo
     if high - low < 1e-12:
         low, high = low - 0.5, high + 0.5
     return Axis(label, low, high if percent and high == 1 else high + 0.05 * (high - low), percent)
+
+
+def log_axis_over(label: str, values: Sequence[float]) -> Axis:
+    """A scale of ratios from the power of ten below the positive values to the one above, for what falls fast and then slowly."""
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    return Axis(label, 10.0**low, 10.0 ** max(high, low + 1), is_log=True)
 
 
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, *, has_diagonal: bool = False) -> Markup:
@@ -126,8 +145,8 @@ def _svg(title: str, parts: Sequence[str], legend: Sequence[tuple[str, int]], *,
 
 
 def _x(axis: Axis, value: float) -> str:
-    return f"{LEFT + (value - axis.low) / (axis.high - axis.low) * (WIDTH - LEFT - RIGHT):.1f}"
+    return f"{LEFT + axis.share(value) * (WIDTH - LEFT - RIGHT):.1f}"
 
 
 def _y(axis: Axis, value: float) -> str:
-    return f"{HEIGHT - BOTTOM - (value - axis.low) / (axis.high - axis.low) * (HEIGHT - TOP - BOTTOM):.1f}"
+    return f"{HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM):.1f}"

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from markupsafe import Markup
 
-from posttrain.report.charts import Axis, Series, axis_over, interval_chart, line_chart, stacked_chart
+from posttrain.report.charts import Axis, Series, axis_over, interval_chart, line_chart, log_axis_over, stacked_chart
 from posttrain.report.sources import DpoLine, Evaluation, GrpoLine, ReliabilityBin, SftLine
 
 Line = TypeVar("Line", SftLine, GrpoLine, DpoLine)
@@ -18,7 +18,7 @@ def success_chart(evaluations: Mapping[str, Evaluation]) -> Markup:
 
 
 def sft_charts(lines: Sequence[SftLine]) -> list[Markup]:
-    """Loss in nats per agent token."""
+    """Loss in nats per agent token, on a scale of ratios."""
     train = Series("training rows", _points(lines, lambda line: line.loss), 0)
     dev = Series("dev demonstrations", _points(lines, lambda line: line.eval_loss), 1)
     parts = [
@@ -29,7 +29,7 @@ def sft_charts(lines: Sequence[SftLine]) -> list[Markup]:
     charts = [("Fine-tuning: loss", [train, dev])]
     if any(part.points for part in parts):
         charts.append(("Fine-tuning: loss by kind of token", parts))
-    return [line_chart(title, series, x, _loss_axis(series)) for title, series in charts]
+    return [line_chart(title, series, x, log_axis_over("", _values(series))) for title, series in charts]
 
 
 def grpo_charts(lines: Sequence[GrpoLine]) -> list[Markup]:
@@ -76,7 +76,7 @@ def dpo_charts(lines: Sequence[DpoLine]) -> list[Markup]:
     loss = [Series("loss", _points(lines, lambda line: line.loss), 0)]
     accuracy = Series("pairs ordered rightly", _points(lines, lambda line: line.pair_accuracy), 0)
     return [
-        line_chart("Preference loss", loss, x, _loss_axis(loss)),
+        line_chart("Preference loss", loss, x, axis_over("", _values(loss), floor=0)),
         line_chart("Pairs whose chosen episode gained more", [accuracy], x, SHARE),
         line_chart("Margin between chosen and rejected", margin, x, axis_over("", _values(margin), floor=0)),
     ]
@@ -100,7 +100,3 @@ def _values(series: Sequence[Series]) -> list[float]:
 def _steps(steps: Sequence[int]) -> Axis:
     first, last = min(steps), max(steps)
     return Axis("step", first - 0.5, last + 0.5, is_whole=True)
-
-
-def _loss_axis(series: Sequence[Series]) -> Axis:
-    return axis_over("", _values(series), floor=0)

@@ -3,7 +3,9 @@
 import re
 from xml.etree import ElementTree
 
-from posttrain.report.charts import Axis, Series, axis_over, interval_chart, line_chart, stacked_chart
+import pytest
+
+from posttrain.report.charts import Axis, Series, axis_over, interval_chart, line_chart, log_axis_over, stacked_chart
 
 UNIT = Axis("x", 0, 1)
 
@@ -18,6 +20,14 @@ def test_an_axis_has_round_ticks_within_its_range():
     assert [round(tick, 9) for tick in Axis("loss", 0.13, 0.19).ticks()] == [0.14, 0.16, 0.18]
     assert Axis("step", 0.5, 2.5, is_whole=True).ticks() == [1, 2]
     assert Axis("kl", -3, 3).ticks() == [-2, 0, 2]
+
+
+def test_a_scale_of_ratios_has_equal_steps_for_equal_ratios():
+    axis = log_axis_over("loss", [0.03, 2.0, 7.5])
+    assert (axis.low, axis.high) == (0.01, 10)
+    assert axis.ticks() == [0.01, 0.1, 1, 10]
+    assert [axis.share(value) for value in (0, 0.01, 0.1, 1, 10)] == pytest.approx([0, 0, 1 / 3, 2 / 3, 1])
+    assert log_axis_over("", [1.0]).ticks() == log_axis_over("", []).ticks() == [1, 10]
 
 
 def test_a_percent_axis_writes_percent_and_another_writes_the_number():
