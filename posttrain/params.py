@@ -18,6 +18,7 @@ PositiveFrac = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, lt=1)]  # a learning rate
 Temperature = Annotated[float, Field(gt=0, le=5)]
+LEVEL_3_TOKENS = 112  # of the longest answer that the stock market's third level asks for, by the small model's tokenizer
 
 
 class ParamsError(ConfigurationError):
@@ -304,6 +305,11 @@ class Params(Section):
             raise ValueError(
                 f"sample_preferences.num_tasks is {self.sample_preferences.num_tasks} but world.num_rl_tasks only {self.world.num_rl_tasks}; "
                 "preferences are sampled on the rl split: raise the split or lower the number"
+            )
+        if self.world.type == "stocks" and self.world.max_difficulty == 3 and self.agent.max_new_tokens < LEVEL_3_TOKENS:
+            raise ValueError(
+                f"world.max_difficulty is 3 and agent.max_new_tokens {self.agent.max_new_tokens}; an answer that compares five shares takes "
+                f"{LEVEL_3_TOKENS} tokens and would be cut off: raise agent.max_new_tokens to {LEVEL_3_TOKENS}"
             )
         return self
 

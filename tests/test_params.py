@@ -70,6 +70,11 @@ def test_knobs_that_contradict_each_other_are_refused_with_both_values(content: 
     contradictory["sample_preferences"]["num_tasks"] = contradictory["world"]["num_rl_tasks"] + 1
     assert "preferences are sampled on the rl split" in refusal(contradictory)
     contradictory = copy.deepcopy(content)
+    contradictory["world"]["max_difficulty"] = 3
+    assert "world.max_difficulty is 3 and agent.max_new_tokens 64" in refusal(contradictory)
+    contradictory["agent"]["max_new_tokens"] = 112
+    parse_params(contradictory, source="params.yaml")
+    contradictory = copy.deepcopy(content)
     contradictory["reward"]["weights"]["completion"] = 0.9
     assert "the weights sum to 1.5, not 1" in refusal(contradictory)
 
