@@ -1,13 +1,13 @@
 """Does a model copy before it learns what to copy? Next-token training on scrambled messages, before the first demonstration.
 
 Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else, and
-only its values are trained. Three kinds come equally often. A result and some of its values again, in every second row in another order, teach the
-look-up by key, which digits need. A list of values and the same again teaches to go on behind the last token copied, which names need. A message
-and the calls that take something from it, a name from a question or a code from a result, put both to use. Every digit, Han character and name that
-is copied is drawn anew: nothing about the world can be learnt. The values over carets are trained:
+only its values are trained. A result and some of its values again, in every second row in another order, teach the look-up by key, which digits need.
+A list of values and the same again teaches to go on behind the last token copied, which names need. A message and the calls that take something from
+it, a name from a question or a code from a result, put both to use. Every digit, Han character and name that is copied is drawn anew: nothing about
+the world can be learnt. The values over carets are trained:
 
-    <|tool|>{"code":"73019.HK","price":86.10,"open":85.77}<|assistant|>{"price":86.10,"code":"73019.HK"}<|end|>
-                                                                               ^^^^^         ^^^^^^^^^^^^^^^^^
+    <|tool|>{"code":"73019.HK","price":86.10,"open":85.77}<|assistant|>{"price":86.10}↵{"code":"73019.HK"}<|end|>
+                                                                                ^^^^^           ^^^^^^^^^^^^^^^^^
     <|user|>PlumShip, 松鹤, GoldBell<|assistant|>{"name":"松鹤"}{"name":"GoldBell"}{"name":"PlumShip"}<|end|>
                                                            ^^               ^^^^               ^^^^
     <|user|>Hong Kong PlumShip: open?<|assistant|><tool_call>{"name":"search_hk_stock","arguments":{"name":"PlumShip"}}</tool_call><|end|>
@@ -30,7 +30,7 @@ from posttrain.params import PrepareModelParams
 from posttrain.types import Message
 
 MAX_FIELDS = 4  # of one result are asked for; the first rows show no more, the last ones all
-ROW_KINDS = ("result", "values", "calls")  # as often as one another
+ROW_KINDS = ("result", "result", "values", "calls")  # results are learnt last
 MAX_VALUES = 4  # of one list
 PART_SIZE = 8
 DECAY_FRAC = 0.25  # of the steps, over which the rate falls: the jump comes late and wants the full rate until then
@@ -165,17 +165,17 @@ class _Scrambler:
 
 
 def _result_again(fields: Fields, draw: random.Random) -> Segments:
-    """A result and some of its fields once more."""
+    """A result and some of its fields once more, each as the demonstrations quote it: behind a brace, where in the result it is behind a comma. The
+    tokenizer has two tokens for that, and that they are one key is half of what is learnt here."""
     asked = draw.sample(list(fields), min(MAX_FIELDS, len(fields)))
     if draw.random() < 0.5:
         asked = [key for key in fields if key in asked]
-    segments = [(f"{TOOL}{_object(fields)}{ASSISTANT}", False)]
-    before = "{"
+    segments, before = [(f"{TOOL}{_object(fields)}{ASSISTANT}", False)], ""
     for key in asked:
         quote = '"' if fields[key].startswith('"') else ""
-        segments += [(f'{before}"{key}":{quote}', False), (fields[key].removeprefix('"').removesuffix('"'), True)]
-        before = f"{quote},"
-    return [*segments, (before.removesuffix(",") + "}" + END, True)]
+        segments += [(f'{before}{{"{key}":{quote}', False), (fields[key].removeprefix('"').removesuffix('"'), True)]
+        before = f"{quote}}}\n"
+    return [*segments, (before.removesuffix("\n") + END, True)]
 
 
 def _values_again(values: Sequence[tuple[str, str]], draw: random.Random) -> Segments:

@@ -17,16 +17,18 @@ def texts_and_trained(tokenizer: PreTrainedTokenizerFast, count: int) -> list[tu
     return [(tokenizer.decode(ids), tokenizer.decode([label for label in labels if label != -100])) for ids, labels in rows]
 
 
-def test_a_third_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_half_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+    """Field by field, each behind a brace and on a line of its own as the demonstrations quote it."""
     num_repetitions = 0
     for text, trained in texts_and_trained(scratch_tokenizer, 90):
-        found = re.fullmatch(r"<\|tool\|>(\{.*\})<\|assistant\|>(\{.*\})<\|end\|>", text)
+        found = re.fullmatch(r"<\|tool\|>(\{.*\})<\|assistant\|>((?:\{.*\}\n?)+)<\|end\|>", text)
         if found:
-            pairs = [dict(re.findall(r'"(\w+)":"?([^",}]+)', part)) for part in found.groups()]
-            assert pairs[0] == pairs[1]
-            assert trained == "".join(pairs[1].values()) + found[2][-1 if found[2][-2] != '"' else -2 :] + "<|end|>"
+            shown, again = [dict(re.findall(r'"(\w+)":"?([^",}]+)', part)) for part in found.groups()]
+            assert shown == again
+            assert [dict(re.findall(r'"(\w+)":"?([^",}]+)', line)) for line in found[2].split("\n")] == [{key: again[key]} for key in again]
+            assert trained == "".join(again.values()) + found[2][-1 if found[2][-2] != '"' else -2 :] + "<|end|>"
             num_repetitions += 1
-    assert 15 <= num_repetitions <= 45
+    assert 30 <= num_repetitions <= 60
 
 
 def test_of_a_long_result_four_fields_are_asked_for(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
@@ -44,7 +46,7 @@ def test_of_a_long_result_four_fields_are_asked_for(scratch_tokenizer: PreTraine
     assert set(in_order) == {True, False}
 
 
-def test_a_third_repeat_a_list_of_values(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_some_repeat_a_list_of_values(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     """In order, every character is trained; in another order, not the first of a value, which nobody could know."""
     orders = set()
     for text, trained in texts_and_trained(scratch_tokenizer, 90):
@@ -60,7 +62,7 @@ def test_a_third_repeat_a_list_of_values(scratch_tokenizer: PreTrainedTokenizerF
     assert orders == {True, False}
 
 
-def test_a_third_call_with_what_a_message_says(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_some_call_with_what_a_message_says(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     sources = set()
     for text, trained in texts_and_trained(scratch_tokenizer, 90):
         if "<tool_call>" in text:
