@@ -49,14 +49,16 @@ def test_a_tool_result_is_never_trained_on(tmp_path):
 def test_the_loss_of_a_step_is_the_mean_over_its_tokens_whatever_parts_it_is_cut_into(tmp_path, monkeypatch):
     # A row of one token and a row of five: a mean of the parts' means would weigh the one token as much as the five.
     rows = [TokenRow([2, 5, 2, 1], [0, 0, 0, 1], [0, 0, 0, 3]), TokenRow([2, 5, 2, 7, 8, 9, 4, 1], [0] * 3 + [1] * 5, [0] * 3 + [3] * 5)] * 4
-    _, lines_in_parts = trained(tmp_path / "parts", rows, max_steps=4)
+    # AdamW: Muon makes all directions of a step equally long, those too in which the gradient is rounding and no more.
+    in_parts, lines_in_parts = trained(tmp_path / "parts", rows, max_steps=4, optimizer="adamw")
     monkeypatch.setattr(sft, "NUM_PARTS", 1)
-    _, lines_whole = trained(tmp_path / "whole", rows, max_steps=4)
+    whole, lines_whole = trained(tmp_path / "whole", rows, max_steps=4, optimizer="adamw")
 
-    # Not the weights: Muon makes all directions of a step equally long, those too in which the gradient is rounding and no more.
-    for name in ("loss", "grad_norm"):
-        in_parts, whole = ([line[name] for line in lines if name in line] for lines in (lines_in_parts, lines_whole))
-        assert in_parts == pytest.approx(whole, rel=1e-4)
+    assert [line["loss"] for line in lines_in_parts if "loss" in line] == pytest.approx(
+        [line["loss"] for line in lines_whole if "loss" in line], abs=1e-5
+    )
+    for name, weights in in_parts.state_dict().items():
+        torch.testing.assert_close(weights, whole.state_dict()[name], atol=1e-4, rtol=1e-3)
 
 
 def test_reasoning_and_calls_are_logged_apart(tmp_path):
