@@ -1,8 +1,8 @@
 """How many threads may a stage compute with? As many cores as nobody else uses when it starts, at most two, or what `POSTTRAIN_THREADS` says.
 
-Two threads take half to all of the time on two idle cores and up to twice as long where another program has one of them. A machine fact, not a knob: matrix products of these
-sizes are shared out by rows and columns of the result, never along a sum, so one thread and two make the same bits (tested). A small model gains
-nothing from a third.
+Two threads take half to all of the time on two idle cores and up to twice as long where another program has one of them. A machine fact, not a knob:
+matrix products of these sizes are shared out by rows and columns of the result, never along a sum, so one thread and two make the same bits (tested
+on a training step). A small model gains nothing from a third.
 """
 
 import os
