@@ -17,14 +17,13 @@ from typing import Any
 import torch
 
 from posttrain.algorithms.sampling import Sampler, episode_seeds
-from posttrain.data.schemas import read_tasks, trajectory_row
+from posttrain.data.schemas import read_tasks
 from posttrain.evals.failures import failure_of
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.rollout.demonstrations import demonstrate
 from posttrain.types import Task
 from posttrain.worlds.domains import make_domain
 
@@ -62,9 +61,7 @@ def copied_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _print_copying(model: Any, codec: Any, params: Params, tasks: Sequence[Task]) -> None:
     domain = make_domain(params.world)
-    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=None, reasoning_frac=0.0))
-    played = play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=[1] * len(tasks))
-    rows = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, tasks, strict=True)]
+    rows = demonstrate(domain, tasks, limits=params.agent, seed=1, flaws=None, reasoning_frac=0.0)
     counts: dict[str, list[bool]] = defaultdict(list)
     for row in codec.encode_rows((row.trajectory.messages, row.tools) for row in rows):
         for name, is_exact in _exact(model, codec.tokenizer, row):

@@ -15,7 +15,7 @@ from posttrain.params import Params
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain
 
@@ -43,7 +43,7 @@ def evaluate(run: StageRun) -> None:
 
 def _teacher(params: Params) -> Play:
     domain, reward = make_domain(params.world), load_reward(params.reward)
-    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=None, reasoning_frac=0.0))
+    expert = expert_policy(domain, flaws=None, reasoning_frac=0.0)
 
     def play(tasks: Sequence[Task], _: float, progress: Progress) -> list[Trajectory]:
         seeds = episode_seeds(params.seed, count=len(tasks))

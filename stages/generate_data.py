@@ -6,12 +6,11 @@ The demonstrations carry neither gold nor scores: what is made of them must not 
 from pathlib import Path
 
 from posttrain.data.importers import import_trajectories
-from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
+from posttrain.data.schemas import write_tasks, write_trajectories
 from posttrain.exits import ConfigurationError
 from posttrain.params import ImportSource, ScriptedSource, WorldParams
 from posttrain.provenance.stage import StageRun, run_stage
-from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.rollout.demonstrations import demonstrate
 from posttrain.types import SPLITS, Split, Task
 from posttrain.worlds.domains import make_domain
 from posttrain.worlds.protocol import Domain
@@ -22,9 +21,18 @@ RAW = Path("data/raw")
 def generate_data(run: StageRun) -> None:
     domain = make_domain(run.params.world)
     tasks = {split: _tasks(domain, split, run.params.world) for split in SPLITS}
-    match run.params.generate_data.source:
+    params = run.params.generate_data
+    match params.source:
         case ScriptedSource():
-            rows = _demonstrate(domain, tasks["sft"], run)
+            rows = demonstrate(
+                domain,
+                tasks["sft"],
+                limits=run.params.agent,
+                seed=run.params.seed,
+                flaws=params.flaw_rates,
+                reasoning_frac=params.reasoning_frac,
+                progress=run.progress,
+            )
         case ImportSource() as source:
             rows = import_trajectories(Path(source.path), source.format)
     write_tasks(RAW / "tasks.parquet", [task for split in SPLITS for task in tasks[split]])
@@ -38,14 +46,6 @@ def _tasks(domain: Domain, split: Split, world: WorldParams) -> list[Task]:
         return domain.tasks(split, getattr(world, knob))
     except ValueError as error:
         raise ConfigurationError(f"world.{knob} is {getattr(world, knob)}, which the world {world.type} cannot give: {error}") from error
-
-
-def _demonstrate(domain: Domain, tasks: list[Task], run: StageRun) -> list[TrajectoryRow]:
-    params = run.params.generate_data
-    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=params.flaw_rates, reasoning_frac=params.reasoning_frac))
-    seeds = [run.params.seed] * len(tasks)  # the expert draws from the seed and the task together
-    played = play_episodes(expert, tasks, domain=domain, limits=run.params.agent, seeds=seeds, progress=run.progress)
-    return [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, tasks, strict=True)]
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from posttrain.models.row_losses import row_losses
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain
 
@@ -122,8 +122,7 @@ def _realise(run: StageRun, points: Sequence[Point], rows: Sequence[TrajectoryRo
         return Realised([rows[point.seeds[0]] for point in points], [False] * len(points))
     domain = make_domain(params.world)
     flaws = None if params.resample_data.success_filter else params.generate_data.flaw_rates
-    reasoning_frac = params.generate_data.reasoning_frac
-    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=flaws, reasoning_frac=reasoning_frac))
+    expert = expert_policy(domain, flaws=flaws, reasoning_frac=params.generate_data.reasoning_frac)
 
     def replay(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
         return play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds)

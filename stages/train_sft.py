@@ -9,11 +9,10 @@ from pathlib import Path
 from posttrain.algorithms.resumable import METRICS, open_run
 from posttrain.algorithms.sft import train_sft as train
 from posttrain.algorithms.trainable import load_trainable, save_trained
-from posttrain.data.schemas import read_tasks, read_trajectories, trajectory_row
+from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
 from posttrain.provenance.stage import StageRun, run_stage
-from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.rollout.demonstrations import demonstrate
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.worlds.domains import make_domain
 
@@ -23,12 +22,9 @@ BASE = Path("data/models/base")
 def train_sft(run: StageRun) -> None:
     params = run.params
     demonstrations = read_trajectories(Path("data/resampled/demonstrations.parquet"))
-    domain = make_domain(params.world)
     dev_tasks = read_tasks(Path("data/raw/tasks.parquet"), "dev")
     reasoning_frac = params.generate_data.reasoning_frac
-    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=None, reasoning_frac=reasoning_frac))
-    dev_played = play_episodes(expert, dev_tasks, domain=domain, limits=params.agent, seeds=[params.seed] * len(dev_tasks))
-    dev = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(dev_played, dev_tasks, strict=True)]
+    dev = demonstrate(make_domain(params.world), dev_tasks, limits=params.agent, seed=params.seed, flaws=None, reasoning_frac=reasoning_frac)
 
     codec = load_codec(BASE)
     rows, dev_rows = (codec.encode_rows((row.trajectory.messages, row.tools) for row in split) for split in (demonstrations, dev))

@@ -85,7 +85,8 @@ def run_stage(function: Callable[[StageRun], None]) -> None:
 
 def _run(function: Callable[[StageRun], None], item: str) -> None:
     name = function.__name__
-    limit_threads(choose_num_threads())
+    num_threads = choose_num_threads()
+    limit_threads(num_threads)
     params = load_params()
     inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
     _refuse_undeclared(name, inputs, params)
@@ -93,7 +94,7 @@ def _run(function: Callable[[StageRun], None], item: str) -> None:
         before = take_fingerprint(inputs)
         checkpoint_dir = STATE_DIR / "checkpoints" / _full_name(name, item) / before.digest[:16]
         started_s = time.monotonic()
-        print(f"[{_full_name(name, item)}] started", file=sys.stderr, flush=True)
+        print(f"[{_full_name(name, item)}] started with {num_threads} thread{'s' if num_threads > 1 else ''}", file=sys.stderr, flush=True)
         function(StageRun(name, item, params, checkpoint_dir))
         _refuse_if_changed(inputs, before)
         _record_cost(_full_name(name, item), time.monotonic() - started_s)

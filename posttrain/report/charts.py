@@ -108,16 +108,17 @@ def stacked_chart(title: str, steps: Sequence[float], layers: Sequence[tuple[str
 def interval_chart(title: str, rows: Sequence[tuple[str, float, float, float]], x: Axis) -> Markup:
     """One horizontal line per row (label, value, low, high): a dot in its interval. All on one scale, so that overlap is seen at a glance."""
     height, left = 34 + 26 * len(rows), 70
-    scale = (WIDTH - left - RIGHT) / (x.high - x.low)
-    place = [f"{left + (tick - x.low) * scale:.1f}" for tick in x.ticks()]
-    parts = [f'<path class="grid" d="M{at} 6V{height - 28}"/>' for at in place]
-    parts += [f'<text x="{at}" y="{height - 12}" text-anchor="middle">{x.text(tick)}</text>' for at, tick in zip(place, x.ticks(), strict=True)]
+
+    def place(at: float) -> str:
+        return f"{left + (WIDTH - left - RIGHT) * x.share(at):.1f}"
+
+    parts = [f'<path class="grid" d="M{place(tick)} 6V{height - 28}"/>' for tick in x.ticks()]
+    parts += [f'<text x="{place(tick)}" y="{height - 12}" text-anchor="middle">{x.text(tick)}</text>' for tick in x.ticks()]
     for index, (label, value, low, high) in enumerate(rows):
         y, style = 20 + 26 * index, index % NUM_STYLES
-        ends = (left + (low - x.low) * scale, left + (high - x.low) * scale)
         parts.append(f'<text x="{left - 10}" y="{y + 4}" text-anchor="end">{escape(label)}</text>')
-        parts.append(f'<path class="whisker c{style}" d="M{ends[0]:.1f} {y}H{ends[1]:.1f}M{ends[0]:.1f} {y - 5}v10M{ends[1]:.1f} {y - 5}v10"/>')
-        parts.append(f'<circle class="dot c{style}" cx="{left + (value - x.low) * scale:.1f}" cy="{y}" r="4.5"/>')
+        parts.append(f'<path class="whisker c{style}" d="M{place(low)} {y}H{place(high)}M{place(low)} {y - 5}v10M{place(high)} {y - 5}v10"/>')
+        parts.append(f'<circle class="dot c{style}" cx="{place(value)}" cy="{y}" r="4.5"/>')
     return _svg(title, parts, [], height=height)
 
 

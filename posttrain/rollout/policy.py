@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from posttrain.exits import ConfigurationError
-from posttrain.params import AgentParams
+from posttrain.params import AgentParams, FlawRates
 from posttrain.rollout.engines.protocol import Engine, GenerateRequest
 from posttrain.types import Message, StopReason, Task
-from posttrain.worlds.protocol import Expert
+from posttrain.worlds.protocol import Domain, Expert
 from posttrain.worlds.tools import Tool
 
 
@@ -99,6 +99,11 @@ class ScriptedPolicy:
 
     def release(self, episode: Episode) -> None:
         self._experts.pop(episode.episode_id, None)
+
+
+def expert_policy(domain: Domain, *, flaws: FlawRates | None, reasoning_frac: float) -> ScriptedPolicy:
+    """The world's own expert; without flaws it solves every task."""
+    return ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=flaws, reasoning_frac=reasoning_frac))
 
 
 class TokenPolicy:

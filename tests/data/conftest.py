@@ -7,7 +7,7 @@ import pytest
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
 from posttrain.params import AgentParams, FlawRates, WorldParams
 from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.toy import ToyDomain
 
@@ -24,7 +24,7 @@ def toy() -> ToyDomain:
 
 @pytest.fixture(scope="session")
 def replay(toy: ToyDomain) -> Replay:
-    expert = ScriptedPolicy(lambda task, seed: toy.expert(task, seed=seed, flaws=FLAWS, reasoning_frac=0.3))
+    expert = expert_policy(toy, flaws=FLAWS, reasoning_frac=0.3)
     return lambda tasks, seeds: play_episodes(expert, tasks, domain=toy, limits=AGENT, seeds=seeds)
 
 

@@ -5,7 +5,7 @@ from posttrain.models.tokenizer import train_tokenizer
 from posttrain.params import AgentParams, WorldParams
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
+from posttrain.rollout.policy import TokenPolicy, expert_policy
 from posttrain.worlds.toy import ToyDomain
 
 LIMITS = AgentParams(max_turns=6, max_new_tokens=100, max_context_tokens=500)
@@ -16,7 +16,7 @@ def test_an_episode_by_tokens_is_the_training_row_of_the_same_conversation():
     domain = ToyDomain(WORLD)
     tasks = domain.tasks("sft", WORLD.num_sft_tasks)
     seeds = list(range(len(tasks)))
-    expert = ScriptedPolicy(lambda task, seed: domain.expert(task, seed=seed, flaws=None, reasoning_frac=0.5))
+    expert = expert_policy(domain, flaws=None, reasoning_frac=0.5)
     spoken = play_episodes(expert, tasks, domain=domain, limits=LIMITS, seeds=seeds)
     names = {name for task in tasks for name in task.tools}
     codec = ChatCodec(train_tokenizer([play.messages for play in spoken], tool_names=names, vocab_size=500, max_length=500))
