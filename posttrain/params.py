@@ -177,7 +177,8 @@ class ValidateDataParams(Section):
 
 
 class PrepareModelParams(Section):
-    warmup_steps: Annotated[int, Field(ge=0)]
+    warmup_max_steps: Annotated[int, Field(ge=0)]
+    warmup_target_loss: Annotated[float, Field(ge=0)]
     warmup_batch_size: Count
     lr: Rate
 
