@@ -21,7 +21,7 @@ DPO = {  # chosen on dev and rl tasks; pairs from all rl tasks, GRPO plays them 
 
 ARMS = (
     *(Arm(f"seed_{seed}", {"seed": seed}) for seed in (1, 2, 3)),
-    *(Arm(f"world_seed_{seed}", {"world.seed": seed}) for seed in (2001, 2002, 2003)),
+    *(Arm(f"world_seed_{seed}", {"world.seed": seed}) for seed in (2002, 2003, 2004)),
     Arm("sft_filtered", {"resample_data.success_filter": True}, ("evaluate@sft",)),
     Arm("dpo", DPO, ("evaluate@policy",)),
 )

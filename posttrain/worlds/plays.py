@@ -75,11 +75,15 @@ def occasions(task: Task, handbook: Handbook) -> frozenset[Flaw]:
 
 
 def draw_slips(task: Task, handbook: Handbook, rates: FlawRates | None, rng: random.Random) -> frozenset[Flaw]:
-    """The flaws of one play: each with its rate where the task gives the occasion; none without rates."""
+    """The flaws of one play: each with its rate where the task gives the occasion; none without rates.
+
+    Who takes the wrong market takes the right indicator: of a task that needs both put right at once, no sampled episode would succeed, and what is
+    half right would be rewarded.
+    """
     if rates is None:
         return frozenset()
-    drawn = [flaw for flaw in get_args(Flaw) if rng.random() < getattr(rates, flaw)]
-    return occasions(task, handbook) & frozenset(drawn)
+    drawn = occasions(task, handbook) & {flaw for flaw in get_args(Flaw) if rng.random() < getattr(rates, flaw)}
+    return drawn - {"indicator_mixup"} if drawn & {"wrong_market", "market_flip"} else drawn
 
 
 def play(task: Task, handbook: Handbook, slips: Collection[Flaw], *, is_reasoning: bool) -> Script:

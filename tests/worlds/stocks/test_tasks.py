@@ -179,6 +179,13 @@ def test_a_flawed_expert_calls_only_what_is_offered_and_what_is_offered_can_be_m
         assert {made.name for message in trajectory.messages for made in message.tool_calls} <= set(task.tools)
 
 
+def test_who_takes_the_wrong_market_takes_the_right_indicator(hard):
+    both = [task for task in hard.tasks("rl", 600) if {"wrong_market", "indicator_mixup"} <= occasions(task, StocksHandbook())]
+    assert len(both) > 5
+    for trajectory in play_expert(hard, both, {"wrong_market": 1.0, "indicator_mixup": 1.0}):
+        assert "get_bollinger" not in {made.name for message in trajectory.messages for made in message.tool_calls}
+
+
 def test_a_flipped_market_is_named_right_and_called_wrong(hard):
     tasks = [task for task in hard.tasks("rl", 400) if "market_flip" in occasions(task, StocksHandbook())]
     for trajectory in play_expert(hard, tasks, {"market_flip": 1.0}):
