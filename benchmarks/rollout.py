@@ -51,10 +51,10 @@ def _tiny_qwen3() -> Any:
             vocab_size=VOCAB_SIZE,
             hidden_size=96,
             intermediate_size=256,
-            num_hidden_layers=3,
+            num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
-            head_dim=32,
+            head_dim=64,
             tie_word_embeddings=True,
             max_position_embeddings=1024,
         )

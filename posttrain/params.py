@@ -177,8 +177,7 @@ class ValidateDataParams(Section):
 
 
 class PrepareModelParams(Section):
-    warmup_max_steps: Annotated[int, Field(ge=0)]
-    warmup_target_loss: Annotated[float, Field(ge=0)]
+    warmup_steps: Annotated[int, Field(ge=0)]
     warmup_batch_size: Count
     lr: Rate
 

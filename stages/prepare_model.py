@@ -41,8 +41,8 @@ def _make(run: StageRun, params: ScratchModel, demonstrations: list[TrajectoryRo
     tool_names = {tool["function"]["name"] for row in demonstrations for tool in row.tools}
     tokenizer = train_tokenizer(conversations, tool_names=tool_names, vocab_size=params.vocab_size, max_length=max_context_tokens)
     model = scratch_model(params, tokenizer=tokenizer, max_context_tokens=max_context_tokens, seed=run.params.seed)
-    rows = copy_rows(conversations, tokenizer, count=prepare.warmup_max_steps * prepare.warmup_batch_size, seed=run.params.seed)
-    warm_up(model, tokenizer, rows, prepare, on_step=lambda step, loss: run.progress(step, prepare.warmup_max_steps, f"copy loss {loss:.3f}"))
+    rows = copy_rows(conversations, tokenizer, count=prepare.warmup_steps * prepare.warmup_batch_size, seed=run.params.seed)
+    warm_up(model, tokenizer, rows, prepare, on_step=lambda step, loss: run.progress(step, prepare.warmup_steps, f"copy loss {loss:.3f}"))
     return model, tokenizer
 
 

@@ -1,11 +1,19 @@
-"""A small decoder with random weights: the Qwen3 architecture, because it is the one of the models that this pipeline is for."""
+"""A small decoder with random weights: the Qwen3 architecture, because it is the one of the models that this pipeline is for.
+
+One thing is not left to chance. Copying needs a head that sees the token before (the first half of an induction head, Olsson et al. 2022,
+arXiv 2209.11895). Training finds one in a jump, which comes after 60 steps or after 400 by the draw; here the first layer has it from the start.
+"""
 
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from posttrain.params import ScratchModel
+
+NUM_FAST_PAIRS = 4  # of a head's rotary pairs; they turn by 0.4 to 1 radian a token, so neighbours are told apart
+CONSTANT = 5.0  # standard deviations of an embedding
 
 
 def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: int, seed: int) -> Qwen3ForCausalLM:
@@ -30,4 +38,30 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
+    _look_back(model)
     return model.to(getattr(torch, params.dtype))
+
+
+def _look_back(model: Qwen3ForCausalLM) -> None:
+    """Turn the query heads of the first layer's first key head towards the token one place back, two places back, and so on.
+
+    The first coordinate of every embedding becomes one constant, which adds the same to every logit of the tied head. From it the key is k everywhere
+    and the query of the head that looks o back is R(-o) k: with rotary embeddings (arXiv 2104.09864) key n then scores k·R(n - m + o) k for query m,
+    most at n = m - o. The drawn weights stay beside it, and nothing is fixed: training may undo it.
+    """
+    config, attention = model.config, model.model.layers[0].self_attn
+    size = config.head_dim
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] = CONSTANT * config.initializer_range
+        key = torch.zeros(size)
+        key[:NUM_FAST_PAIRS] = NUM_FAST_PAIRS**-0.5
+        attention.k_proj.weight[:size, 0] += key
+        for head in range(config.num_attention_heads // config.num_key_value_heads):
+            angles = -(head + 1) * model.model.rotary_emb.inv_freq
+            attention.q_proj.weight[head * size : (head + 1) * size, 0] += _turned(key, angles)
+
+
+def _turned(vector: Tensor, angles: Tensor) -> Tensor:
+    """A head's vector (D,) with its pairs (i, i + D/2) turned by `angles` (D/2,), as the rotary embedding turns them."""
+    first, second = vector.chunk(2)
+    return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()])

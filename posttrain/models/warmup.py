@@ -19,7 +19,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -35,8 +34,7 @@ ROW_KINDS = ("result", "result", "values", "calls")  # results are learnt last
 MAX_VALUES = 4  # of one list
 PART_SIZE = 8
 GROWTH_FRAC = 0.4  # of the rows, over which results grow to all of their fields
-DECAY_FRAC = 0.15  # of the most steps, over which the rate falls at the end: the jump to copying wants the full rate
-WINDOW = 16  # steps that the target loss is a mean over
+DECAY_FRAC = 0.3  # of the steps, over which the rate falls at the end: the jump to copying wants the full rate
 _SEPARATORS = (", ", "、", " or ", "和")
 _PLAIN = {"code": "00000", "value": "0.00"}  # where the demonstrations have no flat results
 _IGNORED = -100
@@ -46,22 +44,18 @@ Segments = list[tuple[str, bool]]  # a row's text, cut where training begins and
 
 
 def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareModelParams, *, on_step: Callable[[int, float], None]) -> None:
-    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step, until it copies; the rate falls to 0 at the end. `on_step` gets
-    step and loss.
+    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate falls to 0 at the end. `on_step` gets step and loss.
 
-    It copies once the rows are grown and the mean loss is at the target; then, or for the last of `warmup_max_steps`, the rate falls. A step goes
-    through the model in parts of rows of one length. Left out: checkpoints (it takes a minute), evaluation, mixed precision.
+    A step goes through the model in parts of rows of one length. Left out: checkpoints (it takes a minute), evaluation, mixed precision.
     """
     optimizer = build_optimizer(model, "muon", params.lr)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     model.train()
-    num_decay = max(1, round(DECAY_FRAC * params.warmup_max_steps))
-    end, losses = params.warmup_max_steps, list[float]()
-    while len(losses) < end:
-        step = len(losses)
+    num_decay = max(1, round(DECAY_FRAC * params.warmup_steps))
+    for step in range(params.warmup_steps):
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * min(1.0, (end - step) / num_decay)
+            group["lr"] = group["initial_lr"] * min(1.0, (params.warmup_steps - step) / num_decay)
         batch = sorted(rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0]))
         num_trained = sum(label != _IGNORED for _, labels in batch for label in labels)
         step_loss = 0.0
@@ -77,10 +71,7 @@ def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareMode
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(step_loss)
-        on_step(len(losses), step_loss)
-        if len(losses) >= GROWTH_FRAC * params.warmup_max_steps and fmean(losses[-WINDOW:]) <= params.warmup_target_loss:
-            end = min(end, len(losses) + num_decay)
+        on_step(step + 1, step_loss)
     model.eval()
 
 

@@ -110,7 +110,7 @@ def test_conversations_without_flat_results_warm_up_on_plain_ones(content: str, 
 
 
 def test_warming_up_lowers_the_loss_and_ends_in_evaluation_mode(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    params = PrepareModelParams(warmup_max_steps=30, warmup_target_loss=0.0, warmup_batch_size=8, lr=1.0e-2)
+    params = PrepareModelParams(warmup_steps=30, warmup_batch_size=8, lr=1.0e-2)
     model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1)
     losses: list[float] = []
     rows = copy_rows(CONVERSATIONS, scratch_tokenizer, count=240, seed=1)
@@ -120,18 +120,8 @@ def test_warming_up_lowers_the_loss_and_ends_in_evaluation_mode(scratch_tokenize
     assert not model.training
 
 
-def test_a_loss_under_the_target_ends_the_warm_up_sooner_but_not_while_rows_still_grow(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    params = PrepareModelParams(warmup_max_steps=100, warmup_target_loss=100.0, warmup_batch_size=1, lr=1.0e-2)
-    model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1)
-    steps: list[int] = []
-    warm_up(
-        model, scratch_tokenizer, copy_rows(CONVERSATIONS, scratch_tokenizer, count=100, seed=1), params, on_step=lambda step, _: steps.append(step)
-    )
-    assert steps == list(range(1, 56))  # 40 in which the rows grow, then 15 in which the rate falls
-
-
 def test_no_steps_leave_the_model_as_it_is(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    params = PrepareModelParams(warmup_max_steps=0, warmup_target_loss=0.0, warmup_batch_size=8, lr=1.0e-2)
+    params = PrepareModelParams(warmup_steps=0, warmup_batch_size=8, lr=1.0e-2)
     models = [scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1) for _ in range(2)]
     warm_up(models[0], scratch_tokenizer, [], params, on_step=lambda step, loss: None)
     for one, same in zip(models[0].parameters(), models[1].parameters(), strict=True):

@@ -22,7 +22,7 @@ TINY = {
     "model.head_dim": 16,
     "model.mlp_size": 64,
     "model.vocab_size": 500,
-    "prepare_model.warmup_max_steps": 4,
+    "prepare_model.warmup_steps": 4,
     "prepare_model.warmup_batch_size": 8,
     "resample_data.oversample.num_neighbors": 2,
     "resample_data.oversample.max_contamination": 1.0,

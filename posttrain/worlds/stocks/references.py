@@ -12,7 +12,7 @@ from posttrain.worlds.stocks.phrasing import cues, on_both_markets
 from posttrain.worlds.stocks.questions import Question, Reference
 from posttrain.worlds.stocks.toolset import twin
 
-_SHARE_DUAL: dict[MarketName, float] = {"a": 0.3, "hk": 0.95}  # of the companies that a cue names; the trap lies in Hong Kong
+_SHARE_DUAL: dict[MarketName, float] = {"a": 0.3, "hk": 0.9}  # of the companies that a cue names; the trap lies in Hong Kong
 _SHARE_UNKNOWN_FIRST = 0.75  # of the questions with two spellings, the unknown one stands first
 _SHARE_SHORT_NAME = 0.2  # of the names are a short form or the English name with its industry
 
