@@ -1,5 +1,7 @@
 """The number of threads is a machine fact: chosen from the load, and without a trace in the bits."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.models.scratch import scratch_model
 from posttrain.params import Params, ScratchModel, load_params
 from posttrain.provenance.threads import choose_num_threads, idle_cores
+from posttrain.rollout.engines.protocol import GenerateRequest, Generation
+from posttrain.rollout.engines.torch_engine import TorchEngine
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,12 @@ def test_one_thread_and_two_make_the_same_bits(repository: Path, num_rows: int, 
     assert all(torch.equal(one, two) for one, two in zip(*trained, strict=True))
 
 
+def test_episodes_are_the_same_bits_by_one_thread_and_two(repository: Path):
+    """However many are left: of few rows a product is split between threads."""
+    written = [_written(load_params(repository / "params.yaml"), num_threads=num_threads) for num_threads in (1, 2)]
+    assert written[0] == written[1]
+
+
 class _Tokenizer:
     eos_token_id, pad_token_id = 0, 1
 
@@ -55,3 +65,30 @@ def _trained(params: Params, num_rows: int, num_tokens: int, *, num_threads: int
     finally:
         torch.set_num_threads(before)
     return list(model.parameters())
+
+
+def _written(params: Params, *, num_threads: int) -> list[tuple[Sequence[int], Sequence[float]]]:
+    """Tokens and log-probabilities of thirteen messages of 1 to 13 tokens, then again behind three more tokens each."""
+    assert isinstance(params.model, ScratchModel)
+    model = scratch_model(params.model, tokenizer=_Tokenizer(), max_context_tokens=params.agent.max_context_tokens, seed=1).eval()
+    prompts = torch.randint(len(_Tokenizer()), (13, 90), generator=torch.Generator().manual_seed(1)).tolist()
+
+    async def write() -> list[Generation]:
+        engine = TorchEngine(model, num_slots=16, max_context_tokens=200)
+        context_ids, written = prompts, list[Generation]()
+        for _ in range(2):
+            requests = [
+                GenerateRequest(str(place), token_ids, 1 + place, temperature=1.0, seed=place, stop_ids=frozenset())
+                for place, token_ids in enumerate(context_ids)
+            ]
+            generations = await asyncio.gather(*[engine.generate(request) for request in requests])
+            context_ids = [[*before, *generation.token_ids, 5, 6, 7] for before, generation in zip(context_ids, generations, strict=True)]
+            written += generations
+        return written
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads)
+        return [(generation.token_ids, generation.logprobs) for generation in asyncio.run(write())]
+    finally:
+        torch.set_num_threads(before)
