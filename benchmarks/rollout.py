@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from posttrain.models.scratch import scratch_model
+from posttrain.params import ScratchModel, load_params
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.torch_engine import TorchEngine
 
@@ -25,7 +26,7 @@ NUM_ROUNDS = 5
 def main() -> None:
     torch.set_num_threads(1)  # threads that wait for each other on busy cores would count as CPU time
     torch.manual_seed(0)
-    model = _tiny_qwen3()
+    model = _default_model()
     prompts = torch.randint(VOCAB_SIZE, (NUM_TASKS, PROMPT_TOKENS)).repeat_interleave(GROUP_SIZE, 0)
     results = torch.randint(VOCAB_SIZE, (NUM_TURNS, len(prompts), RESULT_TOKENS))
     engine = TorchEngine(model, num_slots=len(prompts), max_context_tokens=CONTEXT_TOKENS)
@@ -45,21 +46,20 @@ def main() -> None:
     print(f"  ratio {seconds['transformers.generate'] / seconds['torch engine']:.2f}")
 
 
-def _tiny_qwen3() -> Any:
-    """The size of the default run's model."""
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=VOCAB_SIZE,
-            hidden_size=96,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=64,
-            tie_word_embeddings=True,
-            max_position_embeddings=1024,
-        )
-    ).eval()
+def _default_model() -> Any:
+    """The default run's, before any training."""
+    params = load_params().model
+    assert isinstance(params, ScratchModel)
+    return scratch_model(params, tokenizer=_Vocabulary(), max_context_tokens=CONTEXT_TOKENS, seed=0).eval()
+
+
+class _Vocabulary:
+    """What a model from scratch asks of its tokenizer; nothing ends a message before its length."""
+
+    eos_token_id, pad_token_id = None, 0
+
+    def __len__(self) -> int:
+        return VOCAB_SIZE
 
 
 def _fastest_cpu_s(play: Callable[[int], None]) -> float:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from posttrain.rollout.engines.fused_weights import FusedLayer, FusedWeights, fuse
 
 _SPAN_STEP = 32  # attention reads the cache up to the longest context, rounded up to this
-_FEW_ROWS, _ROW_STEP = 12, 4  # of a product: fewer are rounded up
+_SPLIT_ROWS, _ROW_STEP = frozenset({5, 6, 7, 9, 10, 11}), 4  # of a product of so many rows MKL splits the sums between threads
 _MIN_WIDTH = 4  # queries of attention: of 1 or 3 the kernel splits the keys between threads, and the bits depend on their number
 _MAX_PACKED_TOKENS = 1024  # read in one pass: bounds the memory of a pass, and keeps its activations in the CPU's cache
 
@@ -163,10 +163,10 @@ class _Packing:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """As functional.linear, with the same bits by one thread and by two: of 5 to 7 and of 9 to 11 rows MKL splits the sums between threads, so such
-    have rows added to 8 or 12."""
-    num_added = -len(x) % _ROW_STEP if len(x) < _FEW_ROWS else 0
-    return functional.linear(functional.pad(x, (0, 0, 0, num_added)), weight, bias)[: len(x)]
+    """As functional.linear, with the same bits by one thread and by two: numbers of rows whose sums would be split between threads are rounded up."""
+    if len(x) not in _SPLIT_ROWS:
+        return functional.linear(x, weight, bias)
+    return functional.linear(functional.pad(x, (0, 0, 0, -len(x) % _ROW_STEP)), weight, bias)[: len(x)]
 
 
 def _finish_layer(layer: FusedLayer, x: Tensor, attended: Tensor) -> Tensor:
