@@ -45,6 +45,11 @@ class AgentParams(Section):
     max_turns: Count
     max_new_tokens: Count
     max_context_tokens: Count
+    max_seconds: Annotated[float, Field(gt=0)]
+    tool_timeout_s: Annotated[float, Field(gt=0)]
+    tool_retries: Annotated[int, Field(ge=0)]
+    max_result_chars: Count
+    max_lost_frac: Annotated[float, Field(ge=0, lt=1)]
 
     @model_validator(mode="after")
     def _one_message_fits_the_context(self) -> Self:

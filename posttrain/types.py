@@ -28,6 +28,11 @@ class StopReason(StrEnum):
     TOKEN_LIMIT = "token_limit"
     TIME_LIMIT = "time_limit"
     ENGINE_LOST = "engine_lost"
+    TOOL_FAILED = "tool_failed"  # a tool raised what is no mistake of the agent's, or never answered
+    AGENT_FAILED = "agent_failed"  # the agent's own program (a LangGraph graph, a client behind the proxy) raised
+
+
+LOST = frozenset({StopReason.ENGINE_LOST, StopReason.TOOL_FAILED, StopReason.AGENT_FAILED})  # ends that say nothing about the agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +146,34 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolRun:
+    """What became of one call: how long it took, retries included, and how it ended. `error` is a mistake that the agent read about."""
+
+    call_id: str
+    name: str
+    outcome: Literal["ok", "error", "timeout", "failed"]
+    num_attempts: int = 1
+    latency_s: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One agent message and the calls it made. The engine read `num_read` tokens before it wrote `num_written` under `policy_version`'s weights."""
+
+    num_read: int
+    num_written: int
+    policy_version: int
+    tool_runs: tuple[ToolRun, ...] = ()
+    latency_s: float = field(default=0.0, compare=False)  # of writing, waiting for a place in the batch included
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """The frozen record of one episode: the whole conversation, opening messages included.
 
     `token_ids`, `mask` and `logprobs` have one length, T: the episode as the engine saw it, 1 in `mask` where the agent wrote the token, and its
     log-probability there (0.0 elsewhere). All three are empty where a text-only policy played. `scores` and `reward` are absent until scored.
+    `policy_version` is the first turn's; `turns` has each one's. `failure` says what happened where `stop_reason` is one of LOST.
     """
 
     task_id: str
@@ -158,3 +186,5 @@ class Trajectory:
     logprobs: Sequence[float] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
     reward: float | None = None
+    turns: tuple[Turn, ...] = ()
+    failure: str = ""

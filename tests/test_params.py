@@ -64,7 +64,7 @@ def test_a_value_out_of_range_or_of_another_type_is_refused(content: dict[str, A
 
 def test_knobs_that_contradict_each_other_are_refused_with_both_values(content: dict[str, Any]):
     contradictory = copy.deepcopy(content)
-    contradictory["agent"] = {"max_turns": 4, "max_new_tokens": 512, "max_context_tokens": 256}
+    contradictory["agent"] |= {"max_new_tokens": 512, "max_context_tokens": 256}
     assert "max_new_tokens is 512 and max_context_tokens 256" in refusal(contradictory)
     contradictory = copy.deepcopy(content)
     contradictory["sample_preferences"]["num_tasks"] = contradictory["world"]["num_rl_tasks"] + 1

@@ -4,53 +4,16 @@
 (arXiv 2402.03300 assumes the sampled tokens are the trained ones; text that goes back through a tokenizer may come out as other tokens).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from posttrain.exits import ConfigurationError
-from posttrain.params import AgentParams, FlawRates
+from posttrain.params import FlawRates
 from posttrain.rollout.engines.protocol import Engine, GenerateRequest
+from posttrain.rollout.episode import Episode, Reply
 from posttrain.types import Message, StopReason, Task
 from posttrain.worlds.protocol import Domain, Expert
-from posttrain.worlds.tools import Tool
-
-
-@dataclass(slots=True)
-class Episode:
-    """A play in progress. `messages` is the conversation so far; `token_ids`, `mask` and `logprobs` (one length) what an engine has seen of it."""
-
-    episode_id: str
-    task: Task
-    tools: Mapping[str, Tool]
-    seed: int
-    limits: AgentParams
-    messages: list[Message]
-    token_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def unread(self) -> list[Message]:
-        """The messages since the agent's last one: all of them before its first, afterwards tool results or the user's reply."""
-        start = len(self.messages)
-        while start and self.messages[start - 1].role != "assistant":
-            start -= 1
-        return self.messages[start:]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The agent's next message and, from an engine, the tokens behind it: `context_ids` read since the last reply, then `token_ids` written.
-
-    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off at the limit, or with no message where none had room.
-    """
-
-    message: Message | None
-    stop: StopReason | None = None
-    context_ids: Sequence[int] = ()
-    token_ids: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    policy_version: int = 0
 
 
 class Policy(Protocol):
@@ -127,6 +90,7 @@ class TokenPolicy:
                     f"{episode.limits.max_context_tokens}: the agent could not write a word; raise it or offer fewer tools"
                 )
             return Reply(None, StopReason.TOKEN_LIMIT)
+        start = time.perf_counter()
         generation = await self._engine.generate(
             GenerateRequest(
                 episode_id=episode.episode_id,
@@ -143,7 +107,8 @@ class TokenPolicy:
             context_ids=context_ids,
             token_ids=generation.token_ids,
             logprobs=generation.logprobs,
-            policy_version=self._engine.policy_version,
+            policy_version=generation.policy_version,
+            latency_s=time.perf_counter() - start,
         )
 
     def release(self, episode: Episode) -> None:

@@ -24,12 +24,18 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A callable with the schema that describes it. `call` takes JSON text, because that is what an agent writes."""
+    """A callable with the schema that describes it. `call` takes JSON text, because that is what an agent writes.
+
+    `is_instant`: it only computes, so it is called in place, in the order of the calls; any other tool may wait for something, so it runs beside the
+    others, in a thread or as a coroutine, and is given up after a time. `ends_episode`: its first good result is the end.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    function: Callable[..., JsonValue]
+    function: Callable[..., Any]
+    is_instant: bool = False
+    ends_episode: bool = False
 
     def schema(self) -> dict[str, Any]:
         """OpenAI's function schema."""
@@ -37,8 +43,7 @@ class Tool:
 
     def call(self, arguments: str) -> str:
         """The result as compact JSON text. Raises ToolError where the arguments do not parse, do not fit the schema, or the function refuses."""
-        result = self.function(**self.parse(arguments))
-        return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
+        return result_text(self.function(**self.parse(arguments)))
 
     def parse(self, arguments: str) -> dict[str, Any]:
         """The arguments as the function takes them. Raises ToolError with what is wrong; a number in quotes is accepted for a number."""
@@ -58,8 +63,9 @@ class Tool:
         return {name: _fit(name, value, properties[name]) for name, value in given.items()}
 
 
-def tool_from(function: Callable[..., JsonValue], *, name: str | None = None) -> Tool:
-    """Derive the schema of a function. Raises TypeError where a hint is missing or is none of the accepted ones: our bug, found at once."""
+def tool_from(function: Callable[..., Any], *, name: str | None = None, is_instant: bool = False, ends_episode: bool = False) -> Tool:
+    """Derive the schema of a function or coroutine function. Raises TypeError where a hint is missing or is none of the accepted ones: our bug, found
+    at once."""
     # JsonValue names itself and two others as text; they are resolved here, so that a module of tools need not import them.
     hints = typing.get_type_hints(function, localns={"JsonValue": JsonValue, "Mapping": Mapping, "Sequence": Sequence})
     description, argument_texts = _read_docstring(function)
@@ -74,7 +80,12 @@ def tool_from(function: Callable[..., JsonValue], *, name: str | None = None) ->
         if parameter.default is inspect.Parameter.empty:
             required.append(parameter.name)
     parameters = {"type": "object", "properties": properties, "required": required}
-    return Tool(name or function.__name__, description, parameters, function)
+    return Tool(name or function.__name__, description, parameters, function, is_instant, ends_episode)
+
+
+def result_text(result: Any) -> str:
+    """What the agent reads of a result: compact JSON. Raises TypeError or ValueError where it is none: the tool's bug."""
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
 
 
 def error_text(error: ToolError) -> str:
@@ -102,7 +113,7 @@ def _hint_schema(hint: Any) -> dict[str, Any]:
     raise TypeError(f"a tool's parameter cannot have the type {hint!r}; use str, int, float, bool, Literal of strings or a list of those")
 
 
-def _read_docstring(function: Callable[..., JsonValue]) -> tuple[str, dict[str, str]]:
+def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     head, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")
     if not head:
         raise TypeError(f"{function.__name__} has no docstring, so the agent cannot know what it does")

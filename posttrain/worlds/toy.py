@@ -264,4 +264,4 @@ def _shop_tools(shop: str, place: str, by_code: Mapping[str, Item], by_name: Map
     for function, text in described.items():
         argument = "name: the good's name, Chinese or English" if function is find else "code: the good's code"
         function.__doc__ = f"{text}, {place} shop.\n\nArgs:\n    {argument}"
-        yield tool_from(function, name=f"find_{TWIN[shop]}item" if function is find else f"get_{TWIN[shop]}{function.__name__}")
+        yield tool_from(function, name=f"find_{TWIN[shop]}item" if function is find else f"get_{TWIN[shop]}{function.__name__}", is_instant=True)

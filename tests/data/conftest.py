@@ -5,14 +5,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
-from posttrain.params import AgentParams, FlawRates, WorldParams
+from posttrain.params import FlawRates, WorldParams
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.toy import ToyDomain
+from tests.limits import limits_of
 
 FLAWS = FlawRates(wrong_market=0.65, give_up=0.6, indicator_mixup=0.6, redundant_call=0.1, malformed_json=0.03, market_flip=0.1, repeated_ask=0.1)
-AGENT = AgentParams(max_turns=6, max_new_tokens=64, max_context_tokens=1024)
+AGENT = limits_of(6, 64, 1024)
 Replay = Callable[[Sequence[Task], Sequence[int]], list[Trajectory]]
 
 

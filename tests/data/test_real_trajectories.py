@@ -14,7 +14,7 @@ from posttrain.data.resampling.smote import plan_points
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table
 from posttrain.data.validation.verdict import refuse_too_many, validate
 from posttrain.exits import DataError
-from posttrain.params import AgentParams
+from tests.limits import limits_of
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_hostile_edit_of_one_real_trajectory_is_found(rows, tau_bench):
 
 
 def test_their_visible_mistakes(rows):
-    limits = AgentParams(max_turns=30, max_new_tokens=1024, max_context_tokens=32_768)
+    limits = limits_of(30, 1024, 32_768)
     found = [mistakes(row.trajectory.messages, num_tokens=1, limits=limits) for row in rows]
     assert Counter(str(mistake) for those in found for mistake in those) == {"no_final_line": 51, "repeated_call": 15, "ends_on_error": 4}
 

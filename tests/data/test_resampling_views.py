@@ -8,10 +8,10 @@ from posttrain.data.resampling.coreset import choose_coreset, num_kept
 from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import Mistake, mistakes
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.params import AgentParams
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
+from tests.limits import limits_of
 
-LIMITS = AgentParams(max_turns=4, max_new_tokens=16, max_context_tokens=64)
+LIMITS = limits_of(4, 16, 64)
 RULES = Message("system", "End with a line `ANSWER: <value>`.")
 ASKED = Message("user", "腾讯的股价？")
 NOTHING = np.zeros(0)

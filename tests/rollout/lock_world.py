@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.params import AgentParams
 from posttrain.types import Answer, Gold, JsonValue, Message, Task, ToolCall
 from posttrain.worlds.protocol import World
 from posttrain.worlds.tools import Tool, ToolError, tool_from
+from tests.limits import limits_of
 
-LIMITS = AgentParams(max_turns=4, max_new_tokens=8, max_context_tokens=40)
+LIMITS = limits_of(4, 8, 40)
 
 
 def lock_task(task_id: str = "t", text: str = "open", tools: tuple[str, ...] = ("try_code", "jam")) -> Task:
@@ -64,7 +64,7 @@ def all_tools(world: LockWorld) -> dict[str, Tool]:
         """A tool with a bug."""
         raise ZeroDivisionError("our bug")
 
-    return {tool.name: tool for tool in (tool_from(try_code), tool_from(jam))}
+    return {tool.name: tool for tool in (tool_from(try_code, is_instant=True), tool_from(jam, is_instant=True))}
 
 
 class LockDomain:

@@ -1,14 +1,17 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from posttrain.exits import ConfigurationError
-from posttrain.params import AgentParams
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.engines.scripted import ScriptedEngine
+from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import Episode, Reply, ScriptedPolicy, TokenPolicy
+from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.limits import limits_of
+from tests.rollout.lock_world import LIMITS, LockDomain, LockWorld, Reciter, WordCodec, arguments_of, call, lock_task, say
 
 
 def play(*lines, task=None, limits=LIMITS):
@@ -62,9 +65,97 @@ def test_a_tool_of_the_domain_that_the_task_does_not_offer_is_an_error():
     assert contents(trajectory, "tool") == ['{"error":"no tool \'jam\' is offered"}']
 
 
-def test_a_tools_bug_is_raised_as_itself():
-    with pytest.raises(ZeroDivisionError, match="our bug"):
-        play(call("jam", "{}"))
+def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
+    def play_two(max_lost_frac):
+        experts = {seed: Reciter(lines_of_seed) for seed, lines_of_seed in {0: [call("jam", "{}")] * 2, 1: [say("done")]}.items()}
+        return play_episodes(
+            ScriptedPolicy(lambda task, seed: experts[seed]),
+            [lock_task()] * 2,
+            domain=LockDomain(),
+            limits=LIMITS.model_copy(update={"max_lost_frac": max_lost_frac}),
+            seeds=[0, 1],
+        )
+
+    lost, played = play_two(0.5)
+    assert (lost.stop_reason, lost.failure) == (StopReason.TOOL_FAILED, "jam({}) raised ZeroDivisionError: our bug")
+    assert [message.role for message in lost.messages] == ["system", "user", "assistant", "tool"], "records are paired"
+    assert played.stop_reason == StopReason.DONE
+    with pytest.raises(Interrupted, match=r"1 of 2 episodes were lost.*tool_failed: jam\({}\) raised ZeroDivisionError: our bug"):
+        play_two(0.49)
+
+
+def test_a_lost_episode_is_played_again_from_the_start():
+    calls = [call("try_code", arguments_of("1")), say("done")]
+
+    class LostOnce:
+        def __init__(self):
+            self.experts = {}
+
+        async def reply(self, episode):
+            if episode.episode_id not in self.experts:
+                self.experts[episode.episode_id] = Reciter(list(calls))
+            elif len(self.experts) == 1:
+                raise EngineLost("no server answers")
+            return Reply(self.experts[episode.episode_id].reply(episode.messages))
+
+        def release(self, episode):
+            pass
+
+    [trajectory] = play_episodes(LostOnce(), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1])
+    assert trajectory.stop_reason == StopReason.DONE
+    assert contents(trajectory, "tool") == ['{"open":false,"tries":1}'], "a world of its own"
+
+
+def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_message_on():
+    class Slow:
+        async def reply(self, episode):
+            await asyncio.sleep(0.3 if not episode.turns else 5)
+            return Reply(call("try_code", arguments_of("1")))
+
+        def release(self, episode):
+            pass
+
+    [trajectory] = play_episodes(Slow(), [lock_task()], domain=LockDomain(), limits=LIMITS.model_copy(update={"max_seconds": 0.1}), seeds=[1])
+    assert trajectory.stop_reason == StopReason.TIME_LIMIT
+    assert contents(trajectory, "tool") == ['{"open":false,"tries":1}']
+
+
+def test_a_stop_tool_ends_the_episode_with_its_first_good_result():
+    class Ending(LockWorld):
+        def tools(self):
+            return {name: replace(tool, ends_episode=True) for name, tool in super().tools().items()}
+
+    class EndingDomain(LockDomain):
+        def open(self, task):
+            return Ending(task)
+
+    policy = ScriptedPolicy(lambda task, seed: Reciter([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))]))
+    [trajectory] = play_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
+    assert trajectory.stop_reason == StopReason.STOP_TOOL
+    assert len(contents(trajectory, "tool")) == 2
+
+
+def test_a_single_turn_agent_writes_one_message():
+    trajectory = play(call("try_code", arguments_of("1")), task=replace(lock_task(), agent_name="single_turn"))
+    assert [message.role for message in trajectory.messages] == ["system", "user", "assistant", "tool"]
+    assert trajectory.stop_reason == StopReason.DONE
+
+
+async def reads_the_question_only(episode, policy):
+    """A loop of a user's own."""
+    episode.add_reply(await policy.reply(episode))
+    return StopReason.STOP_TOOL
+
+
+def test_a_loop_of_ones_own_is_named_by_module_and_function():
+    task = replace(lock_task(), agent_name=f"{__name__}:reads_the_question_only")
+    assert play(call("try_code", arguments_of("1")), task=task).stop_reason == StopReason.STOP_TOOL
+
+
+@pytest.mark.parametrize("name", ["toolz", "no_such_module:loop", "posttrain.types:no_such_loop"])
+def test_an_agent_name_that_is_none_is_refused(name):
+    with pytest.raises(ConfigurationError, match=f"agent_name is '{name}'"):
+        play(say("done"), task=replace(lock_task(), agent_name=name))
 
 
 def test_the_last_turns_calls_are_still_answered():
@@ -151,14 +242,14 @@ def test_an_episode_never_grows_past_its_context():
     # 5 read, 4 written, then 3 to read: a context of 11 has no room for them, of 12 none to write, of 13 for one token
     lines = [[('call try_code {"code":"123"}', True), ("done", True)]]
     for max_context_tokens, length, num_written in [(11, 9, 4), (12, 9, 4), (13, 13, 5)]:
-        limits = AgentParams(max_turns=4, max_new_tokens=8, max_context_tokens=max_context_tokens)
+        limits = limits_of(4, 8, max_context_tokens)
         _, _, [trajectory] = token_play(lines, limits=limits)
         assert (trajectory.stop_reason, len(trajectory.token_ids), sum(trajectory.mask)) == (StopReason.TOKEN_LIMIT, length, num_written)
 
 
 def test_a_task_whose_opening_fills_the_context_is_a_wrong_configuration():
     with pytest.raises(ConfigurationError, match="take 5 tokens"):
-        token_play([[("done", True)]], limits=AgentParams(max_turns=1, max_new_tokens=4, max_context_tokens=5))
+        token_play([[("done", True)]], limits=limits_of(1, 4, 5))
 
 
 def test_a_groups_opening_is_encoded_once():

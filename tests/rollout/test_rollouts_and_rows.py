@@ -2,13 +2,14 @@
 
 from posttrain.models.codec import ChatCodec
 from posttrain.models.tokenizer import train_tokenizer
-from posttrain.params import AgentParams, WorldParams
+from posttrain.params import WorldParams
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import TokenPolicy, expert_policy
 from posttrain.worlds.toy import ToyDomain
+from tests.limits import limits_of
 
-LIMITS = AgentParams(max_turns=6, max_new_tokens=100, max_context_tokens=500)
+LIMITS = limits_of(6, 100, 500)
 WORLD = WorldParams(type="toy", seed=7, max_difficulty=2, num_sft_tasks=48, num_rl_tasks=8, num_dev_tasks=8, num_test_tasks=8)
 
 

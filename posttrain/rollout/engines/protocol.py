@@ -28,11 +28,17 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The tokens written, the stop token included, and one log-probability for each. `length`: `max_new_tokens` were written without a stop token."""
+    """The tokens written, the stop token included, and one log-probability for each. `length`: `max_new_tokens` were written without a stop token.
+    All of them were written under the weights of `policy_version`."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     finish: Literal["stop", "length"]
+    policy_version: int
+
+
+class EngineLost(Exception):
+    """No server answered, as often as it was tried: the message that was asked for will not come."""
 
 
 class Engine(Protocol):

@@ -22,7 +22,7 @@ class ScriptedEngine:
         self.requests.append(request)
         token_ids = list(self._messages[request.seed].pop(0))[: request.max_new_tokens]
         is_stopped = token_ids[-1] in request.stop_ids
-        return Generation(token_ids, [self._logprob] * len(token_ids), "stop" if is_stopped else "length")
+        return Generation(token_ids, [self._logprob] * len(token_ids), "stop" if is_stopped else "length", self.policy_version)
 
     def release(self, episode_id: str) -> None:
         self.released.append(episode_id)

@@ -175,4 +175,4 @@ class TorchEngine:
             token_ids, logprobs, is_stopped = table.message(slot)
             future = self._futures.pop(table.episode_id(slot))
             with contextlib.suppress(asyncio.InvalidStateError):  # cancelled while it was being written
-                future.set_result(Generation(token_ids, logprobs, "stop" if is_stopped else "length"))
+                future.set_result(Generation(token_ids, logprobs, "stop" if is_stopped else "length", self.policy_version))

@@ -58,7 +58,9 @@ class _Counter:
             "get_volume_trend": self.get_volume_trend,
         }
         words = {"market": MARKET_WORDS[self._name], "code": _EXAMPLE_CODES[self._name]}
-        return [_fill(tool_from(function, name=name if self._name == "a" else twin(name)), words) for name, function in functions.items()]
+        return [
+            _fill(tool_from(function, name=name if self._name == "a" else twin(name), is_instant=True), words) for name, function in functions.items()
+        ]
 
     def search_stock(self, name: str) -> JsonValue:
         """Find the code of a company listed on the $market market by its Chinese or English name or short name.

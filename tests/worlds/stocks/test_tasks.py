@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.params import AgentParams, FlawRates, WorldParams, load_params
+from posttrain.params import FlawRates, WorldParams, load_params
 from posttrain.rewards.completion import is_success
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
@@ -26,8 +26,9 @@ from posttrain.worlds.stocks.policy_text import POLICY_TEXT
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import accepted_codes, code_forms
 from posttrain.worlds.tools import is_error
+from tests.limits import limits_of
 
-LIMITS = AgentParams(max_turns=6, max_new_tokens=64, max_context_tokens=1024)
+LIMITS = limits_of(6, 64, 1024)
 RATES = load_params(Path(__file__).parents[3] / "params.yaml").generate_data.flaw_rates.model_dump()
 BIG_THREE = {"wrong_market", "give_up", "indicator_mixup"}
 

@@ -1,0 +1,65 @@
+"""How an agent turns replies into actions: one coroutine per episode, chosen by the task's `agent_name`.
+
+A loop asks the policy for a message, does what it says, and returns why it ended. It may raise EngineLost, ToolFailed or AgentFailed: the episode is
+lost and played again. Any other exception is our bug: all episodes stop and it is raised.
+"""
+
+import importlib
+from collections.abc import Awaitable, Callable
+
+from posttrain.exits import ConfigurationError
+from posttrain.rollout.episode import Episode
+from posttrain.rollout.policy import Policy
+from posttrain.rollout.tool_calls import run_calls
+from posttrain.types import Message, StopReason
+
+AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
+
+
+async def tools(episode: Episode, policy: Policy) -> StopReason:
+    """ReAct (arXiv 2210.03629) with tool calls: a message with calls is answered by their results, one without by the user; no answer is the end.
+
+    Every call is answered, also in the last turn, so that records are paired.
+    """
+    for _ in range(episode.limits.max_turns):
+        reply = await policy.reply(episode)
+        message = episode.add_reply(reply)
+        if message is not None and message.tool_calls:
+            results = await run_calls(message.tool_calls, episode.tools, episode.limits)
+            episode.add_results(results)
+            if any(run.outcome == "ok" and episode.tools[run.name].ends_episode for _, run in results):
+                return StopReason.STOP_TOOL
+        elif message is not None and reply.stop is None:
+            answer = episode.world.user_reply(message)
+            if answer is None:
+                return StopReason.DONE
+            episode.messages.append(Message("user", answer))
+        if reply.stop is not None:
+            return reply.stop
+    return StopReason.TURN_LIMIT
+
+
+async def single_turn(episode: Episode, policy: Policy) -> StopReason:
+    """One message and nothing after it: calls are run and answered, and nobody reads the results."""
+    reply = await policy.reply(episode)
+    message = episode.add_reply(reply)
+    if message is not None and message.tool_calls:
+        episode.add_results(await run_calls(message.tool_calls, episode.tools, episode.limits))
+    return reply.stop or StopReason.DONE
+
+
+_LOOPS: dict[str, AgentLoop] = {"tools": tools, "single_turn": single_turn}
+
+
+def loop_named(name: str) -> AgentLoop:
+    """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError for a name that is none."""
+    if name in _LOOPS:
+        return _LOOPS[name]
+    module, separator, function = name.partition(":")
+    try:
+        if not separator:
+            raise ImportError("a loop of your own is written module:function")
+        loop: AgentLoop = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"a task's agent_name is {name!r}, which is neither {' nor '.join(_LOOPS)} nor can be imported: {error}") from error
+    return loop

@@ -1,0 +1,94 @@
+"""How the calls of one message are run: all at once, each with a time limit and another try, and what the agent reads of each.
+
+An instant tool only computes: it is called in place and in order, because a thread would bring the clock into what an engine batches. Any other may
+wait: a coroutine is awaited, a plain function runs in a thread of its own. A thread cannot be stopped: one that hangs is left behind as a daemon,
+which does not keep the process from ending.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from posttrain.params import AgentParams
+from posttrain.types import ToolCall, ToolRun
+from posttrain.worlds.tools import Tool, ToolError, error_text, result_text
+
+T = TypeVar("T")
+
+
+class ToolFailed(Exception):
+    """A tool raised what is no ToolError, as often as it was tried: the tool is broken, and the episode says nothing about the agent."""
+
+
+async def run_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits: AgentParams) -> list[tuple[str, ToolRun]]:
+    """What the agent reads of each call, in their order, and what became of it. Raises ToolFailed."""
+    if all(call.name not in tools or tools[call.name].is_instant for call in calls):
+        return [await _run(call, tools, limits) for call in calls]
+    running = [asyncio.create_task(_run(call, tools, limits)) for call in calls]
+    try:
+        return await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+
+
+async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -> tuple[str, ToolRun]:
+    start = time.perf_counter()
+    tool = tools.get(call.name)
+    num_attempts = 1
+    while True:
+        try:
+            if tool is None:
+                raise ToolError(f"no tool {call.name!r} is offered" if call.name else "the call is not a JSON object with name and arguments")
+            content, outcome = _cut(await _result(tool, call.arguments, limits.tool_timeout_s), limits.max_result_chars), "ok"
+        except ToolError as error:
+            content, outcome = error_text(error), "error"
+        except TimeoutError:
+            if num_attempts <= limits.tool_retries:
+                num_attempts += 1
+                continue
+            content, outcome = error_text(ToolError(f"{call.name} did not answer within {limits.tool_timeout_s:g} s")), "timeout"
+        except Exception as error:
+            if num_attempts <= limits.tool_retries:
+                num_attempts += 1
+                continue
+            raise ToolFailed(f"{call.name}({_cut(call.arguments, 200)}) raised {type(error).__name__}: {error}") from error
+        return content, ToolRun(call.id, call.name, outcome, num_attempts, time.perf_counter() - start)  # type: ignore[arg-type]
+
+
+async def _result(tool: Tool, arguments: str, timeout_s: float) -> str:
+    if tool.is_instant:
+        return tool.call(arguments)
+    given = tool.parse(arguments)
+    async with asyncio.timeout(timeout_s):
+        if inspect.iscoroutinefunction(tool.function):
+            return result_text(await tool.function(**given))
+        return await _in_thread(lambda: result_text(tool.function(**given)))
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(method: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():  # given up meanwhile
+            method(outcome)
+
+    def run() -> None:
+        try:
+            method, outcome = future.set_result, function()
+        except Exception as error:
+            method, outcome = future.set_exception, error  # type: ignore[assignment]
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, method, outcome)
+
+    threading.Thread(target=run, name="tool", daemon=True).start()
+    return await future
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]}… [{len(text) - max_chars} of {len(text)} characters cut]"
