@@ -1,0 +1,211 @@
+"""How fast is a GRPO step, and how long does it wait for slow tools, against TRL's own loop (`GRPOTrainer` with `environment_factory`)?
+
+Both sides train the SFT model of the last `dvc repro` on the same rl tasks, 16 x 8 episodes a step, with a rate too small to change it: same weights,
+prompts, tools, reward, sampling, optimizer, dtype and one thread. Times are CPU-seconds, so that a busy machine slows neither side; waits are seconds.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.trl_peer import make_peer
+from posttrain.algorithms.grpo import Played, train_grpo
+from posttrain.algorithms.resumable import open_run
+from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.data.schemas import read_tasks
+from posttrain.models.loading import load_codec, load_model
+from posttrain.params import GrpoParams, Params, load_params
+from posttrain.rewards.completion import is_success
+from posttrain.rewards.total import load_reward
+from posttrain.types import JsonValue, Task
+from posttrain.worlds.domains import make_domain
+from posttrain.worlds.protocol import Domain, World
+from posttrain.worlds.tools import Tool
+
+SFT = Path("data/models/sft")
+TASKS = Path("data/raw/tasks.parquet")
+NUM_STEPS, NUM_WARMUP = 5, 1
+TOOL_S, NUM_SLOW = 0.3, 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["step", "tools"])
+    only = parser.parse_args().only
+    torch.set_num_threads(1)  # threads that wait for each other on busy cores would count as CPU time
+    params = load_params()
+    if only != "tools":
+        compare_steps(params)
+    if only != "step":
+        compare_slow_tools(params)
+
+
+def compare_steps(params: Params) -> None:
+    """Tokens per second of generation, and seconds of a whole step, both sides."""
+    algorithm = _grpo(params)
+    domain, tasks = make_domain(params.world), _tasks(algorithm.tasks_per_step * 4)
+    model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
+    sampler = Sampler(model, codec, domain=domain, reward=load_reward(params.reward), limits=params.agent, temperature=algorithm.temperature)
+    play_s, written, turns = list[float](), list[int](), list[int]()
+
+    def play(batch: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
+        start = time.process_time()
+        sampler.refresh()
+        trajectories = sampler.play(batch, seeds)
+        play_s.append(time.process_time() - start)
+        written.append(sum(sum(trajectory.mask) for trajectory in trajectories))
+        turns.append(sum(len(trajectory.turns) for trajectory in trajectories))
+        return [Played(trajectory, is_success=is_success(trajectory, task)) for trajectory, task in zip(trajectories, batch, strict=True)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        with open_run(Path(folder)) as run:
+            steps = _StepClock()
+            run.progress = steps.tick
+            train_grpo(
+                model,
+                codec.tokenizer,
+                tasks=tasks,
+                play=play,
+                params=algorithm.model_copy(update={"max_steps": NUM_STEPS + NUM_WARMUP}),
+                lr=1e-9,
+                optimizer="muon",
+                checkpoint_every_steps=10_000,
+                seed=params.seed,
+                run=run,
+            )
+        ours = _Side(sum(written[NUM_WARMUP:]) / sum(play_s[NUM_WARMUP:]), steps.mean_s())
+
+        model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
+        peer = make_peer(
+            model, codec, domain=domain, tasks=tasks, reward=load_reward(params.reward), params=algorithm, max_steps=NUM_STEPS + NUM_WARMUP,
+            folder=Path(folder),
+        )  # fmt: skip
+        steps = _StepClock()
+        peer.add_callback(steps.callback())
+        peer.train()
+        theirs = _Side(sum(peer.written[NUM_WARMUP:]) / sum(peer.generate_s[NUM_WARMUP:]), steps.mean_s())
+
+    episodes = algorithm.tasks_per_step * algorithm.group_size
+    print(
+        f"GRPO step: {episodes} episodes, {sum(turns) / len(turns) / episodes:.1f} turns each, {NUM_STEPS} steps, float32, 1 thread, temperature 1;"
+    )
+    print(f"  written tokens a step: ours {sum(written) / len(written):.0f}, TRL {sum(peer.written) / len(peer.written):.0f}")
+    for name, side in (("posttrain", ours), ("TRL environment_factory", theirs)):
+        print(f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of generation, {side.step_s:6.2f} CPU-seconds a step")
+    print(f"  ratio: generation {ours.tokens_per_s / theirs.tokens_per_s:.2f}, whole step {theirs.step_s / ours.step_s:.2f}")
+
+
+def compare_slow_tools(params: Params) -> None:
+    """64 episodes whose every call takes 0.3 s: the time that each side spends waiting for tools."""
+    algorithm = _grpo(params).model_copy(update={"tasks_per_step": NUM_SLOW // 8, "group_size": 8, "max_steps": 1})
+    domain, tasks = _Slow(make_domain(params.world)), _tasks(NUM_SLOW // 8)
+    model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
+    reward = load_reward(params.reward)
+    sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
+    plays = [task for task in tasks for _ in range(8)]
+    start = time.perf_counter()
+    played = sampler.play(plays, episode_seeds(1, count=len(plays)))
+    batch_s = time.perf_counter() - start
+    slowest_s = max(sum(turn.latency_s + max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns) for one in played)
+    # What a batch waits for tools: nobody generates while every open episode waits; the longest chain of calls bounds it.
+    chain_s = max(sum(max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns) for one in played)
+    num_calls = sum(len(turn.tool_runs) for one in played for turn in one.turns)
+
+    domain.waited_s = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        peer = make_peer(model, codec, domain=domain, tasks=tasks, reward=reward, params=algorithm, max_steps=1, folder=Path(folder))
+        peer.clock = time.perf_counter  # type: ignore[misc]
+        peer.train()
+    print(f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on TRL's side);")
+    print(
+        f"  posttrain                the batch {batch_s:.2f} s, its slowest episode {slowest_s:.2f} s (ratio {batch_s / slowest_s:.2f}), tool wait {chain_s:.2f} s"
+    )
+    print(f"  TRL environment_factory  the batch {peer.generate_s[0]:.2f} s, tool wait {domain.waited_s:.2f} s")
+    print(f"  ratio: tool wait {domain.waited_s / chain_s:.1f}, whole batch {peer.generate_s[0] / batch_s:.1f}")
+
+
+class _Side:
+    def __init__(self, tokens_per_s: float, step_s: float) -> None:
+        self.tokens_per_s, self.step_s = tokens_per_s, step_s
+
+
+class _StepClock:
+    """CPU-seconds at the end of each step; the steps after the warm-up count."""
+
+    def __init__(self) -> None:
+        self._ends: list[float] = []
+
+    def tick(self, *_: object) -> None:
+        self._ends.append(time.process_time())
+
+    def mean_s(self) -> float:
+        return (self._ends[-1] - self._ends[NUM_WARMUP - 1]) / NUM_STEPS
+
+    def callback(self) -> Any:
+        from transformers import TrainerCallback
+
+        class Tick(TrainerCallback):  # type: ignore[misc]
+            def on_step_end(_self, *_: Any, **__: Any) -> None:  # noqa: N805
+                self.tick()
+
+        return Tick()
+
+
+class _Slow:
+    """The same world behind tools that take TOOL_S each, in a thread for us, in TRL's loop for TRL. Counts the calls and the seconds in them."""
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self.name, self.num_calls, self.waited_s = domain.name, 0, 0.0
+        self.tools = {name: self._slow(tool) for name, tool in domain.tools.items()}
+
+    def open(self, task: Task) -> World:
+        return _SlowWorld(self._domain.open(task), self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._domain, name)
+
+    def _slow(self, tool: Tool) -> Tool:
+        def function(**arguments: Any) -> JsonValue:
+            start = time.perf_counter()
+            time.sleep(TOOL_S)
+            self.num_calls += 1
+            self.waited_s += time.perf_counter() - start
+            result: JsonValue = tool.function(**arguments)
+            return result
+
+        return replace(tool, function=function, is_instant=False)
+
+
+class _SlowWorld:
+    def __init__(self, world: World, domain: _Slow) -> None:
+        self._world, self._domain = world, domain
+
+    def tools(self) -> dict[str, Tool]:
+        return {name: self._domain.tools[name] for name in self._world.tools()}
+
+    def user_reply(self, message: Any) -> str | None:
+        return self._world.user_reply(message)
+
+
+def _grpo(params: Params) -> GrpoParams:
+    algorithm = params.train_policy.algorithm
+    if not isinstance(algorithm, GrpoParams):
+        raise SystemExit("train_policy.algorithm is not grpo; the benchmark needs its batch")
+    return algorithm
+
+
+def _tasks(count: int) -> list[Task]:
+    """rl tasks of two to five turns that no user's reply interrupts (TRL's loop has none), tools in the order in which TRL lists methods."""
+    tasks = [task for task in read_tasks(TASKS, "rl") if task.gold.calls and task.gold.asks is None]
+    return [replace(task, tools=tuple(sorted(task.tools))) for task in tasks[:count]]
+
+
+if __name__ == "__main__":
+    main()
