@@ -1,7 +1,8 @@
 """How fast is a GRPO step, and how long does it wait for slow tools, against TRL's own loop (`GRPOTrainer` with `environment_factory`)?
 
-Both sides train the SFT model of the last `dvc repro` on the same rl tasks, 16 x 8 episodes a step, with a rate too small to change it: same weights,
-prompts, tools, reward, sampling, optimizer, dtype and one thread. Times are CPU-seconds, so that a busy machine slows neither side; waits are seconds.
+Both sides train the SFT model of the last `dvc repro` on the same rl tasks, 16 x 8 episodes a step, with a rate too small to change it: same
+weights, prompts, tools, reward, sampling, optimizer, dtype and one thread. Times are CPU-seconds, so that a busy machine slows neither side; waits
+are seconds.
 """
 
 import argparse
@@ -12,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.trl_peer import make_peer
-from posttrain.algorithms.grpo import Played, train_grpo
+from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.resumable import open_run
+from posttrain.algorithms.rollouts import Played
 from posttrain.algorithms.sampling import Sampler, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
@@ -52,16 +55,7 @@ def compare_steps(params: Params) -> None:
     domain, tasks = make_domain(params.world), _tasks(algorithm.tasks_per_step * 4)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
     sampler = Sampler(model, codec, domain=domain, reward=load_reward(params.reward), limits=params.agent, temperature=algorithm.temperature)
-    play_s, written, turns = list[float](), list[int](), list[int]()
-
-    def play(batch: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
-        start = time.process_time()
-        sampler.refresh()
-        trajectories = sampler.play(batch, seeds)
-        play_s.append(time.process_time() - start)
-        written.append(sum(sum(trajectory.mask) for trajectory in trajectories))
-        turns.append(sum(len(trajectory.turns) for trajectory in trajectories))
-        return [Played(trajectory, is_success=is_success(trajectory, task)) for trajectory, task in zip(trajectories, batch, strict=True)]
+    player = _TimedPlayer(sampler)
 
     with tempfile.TemporaryDirectory() as folder:
         with open_run(Path(folder)) as run:
@@ -71,7 +65,7 @@ def compare_steps(params: Params) -> None:
                 model,
                 codec.tokenizer,
                 tasks=tasks,
-                play=play,
+                player=player,
                 params=algorithm.model_copy(update={"max_steps": NUM_STEPS + NUM_WARMUP}),
                 lr=1e-9,
                 optimizer="muon",
@@ -79,7 +73,7 @@ def compare_steps(params: Params) -> None:
                 seed=params.seed,
                 run=run,
             )
-        ours = _Side(sum(written[NUM_WARMUP:]) / sum(play_s[NUM_WARMUP:]), steps.mean_s())
+        ours = _Side(sum(player.written[NUM_WARMUP:]) / sum(player.play_s[NUM_WARMUP:]), steps.mean_s())
 
         model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
         peer = make_peer(
@@ -92,10 +86,9 @@ def compare_steps(params: Params) -> None:
         theirs = _Side(sum(peer.written[NUM_WARMUP:]) / sum(peer.generate_s[NUM_WARMUP:]), steps.mean_s())
 
     episodes = algorithm.tasks_per_step * algorithm.group_size
-    print(
-        f"GRPO step: {episodes} episodes, {sum(turns) / len(turns) / episodes:.1f} turns each, {NUM_STEPS} steps, float32, 1 thread, temperature 1;"
-    )
-    print(f"  written tokens a step: ours {sum(written) / len(written):.0f}, TRL {sum(peer.written) / len(peer.written):.0f}")
+    turns = sum(player.num_turns) / len(player.num_turns) / episodes
+    print(f"GRPO step: {episodes} episodes of {turns:.1f} turns, {NUM_STEPS} steps, float32, 1 thread, temperature 1;")
+    print(f"  written tokens a step: posttrain {np.mean(player.written):.0f}, TRL {np.mean(peer.written):.0f}")
     for name, side in (("posttrain", ours), ("TRL environment_factory", theirs)):
         print(f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of generation, {side.step_s:6.2f} CPU-seconds a step")
     print(f"  ratio: generation {ours.tokens_per_s / theirs.tokens_per_s:.2f}, whole step {theirs.step_s / ours.step_s:.2f}")
@@ -122,12 +115,32 @@ def compare_slow_tools(params: Params) -> None:
         peer = make_peer(model, codec, domain=domain, tasks=tasks, reward=reward, params=algorithm, max_steps=1, folder=Path(folder))
         peer.clock = time.perf_counter  # type: ignore[misc]
         peer.train()
-    print(f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on TRL's side);")
-    print(
-        f"  posttrain                the batch {batch_s:.2f} s, its slowest episode {slowest_s:.2f} s (ratio {batch_s / slowest_s:.2f}), tool wait {chain_s:.2f} s"
-    )
-    print(f"  TRL environment_factory  the batch {peer.generate_s[0]:.2f} s, tool wait {domain.waited_s:.2f} s")
-    print(f"  ratio: tool wait {domain.waited_s / chain_s:.1f}, whole batch {peer.generate_s[0] / batch_s:.1f}")
+    print(f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on TRL's side); seconds")
+    print(f"  posttrain                batch {batch_s:.2f}, its slowest episode {slowest_s:.2f}, tool wait {chain_s:.2f}")
+    print(f"  TRL environment_factory  batch {peer.generate_s[0]:.2f}, tool wait {domain.waited_s:.2f}")
+    print(f"  ratio: tool wait {domain.waited_s / chain_s:.1f}, batch {peer.generate_s[0] / batch_s:.1f}")
+    print(f"  posttrain's batch to its slowest episode: {batch_s / slowest_s:.2f}")
+
+
+class _TimedPlayer:
+    """Plays, and counts CPU-seconds, tokens and turns of each step."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self.play_s: list[float] = []
+        self.written: list[int] = []
+        self.num_turns: list[int] = []
+
+    def refresh(self) -> None:
+        self._sampler.refresh()
+
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
+        start = time.process_time()
+        trajectories = self._sampler.play(tasks, seeds)
+        self.play_s.append(time.process_time() - start)
+        self.written.append(sum(sum(trajectory.mask) for trajectory in trajectories))
+        self.num_turns.append(sum(len(trajectory.turns) for trajectory in trajectories))
+        return [Played(trajectory, is_success=is_success(trajectory, task)) for trajectory, task in zip(trajectories, tasks, strict=True)]
 
 
 class _Side:

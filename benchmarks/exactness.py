@@ -37,10 +37,9 @@ def main() -> None:
     model, codec = load_model(MODEL, dtype=params.model.dtype).eval(), load_codec(MODEL)
     greedy = _play(model, codec, params, count=NUM_GREEDY, temperature=0.0)[0]
     num_tokens, num_ties, num_other, errors = _against_forward(model, greedy)
-    print(f"greedy: {len(greedy)} episodes of {np.mean([len(one.turns) for one in greedy]):.1f} turns, {num_tokens} tokens against a full forward:")
-    print(
-        f"  {num_other} other tokens, {num_ties} of two within {TIE_LOGPROB:g}; log-probs differ by {errors.max():.1e} at most, {errors.mean():.1e} on average"
-    )
+    turns = np.mean([len(one.turns) for one in greedy])
+    print(f"greedy: {len(greedy)} episodes of {turns:.1f} turns, {num_tokens} tokens; against a full forward")
+    print(f"  {num_other} other tokens, {num_ties} ties; log-probs differ by {errors.max():.1e}, {errors.mean():.1e} on average")
 
     sampled, contexts = _play(model, codec, params, count=NUM_SAMPLED, temperature=1.0)
     mismatches = sum(list(context) != list(one.token_ids[: len(context)]) for one, asked in zip(sampled, contexts, strict=True) for context in asked)

@@ -256,6 +256,8 @@ class GrpoParams(Section):
     beta: Annotated[float, Field(ge=0)]
     epsilon: Annotated[float, Field(gt=0, lt=1)]
     advantage: Literal["group_std", "group_mean"]
+    importance_cap: Annotated[float, Field(ge=1)]
+    max_staleness: Literal[0, 1]
 
 
 class DpoParams(Section):

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.dpo import train_dpo
-from posttrain.algorithms.grpo import Played, train_grpo
+from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.preferences import read_pairs, token_rows
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
 from posttrain.algorithms.reward_model import load_reward_model, score_episodes
+from posttrain.algorithms.rollouts import Played
 from posttrain.algorithms.sampling import Sampler
 from posttrain.algorithms.trainable import load_trainable, save_trained
 from posttrain.data.schemas import read_tasks
@@ -45,25 +46,11 @@ def train_policy(run: StageRun) -> None:
 
 
 def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun) -> None:
-    weight = params.train_policy.reward_model_weight
-    reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
-    reward = load_reward(params.reward)
-    sampler = Sampler(model, codec, domain=make_domain(params.world), reward=reward, limits=params.agent, temperature=algorithm.temperature)
-
-    def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
-        sampler.refresh()
-        trajectories = sampler.play(tasks, seeds)
-        scores = score_episodes(reward_model, [trajectory.token_ids for trajectory in trajectories]) if reward_model else [0.0] * len(tasks)
-        return [
-            Played(trajectory, is_success=is_success(trajectory, task), bonus=weight / (1 + math.exp(-score)))
-            for trajectory, task, score in zip(trajectories, tasks, scores, strict=True)
-        ]
-
     train_grpo(
         model,
         codec.tokenizer,
         tasks=read_tasks(Path("data/raw/tasks.parquet"), "rl"),
-        play=play,
+        player=_Player(model, codec, params, algorithm),
         params=algorithm,
         lr=params.train_policy.lr,
         optimizer=params.train_policy.optimizer,
@@ -71,6 +58,29 @@ def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, r
         seed=params.seed,
         run=run,
     )
+
+
+class _Player:
+    """Episodes of the policy in training, scored by rules and, where the knob says so, by the reward model."""
+
+    def __init__(self, model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams) -> None:
+        reward, domain = load_reward(params.reward), make_domain(params.world)
+        self._sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature)
+        self._weight = params.train_policy.reward_model_weight
+        self._reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if self._weight else None
+
+    def refresh(self) -> None:
+        self._sampler.refresh()
+
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
+        trajectories = self._sampler.play(tasks, seeds)
+        scores = [0.0] * len(tasks)
+        if self._reward_model:
+            scores = score_episodes(self._reward_model, [trajectory.token_ids for trajectory in trajectories])
+        return [
+            Played(trajectory, is_success=is_success(trajectory, task), bonus=self._weight / (1 + math.exp(-score)))
+            for trajectory, task, score in zip(trajectories, tasks, scores, strict=True)
+        ]
 
 
 def _dpo(model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams, run: TrainingRun) -> None:

@@ -72,7 +72,7 @@ def no_room(folder: Path, error: Exception) -> Interrupted | None:
         return None
     kept = newest_complete(folder)
     return Interrupted(
-        f"no room for a checkpoint in {folder} ({free_mib:.0f} MiB free): {error}. "
+        f"no room to write in {folder} ({free_mib:.0f} MiB free): {error}. "
         f"{f'The last good one, {kept.name}, is kept' if kept else 'There was none before it'}: free some space and run again, it goes on from there"
     )
 

@@ -1,15 +1,16 @@
 """How does a policy learn from its own episodes? Each task is played G times; what beat the group's mean becomes likelier, token by token.
 
-TRL's `GRPOTrainer` with a rollout function that plays multi-turn episodes, one optimizer step per generation: strictly on policy, so the probability
-ratio is 1 and the clip never acts. The loss is a mean over all agent tokens of the step (TRL's `dapo`), so that a long episode is not taught less per
-token than a short one. Its advantages are replaced by ours (`advantages.py`). Tool results are masked. Left out: several steps per generation, vLLM.
+TRL's `GRPOTrainer` with a rollout function that plays multi-turn episodes, one optimizer step per generation: the probability ratio is 1 and the clip
+never acts. What separates engine from trainer, rounding or a step of staleness, is corrected by a capped importance weight per token. The loss is a
+mean over all agent tokens of the step (TRL's `dapo`), so that a long episode is not taught less per token than a short one. Its advantages are
+replaced by ours (`advantages.py`). Tool results are masked. Left out: several steps per generation, TRL's own vLLM.
 
 Where no KL term asks for them, episodes without an advantage are not passed through the model again: their gradient is exactly zero.
 """
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +22,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from posttrain.algorithms.advantages import group_advantages
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
+from posttrain.algorithms.importance import importance_metrics, importance_weights
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
+from posttrain.algorithms.rollouts import Played, Player, Plays, Rollouts
 from posttrain.algorithms.row_order import repeated_passes
 from posttrain.algorithms.sampling import episode_seeds
 from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
@@ -30,24 +33,7 @@ from posttrain.params import GrpoParams
 from posttrain.types import Task, Trajectory
 
 NUM_PARTS = 4  # of a step, forward and backward one after the other, episodes of one length together
-
-Play = Callable[[Sequence[Task], Sequence[int]], list["Played"]]
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A scored episode with its tokens, whether it succeeded, and what a reward model adds to the rule reward that it has."""
-
-    trajectory: Trajectory
-    is_success: bool
-    bonus: float = 0.0
-
-    @property
-    def rule_reward(self) -> float:
-        """The reward by rules, which the group metrics are about."""
-        if self.trajectory.reward is None:
-            raise ValueError(f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from")
-        return self.trajectory.reward
+_ANY_TOKEN = 0
 
 
 def train_grpo(
@@ -55,7 +41,7 @@ def train_grpo(
     tokenizer: Any,
     *,
     tasks: Sequence[Task],
-    play: Play,
+    player: Player,
     params: GrpoParams,
     lr: float,
     optimizer: OptimizerKind,
@@ -63,9 +49,9 @@ def train_grpo(
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place. `play(tasks, seeds)` plays one episode for each with the model's weights as they are at that moment, and scores it.
+    """Train `model` in place on the episodes of `player`, which plays with this model's weights. Tasks are used in shuffled passes.
 
-    Tasks are used in shuffled passes. Resumes from `run.checkpoint` where there is one.
+    Resumes from `run.checkpoint` where there is one.
     """
     batch_size = params.tasks_per_step * params.group_size
     num_parts = NUM_PARTS if batch_size % NUM_PARTS == 0 else 1
@@ -93,11 +79,11 @@ def train_grpo(
         processing_class=tokenizer,
         optimizers=(build_optimizer(model, optimizer, lr), None),
         run=run,
-        tasks={task.task_id: task for task in tasks},
-        play=play,
         params=params,
     )
-    trainer.train_or_resume()
+    with Rollouts(player) as trainer.rollouts:
+        trainer.tasks = [tasks[index] for index in order]
+        trainer.train_or_resume()
 
 
 class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
@@ -105,11 +91,16 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
 
     logged: ClassVar = {"learning_rate": "lr", "grad_norm": "grad_norm"}  # on policy the loss is minus the mean advantage: nothing to watch
 
-    def __init__(self, *args: Any, tasks: Mapping[str, Task], play: Play, params: GrpoParams, **kwargs: Any) -> None:
-        self.play, self.tasks, self.params = play, tasks, params
+    rollouts: Rollouts
+    tasks: Sequence[Task]  # of all steps, in their order
+
+    def __init__(self, *args: Any, params: GrpoParams, **kwargs: Any) -> None:
+        self.params = params
         self.played: list[Played] = []
+        self.staleness = 0
         self._step_metrics: dict[str, float] = {}
-        self._scored: Tensor | None = None
+        self._log_ratios: list[float] = []
+        self._part: dict[str, Tensor] | None = None
         self._buffered_inputs: list[dict[str, Tensor]] | None = None
         super().__init__(*args, **kwargs)
         self._reference = None if hasattr(self.model, "disable_adapter") else copy.deepcopy(self.model).eval().requires_grad_(False)
@@ -117,7 +108,19 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
 
     def metrics_of(self, logs: Mapping[str, float]) -> dict[str, Any]:
         metrics = super().metrics_of(logs)
-        return metrics | self._step_metrics if metrics else {}
+        return metrics | self._step_metrics | importance_metrics(self._log_ratios, cap=self.params.importance_cap) if metrics else {}
+
+    def plays_of(self, step: int) -> Plays | None:
+        """The plays of a step counted from 0, a group after the other; None after the last one."""
+        if step >= self.args.max_steps:
+            return None
+        first = step * self.params.tasks_per_step
+        tasks = [task for task in self.tasks[first : first + self.params.tasks_per_step] for _ in range(self.params.group_size)]
+        return Plays(tasks, episode_seeds(self.args.seed, step, count=len(tasks)))
+
+    def is_checkpointed(self, step: int) -> bool:
+        """Whether a checkpoint is written after a step counted from 0."""
+        return (step + 1) % int(self.args.save_steps) == 0
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Tensor]:
         """As TRL's, but a step is cut into parts by length and not by lot; `_step` counts parts."""
@@ -132,12 +135,18 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         shape = (-1, self.params.group_size)
         rule_rewards_P_G = np.array([played.rule_reward for played in self.played]).reshape(shape)
         bonuses_P_G = np.array([played.bonus for played in self.played]).reshape(shape)
-        advantages_P_G = group_advantages(rule_rewards_P_G + bonuses_P_G, scale=self.params.advantage)
-        trajectories_PG = [played.trajectory for played in self.played]
-        success_PG = [played.is_success for played in self.played]
-        self._step_metrics = step_metrics(trajectories_PG, rule_rewards_P_G=rule_rewards_P_G, success_PG=success_PG, advantages_P_G=advantages_P_G)
-        self._step_metrics["kl"] = self._kl(trajectories_PG[:: self.params.group_size])
-        batch["advantages"] = torch.tensor(advantages_P_G.flatten(), dtype=torch.float32, device=batch["advantages"].device)
+        is_lost_P_G = np.array([played.is_lost for played in self.played]).reshape(shape)
+        advantages_P_G = group_advantages(rule_rewards_P_G + bonuses_P_G, scale=self.params.advantage, is_lost_P_G=is_lost_P_G)
+        self._step_metrics = {
+            **step_metrics(self.played, rule_rewards_P_G=rule_rewards_P_G, is_lost_P_G=is_lost_P_G, advantages_P_G=advantages_P_G),
+            "kl": self._kl([played.trajectory for played in self.played[:: self.params.group_size]]),
+            "staleness": self.staleness,
+        }
+        self._log_ratios = []
+        device, width = batch["advantages"].device, batch["completion_ids"].shape[1]
+        batch["advantages"] = torch.tensor(advantages_P_G.flatten(), dtype=torch.float32, device=device)
+        engine_logprobs = pad_right([_completion(played.trajectory).logprobs for played in self.played], 0)
+        batch["engine_logprobs"] = torch.nn.functional.pad(engine_logprobs, (0, width - engine_logprobs.shape[1])).to(device)
         return batch if self.beta else _without_idle(batch, at_least=self.args.steps_per_generation)
 
     def _kl(self, trajectories: Sequence[Trajectory]) -> float:
@@ -152,38 +161,68 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         return kl_estimate(policy[:, 1:][is_scored].tolist(), logprobs[is_scored].tolist())
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
-        self._scored = inputs["completion_mask"] * inputs["tool_mask"]
-        loss: Tensor = super()._compute_loss(model, inputs)
-        self._scored = None
+        self._part = dict(inputs)
+        loss: Tensor = super()._compute_loss(model, self._part)
+        self._part = None
         return loss
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, **rest: Any
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """In the loss, on a CPU: only the agent's tokens; entropies are zeros there, ours come from the samples."""
-        if self._scored is None or input_ids.device.type != "cpu":
-            scored: tuple[Tensor, Tensor | None, Tensor | None] = super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, **rest
-            )
-            return scored
-        labels = torch.full_like(input_ids, IGNORED)
-        labels[:, -logits_to_keep:] = input_ids[:, -logits_to_keep:].masked_fill(self._scored == 0, IGNORED)
-        logprobs = agent_logprobs(model, input_ids, labels, attention_mask, temperature=self.temperature)[:, -logits_to_keep:]
-        return logprobs, torch.zeros_like(logprobs), None
+        """In the loss: each token's advantage gets its importance weight, which is known here first. On a CPU only the agent's tokens are scored, and
+        entropies are zeros: ours come from the samples."""
+        if self._part is None:
+            return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **rest)  # type: ignore[no-any-return]
+        is_scored = (self._part["completion_mask"] * self._part["tool_mask"]).bool()
+        if input_ids.device.type == "cpu":
+            labels = torch.full_like(input_ids, IGNORED)
+            labels[:, -logits_to_keep:] = input_ids[:, -logits_to_keep:].masked_fill(~is_scored, IGNORED)
+            logprobs = agent_logprobs(model, input_ids, labels, attention_mask, temperature=self.temperature)[:, -logits_to_keep:]
+            entropies, rest_of_it = torch.zeros_like(logprobs), None
+        else:
+            logprobs, entropies, rest_of_it = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **rest)
+        engine_logprobs = self._part["engine_logprobs"]
+        weights = importance_weights(logprobs.detach(), engine_logprobs, cap=self.params.importance_cap)
+        self._part["advantages"] = self._part["advantages"][:, None] * weights
+        self._log_ratios += (logprobs.detach() - engine_logprobs)[is_scored].tolist()
+        return logprobs, entropies, rest_of_it
 
 
-def _rollout(task_ids: Sequence[str], trainer: _Grpo) -> dict[str, list[Any]]:
-    """What TRL asks for. Task ids come repeated, a group after the other; a prompt is what the agent read before its first token."""
-    seeds = episode_seeds(trainer.args.seed, trainer.state.global_step, count=len(task_ids))
-    trainer.played = trainer.play([trainer.tasks[task_id] for task_id in task_ids], seeds)
-    episodes = [(played.trajectory, list(played.trajectory.mask).index(1)) for played in trainer.played]
+def _rollout(_: Sequence[str], trainer: _Grpo) -> dict[str, list[Any]]:
+    """What TRL asks for: the step's episodes. A prompt is what the agent read before its first token."""
+    step = trainer.state.global_step
+    plays = trainer.plays_of(step)
+    assert plays is not None
+    is_ahead = trainer.params.max_staleness and not trainer.is_checkpointed(step)
+    trainer.played, trainer.staleness = trainer.rollouts.take(plays, following=trainer.plays_of(step + 1) if is_ahead else None)
+    completions = [_completion(played.trajectory) for played in trainer.played]
     return {
-        "prompt_ids": [list(trajectory.token_ids[:start]) for trajectory, start in episodes],
-        "completion_ids": [list(trajectory.token_ids[start:]) for trajectory, start in episodes],
-        "env_mask": [list(trajectory.mask[start:]) for trajectory, start in episodes],
-        "logprobs": [list(trajectory.logprobs[start:]) for trajectory, start in episodes],
+        "prompt_ids": [completion.prompt_ids for completion in completions],
+        "completion_ids": [completion.token_ids for completion in completions],
+        "env_mask": [completion.mask for completion in completions],
+        "logprobs": [completion.logprobs for completion in completions],
         "reward": [played.rule_reward + played.bonus for played in trainer.played],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Completion:
+    """An episode cut before the agent's first token."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+
+
+def _completion(trajectory: Trajectory) -> _Completion:
+    """A lost episode may have no token of the agent's: it becomes one that is not trained on."""
+    mask = list(trajectory.mask)
+    if 1 not in mask:
+        return _Completion([_ANY_TOKEN], [_ANY_TOKEN], [0], [0.0])
+    start = mask.index(1)
+    token_ids, logprobs = list(trajectory.token_ids), list(trajectory.logprobs)
+    return _Completion(token_ids[:start], token_ids[start:], mask[start:], logprobs[start:])
 
 
 def _reward_already_known(reward: list[float], **_: Any) -> list[float]:

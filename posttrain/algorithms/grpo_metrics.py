@@ -4,34 +4,39 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posttrain.algorithms.advantages import FloatArray
+from posttrain.algorithms.advantages import BoolArray, FloatArray
+from posttrain.algorithms.rollouts import Played
 from posttrain.evals.groups import Group, frac_tokens_nonzero_advantage, group_metrics
-from posttrain.types import Trajectory
 from posttrain.worlds.tools import is_error
 
 
 def step_metrics(
-    trajectories_PG: Sequence[Trajectory], *, rule_rewards_P_G: FloatArray, success_PG: Sequence[bool], advantages_P_G: FloatArray
+    played_PG: Sequence[Played], *, rule_rewards_P_G: FloatArray, is_lost_P_G: BoolArray, advantages_P_G: FloatArray
 ) -> dict[str, float]:
     """The group metrics of the rule rewards, and of the episodes: `success` (share), `turns` (agent messages per episode), `tool_failures` (share of
-    tool results that are errors, 0 where no tool was called), `length` (agent tokens per episode) and `entropy` in nats per token.
+    tool results that are errors, 0 where no tool was called), `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is the
+    share of episodes that were lost; all others are about those that were not.
 
     `entropy` is estimated from the samples as the mean of -log p over the agent's tokens, p being the distribution sampled from; at temperature 1 its
     expectation is the policy's entropy.
     """
-    num_groups, group_size = rule_rewards_P_G.shape
-    successes_P_G = np.asarray(success_PG).reshape(num_groups, group_size)
-    groups = [Group(rewards.tolist(), successes.tolist()) for rewards, successes in zip(rule_rewards_P_G, successes_P_G, strict=True)]
+    is_kept_P_G = ~is_lost_P_G
+    kept = [played for played in played_PG if not played.is_lost]
+    trajectories_PG = [played.trajectory for played in kept]
+    successes_P_G = np.array([played.is_success for played in played_PG]).reshape(rule_rewards_P_G.shape)
+    rows = zip(rule_rewards_P_G, successes_P_G, is_kept_P_G, strict=True)
+    groups = [Group(rewards[is_kept].tolist(), successes[is_kept].tolist()) for rewards, successes, is_kept in rows if is_kept.sum() > 1]
     lengths = [sum(trajectory.mask) for trajectory in trajectories_PG]
     results = [message.content for trajectory in trajectories_PG for message in trajectory.messages if message.role == "tool"]
     turns = [sum(message.role == "assistant" for message in trajectory.messages) for trajectory in trajectories_PG]
     return {
         **group_metrics(groups),
-        "frac_tokens_nonzero_advantage": frac_tokens_nonzero_advantage(advantages_P_G.flatten().tolist(), lengths),
-        "success": float(np.mean(success_PG)),
+        "frac_tokens_nonzero_advantage": frac_tokens_nonzero_advantage(advantages_P_G[is_kept_P_G].tolist(), lengths),
+        "success": float(np.mean([played.is_success for played in kept])),
         "turns": float(np.mean(turns)),
         "tool_failures": sum(map(is_error, results)) / len(results) if results else 0.0,
         "length": float(np.mean(lengths)),
+        "lost": float(is_lost_P_G.mean()),
         "entropy": -sum(sum(trajectory.logprobs) for trajectory in trajectories_PG) / max(sum(lengths), 1),
     }
 

@@ -116,7 +116,12 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs, start_time)
         if metrics := self.metrics_of(logs):
-            self.run.metrics.write(self.state.global_step, metrics)
+            try:
+                self.run.metrics.write(self.state.global_step, metrics)
+            except OSError as error:
+                if end := no_room(self.run.folder, error):
+                    raise end from error
+                raise
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None: a model card names versions and paths of this machine."""

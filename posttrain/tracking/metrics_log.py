@@ -4,6 +4,7 @@ The file is the truth and every other tracker is a sink that may not exist: a si
 resumed run shows its whole curve there too. No time and no host: two runs of one configuration write the same bytes.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,8 @@ class MetricsLog:
         self._tell(line)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # a line that `write` could not flush, and raised about
+            self._file.close()
         for sink in self._sinks:
             sink.close()
 

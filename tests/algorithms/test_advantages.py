@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from posttrain.algorithms.advantages import equal_groups, group_advantages
+from posttrain.algorithms.advantages import group_advantages
 
 
 def test_the_advantage_is_the_distance_from_the_group_mean_in_standard_deviations():
@@ -30,7 +30,22 @@ def test_a_group_of_equal_rewards_has_an_advantage_of_exactly_zero(reward):
 def test_a_difference_in_the_last_bit_is_a_difference():
     nearly = np.nextafter(0.2, 1.0)
 
-    assert equal_groups(np.array([[0.2, 0.2], [0.2, nearly]])).tolist() == [True, False]
+    advantages_P_G = group_advantages(np.array([[0.2, 0.2], [0.2, nearly]]), scale="group_mean")
+
+    assert (advantages_P_G != 0).any(axis=1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("scale", ["group_std", "group_mean"])
+def test_a_lost_episode_is_left_out_of_its_group(scale):
+    rewards_P_G = np.array([[1.0, 9.0, 0.0, 0.0], [5.0, 1.0, 1.0, 7.0], [3.0, 1.0, 1.0, 1.0]])
+    is_lost_P_G = np.array([[0, 1, 0, 0], [1, 0, 0, 1], [0, 1, 1, 1]], bool)
+
+    advantages_P_G = group_advantages(rewards_P_G, scale=scale, is_lost_P_G=is_lost_P_G)
+
+    [alone] = group_advantages(np.array([[1.0, 0.0, 0.0]]), scale=scale)
+    assert np.array_equal(advantages_P_G[0], [alone[0], 0.0, alone[1], alone[2]])
+    assert not advantages_P_G[1].any(), "those that are left are equal"
+    assert not advantages_P_G[2].any(), "one is no group"
 
 
 def test_a_group_does_not_see_another_group():

@@ -1,19 +1,23 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from tiny import play_words, tiny_model, word_task
-from tiny_runs import digest_of, run_grpo, train
+from tiny_runs import Death, digest_of, run_grpo, train
 
 from posttrain.algorithms import grpo
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
+from posttrain.algorithms.importance import importance_metrics, importance_weights
 from posttrain.algorithms.resumable import open_run
+from posttrain.algorithms.rollouts import Played
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.types import Message, StopReason, Trajectory
 
 FLAT = {"entropy", "kl", "length", "success", "turns", "tool_failures", "lr", "grad_norm", "step", "definition_version", "reward_mean", "reward_std"}
 GROUPS = {"reward_std_batch", "frac_reward_zero_std", "frac_tokens_nonzero_advantage"}
+FLAT |= {"lost", "staleness", "importance_mean", "importance_max", "importance_capped_frac", "logprob_gap_max"}
 GROUPS |= {f"frac_reward_zero_std_{which}" for which in ("all_bad", "all_good", "other")}
 
 
@@ -95,7 +99,7 @@ def test_a_tool_result_gets_no_gradient(tmp_path, monkeypatch):
 def test_the_bonus_is_learnt_from_but_the_metrics_are_about_the_rules(tmp_path, monkeypatch):
     def play_for_the_bonus(model, task, seed):
         played = play_words(model, task, seed)
-        return grpo.Played(played.trajectory, is_success=False, bonus=float(played.trajectory.token_ids[4] == 9))
+        return Played(played.trajectory, is_success=False, bonus=float(played.trajectory.token_ids[4] == 9))
 
     monkeypatch.setattr("tiny_runs.play_words", play_for_the_bonus)
     model, lines = trained(tmp_path, max_steps=40, tasks_per_step=4, group_size=8)
@@ -113,8 +117,6 @@ def test_a_kl_term_holds_the_policy_near_its_reference(tmp_path):
 
 
 def test_a_run_with_a_kl_term_resumes_too(tmp_path):
-    from tiny_runs import Death
-
     _, expected = train("grpo", tmp_path / "whole", beta=0.1)
     train("grpo", tmp_path / "cut", Death(after=7), beta=0.1)
 
@@ -138,9 +140,9 @@ def test_step_metrics_are_worked_out_by_hand():
     episodes = [episode(1.0, ["{}"], 2), episode(0.0, ['{"error": "no"}', "{}"], 4), episode(0.5, [], 1), episode(0.5, [], 1)]
 
     found = step_metrics(
-        episodes,
+        [Played(trajectory, is_success=trajectory.reward == 1) for trajectory in episodes],
         rule_rewards_P_G=np.array([[1.0, 0.0], [0.5, 0.5]]),
-        success_PG=[True, False, False, False],
+        is_lost_P_G=np.zeros((2, 2), bool),
         advantages_P_G=np.array([[0.7, -0.7], [0.0, 0.0]]),
     )
 
@@ -153,3 +155,57 @@ def test_step_metrics_are_worked_out_by_hand():
     assert found["tool_failures"] == 1 / 3
     assert found["length"] == 2.0
     assert found["entropy"] == 0.5
+
+
+def test_the_importance_weight_is_worked_out_by_hand():
+    weights = importance_weights(torch.tensor([-1.0, -2.0, -1.0]), torch.tensor([-2.0, -1.0, -1.0]), cap=2.0)
+    assert weights.tolist() == pytest.approx([2.0, 1 / math.e, 1.0])  # e is capped
+    metrics = importance_metrics([0.0, 1.0], cap=2.0)
+    assert metrics == {"importance_mean": 1.5, "importance_max": 2.0, "importance_capped_frac": 0.5, "logprob_gap_max": 1.0}
+
+
+def test_an_engine_that_overstates_its_tokens_is_corrected_token_by_token(tmp_path, monkeypatch):
+    """The engine says log p + 1 of each token: every gradient is multiplied by 1/e, and the log says so."""
+
+    def overstated(model, task, seed):
+        played = play_words(model, task, seed)
+        logprobs = [value + is_agents for value, is_agents in zip(played.trajectory.logprobs, played.trajectory.mask, strict=True)]
+        return replace(played, trajectory=replace(played.trajectory, logprobs=logprobs))
+
+    _, [honest] = trained(tmp_path / "honest", max_steps=1)
+    monkeypatch.setattr("tiny_runs.play_words", overstated)
+    _, [corrected] = trained(tmp_path / "overstated", max_steps=1)
+
+    assert honest["importance_mean"] == pytest.approx(1, abs=1e-5)
+    assert corrected["importance_mean"] == pytest.approx(1 / math.e, rel=1e-5)
+    assert corrected["logprob_gap_max"] == pytest.approx(1, abs=1e-5)
+    assert corrected["grad_norm"] == pytest.approx(honest["grad_norm"] / math.e, rel=1e-4)
+
+
+def test_a_lost_episode_teaches_nothing_and_counts_for_nothing(tmp_path, monkeypatch):
+    def sometimes_lost(model, task, seed):
+        played = play_words(model, task, seed)
+        lost = replace(played.trajectory, stop_reason=StopReason.ENGINE_LOST, token_ids=(), mask=(), logprobs=(), reward=9.0)
+        return replace(played, trajectory=lost) if seed % 4 == 0 else played
+
+    monkeypatch.setattr("tiny_runs.play_words", sometimes_lost)
+    _, lines = trained(tmp_path, max_steps=12)
+
+    assert 0 < np.mean([line["lost"] for line in lines]) < 0.6
+    assert all(line["reward_mean"] <= 1 for line in lines), "the 9 of a lost one is in no mean"
+
+
+def test_one_step_ahead_each_batch_is_played_by_the_weights_before_the_last_step(tmp_path):
+    _, lines = trained(tmp_path, max_steps=7, max_staleness=1, tasks_per_step=4, group_size=8)
+
+    # A checkpoint is written after every 4th step: nothing is played ahead over it.
+    assert [line["staleness"] for line in lines] == [0, 1, 1, 1, 0, 1, 1]
+    assert max(line["logprob_gap_max"] for line in lines if line["staleness"] == 0) < 1e-5
+    assert min(line["logprob_gap_max"] for line in lines if line["staleness"] == 1) > 1e-3
+
+
+def test_a_run_that_plays_ahead_resumes_to_the_same_bytes(tmp_path):
+    _, expected = train("grpo", tmp_path / "whole", max_staleness=1)
+    train("grpo", tmp_path / "cut", Death(after=6), max_staleness=1)
+
+    assert train("grpo", tmp_path / "cut", max_staleness=1) == (0, expected)

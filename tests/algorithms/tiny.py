@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForSequenceClassification,
 )
 
-from posttrain.algorithms.grpo import Played
+from posttrain.algorithms.rollouts import Played
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
 from posttrain.models.lora import add_lora
 from posttrain.params import LoraAdapter

@@ -1,5 +1,6 @@
 """Whole training runs of a tiny model, and ways to die in the middle of one. Each runs in a process of its own, forked from one that has torch."""
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -69,12 +70,13 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
 
 def run_grpo(run: TrainingRun, model, **changes):
     values = {"type": "grpo", "max_steps": 12, "tasks_per_step": 2, "group_size": 4, "temperature": 1.0, "beta": 0.0, "epsilon": 0.2}
-    params = GrpoParams.model_validate(values | {"advantage": "group_std"} | changes)
+    values |= {"advantage": "group_std", "importance_cap": 2.0, "max_staleness": 0}
+    params = GrpoParams.model_validate(values | changes)
     train_grpo(
         model,
         tiny_tokenizer(),
         tasks=[word_task(x, y) for x in range(4, 9) for y in range(9, 12)],
-        play=lambda tasks, seeds: [play_words(model, task, seed) for task, seed in zip(tasks, seeds, strict=True)],
+        player=WordPlayer(model),
         params=params,
         lr=3e-2,
         optimizer="muon",
@@ -82,6 +84,19 @@ def run_grpo(run: TrainingRun, model, **changes):
         seed=1,
         run=run,
     )
+
+
+class WordPlayer:
+    """Plays by a copy of the weights, as an engine does. The copy is made of a model that no trainer has had: it patches `forward`."""
+
+    def __init__(self, model):
+        self.model, self.copy = model, copy.deepcopy(model)
+
+    def refresh(self):
+        self.copy.load_state_dict(self.model.state_dict())
+
+    def play(self, tasks, seeds):
+        return [play_words(self.copy, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
 
 
 def run_dpo(run: TrainingRun, model, **changes):

@@ -43,6 +43,8 @@ TINY = {
         "beta": 0.0,
         "epsilon": 0.2,
         "advantage": "group_std",
+        "importance_cap": 2.0,
+        "max_staleness": 0,
     },
     "train_policy.checkpoint_every_steps": 1,
     "evaluate.num_samples": 4,

@@ -1,0 +1,85 @@
+"""When are the episodes of a step played? At its beginning, or one step ahead: while the step before it is trained, by the weights before that.
+
+Ahead pays where episodes are generated on other processors than those that train. What it costs is that they are off policy by one optimizer step,
+which the importance weight corrects (`importance.py`). Nothing is played ahead over a step that writes a checkpoint: a resumed run could not play
+the same episodes, because the weights that they came from are gone.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+import torch
+
+from posttrain.types import LOST, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A scored episode with its tokens, whether it succeeded, and what a reward model adds to the rule reward that it has."""
+
+    trajectory: Trajectory
+    is_success: bool
+    bonus: float = 0.0
+
+    @property
+    def rule_reward(self) -> float:
+        """The reward by rules, which the group metrics are about."""
+        if self.trajectory.reward is None:
+            raise ValueError(f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from")
+        return self.trajectory.reward
+
+    @property
+    def is_lost(self) -> bool:
+        """It ended through no doing of the agent's: nothing is learnt from it."""
+        return self.trajectory.stop_reason in LOST
+
+
+class Player(Protocol):
+    """Plays and scores episodes with a model in training."""
+
+    def refresh(self) -> None:
+        """Take a copy of the model's weights as they are now."""
+        ...
+
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
+        """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last `refresh`; called from a thread of its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plays:
+    """The plays of one step, each task as often as its group is large."""
+
+    tasks: Sequence[Task]
+    seeds: Sequence[int]
+
+
+class Rollouts:
+    """The episodes of one step after another. To be closed: an unfinished batch is waited for."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self._ahead: tuple[Plays, Future[list[Played]]] | None = None
+        # The number of threads of an operation is each thread's own in PyTorch; another one here would give other bits.
+        self._thread = ThreadPoolExecutor(1, "rollout", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def take(self, plays: Plays, *, following: Plays | None = None) -> tuple[list[Played], int]:
+        """The step's episodes, and by how many optimizer steps their weights are older than the model's (0 or 1). `following` is begun meanwhile."""
+        staleness = 0
+        if self._ahead is not None and self._ahead[0] == plays:
+            staleness, played = 1, self._ahead[1].result()
+            self._player.refresh()
+        else:
+            self._player.refresh()
+            played = self._player.play(plays.tasks, plays.seeds)
+        self._ahead = (following, self._thread.submit(self._player.play, following.tasks, following.seeds)) if following else None
+        return played, staleness
