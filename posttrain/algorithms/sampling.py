@@ -8,26 +8,33 @@ import numpy as np
 from posttrain.models.codec import ChatCodec
 from posttrain.params import AgentParams
 from posttrain.rewards.total import RuleReward
-from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.protocol import Domain
 
-NUM_SLOTS = 128  # episodes that write at once; beyond, a CPU gains nothing and a GPU's memory fills with caches
+NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the trainer
 
 
 class Sampler:
     """Plays and scores episodes at one temperature, with the model's weights as they were at the last `refresh`."""
 
     def __init__(self, model: Any, codec: ChatCodec, *, domain: Domain, reward: RuleReward, limits: AgentParams, temperature: float) -> None:
-        self._engine = TorchEngine(model, num_slots=NUM_SLOTS, max_context_tokens=limits.max_context_tokens)
+        def check_prompts() -> list[list[int]]:
+            tasks = domain.tasks("dev", NUM_CHECKS)
+            return [codec.encode_prompt(task.messages, [domain.tools[name].schema() for name in task.tools]) for task in tasks]
+
+        self._engine = make_engine(model, max_context_tokens=limits.max_context_tokens, check_prompts=check_prompts, stop_ids=codec.stop_ids)
+        self._is_fresh = True
         self._policy = TokenPolicy(self._engine, codec, temperature=temperature)
         self._domain, self._reward, self._limits = domain, reward, limits
 
     def refresh(self) -> None:
         """Take over the weights after an optimizer step."""
-        self._engine.refresh_weights()
+        if not self._is_fresh:
+            self._engine.refresh_weights()
+        self._is_fresh = False
 
     def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, progress: Callable[[int, int], None] | None = None) -> list[Trajectory]:
         """One scored episode of `tasks[i]` under `seeds[i]` for every i."""

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Serve a model's folder for rollouts: infra/vllm/serve.sh FOLDER PORT [more flags of vLLM].
+# Its flags are part of the contract of posttrain/rollout/engines/vllm_server.py: token ids in and out, log-probabilities of the distribution sampled
+# from, weights that can be replaced. The development endpoints answer without a key: HOST is loopback unless it is set.
+set -euo pipefail
+folder=$1 port=$2
+shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+export VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} VLLM_ALLOW_RUNTIME_LORA_UPDATING=True
+export VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # else every server takes the first core
+length=${MAX_MODEL_LEN:-1024} seqs=${MAX_NUM_SEQS:-128}
+flags=(--dtype "${DTYPE:-float32}" --generation-config vllm --logprobs-mode processed_logprobs --enable-scale-out
+  --max-model-len "$length" --max-num-seqs "$seqs")
+if [[ ${DEVICE:-cpu} == cpu ]]; then
+  # A seeded request whose prompt is read in pieces ends vLLM's CPU engine: the pieces are made larger than any prompt.
+  flags+=(--enforce-eager --kv-cache-memory-bytes "${KV_BYTES:-268435456}" --max-num-batched-tokens $((length * seqs)))
+fi
+if [[ -n ${LORA_RANK:-} ]]; then
+  flags+=(--enable-lora --max-lora-rank "$LORA_RANK" --lora-target-modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj)
+fi
+exec "$here/.venv/bin/python" -m vllm.entrypoints.openai.api_server --host "${HOST:-127.0.0.1}" --port "$port" --model "$folder" \
+  --served-model-name base "${flags[@]}" "$@"

@@ -1,0 +1,45 @@
+"""Which engine plays? A fact about the machine, so it comes from the environment and retrains nothing.
+
+`POSTTRAIN_ENGINE`: `torch` (the default, in this process) or `vllm`. `POSTTRAIN_VLLM_URLS`: the servers, commas between them, or `@FILE` with one a
+line, which is read again every few seconds. `POSTTRAIN_VLLM_FOLDER`: where weights are written for them, on a disk that they see.
+"""
+
+import atexit
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from posttrain.exits import ConfigurationError
+from posttrain.rollout.engines.protocol import Engine
+from posttrain.rollout.engines.torch_engine import TorchEngine
+
+NUM_SLOTS = 128  # episodes that write at once; beyond, a CPU gains nothing and a GPU's memory fills with caches
+
+
+def make_engine(model: Any, *, max_context_tokens: int, check_prompts: Callable[[], Sequence[Sequence[int]]], stop_ids: frozenset[int]) -> Engine:
+    """The engine that the environment names, with the model's weights as they are now. `check_prompts` is asked only where servers are checked."""
+    name = os.environ.get("POSTTRAIN_ENGINE", "torch")
+    match name:
+        case "torch":
+            return TorchEngine(model, num_slots=NUM_SLOTS, max_context_tokens=max_context_tokens)
+        case "vllm":
+            from posttrain.rollout.engines.vllm_engine import VllmEngine
+
+            folder = Path(os.environ.get("POSTTRAIN_VLLM_FOLDER", ".posttrain/vllm"))
+            engine = VllmEngine(model, urls=server_urls, check_prompts=check_prompts(), stop_ids=stop_ids, folder=folder)
+            atexit.register(engine.close)
+            return engine
+    raise ConfigurationError(f"POSTTRAIN_ENGINE is {name!r}; there are torch and vllm")
+
+
+def server_urls() -> list[str]:
+    """Raises ConfigurationError where the environment names none."""
+    named = os.environ.get("POSTTRAIN_VLLM_URLS", "")
+    try:
+        text = Path(named[1:]).read_text(encoding="utf-8") if named.startswith("@") else named
+    except OSError as error:
+        raise ConfigurationError(f"POSTTRAIN_VLLM_URLS is {named!r} and the file cannot be read: {error}") from error
+    if not named:
+        raise ConfigurationError("POSTTRAIN_ENGINE is vllm and POSTTRAIN_VLLM_URLS names no server: set it to http://127.0.0.1:8101,… or to @FILE")
+    return list(dict.fromkeys(url.rstrip("/") for url in text.replace(",", " ").split()))

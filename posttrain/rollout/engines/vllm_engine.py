@@ -1,0 +1,238 @@
+"""vLLM servers as one engine: an episode stays with its server, servers come and go, and stale weights never write a token that is learnt from.
+
+Servers are watched by a loop in a thread of its own, which lives as long as the engine: batches of episodes come and go, each with a loop of its own.
+A server takes part once it has the current weights and has shown so: on fixed prompts its log-probabilities agree with a forward pass of the trainer.
+One that fails (dead, hanging, garbage, other weights) is left out, its message is written by another, and it is looked at again every few seconds.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import torch
+
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
+from posttrain.rollout.engines.routing import Router
+from posttrain.rollout.engines.vllm_server import ADAPTER, ServerFailed, VllmServer
+from posttrain.rollout.engines.weight_files import WeightFiles, is_adapted
+
+T = TypeVar("T")
+
+MAX_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # |log-prob of server - of trainer|; bfloat16 has 8 bits of mantissa
+_CHECK_TOKENS = 8  # written behind each fixed prompt
+_CHECK_ROWS = 20  # of them scored in one forward pass
+_NUM_TRIES = 4  # of a message, each on another server where there is one
+_WATCH_S = 2.0
+BASE = "base"  # the model's name where no adapter is trained; `serve.sh` gives it
+
+
+class VllmEngine:
+    """Serves one model, which may be training, through the servers that `urls()` names now and later. To be closed."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        urls: Callable[[], Sequence[str]],
+        check_prompts: Sequence[Sequence[int]],
+        stop_ids: frozenset[int],
+        folder: Path,
+        timeout_s: float = 120.0,
+        patience_s: float = 60.0,
+    ) -> None:
+        """Raises Interrupted where no server takes the weights within `patience_s`, ConfigurationError where one takes them and writes otherwise."""
+        self.policy_version = -1
+        self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
+        self._timeout_s, self._patience_s = timeout_s, patience_s
+        self._files = WeightFiles(folder)
+        self._run = f"{os.getpid()}-{time.time_ns() % 10**9}"  # another run's version 3 is not ours
+        self._router = Router()
+        self._in_flight = 0
+        self._weights = folder
+        self._reference: list[tuple[list[int], list[float]]] = []  # what was written behind the fixed prompts, and what the trainer says of it
+        self._preparing = asyncio.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
+        self._thread.start()
+        self._session = self._await(_open_session())
+        self._watching: Future[None] | None = None
+        try:
+            self.refresh_weights()
+        except BaseException:
+            self.close()
+            raise
+        self._watching = asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Raises EngineLost where no server wrote the message."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._generate(request), self._loop))
+
+    def release(self, episode_id: str) -> None:
+        self._loop.call_soon_threadsafe(self._router.release, episode_id)
+
+    def refresh_weights(self) -> None:
+        """Raises as the constructor. A server that fails here is left out like any other."""
+        if self._in_flight:
+            raise RuntimeError(f"{self._in_flight} messages are being written; half of each would be by the old weights: await them first")
+        self.policy_version += 1
+        self._await(self._refresh())
+
+    def close(self) -> None:
+        """Ends the thread; servers go on."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._await(self._session.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def _version(self) -> str:
+        return f"{self._run}-{self.policy_version}"
+
+    @property
+    def _name(self) -> str:
+        return ADAPTER if is_adapted(self._model) else BASE
+
+    def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _server(self, url: str) -> VllmServer:
+        return VllmServer(url, self._session, timeout_s=self._timeout_s)
+
+    async def _generate(self, request: GenerateRequest) -> Generation:
+        self._in_flight += 1
+        failed: list[str] = []
+        reason = "no server is up"
+        deadline = self._loop.time() + self._patience_s
+        try:
+            while len(failed) < _NUM_TRIES:
+                url = self._router.choose(request.episode_id, avoid=failed)
+                if url is None:
+                    if self._loop.time() > deadline:
+                        break
+                    await asyncio.sleep(0.1)
+                    continue
+                try:
+                    return await self._write(url, request)
+                except ServerFailed as error:
+                    reason = str(error)
+                    failed.append(url)
+                    self._router.set_down(url)
+                finally:
+                    self._router.finish(url)
+            raise EngineLost(f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}")
+        finally:
+            self._in_flight -= 1
+
+    async def _write(self, url: str, request: GenerateRequest) -> Generation:
+        token_ids, logprobs, finish, versions = await self._server(url).write(request, model=self._name)
+        if set(versions) != {self._version}:
+            raise ServerFailed(f"{url} wrote with the weights {', '.join(versions)}, not with {self._version}")
+        return Generation(token_ids, logprobs, "stop" if finish == "stop" else "length", self.policy_version)
+
+    async def _refresh(self) -> None:
+        """Write the weights, and give them to every server that answers. The first that took them is held against the trainer itself."""
+        for url in self._router.up:
+            self._router.set_down(url)
+        self._reference = []
+        self._weights = await asyncio.to_thread(self._files.write, self._model, self._version)
+        deadline = self._loop.time() + self._patience_s
+        while True:
+            errors = await self._bring_up()
+            if refused := [error for error in errors if not isinstance(error, ServerFailed)]:
+                raise refused[0]
+            if self._router.up:
+                return
+            if self._loop.time() > deadline:
+                raise Interrupted(
+                    f"none of the vLLM servers {', '.join(self._urls()) or '(none is named)'} took the weights within {self._patience_s:g} s"
+                    f"{f' ({errors[0]})' if errors else ''}; start them (make serve-vllm) and run again"
+                )
+            await asyncio.sleep(0.5)
+
+    async def _watch(self) -> None:
+        """New servers and those that came back take part again; those that are named no more do not."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            for url in set(self._router.up) - set(self._urls()):
+                self._router.set_down(url)
+            for error in await self._bring_up():
+                if not isinstance(error, ServerFailed):
+                    print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
+
+    async def _bring_up(self) -> list[BaseException]:
+        """Give the current weights to every server named that is not up, check each, and tell what was wrong with those that stay out."""
+        async with self._preparing:
+            down = [url for url in self._urls() if url not in self._router.up]
+            outcomes = [await self._prepared(url) for url in down[:1]] if not self._reference else []
+            outcomes += await asyncio.gather(*[self._prepared(url) for url in down[len(outcomes) :]])
+            return [error for error in outcomes if error is not None]
+
+    async def _prepared(self, url: str) -> BaseException | None:
+        server = self._server(url)
+        try:
+            await server.check_health()
+            if await server.weights() != self._version:
+                await server.load_weights(self._weights, version=self._version, is_adapter=is_adapted(self._model))
+            await self._check(server)
+        except (ServerFailed, ConfigurationError) as error:
+            return error
+        self._router.set_up(url)
+        return None
+
+    async def _check(self, server: VllmServer) -> None:
+        """The log-probabilities of what it writes behind the fixed prompts, against the trainer's. Sampled tokens, because scoring a given text goes
+        past the server's prefix cache and would not see a stale one. A server that comes later, when the trainer may have learnt on, is held against
+        what the trainer said of the first one's tokens, as far as both wrote the same."""
+        requests = [GenerateRequest("check", prompt, _CHECK_TOKENS, 1.0, seed, self._stop_ids) for seed, prompt in enumerate(self._check_prompts)]
+        written = [(ids, logprobs) for ids, logprobs, *_ in await asyncio.gather(*[server.write(one, model=self._name) for one in requests])]
+        if not self._reference:
+            scored = await asyncio.to_thread(self._score, [ids for ids, _ in written])
+            self._reference = [(ids, logprobs) for (ids, _), logprobs in zip(written, scored, strict=True)]
+        gaps, num_compared = [], 0
+        for (token_ids, logprobs), (expected_ids, expected) in zip(written, self._reference, strict=True):
+            length = _common_length(token_ids, expected_ids)
+            gaps.append(max((abs(one - other) for one, other in zip(logprobs[:length], expected, strict=False)), default=0.0))
+            num_compared += length
+        allowed = MAX_GAP.get(self._model.dtype, MAX_GAP[torch.bfloat16])
+        if max(gaps) > allowed or num_compared < sum(len(ids) for ids, _ in self._reference) / 2:
+            raise ConfigurationError(
+                f"{server.url} was given the weights of version {self.policy_version} and writes with others: on "
+                f"{sum(gap > allowed for gap in gaps)} of {len(gaps)} fixed prompts its log-probabilities are off, by up to {max(gaps):.2g} where "
+                f"{allowed:g} is allowed. Is it started as infra/vllm/serve.sh does, with the same model and type?"
+            )
+
+    @torch.no_grad()
+    def _score(self, written: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The log-probabilities of what was written behind the fixed prompts by the model in training, as it is now."""
+        was_training = self._model.training
+        self._model.eval()
+        rows = [torch.tensor([*prompt, *ids]) for prompt, ids in zip(self._check_prompts, written, strict=True)]
+        scored: list[list[float]] = []
+        for first in range(0, len(rows), _CHECK_ROWS):
+            part, counts = rows[first : first + _CHECK_ROWS], [len(ids) for ids in written[first : first + _CHECK_ROWS]]
+            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(self._model.device)  # behind a row: causal attention looks back
+            logprobs_N_T_V = torch.log_softmax(self._model(input_ids=ids_N_T).logits.float(), -1)
+            for row, logprobs_T_V, count in zip(part, logprobs_N_T_V, counts, strict=True):
+                asked = logprobs_T_V[len(row) - count - 1 : len(row) - 1]
+                scored.append(asked.gather(1, row[-count:, None].to(asked.device))[:, 0].tolist())
+        self._model.train(was_training)
+        return scored
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+async def _open_session() -> aiohttp.ClientSession:
+    """Made in the loop that it belongs to; as many connections as there are requests."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))

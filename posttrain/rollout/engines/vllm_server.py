@@ -1,0 +1,94 @@
+"""One vLLM server over HTTP: a message by token ids, other weights, and which weights it has.
+
+Written for vLLM 0.32's token endpoint `/inference/v1/generate` (`--enable-scale-out`) and its development endpoints (`VLLM_SERVER_DEV_MODE=1`), which
+answer without a key: such a server listens on a network that only trusted machines reach. SGLang's `/generate` with `input_ids` and
+`/update_weights_from_disk` fit the same contract; nobody has run them here.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from posttrain.exits import ConfigurationError
+from posttrain.rollout.engines.protocol import GenerateRequest
+
+ADAPTER = "policy"  # the name under which the server knows the trained LoRA adapter
+_REFUSALS = (400, 401, 403, 405, 422)  # of the request itself. 404 is not: a server that was started anew does not know the adapter yet
+_HEALTH_S = 5.0
+
+
+class ServerFailed(Exception):
+    """It did not answer in time, broke off, or answered what makes no sense: another server may do better."""
+
+
+class VllmServer:
+    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses what was asked."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, *, timeout_s: float) -> None:
+        self.url = url
+        self._session = session
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, 10))
+
+    async def write(self, request: GenerateRequest, *, model: str) -> tuple[list[int], list[float], str, list[str]]:
+        """Token ids, their log-probabilities, vLLM's finish reason, and the names of the weights that wrote them, in order.
+
+        The seed of a request is the episode's and the position where it begins: vLLM has no stream that goes on over turns.
+        """
+        sampling = {
+            "temperature": request.temperature,
+            "max_tokens": request.max_new_tokens,
+            "stop_token_ids": sorted(request.stop_ids),
+            "seed": (request.seed * 1_000_003 + len(request.token_ids)) % 2**31,
+            "logprobs": 0,
+            "detokenize": False,
+        }
+        body = {"model": model, "token_ids": list(request.token_ids), "sampling_params": sampling}
+        answer = await self._post("/inference/v1/generate", body)
+        try:
+            choice = answer["choices"][0]
+            logprobs = [float(token["logprob"]) for token in choice["logprobs"]["content"]]
+            token_ids = [int(token) for token in choice["token_ids"]]
+            versions = [str(span["version"]) for span in choice["weight_versions"]]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ServerFailed(f"{self.url} answered without {error}: {str(answer)[:200]}") from error
+        if not token_ids or len(token_ids) != len(logprobs) or choice["finish_reason"] not in ("stop", "length"):
+            raise ServerFailed(f"{self.url} wrote {len(token_ids)} tokens with {len(logprobs)} log-probs and ended by {choice['finish_reason']!r}")
+        return token_ids, logprobs, choice["finish_reason"], versions
+
+    async def check_health(self) -> None:
+        """Soon or never: a server that hangs is not waited for."""
+        await self._request("GET", "/health", timeout=aiohttp.ClientTimeout(total=_HEALTH_S))
+
+    async def weights(self) -> str:
+        """The name of the weights that it has."""
+        return str((await self._request("GET", "/weight_info")).get("weight_version"))
+
+    async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
+        """Other weights, for every message that begins after this. What is in flight is written to its end by the old ones; the cache is emptied."""
+        await self._post("/pause?mode=wait")
+        if is_adapter:
+            await self._post("/v1/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True})
+        else:
+            await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+        await self._post("/update_weight_version", {"new_version": version})
+        await self._post("/resume")
+
+    async def _post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return await self._request("POST", path, body)
+
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: aiohttp.ClientTimeout | None = None
+    ) -> dict[str, Any]:
+        try:
+            async with self._session.request(method, self.url + path, json=body, timeout=timeout or self._timeout) as response:
+                text = await response.text()
+                if response.status in _REFUSALS:
+                    raise ConfigurationError(f"{self.url}{path} refuses with {response.status}: {text[:500]}; see infra/vllm/serve.sh for its flags")
+                if response.status >= 400:
+                    raise ServerFailed(f"{self.url}{path} failed with {response.status}: {text[:200]}")
+                return json.loads(text) if text.startswith("{") else {}
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ServerFailed(f"{self.url}{path}: {type(error).__name__} {error}") from error

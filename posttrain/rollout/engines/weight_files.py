@@ -1,0 +1,68 @@
+"""The weights of a model in training, written where servers read them: one folder per version, the last two kept.
+
+A tied output matrix is written out as a matrix of its own (`tie_word_embeddings: false`): vLLM on a CPU keeps a packed copy of the head, which a
+reload renews only where the file has the head; otherwise new bodies would write with an old head, and say nothing.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from posttrain.exits import ConfigurationError
+
+_NUM_KEPT = 2
+
+
+class WeightFiles:
+    """Writes `folder/<version>/`. Refuses a version whose tensors are not those of the first: a server would take it and write garbage."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._shapes: dict[str, torch.Size] = {}
+        self._written: list[Path] = []
+
+    def write(self, model: Any, version: str) -> Path:
+        """The absolute path of the version's folder: a LoRA adapter alone where the model has one, else all weights."""
+        target = (self._folder / version).resolve()
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        if is_adapted(model):
+            model.save_pretrained(target, safe_serialization=True)
+        else:
+            weights = full_weights(model)
+            shapes = {name: tensor.shape for name, tensor in weights.items()}
+            if self._shapes and shapes != self._shapes:
+                changed = min(name for name, _ in shapes.items() ^ self._shapes.items())
+                raise ConfigurationError(f"the tensor {changed!r} is not what it was in the first version; start the servers with this model")
+            self._shapes = shapes
+            save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+        self._written.append(target)
+        for old in self._written[:-_NUM_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        del self._written[:-_NUM_KEPT]
+        return target
+
+
+def is_adapted(model: Any) -> bool:
+    """Whether a LoRA adapter is trained on it."""
+    return hasattr(model, "get_base_model")
+
+
+def full_weights(model: Any) -> dict[str, torch.Tensor]:
+    """Every weight by its name in the file, the output matrix among them, tied or not."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights["lm_head.weight"] = model.get_output_embeddings().weight.detach().cpu().clone()
+    return weights
+
+
+def write_served_folder(source: Path, model: Any, target: Path) -> None:
+    """A model's folder as a server wants it at its start: `source`'s configuration and tokenizer, the head written out."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json"), dirs_exist_ok=True)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8")) | {"tie_word_embeddings": False}
+    (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})

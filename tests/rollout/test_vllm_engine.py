@@ -1,0 +1,252 @@
+import asyncio
+import time
+
+import pytest
+import torch
+
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.rollout.engines import vllm_engine
+from posttrain.rollout.engines.choice import make_engine, server_urls
+from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest
+from posttrain.rollout.engines.routing import Router
+from posttrain.rollout.engines.vllm_engine import VllmEngine
+from posttrain.rollout.engines.weight_files import WeightFiles
+from tests.rollout.tiny_models import reference_logprobs, tiny_model
+from tests.rollout.token_server import TokenServer
+
+STOP = frozenset({7})
+PROMPTS = [[10 + index, 3, 5, index % 60] for index in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(vllm_engine, "_WATCH_S", 0.05)
+    monkeypatch.setattr("posttrain.rollout.engines.vllm_server._HEALTH_S", 0.3)
+
+
+@pytest.fixture
+def servers():
+    started = [TokenServer(), TokenServer()]
+    yield started
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def make(servers, tmp_path):
+    """`make(model, urls)` gives an engine, closed at the end."""
+    engines = []
+
+    def engine_of(model, urls=None, **settings):
+        named = urls if urls is not None else [server.url for server in servers]
+        settings = {"timeout_s": 2.0, "patience_s": 2.0} | settings
+        engine = VllmEngine(model, urls=lambda: named, check_prompts=PROMPTS, stop_ids=STOP, folder=tmp_path / "weights", **settings)
+        engines.append(engine)
+        return engine
+
+    yield engine_of
+    for engine in engines:
+        engine.close()
+
+
+def write_all(engine, count=16, num_turns=2, temperature=1.0, between=None):
+    """As many episodes of some turns each; the rows and log-probs of each."""
+
+    async def one(index):
+        token_ids, logprobs = [10 + index, 20], [None, None]
+        for turn in range(num_turns):
+            generation = await engine.generate(GenerateRequest(f"e{index}", token_ids, 9, temperature, index, STOP))
+            token_ids = [*token_ids, *generation.token_ids, 1, 2]
+            logprobs = [*logprobs, *generation.logprobs, None, None]
+            if between and turn == 0:
+                await asyncio.to_thread(between)
+        engine.release(f"e{index}")
+        return token_ids, logprobs
+
+    async def gather():
+        return await asyncio.gather(*[one(index) for index in range(count)])
+
+    return asyncio.run(gather())
+
+
+def worst_gap(model, written):
+    gaps = []
+    for token_ids, logprobs in written:
+        expected = reference_logprobs(model, token_ids)
+        gaps += [abs(value - float(expected[place - 1, token_ids[place]])) for place, value in enumerate(logprobs) if value is not None]
+    return max(gaps)
+
+
+def test_log_probs_are_those_of_the_trainers_weights_after_every_update(make, servers):
+    model = tiny_model("qwen3")
+    engine = make(model)
+    assert worst_gap(model, write_all(engine)) < 1e-4
+    for version in (1, 2, 3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+        engine.refresh_weights()
+        assert engine.policy_version == version
+        assert worst_gap(model, write_all(engine)) < 1e-4
+    assert min(server.num_messages for server in servers) > 0, "both wrote"
+
+
+def test_an_episode_stays_with_its_server(make, servers):
+    write_all(make(tiny_model("qwen3")), num_turns=4)
+    episodes = [{first for first in server.episodes_seen if first[1] == 20} for server in servers]
+    assert not episodes[0] & episodes[1]
+    assert len(episodes[0] | episodes[1]) == 16
+
+
+def test_a_server_that_says_it_took_the_weights_and_did_not_stops_the_step(make, servers):
+    engine = make(tiny_model("qwen3"))
+    servers[0].mood = "forgets"
+    with torch.no_grad():
+        engine._model.lm_head.weight.mul_(1.3)
+    with pytest.raises(ConfigurationError, match=r"writes with others: on \d+ of 20 fixed prompts"):
+        engine.refresh_weights()
+
+
+def test_a_server_with_another_models_weights_is_told_by_the_fixed_prompts(make, servers):
+    for server in servers:
+        server.mood = "forgets"
+    with pytest.raises(ConfigurationError, match=f"{servers[0].url} was given the weights of version 0"):
+        make(tiny_model("qwen3"))
+
+
+@pytest.mark.parametrize("mood", ["hangs", "garbage"])
+def test_a_server_that_hangs_or_writes_garbage_is_left_out_and_its_messages_are_written_elsewhere(make, servers, mood):
+    model = tiny_model("qwen3")
+    engine = make(model, timeout_s=0.5)
+
+    def spoil():
+        servers[1].mood = mood
+
+    written = write_all(engine, between=spoil)
+    assert len(written) == 16
+    assert worst_gap(model, written) < 1e-4
+
+
+def test_a_server_that_dies_between_two_turns_loses_no_episode(make, servers):
+    model = tiny_model("qwen3")
+    engine = make(model)
+    dead = []
+
+    def kill():
+        if not dead:
+            dead.append(1)
+            servers.pop().stop()
+
+    assert worst_gap(model, write_all(engine, between=kill)) < 1e-4
+
+
+def test_a_server_that_comes_while_episodes_run_gets_the_weights_and_takes_part(make, servers):
+    model = tiny_model("qwen3")
+    urls = [servers[0].url]
+    engine = make(model, urls)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.2)
+    engine.refresh_weights()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.2)  # the trainer learns on while the old weights play
+    urls.append(servers[1].url)
+    wait_until(lambda: servers[1].url in engine._router.up)
+    write_all(engine)
+    assert servers[1].num_loads == 1
+    assert servers[1].num_messages > len(PROMPTS)
+
+
+def test_a_server_that_was_started_anew_gets_the_weights_again(make, servers):
+    model = tiny_model("qwen3")
+    engine = make(model)
+    old = servers.pop()
+    old.stop()
+    write_all(engine)
+    servers.append(TokenServer(port=int(old.url.rpartition(":")[2])))
+    wait_until(lambda: old.url in engine._router.up)
+    assert worst_gap(model, write_all(engine)) < 1e-4
+    assert servers[1].num_loads == 1
+
+
+def test_without_any_server_the_message_is_lost_with_the_reason(make, servers):
+    engine = make(tiny_model("qwen3"), patience_s=0.2)
+    for server in servers:
+        server.mood = "garbage"
+    with pytest.raises(EngineLost, match="answered without 'logprobs'"):
+        asyncio.run(engine.generate(GenerateRequest("e", [1, 2], 4, 1.0, 1, STOP)))
+
+
+def test_no_server_at_the_start_is_an_interruption_that_names_them(make):
+    with pytest.raises(Interrupted, match=r"none of the vLLM servers http://127.0.0.1:9 took the weights within 0.2 s"):
+        make(tiny_model("qwen3"), ["http://127.0.0.1:9"], patience_s=0.2)
+
+
+def test_a_refusal_is_our_bug_and_not_a_servers_failure(make, servers):
+    engine = make(tiny_model("qwen3"))
+    for server in servers:
+        server.mood = "refuses"
+    with pytest.raises(ConfigurationError, match="refuses with 400"):
+        asyncio.run(engine.generate(GenerateRequest("e", [1, 2], 4, 1.0, 1, STOP)))
+
+
+def test_weights_may_not_change_while_a_message_is_written(make, servers):
+    engine = make(tiny_model("qwen3"))
+    for server in servers:
+        server.mood = "hangs"
+
+    async def write_and_refresh():
+        writing = asyncio.create_task(engine.generate(GenerateRequest("e", [1, 2], 4, 1.0, 1, STOP)))
+        await asyncio.to_thread(wait_until, lambda: engine._in_flight == 1)
+        with pytest.raises(RuntimeError, match="1 messages are being written"):
+            engine.refresh_weights()
+        writing.cancel()
+
+    asyncio.run(write_and_refresh())
+
+
+def test_only_the_last_two_versions_are_kept_and_other_tensors_are_refused(tmp_path):
+    files = WeightFiles(tmp_path)
+    for version in "abc":
+        files.write(tiny_model("qwen3"), version)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
+    with pytest.raises(ConfigurationError, match=r"tensor '\S+' is not what it was"):
+        files.write(tiny_model("qwen2"), "d")
+
+
+def test_routing_is_sticky_then_least_in_flight():
+    router = Router()
+    assert router.choose("a") is None
+    router.set_up("one")
+    router.set_up("two")
+    assert [router.choose(episode) for episode in "aba"] == ["one", "two", "one"]
+    router.finish("one")
+    router.finish("one")
+    assert router.choose("c") == "one"
+    router.set_down("one")
+    assert router.choose("a") == "two", "its server is down"
+    assert router.choose("d", avoid=["two"]) == "two", "the only one there is"
+    router.set_up("one")
+    assert router.choose("a") == "two", "it stays where it went"
+
+
+def test_the_environment_names_engine_and_servers(monkeypatch, tmp_path):
+    monkeypatch.setenv("POSTTRAIN_ENGINE", "vlm")
+    with pytest.raises(ConfigurationError, match="'vlm'; there are torch and vllm"):
+        make_engine(tiny_model("qwen3"), max_context_tokens=10, check_prompts=list, stop_ids=STOP)
+    monkeypatch.delenv("POSTTRAIN_VLLM_URLS", raising=False)
+    with pytest.raises(ConfigurationError, match="names no server"):
+        server_urls()
+    monkeypatch.setenv("POSTTRAIN_VLLM_URLS", "http://a:1/,http://b:2,http://a:1")
+    assert server_urls() == ["http://a:1", "http://b:2"]
+    monkeypatch.setenv("POSTTRAIN_VLLM_URLS", f"@{tmp_path}/servers")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        server_urls()
+    (tmp_path / "servers").write_text("http://c:3\nhttp://d:4\n")
+    assert server_urls() == ["http://c:3", "http://d:4"]
+
+
+def wait_until(is_so, timeout_s=10.0):
+    end = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,0 +1,103 @@
+"""A server that speaks what `vllm_server.py` asks of vLLM, with the torch engine behind it, and that can be made to misbehave."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+from aiohttp import web
+from safetensors.torch import load_file
+
+from posttrain.rollout.engines.protocol import GenerateRequest
+from posttrain.rollout.engines.torch_engine import TorchEngine
+from tests.rollout.tiny_models import tiny_model
+
+
+class TokenServer:
+    """Runs in a thread of its own. `mood` is `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`; `stop()` is its death."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.mood = "well"
+        self.num_messages = self.num_loads = 0
+        self.episodes_seen: list[tuple[int, ...]] = []
+        self._model = tiny_model("qwen3", seed=99)
+        self._version = "at the start"
+        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._port = port
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def _start(self) -> None:
+        self._engine = TorchEngine(self._model, num_slots=8, max_context_tokens=256)
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/health", self._nothing),
+                web.get("/weight_info", self._weight_info),
+                web.post("/pause", self._nothing),
+                web.post("/resume", self._nothing),
+                web.post("/collective_rpc", self._load),
+                web.post("/update_weight_version", self._rename),
+                web.post("/inference/v1/generate", self._generate),
+            ]
+        )
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        await site.start()
+        self._port = site._server.sockets[0].getsockname()[1]
+
+    async def _nothing(self, _: web.Request) -> web.Response:
+        await self._hang()
+        return web.Response()
+
+    async def _hang(self) -> None:
+        if self.mood == "hangs":
+            await self._end.wait()
+
+    async def _weight_info(self, _: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self._version})
+
+    async def _rename(self, request: web.Request) -> web.Response:
+        self._version = (await request.json())["new_version"]
+        return web.Response()
+
+    async def _load(self, request: web.Request) -> web.Response:
+        self.num_loads += 1
+        if self.mood != "forgets":
+            weights = load_file(Path((await request.json())["kwargs"]["weights_path"]) / "model.safetensors")
+            self._model.load_state_dict(weights)
+            self._engine.refresh_weights()
+        return web.Response()
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        await self._hang()
+        if self.mood == "garbage":
+            return web.json_response({"choices": [{"token_ids": [1, 2], "finish_reason": "stop"}]})
+        if self.mood == "refuses":
+            return web.json_response({"error": "token 64 is out of the vocabulary"}, status=400)
+        body = await request.json()
+        sampling = body["sampling_params"]
+        self.num_messages += 1
+        self.episodes_seen.append(tuple(body["token_ids"][:2]))
+        name = str(self.num_messages)
+        limits = (sampling["max_tokens"], sampling["temperature"], sampling["seed"], frozenset(sampling["stop_token_ids"]))
+        try:
+            generation = await self._engine.generate(GenerateRequest(name, body["token_ids"], *limits))
+        finally:
+            self._engine.release(name)
+        content = [{"token_id": token, "logprob": logprob} for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)]
+        choice = {
+            "token_ids": list(generation.token_ids),
+            "logprobs": {"content": content},
+            "finish_reason": generation.finish,
+            "weight_versions": [{"version": self._version, "start": 0, "end": len(content)}],
+        }
+        return web.json_response({"choices": [choice]})
