@@ -18,12 +18,13 @@ from stages.sample_preferences import sample_preferences
 from stages.train_policy import train_policy
 from stages.train_reward_model import train_reward_model
 from stages.train_sft import train_sft
+from tests.limits import limits_of
 from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
 
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.05, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 CHANGES = {
     "world": {"type": "toy", "seed": 7, "max_difficulty": 1, "num_sft_tasks": 16, "num_rl_tasks": 6, "num_dev_tasks": 2, "num_test_tasks": 2},
-    "agent": {"max_turns": 2, "max_new_tokens": 24, "max_context_tokens": 4096},
+    "agent": limits_of(2, 24, 4096).model_dump(),
     "sample_preferences": {"num_tasks": 6, "num_samples": 8, "temperature": 1.0},
 }
 SMALL = {
