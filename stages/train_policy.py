@@ -3,6 +3,7 @@
 import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from posttrain.params import DpoParams, GrpoParams, Params
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
+from posttrain.traces.values import traced
+from posttrain.traces.writer import Record, open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks
-from posttrain.types import Task
+from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain
 
 SFT = Path("data/models/sft")
@@ -35,7 +38,8 @@ def train_policy(run: StageRun) -> None:
     with open_run(run.checkpoint_dir, sinks=wandb_sinks(run.name, params.train_policy.model_dump()), progress=run.progress) as training:
         match params.train_policy.algorithm:
             case GrpoParams() as algorithm:
-                _grpo(model, codec, params, algorithm, training)
+                with open_traces(run.full_name, key=run.key, params=params) as record:
+                    _grpo(model, codec, params, algorithm, training, record)
             case DpoParams() as algorithm:
                 _dpo(model, codec, params, algorithm, training)
     save_trained(model, codec.tokenizer, Path("data/models/policy"))
@@ -44,11 +48,13 @@ def train_policy(run: StageRun) -> None:
     shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
-def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun) -> None:
+def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun, record: Record) -> None:
     weight = params.train_policy.reward_model_weight
     reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
     reward = load_reward(params.reward)
     sampler = Sampler(model, codec, domain=make_domain(params.world), reward=reward, limits=params.agent, temperature=algorithm.temperature)
+    tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")
+    task_of = {task.task_id: task for task in tasks}
 
     def play(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
         sampler.refresh()
@@ -59,11 +65,16 @@ def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, r
             for trajectory, task, score in zip(trajectories, tasks, scores, strict=True)
         ]
 
+    def on_step(step: int, played: Sequence[Played], advantages: Sequence[float]) -> None:
+        own = [task_of[one.trajectory.task_id] for one in played]
+        record(traced(list(map(_as_learnt, played)), own, successes=[one.is_success for one in played], advantages=advantages, step=step))
+
     train_grpo(
         model,
         codec.tokenizer,
-        tasks=read_tasks(Path("data/raw/tasks.parquet"), "rl"),
+        tasks=tasks,
         play=play,
+        on_step=on_step,
         params=algorithm,
         lr=params.train_policy.lr,
         optimizer=params.train_policy.optimizer,
@@ -71,6 +82,14 @@ def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, r
         seed=params.seed,
         run=run,
     )
+
+
+def _as_learnt(played: Played) -> Trajectory:
+    """With the reward that was learnt from: the rules' and what the reward model added."""
+    if not played.bonus:
+        return played.trajectory
+    scores = {**played.trajectory.scores, "reward_model": played.bonus}
+    return replace(played.trajectory, scores=scores, reward=played.rule_reward + played.bonus)
 
 
 def _dpo(model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams, run: TrainingRun) -> None:

@@ -32,6 +32,7 @@ from posttrain.types import Task, Trajectory
 NUM_PARTS = 4  # of a step, forward and backward one after the other, episodes of one length together
 
 Play = Callable[[Sequence[Task], Sequence[int]], list["Played"]]
+Hear = Callable[[int, Sequence["Played"], Sequence[float]], None]  # a step as `metrics.jsonl` counts it, its episodes, their advantages
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,12 @@ def train_grpo(
     checkpoint_every_steps: int,
     seed: int,
     run: TrainingRun,
+    on_step: Hear = lambda *_: None,
 ) -> None:
     """Train `model` in place. `play(tasks, seeds)` plays one episode for each with the model's weights as they are at that moment, and scores it.
 
-    Tasks are used in shuffled passes. Resumes from `run.checkpoint` where there is one.
+    `on_step` hears of a step's episodes before they are learnt from. Tasks are used in shuffled passes. Resumes from `run.checkpoint` where there is
+    one.
     """
     batch_size = params.tasks_per_step * params.group_size
     num_parts = NUM_PARTS if batch_size % NUM_PARTS == 0 else 1
@@ -95,6 +98,7 @@ def train_grpo(
         run=run,
         tasks={task.task_id: task for task in tasks},
         play=play,
+        on_step=on_step,
         params=params,
     )
     trainer.train_or_resume()
@@ -105,8 +109,8 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
 
     logged: ClassVar = {"learning_rate": "lr", "grad_norm": "grad_norm"}  # on policy the loss is minus the mean advantage: nothing to watch
 
-    def __init__(self, *args: Any, tasks: Mapping[str, Task], play: Play, params: GrpoParams, **kwargs: Any) -> None:
-        self.play, self.tasks, self.params = play, tasks, params
+    def __init__(self, *args: Any, tasks: Mapping[str, Task], play: Play, on_step: Hear, params: GrpoParams, **kwargs: Any) -> None:
+        self.play, self.on_step, self.tasks, self.params = play, on_step, tasks, params
         self.played: list[Played] = []
         self._step_metrics: dict[str, float] = {}
         self._scored: Tensor | None = None
@@ -136,6 +140,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         trajectories_PG = [played.trajectory for played in self.played]
         success_PG = [played.is_success for played in self.played]
         self._step_metrics = step_metrics(trajectories_PG, rule_rewards_P_G=rule_rewards_P_G, success_PG=success_PG, advantages_P_G=advantages_P_G)
+        self.on_step(self.state.global_step + 1, self.played, advantages_P_G.flatten().tolist())
         self._step_metrics["kl"] = self._kl(trajectories_PG[:: self.params.group_size])
         batch["advantages"] = torch.tensor(advantages_P_G.flatten(), dtype=torch.float32, device=batch["advantages"].device)
         return batch if self.beta else _without_idle(batch, at_least=self.args.steps_per_generation)
