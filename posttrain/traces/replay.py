@@ -17,6 +17,7 @@ from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Gene
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import Codec, Policy, TokenPolicy
+from posttrain.traces.show import visible
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, ToolRun, Trajectory
 from posttrain.worlds.protocol import Domain
@@ -39,7 +40,7 @@ class Difference:
         if recorded is None or replayed is None or recorded == replayed:  # equal fields: only the writing differs
             recorded, replayed = self.recorded.splitlines(), self.replayed.splitlines()
         changed = (line for line in difflib.ndiff(recorded, replayed) if line[0] in "+-")
-        return "\n".join([f"{self.where} (- recorded, + replayed)", *(f"  {line}" for line in changed)])
+        return visible("\n".join([f"{self.where} (- recorded, + replayed)", *(f"  {line}" for line in changed)]))
 
 
 def replay(recorded: TracedEpisode, domain: Domain, limits: AgentParams, codec: Codec | None = None) -> list[Difference]:

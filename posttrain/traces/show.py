@@ -1,5 +1,6 @@
 """Traces as text for a terminal: a list of episodes, a list of runs, and one episode as the conversation that it was."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,6 +9,7 @@ from posttrain.traces.values import StoredEpisode
 from posttrain.types import Message, ToolRun, Trajectory, Turn
 
 _INDENT = "  "
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def episodes_table(episodes: Sequence[Line]) -> str:
@@ -51,8 +53,13 @@ def runs_table(runs: Sequence[RunLine]) -> str:
 
 
 def conversation(episode: StoredEpisode) -> str:
-    """What is known about the episode, then every message in its order; after a call's answer how long it took and how it ended."""
-    return "\n".join([*_header(episode), *_messages(episode.traced.trajectory, num_opening=len(episode.traced.task.messages))])
+    """What is known about the episode, then every message in its order; over a call's answer how long it took and how it ended."""
+    return visible("\n".join([*_header(episode), *_messages(episode.traced.trajectory, num_opening=len(episode.traced.task.messages))]))
+
+
+def visible(text: str) -> str:
+    """With control characters, which an agent could steer a terminal by, and halves of surrogate pairs, which none can print, as escapes."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _header(episode: StoredEpisode) -> Iterator[str]:

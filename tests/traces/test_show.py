@@ -4,7 +4,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from posttrain.traces.query import Line
-from posttrain.traces.show import conversation, episodes_table
+from posttrain.traces.show import conversation, episodes_table, visible
 from posttrain.traces.values import StoredEpisode, TracedEpisode
 from posttrain.types import Answer, Gold, GoldCall, Message, StopReason, ToolCall, ToolRun, Trajectory, Turn
 from tests.rollout.lock_world import lock_task
@@ -62,6 +62,10 @@ def test_an_episode_reads_as_a_conversation():
     )
     traced = TracedEpisode(played, task, is_success=False, advantage=-1.25, step=20)
     assert conversation(StoredEpisode(12, run_of("train_policy"), traced)) == CONVERSATION
+
+
+def test_what_would_steer_a_terminal_is_shown_and_chinese_is_left_alone():
+    assert visible("价\u3000格\t1\n\x1b[2J\r\ud83d\x9b") == "价\u3000格\t1\n\\x1b[2J\\r\\ud83d\\x9b"
 
 
 def test_a_list_has_a_row_for_each_episode():
