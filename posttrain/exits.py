@@ -1,5 +1,8 @@
 """The three ends of a stage that a dispatcher must tell apart, as exceptions that carry their exit code (sysexits.h's numbers)."""
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -25,3 +28,13 @@ class Interrupted(StageError):
     """Stopped before the end through no fault of the stage; running again resumes (EX_TEMPFAIL)."""
 
     code = 75
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """Around a console command: an end with a meaning is said on stderr and exits with its code."""
+    try:
+        yield
+    except StageError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.code) from error

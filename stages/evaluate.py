@@ -13,9 +13,12 @@ from posttrain.evals.summary import evaluated_tasks, summarise, task_record
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import Params
 from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import expert_policy
+from posttrain.traces.values import traced
+from posttrain.traces.writer import open_traces
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain
 
@@ -32,9 +35,12 @@ def evaluate(run: StageRun) -> None:
     play = _teacher(params) if run.item == "teacher" else _model(Path("data/models") / run.item, params)
 
     tasks = [*test, *paraphrase]
-    greedy = play(tasks, 0.0, lambda done, total: run.progress(done, total, "greedy"))
     plays = [task for task in test for _ in range(settings.num_samples)]
-    sampled = play(plays, 1.0, lambda done, total: run.progress(done, total, "sampled"))
+    with open_traces(run.full_name, key=run.key, params=params) as record:
+        greedy = play(tasks, 0.0, lambda done, total: run.progress(done, total, "greedy"))
+        record(traced(greedy, tasks, successes=list(map(is_success, greedy, tasks)), part="greedy"))
+        sampled = play(plays, 1.0, lambda done, total: run.progress(done, total, "sampled"))
+        record(traced(sampled, plays, successes=list(map(is_success, sampled, plays)), part="sampled"))
 
     evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=settings.num_samples)
     write_json(REPORTS / f"{run.item}.json", summarise(evaluated, settings, seed=params.seed))

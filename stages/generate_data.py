@@ -11,6 +11,8 @@ from posttrain.exits import ConfigurationError
 from posttrain.params import ImportSource, ScriptedSource, WorldParams
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.traces.values import traced
+from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Split, Task
 from posttrain.worlds.domains import make_domain
 from posttrain.worlds.protocol import Domain
@@ -24,15 +26,17 @@ def generate_data(run: StageRun) -> None:
     params = run.params.generate_data
     match params.source:
         case ScriptedSource():
-            rows = demonstrate(
-                domain,
-                tasks["sft"],
-                limits=run.params.agent,
-                seed=run.params.seed,
-                flaws=params.flaw_rates,
-                reasoning_frac=params.reasoning_frac,
-                progress=run.progress,
-            )
+            with open_traces(run.full_name, key=run.key, params=run.params) as record:
+                rows = demonstrate(
+                    domain,
+                    tasks["sft"],
+                    limits=run.params.agent,
+                    seed=run.params.seed,
+                    flaws=params.flaw_rates,
+                    reasoning_frac=params.reasoning_frac,
+                    progress=run.progress,
+                )
+                record(traced([row.trajectory for row in rows], tasks["sft"]))
         case ImportSource() as source:
             rows = import_trajectories(Path(source.path), source.format)
     write_tasks(RAW / "tasks.parquet", [task for split in SPLITS for task in tasks[split]])

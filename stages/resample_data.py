@@ -28,6 +28,8 @@ from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import expert_policy
+from posttrain.traces.values import traced
+from posttrain.traces.writer import open_traces
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain
 
@@ -124,11 +126,15 @@ def _realise(run: StageRun, points: Sequence[Point], rows: Sequence[TrajectoryRo
     flaws = None if params.resample_data.success_filter else params.generate_data.flaw_rates
     expert = expert_policy(domain, flaws=flaws, reasoning_frac=params.generate_data.reasoning_frac)
 
-    def replay(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
-        return play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds)
-
     held_out = [task for task in read_tasks(TASKS) if task.split != "sft"]
-    return realise(points, Rehearsal(rows, own, domain, replay, held_out), seed=params.seed)
+    with open_traces(run.full_name, key=run.key, params=params) as record:
+
+        def replay(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
+            played = play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds)
+            record(traced(played, tasks))
+            return played
+
+        return realise(points, Rehearsal(rows, own, domain, replay, held_out), seed=params.seed)
 
 
 def _counts(found: Sequence[tuple[Mistake, ...]]) -> dict[str, int]:

@@ -11,6 +11,8 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
+from posttrain.traces.values import traced
+from posttrain.traces.writer import open_traces
 from posttrain.worlds.domains import make_domain
 
 SFT = Path("data/models/sft")
@@ -23,7 +25,10 @@ def sample_preferences(run: StageRun) -> None:
     model = load_model(SFT, dtype=params.model.dtype)
     sampler = Sampler(model, load_codec(SFT), domain=domain, reward=load_reward(params.reward), limits=params.agent, temperature=settings.temperature)
     plays = [task for task in tasks for _ in range(settings.num_samples)]
-    trajectories = sampler.play(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
+    with open_traces(run.full_name, key=run.key, params=params) as record:
+        trajectories = sampler.play(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
+        successes = [is_success(trajectory, task) for trajectory, task in zip(trajectories, plays, strict=True)]
+        record(traced(trajectories, plays, successes=successes))
     rows = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(trajectories, plays, strict=True)]
     pairs = best_and_worst(rows)
     if not pairs:
@@ -31,7 +36,6 @@ def sample_preferences(run: StageRun) -> None:
             f"all {settings.num_samples} episodes of each of {len(tasks)} tasks earned the same: there is nothing to prefer. "
             "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
         )
-    successes = [is_success(trajectory, task) for trajectory, task in zip(trajectories, plays, strict=True)]
     write_trajectories(Path("data/preferences/samples.parquet"), rows)
     write_pairs(Path("data/preferences/pairs.parquet"), pairs)
     summary = {

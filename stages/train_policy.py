@@ -1,16 +1,17 @@
 """GRPO on multi-turn episodes of the rl tasks, or DPO on the sampled pairs; both begin from the SFT model."""
 
-import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.dpo import train_dpo
 from posttrain.algorithms.grpo import train_grpo
+from posttrain.algorithms.policy_player import PolicyPlayer
 from posttrain.algorithms.preferences import read_pairs, token_rows
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
-from posttrain.algorithms.reward_model import load_reward_model, score_episodes
+from posttrain.algorithms.reward_model import load_reward_model
 from posttrain.algorithms.rollouts import Played
 from posttrain.algorithms.sampling import Sampler
 from posttrain.algorithms.trainable import load_trainable, save_trained
@@ -19,10 +20,11 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.params import DpoParams, GrpoParams, Params
 from posttrain.provenance.stage import StageRun, run_stage
-from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
+from posttrain.traces.values import traced
+from posttrain.traces.writer import Record, open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks
-from posttrain.types import Task
+from posttrain.types import Trajectory
 from posttrain.worlds.domains import make_domain
 
 SFT = Path("data/models/sft")
@@ -36,7 +38,8 @@ def train_policy(run: StageRun) -> None:
     with open_run(run.checkpoint_dir, sinks=wandb_sinks(run.name, params.train_policy.model_dump()), progress=run.progress) as training:
         match params.train_policy.algorithm:
             case GrpoParams() as algorithm:
-                _grpo(model, codec, params, algorithm, training)
+                with open_traces(run.full_name, key=run.key, params=params) as record:
+                    _grpo(model, codec, params, algorithm, training, record)
             case DpoParams() as algorithm:
                 _dpo(model, codec, params, algorithm, training)
     save_trained(model, codec.tokenizer, Path("data/models/policy"))
@@ -45,12 +48,24 @@ def train_policy(run: StageRun) -> None:
     shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
-def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun) -> None:
+def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun, record: Record) -> None:
+    weight = params.train_policy.reward_model_weight
+    reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
+    domain, reward = make_domain(params.world), load_reward(params.reward)
+    sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature)
+    tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")
+    task_of = {task.task_id: task for task in tasks}
+
+    def on_step(step: int, played: Sequence[Played], advantages: Sequence[float]) -> None:
+        own = [task_of[one.trajectory.task_id] for one in played]
+        record(traced(list(map(_as_learnt, played)), own, successes=[one.is_success for one in played], advantages=advantages, step=step))
+
     train_grpo(
         model,
         codec.tokenizer,
-        tasks=read_tasks(Path("data/raw/tasks.parquet"), "rl"),
-        player=_Player(model, codec, params, algorithm),
+        tasks=tasks,
+        player=PolicyPlayer(sampler, reward_model=reward_model, weight=weight),
+        on_step=on_step,
         params=algorithm,
         lr=params.train_policy.lr,
         optimizer=params.train_policy.optimizer,
@@ -60,27 +75,12 @@ def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, r
     )
 
 
-class _Player:
-    """Episodes of the policy in training, scored by rules and, where the knob says so, by the reward model."""
-
-    def __init__(self, model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams) -> None:
-        reward, domain = load_reward(params.reward), make_domain(params.world)
-        self._sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature)
-        self._weight = params.train_policy.reward_model_weight
-        self._reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if self._weight else None
-
-    def refresh(self) -> None:
-        self._sampler.refresh()
-
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
-        trajectories = self._sampler.play(tasks, seeds)
-        scores = [0.0] * len(tasks)
-        if self._reward_model:
-            scores = score_episodes(self._reward_model, [trajectory.token_ids for trajectory in trajectories])
-        return [
-            Played(trajectory, is_success=is_success(trajectory, task), bonus=self._weight / (1 + math.exp(-score)))
-            for trajectory, task, score in zip(trajectories, tasks, scores, strict=True)
-        ]
+def _as_learnt(played: Played) -> Trajectory:
+    """With the reward that was learnt from: the rules' and what the reward model added."""
+    if not played.bonus:
+        return played.trajectory
+    scores = {**played.trajectory.scores, "reward_model": played.bonus}
+    return replace(played.trajectory, scores=scores, reward=played.rule_reward + played.bonus)
 
 
 def _dpo(model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams, run: TrainingRun) -> None:

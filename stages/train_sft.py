@@ -13,6 +13,8 @@ from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.traces.values import traced
+from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.worlds.domains import make_domain
 
@@ -24,7 +26,9 @@ def train_sft(run: StageRun) -> None:
     demonstrations = read_trajectories(Path("data/resampled/demonstrations.parquet"))
     dev_tasks = read_tasks(Path("data/raw/tasks.parquet"), "dev")
     reasoning_frac = params.generate_data.reasoning_frac
-    dev = demonstrate(make_domain(params.world), dev_tasks, limits=params.agent, seed=params.seed, flaws=None, reasoning_frac=reasoning_frac)
+    with open_traces(run.full_name, key=run.key, params=params) as record:
+        dev = demonstrate(make_domain(params.world), dev_tasks, limits=params.agent, seed=params.seed, flaws=None, reasoning_frac=reasoning_frac)
+        record(traced([row.trajectory for row in dev], dev_tasks))
 
     codec = load_codec(BASE)
     rows, dev_rows = (codec.encode_rows((row.trajectory.messages, row.tools) for row in split) for split in (demonstrations, dev))

@@ -19,8 +19,9 @@ from posttrain.provenance.graph import StageNode, read_graph
 REPOSITORY = Path(__file__).resolve().parents[1]
 STAGES: dict[str, Any] = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 SHARED_SECTIONS = {"seed", "world", "agent", "model", "reward"}
-# Around every stage and in none of its results: how it starts and ends, and how knobs are read. Editing these must retrain nothing.
-FRAME = ("posttrain/__init__.py", "posttrain/exits.py", "posttrain/params.py", "posttrain/provenance/")
+# Around every stage and in none of its results: how it starts and ends, how knobs are read, where its episodes are kept for a person to read. Editing
+# these must retrain nothing.
+FRAME = ("posttrain/__init__.py", "posttrain/exits.py", "posttrain/params.py", "posttrain/provenance/", "posttrain/traces/")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ export VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind} OMP_NUM_TH
 length=${MAX_MODEL_LEN:-1024} seqs=${MAX_NUM_SEQS:-128}
 flags=(--dtype "${DTYPE:-float32}" --generation-config vllm --logprobs-mode processed_logprobs --enable-scale-out
   --max-model-len "$length" --max-num-seqs "$seqs")
-if [[ ${DEVICE:-cpu} == cpu ]]; then
+if [[ ${DEVICE:-$(command -v nvidia-smi >/dev/null && echo cuda || echo cpu)} == cpu ]]; then
   # A seeded request whose prompt is read in pieces ends vLLM's CPU engine: the pieces are made larger than any prompt.
   flags+=(--enforce-eager --kv-cache-memory-bytes "${KV_BYTES:-268435456}" --max-num-batched-tokens $((length * seqs)))
 fi

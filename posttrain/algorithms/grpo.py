@@ -10,7 +10,7 @@ Where no KL term asks for them, episodes without an advantage are not passed thr
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,6 +35,8 @@ from posttrain.types import Task, Trajectory
 NUM_PARTS = 4  # of a step, forward and backward one after the other, episodes of one length together
 _ANY_TOKEN = 0
 
+Hear = Callable[[int, Sequence[Played], Sequence[float]], None]  # a step as `metrics.jsonl` counts it, its episodes, their advantages
+
 
 def train_grpo(
     model: Any,
@@ -48,10 +50,11 @@ def train_grpo(
     checkpoint_every_steps: int,
     seed: int,
     run: TrainingRun,
+    on_step: Hear = lambda *_: None,
 ) -> None:
     """Train `model` in place on the episodes of `player`, which plays with this model's weights. Tasks are used in shuffled passes.
 
-    Resumes from `run.checkpoint` where there is one.
+    `on_step` hears of a step's episodes before they are learnt from. Resumes from `run.checkpoint` where there is one.
     """
     batch_size = params.tasks_per_step * params.group_size
     num_parts = NUM_PARTS if batch_size % NUM_PARTS == 0 else 1
@@ -79,6 +82,7 @@ def train_grpo(
         processing_class=tokenizer,
         optimizers=(build_optimizer(model, optimizer, lr), None),
         run=run,
+        on_step=on_step,
         params=params,
     )
     with Rollouts(player) as trainer.rollouts:
@@ -94,8 +98,8 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
     rollouts: Rollouts
     tasks: Sequence[Task]  # of all steps, in their order
 
-    def __init__(self, *args: Any, params: GrpoParams, **kwargs: Any) -> None:
-        self.params = params
+    def __init__(self, *args: Any, on_step: Hear, params: GrpoParams, **kwargs: Any) -> None:
+        self.on_step, self.params = on_step, params
         self.played: list[Played] = []
         self.staleness = 0
         self._step_metrics: dict[str, float] = {}
@@ -143,6 +147,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
             "staleness": self.staleness,
         }
         self._log_ratios = []
+        self.on_step(self.state.global_step + 1, self.played, advantages_P_G.flatten().tolist())
         device, width = batch["advantages"].device, batch["completion_ids"].shape[1]
         batch["advantages"] = torch.tensor(advantages_P_G.flatten(), dtype=torch.float32, device=device)
         engine_logprobs = pad_right([_completion(played.trajectory).logprobs for played in self.played], 0)

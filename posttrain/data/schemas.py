@@ -116,12 +116,12 @@ def rows_of_table(table: pa.Table) -> list[TrajectoryRow]:
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
     """Equal tasks in equal order give equal bytes."""
-    write_parquet(path, pa.Table.from_pylist([_task_columns(task) for task in tasks], schema=TASKS_SCHEMA))
+    write_parquet(path, pa.Table.from_pylist([task_columns(task) for task in tasks], schema=TASKS_SCHEMA))
 
 
 def read_tasks(path: Path, *splits: Split) -> list[Task]:
     """The tasks of some splits, in the file's order; of all where none is named. Raises DataError where the file is cut off or lacks columns."""
-    return [_task_from_columns(columns) for columns in read_parquet(path, TASKS_SCHEMA).to_pylist() if not splits or columns["split"] in splits]
+    return [task_from_columns(columns) for columns in read_parquet(path, TASKS_SCHEMA).to_pylist() if not splits or columns["split"] in splits]
 
 
 def gold_to_json(gold: Gold) -> str:
@@ -141,6 +141,35 @@ def gold_from_json(text: str) -> Gold:
         for call in content["calls"]
     )
     return Gold(Answer(answer["type"], value, answer["unit"]), calls, content["asks"])
+
+
+def task_columns(task: Task) -> dict[str, Any]:
+    """The row of TASKS_SCHEMA, as plain JSON values."""
+    return {
+        "task_id": task.task_id,
+        "kind": task.kind,
+        "market": task.market,
+        "language": task.language,
+        "difficulty": task.difficulty,
+        "split": task.split,
+        "template": task.template,
+        "companies": list(task.companies),
+        "messages": _message_columns(task.messages),
+        "tools": list(task.tools),
+        "agent_name": task.agent_name,
+        "gold": gold_to_json(task.gold),
+    }
+
+
+def task_from_columns(columns: Mapping[str, Any]) -> Task:
+    """The task of such a row."""
+    return Task(
+        **{name: columns[name] for name in ("task_id", "kind", "market", "language", "difficulty", "split", "template", "agent_name")},
+        messages=_messages_from_columns(columns["messages"]),
+        tools=tuple(columns["tools"]),
+        companies=tuple(columns["companies"]),
+        gold=gold_from_json(columns["gold"]),
+    )
 
 
 def _trajectory_columns(row: TrajectoryRow) -> dict[str, Any]:
@@ -192,33 +221,6 @@ def _row_from_columns(columns: Mapping[str, Any]) -> TrajectoryRow:
         columns["template"],
         tuple(columns["companies"]),
         _read_schemas(columns["tools"]),
-    )
-
-
-def _task_columns(task: Task) -> dict[str, Any]:
-    return {
-        "task_id": task.task_id,
-        "kind": task.kind,
-        "market": task.market,
-        "language": task.language,
-        "difficulty": task.difficulty,
-        "split": task.split,
-        "template": task.template,
-        "companies": list(task.companies),
-        "messages": _message_columns(task.messages),
-        "tools": list(task.tools),
-        "agent_name": task.agent_name,
-        "gold": gold_to_json(task.gold),
-    }
-
-
-def _task_from_columns(columns: Mapping[str, Any]) -> Task:
-    return Task(
-        **{name: columns[name] for name in ("task_id", "kind", "market", "language", "difficulty", "split", "template", "agent_name")},
-        messages=_messages_from_columns(columns["messages"]),
-        tools=tuple(columns["tools"]),
-        companies=tuple(columns["companies"]),
-        gold=gold_from_json(columns["gold"]),
     )
 
 

@@ -58,10 +58,20 @@ class StageRun:
     checkpoint_dir: Path
     clock: ProgressClock = field(default_factory=ProgressClock)
 
+    @property
+    def full_name(self) -> str:
+        """`evaluate@sft`, or the stage alone where it has no items."""
+        return _full_name(self.name, self.item)
+
+    @property
+    def key(self) -> str:
+        """Names the code, data and knobs: 16 hex digits of their fingerprint."""
+        return self.checkpoint_dir.name
+
     def progress(self, done: int, total: int, note: str = "") -> None:
         """Print `stage  done/total  rate  time left  note`, once a second at most and always at the end."""
         if line := self.clock.line(done, total):
-            print(f"[{_full_name(self.name, self.item)}] {line}  {note}".rstrip(), file=sys.stderr, flush=True)
+            print(f"[{self.full_name}] {line}  {note}".rstrip(), file=sys.stderr, flush=True)
 
 
 def run_stage(function: Callable[[StageRun], None]) -> None:

@@ -1,5 +1,6 @@
 """The four training stages called as functions on the toy world: a pretrained model with its own chat template, adapters folded in after each."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.params import parse_params
 from posttrain.provenance.stage import StageRun
+from posttrain.rewards.completion import is_success
+from posttrain.rewards.total import load_reward
+from posttrain.traces.query import EpisodeFilter, matching
+from posttrain.traces.reading import read_episodes
+from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
 from stages.generate_data import generate_data
 from stages.sample_preferences import sample_preferences
@@ -117,6 +123,32 @@ def test_the_reward_model_is_judged_beside_two_baselines_on_tasks_it_did_not_see
 def test_metrics_have_a_line_for_each_step(trained):
     assert [line["step"] for line in read_metrics(trained / "reports/train_policy/metrics.jsonl")] == [1, 2]
     assert [line["step"] for line in read_metrics(trained / "reports/train_sft/metrics.jsonl") if "loss" in line] == [1, 2, 3, 4]
+
+
+def traced_of(trained, stage, steps=None):
+    """Newest first."""
+    with contextlib.closing(open_to_read(trained / ".posttrain" / "traces.db")) as connection:
+        found = matching(connection, EpisodeFilter(stage=stage, steps=steps))
+        return [episode.traced for episode in read_episodes(connection, found)]
+
+
+def test_every_episode_of_every_stage_is_traced(trained):
+    stages = ("generate_data", "train_sft", "sample_preferences", "train_policy")
+    assert [len(traced_of(trained, stage)) for stage in stages] == [16, 2, 6 * 8, 2 * 2 * 4]
+    assert [len(traced_of(trained, "train_policy", (step, step))) for step in (1, 2, 3)] == [8, 8, 0]
+
+
+def test_what_was_learnt_from_is_traced_with_its_tokens_reward_and_advantage(trained, content):
+    learnt = traced_of(trained, "train_policy")
+    rules = load_reward(parse_params(content, source="params.yaml").reward)
+    for one in learnt:
+        played = one.trajectory
+        assert len(played.token_ids) == len(played.mask) == len(played.logprobs) > 0
+        assert one.is_success == is_success(played, one.task)
+        assert played.reward == pytest.approx(rules.score(played, one.task).reward + played.scores["reward_model"])
+    for group in (learnt[start : start + 4] for start in range(0, 16, 4)):
+        assert len({one.task.task_id for one in group}) == 1
+        assert sum(one.advantage for one in group) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_policy_can_be_trained_on_the_pairs_instead(trained, content, tmp_path, monkeypatch):

@@ -1,0 +1,81 @@
+"""Where does the trace store lie, how large may it grow, and is that place a local disk?
+
+SQLite's write-ahead log keeps its index in memory that all readers and writers share. Two machines share none, so on a network mount the file would
+be damaged without a word; that is refused. These are machine facts, so they come from the environment: changing them must retrain nothing.
+"""
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.exits import ConfigurationError
+
+VARIABLE = "POSTTRAIN_TRACES"
+MAX_VARIABLE = "POSTTRAIN_TRACES_MAX_GB"
+DEFAULT_PATH = Path(".posttrain/traces.db")
+DEFAULT_MAX_GB = 2.0
+_MOUNTS = Path("/proc/mounts")  # absent outside Linux: there nothing is known and nothing refused
+_NETWORK = re.compile(
+    r"nfs\d*|cifs|smb\w*|afs|9p|lustre|gpfs|beegfs\w*|ceph|glusterfs|pvfs2|orangefs|ocfs2|gfs2|vboxsf|prl_fs"
+    r"|fuse\.(sshfs|glusterfs|ceph\S*|beegfs\S*|lustre\S*|juicefs|s3fs|gcsfuse|goofys|rclone|mount-s3|blobfuse\d*|davfs\S*|vmhgfs\S*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """`is_asked`: a person named this path, so what is wrong with it is theirs to know; the default only falls away with a warning."""
+
+    path: Path
+    is_asked: bool
+
+
+def trace_location(environment: Mapping[str, str] | None = None) -> Location | None:
+    """What `POSTTRAIN_TRACES` says, a path or `off` (None), else `.posttrain/traces.db` of the folder that the command runs in."""
+    asked = (os.environ if environment is None else environment).get(VARIABLE, "")
+    if asked.lower() == "off":
+        return None
+    return Location(Path(asked), True) if asked else Location(DEFAULT_PATH, False)
+
+
+def max_store_bytes(environment: Mapping[str, str] | None = None) -> int:
+    """What `POSTTRAIN_TRACES_MAX_GB` says, in bytes of 10^9 a gigabyte. Raises ConfigurationError where it is not a positive number."""
+    asked = (os.environ if environment is None else environment).get(MAX_VARIABLE, str(DEFAULT_MAX_GB))
+    try:
+        gigabytes = float(asked)
+    except ValueError:
+        gigabytes = math.nan
+    if not 0 < gigabytes < math.inf:
+        raise ConfigurationError(f"{MAX_VARIABLE} is {asked!r}, not a positive number of gigabytes; unset it for {DEFAULT_MAX_GB:g}")
+    return int(gigabytes * 1e9)
+
+
+def refuse_network_mount(path: Path, mounts: str | None = None) -> None:
+    """Raises ConfigurationError where `path`, or the folder that it would be made in, is on a network mount. `mounts` is the text of /proc/mounts."""
+    if mounts is None:
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape") if _MOUNTS.exists() else ""
+    kind = file_system(path, mounts)
+    if _NETWORK.fullmatch(kind):
+        raise ConfigurationError(
+            f"{path} is on a network mount ({kind}): SQLite's write-ahead log needs memory that all readers and writers share, which two machines "
+            f"have not, and the store would be damaged. Set {VARIABLE} to a path on a local disk, or to off; `posttrain traces import` takes in the "
+            "store of another machine"
+        )
+
+
+def file_system(path: Path, mounts: str) -> str:
+    """The type of the file system that holds `path` (links followed; it need not exist), empty where `mounts` does not say.
+
+    The deepest mount point above it counts, and of several mounts over one point the last: `/` ext4, `/home` nfs4 → `/home/me/x` is on nfs4.
+    """
+    where, deepest, kind = path.resolve(), -1, ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[1]))  # a blank is written \040
+        if where.is_relative_to(point) and len(point.parts) >= deepest:
+            deepest, kind = len(point.parts), fields[2]
+    return kind

@@ -1,0 +1,133 @@
+"""Traces as text for a terminal: a list of episodes, a list of runs, and one episode as the conversation that it was."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from posttrain.traces.query import Line, RunLine
+from posttrain.traces.values import StoredEpisode
+from posttrain.types import Message, ToolRun, Trajectory, Turn
+
+_INDENT = "  "
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def episodes_table(episodes: Sequence[Line]) -> str:
+    """A row for each; numbers that an episode has not are `-`."""
+    header = ("episode", "stage", "run", "step", "task", "cell", "turns", "result", "stop", "reward", "advantage")
+    rows = [
+        (
+            str(one.episode_id),
+            f"{one.stage} {one.part}".rstrip(),
+            str(one.run),
+            "-" if one.step is None else str(one.step),
+            one.task_id[:12],
+            one.cell,
+            str(one.num_turns),
+            _result(one.is_success, is_failed=one.is_failed),
+            one.stop_reason,
+            _number(one.reward),
+            _number(one.advantage),
+        )
+        for one in episodes
+    ]
+    return _table(header, rows)
+
+
+def runs_table(runs: Sequence[RunLine]) -> str:
+    """A row for each run; `key` is the folder of its checkpoints."""
+    header = ("run", "stage", "started", "key", "episodes", "turns", "failed")
+    rows = [
+        (
+            str(one.run),
+            one.stage,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started_at)),
+            one.key,
+            f"{one.num_episodes:,}",
+            f"{one.num_turns:,}",
+            f"{one.num_failed:,}",
+        )
+        for one in runs
+    ]
+    return _table(header, rows)
+
+
+def conversation(episode: StoredEpisode) -> str:
+    """What is known about the episode, then every message in its order; over a call's answer how long it took and how it ended."""
+    return visible("\n".join([*_header(episode), *_messages(episode.traced.trajectory, num_opening=len(episode.traced.task.messages))]))
+
+
+def visible(text: str) -> str:
+    """With control characters, which an agent could steer a terminal by, and halves of surrogate pairs, which none can print, as escapes."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _header(episode: StoredEpisode) -> Iterator[str]:
+    run, traced = episode.run, episode.traced
+    task, played = traced.task, traced.trajectory
+    yield f"episode {episode.episode_id} of {run.stage}{f' {traced.part}' if traced.part else ''}, run {run.key}"
+    cell = f"{task.kind}/{task.market}/{task.language}/{task.difficulty}"
+    yield f"  task       {task.task_id} {cell}, split {task.split}, template {task.template}"
+    failure = f": {played.failure}" if played.failure else ""
+    yield f"  result     {_result(traced.is_success, is_failed=traced.is_failed)}, {played.stop_reason}{failure}"
+    yield f"  wanted     {task.gold.answer.value} {task.gold.answer.unit}".rstrip() + _gold_calls(episode)
+    if played.reward is not None:
+        yield f"  reward     {_number(played.reward)}, advantage {_number(traced.advantage)}"
+        yield f"  scores     {_scores(played.scores)}"
+    step = "" if traced.step is None else f"step {traced.step}, "
+    tokens = f"{len(played.token_ids)} tokens ({sum(played.mask)} the agent's)"
+    yield f"  played     {step}policy version {played.policy_version}, seed {played.seed}, {tokens}"
+
+
+def _gold_calls(episode: StoredEpisode) -> str:
+    gold = episode.traced.task.gold
+    asks = f", asks for {gold.asks}" if gold.asks else ""
+    return f" by {', '.join(call.name for call in gold.calls) or 'no call'}{asks}"
+
+
+def _messages(played: Trajectory, *, num_opening: int) -> Iterator[str]:
+    runs = {run.call_id: run for turn in played.turns for run in turn.tool_runs}
+    turns = iter(played.turns)
+    for index, message in enumerate(played.messages):
+        is_own = message.role == "assistant" and index >= num_opening
+        yield ""
+        yield _title(message, next(turns, None) if is_own else None, runs)
+        if message.reasoning_content:
+            yield from (f"{_INDENT}({line})" for line in message.reasoning_content.splitlines())
+        yield from (f"{_INDENT}{line}" for line in message.content.splitlines())
+        yield from (f"{_INDENT}→ {call.name} {call.arguments}  [{call.id}]" for call in message.tool_calls)
+
+
+def _title(message: Message, turn: Turn | None, runs: Mapping[str, ToolRun]) -> str:
+    if turn is not None:
+        return f"assistant: read {turn.num_read}, wrote {turn.num_written} tokens in {_seconds(turn.latency_s)}, policy version {turn.policy_version}"
+    if message.tool_call_id is None:
+        return message.role
+    run = runs.get(message.tool_call_id)
+    if run is None:
+        return f"tool [{message.tool_call_id}] never answered"
+    attempts = f" at attempt {run.num_attempts}" if run.num_attempts > 1 else ""
+    return f"tool {run.name} [{run.call_id}]: {run.outcome}{attempts} in {_seconds(run.latency_s)}"
+
+
+def _result(is_success: bool | None, *, is_failed: bool) -> str:
+    if is_success is None:
+        return "lost" if is_failed else "-"
+    return "success" if is_success and not is_failed else "failed"
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows))

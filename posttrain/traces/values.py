@@ -1,0 +1,63 @@
+"""What is recorded of an episode, and what comes back: a trajectory with its task and what the stage that played it knew about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.types import LOST, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class TracedEpisode:
+    """`is_success`, `advantage` and `step` (an optimizer step, as in `metrics.jsonl`) are None where the stage has none. `part` tells plays of one
+    stage apart: `greedy`, `sampled`."""
+
+    trajectory: Trajectory
+    task: Task
+    is_success: bool | None = None
+    advantage: float | None = None
+    step: int | None = None
+    part: str = ""
+
+    @property
+    def is_failed(self) -> bool:
+        """Judged to be no success, or lost."""
+        return self.is_success is False or self.trajectory.stop_reason in LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of a stage. `uid` is random and the same in every store that the run was imported into; `key` names the code, data and knobs.
+
+    `started_at` is in seconds since 1970. `settings` holds the sections `world` and `agent` of params.yaml, which a replay needs.
+    """
+
+    uid: str
+    stage: str
+    key: str
+    started_at: float
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisode:
+    """`episode_id` is the store's own and never given out twice."""
+
+    episode_id: int
+    run: Run
+    traced: TracedEpisode
+
+
+def traced(
+    trajectories: Sequence[Trajectory],
+    tasks: Sequence[Task],
+    *,
+    successes: Sequence[bool] | None = None,
+    advantages: Sequence[float] | None = None,
+    step: int | None = None,
+    part: str = "",
+) -> list[TracedEpisode]:
+    """`trajectories[i]` is of `tasks[i]`. Raises ValueError where the lengths differ."""
+    nones = [None] * len(tasks)
+    columns = zip(trajectories, tasks, successes or nones, advantages or nones, strict=True)
+    return [TracedEpisode(trajectory, task, is_success, advantage, step, part) for trajectory, task, is_success, advantage in columns]

@@ -1,0 +1,168 @@
+"""How does a stage leave traces without waiting for a disk? A thread packs and writes what the stage hands over; the queue between them is bounded.
+
+Traces may fail and the stage may not: a full or broken disk ends the tracing of this process with one line on stderr. What a person asked for in so
+many words and cannot have (`POSTTRAIN_TRACES` on a network mount) is refused before an episode is played; the default place falls away with a line.
+"""
+
+import contextlib
+import queue
+import sqlite3
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from posttrain.exits import ConfigurationError, StageError
+from posttrain.params import Params
+from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
+from posttrain.traces.packing import PackedEpisode, Row, pack, pack_task, to_json
+from posttrain.traces.room import make_room
+from posttrain.traces.store import open_to_write, transaction, typed_errors
+from posttrain.traces.values import Run, TracedEpisode
+from posttrain.types import Task
+
+Record = Callable[[Sequence[TracedEpisode]], None]
+_BATCH = 128  # episodes in one transaction: a step of the default run
+_MAX_WAITING = 64  # batches; who is ahead of the disk by more waits for it
+
+
+@contextlib.contextmanager
+def open_traces(stage: str, *, key: str, params: Params) -> Iterator[Record]:
+    """Gives the function to hand episodes to; all of them are written when the block ends, however it ends. It does nothing where traces are off.
+
+    Raises ConfigurationError where `POSTTRAIN_TRACES` or its size limit asks for what cannot be.
+    """
+    writer = _open_writer(stage, key=key, params=params)
+    if writer is None:
+        yield lambda _: None
+        return
+    try:
+        yield writer.record
+    finally:
+        writer.close()
+
+
+class TraceWriter:
+    """Writes the episodes of one run; `warn` hears of the end of it, once, where the store cannot be written any more."""
+
+    def __init__(self, path: Path, run: Run, *, max_bytes: int, warn: Callable[[str], None]) -> None:
+        """Raises what `open_to_write` raises."""
+        self._path, self._run, self._max_bytes, self._warn = path, run, max_bytes, warn
+        self._connection = open_to_write(path)
+        self._waiting: queue.Queue[Sequence[TracedEpisode] | None] = queue.Queue(_MAX_WAITING)
+        self._num_written = 0
+        self._is_off = False
+        self._bug: Exception | None = None
+        self._packed_tasks: dict[str, tuple[Task, Row]] = {}
+        self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
+        self._thread.start()
+
+    def record(self, episodes: Sequence[TracedEpisode]) -> None:
+        """Returns before they are written."""
+        self._raise_bug()
+        for start in range(0, len(episodes), _BATCH):
+            self._waiting.put(episodes[start : start + _BATCH])
+
+    def flush(self) -> None:
+        """Returns when everything handed over so far is written."""
+        self._waiting.join()
+        self._raise_bug()
+
+    def close(self) -> None:
+        """Returns when everything is written."""
+        self._waiting.put(None)
+        self._thread.join()
+        self._raise_bug()
+
+    def _raise_bug(self) -> None:
+        if self._bug is not None:
+            bug, self._bug = self._bug, None
+            raise bug
+
+    def _work(self) -> None:
+        while (batch := self._waiting.get()) is not None:
+            if not self._is_off:
+                self._try_to_write(batch)
+            self._waiting.task_done()
+        with contextlib.suppress(sqlite3.Error):  # a full disk: the write-ahead log stays, and the next to open the store writes it back
+            self._connection.close()
+
+    def _try_to_write(self, batch: Sequence[TracedEpisode]) -> None:
+        try:
+            packed = [pack(traced) for traced in batch]
+            with typed_errors(self._path):
+                with transaction(self._connection):
+                    run = self._insert(batch, packed)
+                make_room(self._connection, max_bytes=self._max_bytes, running=run)
+        except StageError as error:
+            self._is_off = True
+            self._warn(f"no more traces of this run, the stage goes on: {error}")
+        except Exception as error:  # it would die with the thread: `record` or `close` raises it
+            self._is_off = True
+            self._bug = error
+
+    def _insert(self, batch: Sequence[TracedEpisode], packed: Sequence[PackedEpisode]) -> int:
+        """Gives the run's id. What others may have deleted meanwhile (the run, tasks, tools) is put back in the same transaction."""
+        insert = self._connection.executemany
+        run = self._run_id()
+        tasks = {traced.task.task_id: self._task_id(traced.task) for traced in batch}
+        tools = {name: self._tool_id(name) for one in packed for _, _, name, *_ in one.calls}
+        (last,) = self._connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'episodes'").fetchone()
+        own = list(enumerate(packed, start=last + 1))
+        numbers = range(self._num_written + 1, self._num_written + 1 + len(batch))
+        insert(
+            f"INSERT INTO episodes VALUES ({', '.join('?' * 15)})",
+            [
+                (episode, run, number, tasks[traced.task.task_id], *one.episode)
+                for (episode, one), number, traced in zip(own, numbers, batch, strict=True)
+            ],
+        )
+        insert(f"INSERT INTO bodies VALUES ({', '.join('?' * 8)})", [(episode, *one.body) for episode, one in own])
+        insert("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?)", [(episode, *turn) for episode, one in own for turn in one.turns])
+        insert(
+            "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(episode, number, turn, tools[name], *answer) for episode, one in own for number, turn, name, *answer in one.calls],
+        )
+        self._num_written += len(batch)
+        return run
+
+    def _run_id(self) -> int:
+        run = self._run
+        row = (run.uid, run.stage, run.key, run.started_at, to_json(run.settings))
+        return self._id_of("SELECT id FROM runs WHERE uid = ?", run.uid, "INSERT INTO runs VALUES (null, ?, ?, ?, ?, ?)", row)
+
+    def _task_id(self, task: Task) -> int:
+        known = self._packed_tasks.get(task.task_id)
+        if known is None or known[0] is not task:
+            known = self._packed_tasks[task.task_id] = (task, pack_task(task))
+        row = known[1]
+        return self._id_of("SELECT id FROM tasks WHERE digest = ?", row[0], "INSERT INTO tasks VALUES (null, ?, ?, ?, ?)", row)
+
+    def _tool_id(self, name: str) -> int:
+        return self._id_of("SELECT id FROM tools WHERE name = ?", name, "INSERT INTO tools VALUES (null, ?)", (name,))
+
+    def _id_of(self, query: str, value: str | bytes, insert: str, row: Row) -> int:
+        """Not `INSERT OR IGNORE`: it uses up a number each time."""
+        found = self._connection.execute(query, (value,)).fetchone()
+        return int(found[0]) if found else int(self._connection.execute(insert, row).lastrowid or 0)
+
+
+def _open_writer(stage: str, *, key: str, params: Params) -> TraceWriter | None:
+    def warn(message: str) -> None:
+        print(f"[{stage}] {message}", file=sys.stderr, flush=True)
+
+    location = trace_location()
+    if location is None:
+        return None
+    settings = {"world": params.world.model_dump(mode="json"), "agent": params.agent.model_dump(mode="json")}
+    run = Run(uuid.uuid4().hex, stage, key, time.time(), settings)
+    max_bytes = max_store_bytes()
+    try:
+        return TraceWriter(location.path, run, max_bytes=max_bytes, warn=warn)
+    except StageError as error:
+        if location.is_asked and isinstance(error, ConfigurationError):
+            raise
+        warn(f"no traces of this run, the stage goes on: {error}. {VARIABLE}=off turns them off without a word")
+        return None

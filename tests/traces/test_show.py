@@ -1,0 +1,77 @@
+"""What a person reads: an episode as a conversation, to the letter."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+from posttrain.traces.query import Line
+from posttrain.traces.show import conversation, episodes_table, visible
+from posttrain.traces.values import StoredEpisode, TracedEpisode
+from posttrain.types import Answer, Gold, GoldCall, Message, StopReason, ToolCall, ToolRun, Trajectory, Turn
+from tests.rollout.lock_world import lock_task
+from tests.traces.episodes import run_of
+
+CONVERSATION = """\
+episode 12 of train_policy, run abc
+  task       t tool_selection/none/en/1, split dev, template lock
+  result     failed, tool_failed: jam({}) raised ZeroDivisionError: our bug
+  wanted     12.30 HKD by try_code, asks for market
+  reward     0.350, advantage -1.250
+  scores     completion 0.00, format 0.50
+  played     step 20, policy version 20, seed 5, 13 tokens (7 the agent's)
+
+system
+  locks
+
+user
+  open
+
+assistant: read 6, wrote 4 tokens in 1.50 s, policy version 20
+  (market: HK)
+  I try.
+  → try_code {"code":"000"}  [call_1]
+  → jam {}  [call_2]
+
+tool try_code [call_1]: timeout at attempt 2 in 20.00 s
+  {"error":"try_code did not answer"}
+
+tool [call_2] never answered
+  {"error":"tool_failed"}"""
+
+
+def test_an_episode_reads_as_a_conversation():
+    gold = Gold(Answer("number", Decimal("12.30"), "HKD"), (GoldCall("try_code", {}),), asks="market")
+    task = replace(lock_task(), gold=gold)
+    calls = (ToolCall("call_1", "try_code", '{"code":"000"}'), ToolCall("call_2", "jam", "{}"))
+    played = Trajectory(
+        task_id="t",
+        messages=(
+            *task.messages,
+            Message("assistant", "I try.", "market: HK", calls),
+            Message("tool", '{"error":"try_code did not answer"}', tool_call_id="call_1"),
+            Message("tool", '{"error":"tool_failed"}', tool_call_id="call_2"),
+        ),
+        stop_reason=StopReason.TOOL_FAILED,
+        seed=5,
+        policy_version=20,
+        token_ids=range(13),
+        mask=[0] * 6 + [1] * 7,
+        scores={"completion": 0.0, "format": 0.5},
+        reward=0.35,
+        turns=(Turn(6, 4, 20, (ToolRun("call_1", "try_code", "timeout", 2, 20.0),), latency_s=1.5),),
+        failure="jam({}) raised ZeroDivisionError: our bug",
+    )
+    traced = TracedEpisode(played, task, is_success=False, advantage=-1.25, step=20)
+    assert conversation(StoredEpisode(12, run_of("train_policy"), traced)) == CONVERSATION
+
+
+def test_what_would_steer_a_terminal_is_shown_and_chinese_is_left_alone():
+    assert visible("价\u3000格\t1\n\x1b[2J\r\ud83d\x9b") == "价\u3000格\t1\n\\x1b[2J\\r\\ud83d\\x9b"
+
+
+def test_a_list_has_a_row_for_each_episode():
+    line = Line(12, 3, "evaluate@sft", "greedy", None, "0123456789abcdef", "tool_selection/hk/zh/2", 3, True, False, "done", 1.0, None)
+    assert episodes_table([line, replace(line, episode_id=7, step=20, is_success=None, is_failed=True)]).splitlines() == [
+        "episode  stage                run  step  task          cell                    turns  result   stop  reward  advantage",
+        "12       evaluate@sft greedy  3    -     0123456789ab  tool_selection/hk/zh/2  3      success  done  1.000   -",
+        "7        evaluate@sft greedy  3    20    0123456789ab  tool_selection/hk/zh/2  3      lost     done  1.000   -",
+    ]

@@ -1,0 +1,226 @@
+"""What happens to the file: several writers, disks that are full, files that are no store. No write that fails here is simulated."""
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from posttrain.exits import ConfigurationError, DataError
+from posttrain.params import load_params
+from posttrain.traces import location
+from posttrain.traces.query import EpisodeFilter, matching
+from posttrain.traces.reading import read_episodes
+from posttrain.traces.store import SCHEMA_VERSION, open_to_read, open_to_write, typed_errors
+from posttrain.traces.writer import TraceWriter, open_traces
+from tests.traces.episodes import ids, opened, read, record, run_of
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.traces.episodes import opened, record
+sys.stdin.readline()
+for index in range(10):
+    record(Path(sys.argv[1]), sys.argv[2], [opened()] * 20, uid=f"{sys.argv[2]} {index}")
+"""
+
+
+def start(program: str, *arguments: object, repository: Path, **options) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(repository), **options}
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_that_begin_at_once_lose_nothing(tmp_path, repository):
+    path = tmp_path / "new" / "traces.db"
+    writers = [start(WRITER, path, stage, repository=repository) for stage in ("evaluate@sft", "evaluate@policy")]
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    ends = [writer.communicate(timeout=120) for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], ends
+    assert [len(ids(path, stage=stage)) for stage in ("evaluate@sft", "evaluate@policy", "evaluate")] == [200, 200, 400]
+    assert read(path, 400).traced == opened()
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_store_is_read_while_it_is_written(tmp_path):
+    path = tmp_path / "traces.db"
+    writer = TraceWriter(path, run_of("train_policy"), max_bytes=10**9, warn=pytest.fail)
+    writer.record([opened()] * 300)
+    writer.flush()
+    assert len(ids(path)) == 300
+    writer.record([opened()])
+    writer.close()
+    assert len(ids(path)) == 301
+
+
+def test_what_was_handed_over_is_written_when_the_block_ends_by_an_error(tmp_path):
+    writer = TraceWriter(tmp_path / "traces.db", run_of("train_policy"), max_bytes=10**9, warn=pytest.fail)
+    writer.record([opened()] * 1000)
+    writer.close()
+    assert len(ids(tmp_path / "traces.db")) == 1000
+
+
+def test_a_full_disk_is_said_once_and_what_was_written_before_stays(tmp_path):
+    """SQLite says "database or disk is full" for both; the limit in pages is the one that a test can set."""
+    path, said = tmp_path / "traces.db", []
+    record(path, "train_policy", [opened()] * 100)
+    writer = TraceWriter(path, run_of("evaluate"), max_bytes=10**9, warn=said.append)
+    writer._connection.execute(f"PRAGMA max_page_count = {os.path.getsize(path) // 4096 + 40}")
+    for _ in range(50):
+        writer.record([opened()] * 100)
+    writer.close()
+    assert len(said) == 1
+    assert "no more traces of this run, the stage goes on: no space left for the trace store" in said[0]
+    assert len(ids(path, stage="train_policy")) == 100
+    assert 0 < len(ids(path, stage="evaluate")) < 5000
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+STAGE = """
+import resource
+from pathlib import Path
+from posttrain.params import load_params
+from posttrain.traces.writer import open_traces
+from tests.traces.episodes import opened
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+params = load_params(Path("params.yaml"))
+with open_traces("train_policy", key="abc", params=params) as record:
+    for step in range(100):
+        record([opened()] * 100)
+print("the stage is done")
+"""
+
+
+def test_a_stage_whose_traces_cannot_be_written_completes(tmp_path, repository):
+    """Every write beyond 400,000 bytes of a file fails."""
+    process = start(STAGE, repository=repository, POSTTRAIN_TRACES=str(tmp_path / "traces.db"))
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, out) == (0, "the stage is done\n")
+    [line] = errors.splitlines()
+    assert line.startswith("[train_policy] no more traces of this run, the stage goes on: ")
+    assert 0 < len(ids(tmp_path / "traces.db")) < 10_000
+
+
+def test_our_own_bug_is_raised_where_the_stage_hands_over(tmp_path):
+    writer = TraceWriter(tmp_path / "traces.db", run_of("train_policy"), max_bytes=10**9, warn=pytest.fail)
+    writer.record(["no episode"])
+    with pytest.raises(AttributeError, match="trajectory"):
+        writer.close()
+    assert "traces" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path):
+    path = tmp_path / "traces.db"
+    path.write_text("no database, but longer than a hundred characters, which is what SQLite looks at before it says anything at all.")
+    for open_store in (open_to_read, open_to_write):
+        with pytest.raises(DataError, match=r"traces\.db is damaged, cut off or no trace store \(file is not a database\): move it away"):
+            open_store(path)
+    path.unlink()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE mine (x)")
+    other.close()
+    with pytest.raises(DataError, match="a SQLite file but no trace store"):
+        open_to_write(path)
+
+
+def test_a_newer_store_is_refused(tmp_path):
+    path = tmp_path / "traces.db"
+    record(path, "evaluate", [opened()])
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(ConfigurationError, match=f"has version {SCHEMA_VERSION + 1} and this code knows {SCHEMA_VERSION}"):
+        open_to_read(path)
+
+
+def test_a_store_in_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot be made"):
+        open_to_write(tmp_path / "file" / "traces.db")
+
+
+def test_no_store_is_said_with_what_makes_one(tmp_path):
+    with pytest.raises(DataError, match="no stage has played an episode here yet"):
+        open_to_read(tmp_path / "traces.db")
+
+
+@pytest.mark.parametrize("kept_frac", [0.01, 0.5, 0.99])
+def test_a_cut_off_store_is_bad_data(tmp_path, kept_frac):
+    path = tmp_path / "traces.db"
+    record(path, "evaluate", [opened()] * 500)
+    os.truncate(path, int(os.path.getsize(path) * kept_frac))
+    with pytest.raises(DataError, match=r"damaged"):
+        read_all(path)
+
+
+def read_all(path: Path) -> None:
+    connection = open_to_read(path)
+    with contextlib.closing(connection), typed_errors(path):
+        assert [episode.traced for episode in read_episodes(connection, matching(connection, EpisodeFilter()))] != []
+
+
+def test_a_garbled_episode_is_bad_data(tmp_path):
+    path = tmp_path / "traces.db"
+    record(path, "evaluate", [opened()])
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE bodies SET messages = x'00112233'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(DataError, match="episode 1 cannot be read"):
+        read_all(path)
+
+
+@pytest.fixture
+def params(repository):
+    return load_params(repository / "params.yaml")
+
+
+def open_and_record(params) -> None:
+    with open_traces("evaluate@sft", key="abc", params=params) as hand_over:
+        hand_over([opened()])
+
+
+def test_a_stage_leaves_its_name_key_and_knobs(tmp_path, monkeypatch, params):
+    monkeypatch.chdir(tmp_path)
+    open_and_record(params)
+    run = read(Path(".posttrain/traces.db"), 1).run
+    assert (run.stage, run.key, run.settings["world"]["seed"], run.settings["agent"]["max_turns"]) == ("evaluate@sft", "abc", 7, 6)
+
+
+def test_traces_that_are_off_leave_nothing(tmp_path, monkeypatch, params):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSTTRAIN_TRACES", "off")
+    open_and_record(params)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_mount_that_was_asked_for_is_refused_and_the_default_place_falls_away_with_a_word(tmp_path, monkeypatch, capsys, params):
+    monkeypatch.chdir(tmp_path)
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nfiler:/ {tmp_path.resolve()} nfs4 rw 0 0\n")
+    monkeypatch.setattr(location, "_MOUNTS", mounts)
+    open_and_record(params)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("[evaluate@sft] no traces of this run, the stage goes on: .posttrain/traces.db is on a network mount (nfs4)")
+    assert [path.name for path in tmp_path.iterdir()] == ["mounts"]
+    monkeypatch.setenv("POSTTRAIN_TRACES", "mine.db")
+    with pytest.raises(ConfigurationError, match=r"mine\.db is on a network mount \(nfs4\)"):
+        open_and_record(params)
+
+
+@pytest.mark.parametrize("kept_frac", [0.01, 0.5])
+def test_a_damaged_store_costs_a_stage_its_traces_only(tmp_path, monkeypatch, capsys, params, kept_frac):
+    path = tmp_path / "traces.db"
+    record(path, "evaluate", [opened()] * 500)
+    os.truncate(path, int(os.path.getsize(path) * kept_frac))
+    monkeypatch.setenv("POSTTRAIN_TRACES", str(path))
+    open_and_record(params)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "traces of this run, the stage goes on: " in line
+    assert "damaged, cut off or no trace store" in line
