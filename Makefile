@@ -28,9 +28,25 @@ lint: setup  ## ruff, mypy --strict and the import contracts
 	mypy
 	lint-imports
 
+infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.lock
+	infra/vllm/setup.sh
+
+test-vllm: setup infra/vllm/.venv/.installed  ## rollouts through two real vLLM servers, on the default run's SFT model
+	dvc repro train_sft
+	pytest -s tests/real/test_vllm.py
+
+FOLDER ?= data/models/sft
+PORT ?= 8101
+serve-vllm: setup infra/vllm/.venv/.installed  ## a vLLM server for rollouts (FOLDER=…, PORT=…), see infra/vllm/serve.sh
+	posttrain export-served $(FOLDER) .posttrain/vllm/served
+	infra/vllm/serve.sh .posttrain/vllm/served $(PORT)
+
 bench: setup  ## seconds and peak memory of every stage, and speed against named peers
 	python -m benchmarks.stages
 	python -m benchmarks.rollout
+	python -m benchmarks.against_trl
+	python -m benchmarks.exactness
+	python -m benchmarks.traces
 
 JOBS ?= 1
 seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into reports/seeds.json (an hour; JOBS=2 half)
@@ -39,5 +55,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds resampling
+.PHONY: help setup run test lint bench seeds resampling test-vllm serve-vllm
 .DEFAULT_GOAL := help

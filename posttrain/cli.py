@@ -43,6 +43,20 @@ def summary() -> None:
         print(f"{summary_table(reports)}\n{compare_with_committed(reports)}")
 
 
+@app.command()
+def export_served(
+    folder: Annotated[Path, typer.Argument(help="a model's folder, such as data/models/sft")],
+    target: Annotated[Path, typer.Argument(help="where the copy goes")],
+    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="of the weights; model.dtype of the training")] = "float32",
+) -> None:
+    """Copy a model's folder as vLLM serves it for rollouts: with the output matrix written out, so that a weight update reaches it."""
+    with exit_codes():
+        from posttrain.models.loading import load_model
+        from posttrain.rollout.engines.weight_files import write_served_folder
+
+        write_served_folder(folder, load_model(folder, dtype=dtype), target)
+
+
 def _table(metrics: Mapping[str, float]) -> str:
     width = max(len(name) for name in metrics)
     return "\n".join(
