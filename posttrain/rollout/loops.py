@@ -16,6 +16,10 @@ from posttrain.types import Message, StopReason
 AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
 
 
+class AgentFailed(Exception):
+    """The agent's own program raised: it is broken, and the episode says nothing about the policy."""
+
+
 async def tools(episode: Episode, policy: Policy) -> StopReason:
     """ReAct (arXiv 2210.03629) with tool calls: a message with calls is answered by their results, one without by the user; no answer is the end.
 
