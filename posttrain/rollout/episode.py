@@ -61,12 +61,16 @@ class Episode:
         """OpenAI's schemas of the tools that the task offers."""
         return [self.tools[name].schema() for name in self.task.tools]
 
-    def go_on_from(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
-        """Take over a conversation that someone else keeps. One that adds to what was read, by others than the agent, is the same conversation; any
-        other is a fork, which begins with the longest run of turns that stands in any conversation of this episode."""
+    def is_continued_by(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether this is the same conversation: all that was read stands, and what was added is not the agent's. Before its first message any is."""
         num_same = self.now.num_same(messages, schemas)
         is_all_read_kept = self.now.num_turns_within(num_same) == len(self.turns)
-        if is_all_read_kept and (not self.num_replies or all(message.role != "assistant" for message in messages[num_same:])):
+        return is_all_read_kept and (not self.num_replies or all(message.role != "assistant" for message in messages[num_same:]))
+
+    def go_on_from(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
+        """Take over a conversation that someone else keeps. One that does not continue this one is a fork, which begins with the longest run of turns
+        that stands in any conversation of this episode."""
+        if self.is_continued_by(messages, schemas):
             self.now = self.now.continued(len(self.turns), messages, schemas)
             return
         self.num_forks += 1

@@ -129,7 +129,7 @@ class TokenPolicy:
         """Rendered once per task: the episodes of a group open with the same text, and rendering it costs as much as a turn of a small model."""
         task = episode.task
         if task.task_id not in self._prompts:
-            self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, episode.now.schemas)
+            self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, episode.task_schemas())
         return self._prompts[task.task_id]
 
     def _context(self, conversation: Conversation) -> list[int]:
