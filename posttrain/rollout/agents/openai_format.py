@@ -85,7 +85,7 @@ def read_message(message: Any) -> Message:
 def completion(served: Served) -> dict[str, Any]:
     """The body of an answer."""
     message = {**served.message.to_openai(), "content": _content(served.message), "refusal": None}
-    choice = {"index": 0, "message": message, "finish_reason": _finish(served), "logprobs": None}
+    choice = {"index": 0, "message": message, "finish_reason": served.finish, "logprobs": None}
     return {"object": "chat.completion", **_head(), "choices": [choice], "usage": _usage(served)}
 
 
@@ -96,7 +96,7 @@ def completion_events(served: Served, *, wants_usage: bool) -> Iterator[str]:
         delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
     chunks: list[dict[str, Any]] = [
         {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(served)}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": served.finish}]},
     ]
     if wants_usage:
         chunks.append({"choices": [], "usage": _usage(served)})
@@ -118,12 +118,6 @@ def _head() -> dict[str, Any]:
 
 def _content(message: Message) -> str | None:
     return None if message.tool_calls and not message.content else message.content
-
-
-def _finish(served: Served) -> str:
-    if served.is_cut:
-        return "length"
-    return "tool_calls" if served.message.tool_calls else "stop"
 
 
 def _usage(served: Served) -> dict[str, int]:

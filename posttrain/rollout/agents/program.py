@@ -8,7 +8,7 @@ import asyncio
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from posttrain.rollout.conversation import is_same_call
 from posttrain.rollout.episode import Episode
@@ -32,6 +32,13 @@ class Served:
     num_read: int
     num_written: int
     is_cut: bool
+
+    @property
+    def finish(self) -> Literal["stop", "length", "tool_calls"]:
+        """OpenAI's `finish_reason`."""
+        if self.is_cut:
+            return "length"
+        return "tool_calls" if self.message.tool_calls else "stop"
 
 
 class AgentHost:
