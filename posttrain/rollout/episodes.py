@@ -17,7 +17,7 @@ from posttrain.rollout.loops import AgentFailed, AgentLoop, loop_named
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed
 from posttrain.types import LOST, StopReason, Task, Trajectory
-from posttrain.worlds.protocol import Domain
+from posttrain.worlds.protocol import ClosableWorld, Domain
 
 NUM_TRIES = 2  # of a lost episode
 MAX_OPEN = 1024  # episodes begun and not ended: bounds the worlds in memory
@@ -92,6 +92,8 @@ async def _play(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory
         return episode.trajectory(_STOP_OF[type(error)], failure=str(error))
     finally:
         policy.release(episode)
+        if isinstance(episode.world, ClosableWorld):
+            await episode.world.close()
 
 
 def _refuse_many_lost(lost: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
