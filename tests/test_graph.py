@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 STAGES: dict[str, Any] = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 SHARED_SECTIONS = {"seed", "world", "agent", "model", "reward"}
 # Around every stage and in none of its results: how it starts and ends, and how knobs are read. Editing these must retrain nothing.
-FRAME = ("posttrain/__init__.py", "posttrain/exits.py", "posttrain/params.py", "posttrain/provenance/")
+FRAME = ("posttrain/__init__.py", "posttrain/exits.py", "posttrain/named.py", "posttrain/params.py", "posttrain/provenance/")
 
 
 @pytest.fixture(scope="module")

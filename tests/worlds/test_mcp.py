@@ -126,7 +126,7 @@ def test_a_server_that_hangs_is_given_up_after_its_time(described):
 
 def test_a_server_that_cannot_be_started_is_said_with_its_own_last_words(described):
     broken = McpServer(command=(sys.executable, "-c", "import nothing_of_that_name"))
-    with pytest.raises(Interrupted, match="tool_failed: .*it said: .*(\n.*)*No module named 'nothing_of_that_name'"):
+    with pytest.raises(Interrupted, match=r"tool_failed: .*it said: .*(\n.*)*No module named 'nothing_of_that_name'"):
         play(CounterDomain(described, broken), [call("add", '{"number":1}')] * 2)
     with pytest.raises(ConfigurationError, match=r"does not list its tools .*(\n.*)*No module named 'nothing_of_that_name'"):
         broken.tools()
