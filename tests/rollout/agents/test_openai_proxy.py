@@ -217,6 +217,18 @@ def test_an_agent_that_never_asks_ends_at_its_limit_of_time_in_a_thread_too():
     never.set()
 
 
+@pytest.mark.parametrize("agent", [react, react_in_a_thread])
+def test_an_episode_that_takes_too_long_ends_in_the_middle_of_a_message_which_is_written_no_further(agent):
+    class Hangs(Slow):
+        async def reply(self, episode):
+            return Reply(self.lines.pop(0)) if self.lines else await super().reply(episode)
+
+    policy = Hangs(call("try_code", arguments_of("1")))
+    [trajectory] = play_with(policy, agent, limits=LIMITS.model_copy(update={"max_seconds": 0.2}))
+    assert (trajectory.stop_reason, policy.given_up) == (StopReason.TIME_LIMIT, 1)
+    assert [message.role for message in trajectory.messages[2:]] == ["assistant", "tool"]
+
+
 def test_a_message_cut_at_its_limit_is_served_so_and_is_the_last():
     finishes = []
 
