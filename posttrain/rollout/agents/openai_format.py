@@ -8,7 +8,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from posttrain.rollout.agents.program import Served
@@ -73,13 +73,17 @@ def read_message(message: Any) -> Message:
         raise BadRequest(f"a message must have one of the roles {', '.join(_ROLES)}; this is {json.dumps(message)[:200]}")
     content = message.get("content")
     if isinstance(content, list):
-        if other := [part for part in content if not isinstance(part, dict) or part.get("type") != "text"]:
+        if other := [part for part in content if not isinstance(part, dict) or not isinstance(part.get("text"), str)]:
             raise BadRequest(f"a message has a part that is no text, which this model cannot read: {json.dumps(other[0])[:200]}")
         content = "".join(part["text"] for part in content)
     try:
-        return Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content})
-    except (KeyError, TypeError) as error:
+        read = Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content})
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"a message is not in OpenAI's form ({error!r}): {json.dumps(message)[:200]}") from error
+    texts = [read.content, read.reasoning_content or "", read.tool_call_id or "", *(text for call in read.tool_calls for text in astuple(call))]
+    if not all(isinstance(text, str) for text in texts):
+        raise BadRequest(f"a message has another value where OpenAI's form has text (arguments are JSON text): {json.dumps(message)[:200]}")
+    return read
 
 
 def completion(served: Served) -> dict[str, Any]:

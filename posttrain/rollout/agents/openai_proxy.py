@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from posttrain.rollout.agents.openai_format import MODEL, BadRequest, completion, completion_events, openai_messages, read_request
-from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, play_program
+from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, play_program, stop_task
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
@@ -205,9 +205,8 @@ async def _unless_gone(reply: "asyncio.Task[Served]", request: Request) -> Serve
             return reply.result()
         return None
     finally:
-        gone.cancel()
-        reply.cancel()
-        await asyncio.wait({reply, gone})
+        await stop_task(gone)
+        await stop_task(reply)
 
 
 async def _disconnected(request: Request) -> None:

@@ -72,10 +72,10 @@ class AgentHost:
             try:
                 if not self._was_just_asked(messages, schemas):
                     await self._write(messages, schemas)
+            except EpisodeOver:
+                raise
             except Exception as error:
-                if not isinstance(error, EpisodeOver) and not self.over.done():
-                    self.over.set_exception(error)
-                raise EpisodeOver(f"{type(error).__name__}: {error}") from error
+                raise self._fail(error) from error
             finally:
                 self._writing = None
             num_written = episode.turns[-1].num_written
@@ -89,9 +89,7 @@ class AgentHost:
         try:
             [(content, run)] = await run_calls([call], self.episode.tools, self.episode.limits)
         except ToolFailed as error:
-            if not self.over.done():
-                self.over.set_exception(error)
-            raise EpisodeOver(str(error)) from error
+            raise self._fail(error) from error
         finally:
             self._running.discard(call.id)
         if self.episode.turns:
@@ -108,8 +106,7 @@ class AgentHost:
             self.over.exception()  # whoever waited for it has seen it
         self.end(StopReason.DONE)
         if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait({self._writing}, timeout=_GRACE_S)
+            await stop_task(self._writing)
         for call in self.episode.messages[-1].tool_calls:
             if call.id in self._results:
                 self.episode.messages.append(Message("tool", self._results[call.id], tool_call_id=call.id))
@@ -136,8 +133,7 @@ class AgentHost:
                 raise AgentFailed(f"{type(error).__name__}: {error}{where}") from error
             return self._cut
         finally:
-            running.cancel()
-            await asyncio.wait({running}, timeout=_GRACE_S)
+            await stop_task(running)
 
     async def _write(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
         episode = self.episode
@@ -168,9 +164,23 @@ class AgentHost:
         """The episode's own clock runs from its first message on, and this program has never asked for one."""
         self.end(StopReason.TIME_LIMIT)
 
+    def _fail(self, error: Exception) -> EpisodeOver:
+        """The episode is over with this error, whatever the program makes of the one that it meets."""
+        if not self.over.done():
+            self.over.set_exception(error)
+        return EpisodeOver(f"the episode is over: {type(error).__name__}: {error}")
+
     def _refuse_if_over(self) -> None:
         if self.over.done():
             raise EpisodeOver("the episode is over")
+
+
+async def stop_task(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task and wait until it has put its things away, but not for ever. What it raises is nobody's affair any more."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=_GRACE_S)
+    if task.done() and not task.cancelled():
+        task.exception()
 
 
 Program = Callable[[AgentHost, Sequence[Message]], Coroutine[Any, Any, object]]
