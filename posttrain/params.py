@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from posttrain.exits import ConfigurationError
 
@@ -32,13 +32,22 @@ class Section(BaseModel):
 
 
 class WorldParams(Section):
-    type: Literal["stocks", "toy"]
+    """A world of the library, or a user's own: `module:function`, which makes a Domain of this section."""
+
+    type: str
     seed: int
     max_difficulty: Annotated[int, Field(ge=1, le=3)]
     num_sft_tasks: Count
     num_rl_tasks: Count
     num_dev_tasks: Count
     num_test_tasks: Count
+
+    @field_validator("type")
+    @classmethod
+    def _is_a_world(cls, name: str) -> str:
+        if name not in ("stocks", "toy") and ":" not in name:
+            raise ValueError("no such world; there are stocks and toy, and one of your own is written module:function")
+        return name
 
 
 class AgentParams(Section):

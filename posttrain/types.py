@@ -173,7 +173,8 @@ class Trajectory:
 
     `token_ids`, `mask` and `logprobs` have one length, T: the episode as the engine saw it, 1 in `mask` where the agent wrote the token, and its
     log-probability there (0.0 elsewhere). All three are empty where a text-only policy played. `scores` and `reward` are absent until scored.
-    `policy_version` is the first turn's; `turns` has each one's. `failure` says what happened where `stop_reason` is one of LOST.
+    `policy_version` is the first turn's; `turns` has each one's. `failure` says what happened where `stop_reason` is one of LOST. `num_forks`
+    counts how often the agent's own program went on from another conversation than it had been given; all else is of the last one.
     """
 
     task_id: str
@@ -187,4 +188,5 @@ class Trajectory:
     scores: Mapping[str, float] = field(default_factory=dict)
     reward: float | None = None
     turns: tuple[Turn, ...] = ()
+    num_forks: int = 0
     failure: str = ""

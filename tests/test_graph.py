@@ -21,7 +21,7 @@ STAGES: dict[str, Any] = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(enco
 SHARED_SECTIONS = {"seed", "world", "agent", "model", "reward"}
 # Around every stage and in none of its results: how it starts and ends, how knobs are read, where its episodes are kept for a person to read. Editing
 # these must retrain nothing.
-FRAME = ("posttrain/__init__.py", "posttrain/exits.py", "posttrain/params.py", "posttrain/provenance/", "posttrain/traces/")
+FRAME = ("posttrain/__init__.py", "posttrain/exits.py", "posttrain/named.py", "posttrain/params.py", "posttrain/provenance/", "posttrain/traces/")
 
 
 @pytest.fixture(scope="module")

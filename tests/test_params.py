@@ -48,6 +48,7 @@ def test_every_problem_is_named_at_once(content: dict[str, Any]):
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [
+        ("world", "type", "stoks"),
         ("agent", "max_turns", 0),
         ("agent", "max_turns", 2.5),
         ("agent", "max_turns", True),

@@ -122,19 +122,22 @@ def _refuse_undeclared(name: str, inputs: StageInputs, params: Params) -> None:
 
 
 def _files_named(name: str, inputs: StageInputs, params: Params) -> Iterator[tuple[str, Path]]:
-    """Knobs and the files they name: trajectories to import, and the repository's own modules with a score. What pip installed is locked."""
+    """Knobs and the files they name: trajectories to import, and the repository's own modules with a world or a score. What pip installed is
+    locked."""
     source = params.generate_data.source
     if name == "generate_data" and isinstance(source, ImportSource):
         yield "generate_data.source.path", Path(source.path)
-    for extra in params.reward.extra if "reward" in inputs.params else ():
-        module, colon, _ = extra.name.partition(":")
+    named = [("world.type", params.world.type)] if "world" in inputs.params else []
+    named += [("reward.extra", extra.name) for extra in params.reward.extra] if "reward" in inputs.params else []
+    for knob, name in named:
+        module, colon, _ = name.partition(":")
         origin = _origin(module) if colon else None
         if origin is not None and origin.is_relative_to(Path.cwd()) and not origin.is_relative_to(sys.prefix):
-            yield f"reward.extra: {extra.name}", origin.relative_to(Path.cwd())
+            yield f"{knob}: {name}", origin.relative_to(Path.cwd())
 
 
 def _origin(module: str) -> Path | None:
-    """Where a module lies, without running it; None where there is none, which the reward will say in its own words."""
+    """Where a module lies, without running it; None where there is none, which who loads it will say in its own words."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):

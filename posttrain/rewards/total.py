@@ -5,13 +5,13 @@ The sum is not clipped at 0: clipping gives different failures one reward, and a
 """
 
 import difflib
-import importlib
 import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from posttrain.exits import ConfigurationError
+from posttrain.named import load_named
 from posttrain.params import RewardParams
 from posttrain.rewards.accuracy import accuracy
 from posttrain.rewards.completion import completion
@@ -80,28 +80,18 @@ def load_reward(params: RewardParams) -> RuleReward:
 def _find(name: str) -> ScoreFunction:
     if name in EXTRA_SCORES:
         return EXTRA_SCORES[name]
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
+    if ":" not in name:
         near = difflib.get_close_matches(name, EXTRA_SCORES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "a function of your own is written module:function"
         raise ConfigurationError(f"reward.extra names {name!r}, which is no score; there are {', '.join(sorted(EXTRA_SCORES))}: {hint}")
-    try:
-        function = getattr(importlib.import_module(module_name), function_name, None)
-    except (ImportError, SyntaxError) as error:
-        raise ConfigurationError(
-            f"reward.extra names {name!r}, but {module_name} cannot be imported ({error}); the module must be importable from the repository's root"
-        ) from error
-    if not callable(function):
-        found = "is not there" if function is None else f"is a {type(function).__name__}"
-        raise ConfigurationError(f"reward.extra names {name!r}, but {function_name!r} {found}; it must be a function in {module_name}")
+    function: ScoreFunction = load_named(name, knob="reward.extra names")
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise ConfigurationError(
             f"reward.extra names {name!r}, whose signature is {inspect.signature(function)}; it must take (trajectory, task) and return a Score"
         ) from error
-    checked: ScoreFunction = function
-    return checked
+    return function
 
 
 def _checked(term: Term, score: Score) -> Score:

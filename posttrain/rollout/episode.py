@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from posttrain.params import AgentParams
+from posttrain.rollout.conversation import Conversation
 from posttrain.types import Message, StopReason, Task, ToolRun, Trajectory, Turn
 from posttrain.worlds.protocol import World
 from posttrain.worlds.tools import Tool
@@ -27,66 +29,103 @@ class Reply:
 
 @dataclass(slots=True)
 class Episode:
-    """`messages` is the conversation so far; `token_ids`, `mask` and `logprobs` (one length) what an engine has seen of it."""
+    """`now` is the conversation that the record will be of. `num_replies` counts every message the agent was asked for, `num_forks` how often its
+    program went on from another conversation than it had been given.
+    """
 
     episode_id: str
     task: Task
     world: World
     seed: int
     limits: AgentParams
-    messages: list[Message]
+    now: Conversation = field(init=False)
     tools: Mapping[str, Tool] = field(init=False)
-    token_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    num_replies: int = 0
+    num_forks: int = 0
     on_first_reply: Callable[[], None] = lambda: None
+    _left: list[Conversation] = field(default_factory=list)  # conversations that the program may come back to
 
     def __post_init__(self) -> None:
         self.tools = self.world.tools()
+        self.now = Conversation(list(self.task.messages), self.task_schemas())
 
-    def unread(self) -> list[Message]:
-        """The messages since the agent's last one: all of them before its first, afterwards tool results or the user's reply."""
-        start = len(self.messages)
-        while start and self.messages[start - 1].role != "assistant":
-            start -= 1
-        return self.messages[start:]
+    @property
+    def messages(self) -> list[Message]:
+        return self.now.messages
+
+    @property
+    def turns(self) -> list[Turn]:
+        return self.now.turns
+
+    def task_schemas(self) -> list[dict[str, Any]]:
+        """OpenAI's schemas of the tools that the task offers."""
+        return [self.tools[name].schema() for name in self.task.tools]
+
+    def is_continued_by(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether this is the same conversation: all that was read stands, and what was added is not the agent's. Before its first message any is."""
+        num_same = self.now.num_same(messages, schemas)
+        is_all_read_kept = self.now.num_turns_within(num_same) == len(self.turns)
+        return is_all_read_kept and (not self.num_replies or all(message.role != "assistant" for message in messages[num_same:]))
+
+    def go_on_from(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
+        """Take over a conversation that someone else keeps. One that does not continue this one is a fork, which begins with the longest run of turns
+        that stands in any conversation of this episode."""
+        if self.is_continued_by(messages, schemas):
+            self.now = self.now.continued(len(self.turns), messages, schemas)
+            return
+        self.num_forks += 1
+        if self.turns:
+            self._left.append(self.now)
+        num_turns, kept = 0, self.now
+        for left in reversed(self._left):
+            if (num_kept := left.num_turns_within(left.num_same(messages, schemas))) > num_turns:
+                num_turns, kept = num_kept, left
+        self.now = kept.continued(num_turns, messages, schemas)
 
     def add_reply(self, reply: Reply) -> Message | None:
         """Record what the agent wrote; the message comes back with its calls numbered through the episode: `call_1`, `call_2`. Models do not write
         ids, and a parser sees one message only."""
-        if not self.turns:
+        if not self.num_replies:
             self.on_first_reply()
-        self.token_ids += [*reply.context_ids, *reply.token_ids]
-        self.mask += [0] * len(reply.context_ids) + [1] * len(reply.token_ids)
-        self.logprobs += [0.0] * len(reply.context_ids) + list(reply.logprobs)
-        self.turns.append(Turn(len(reply.context_ids), len(reply.token_ids), reply.policy_version, latency_s=reply.latency_s))
-        if reply.message is None:
-            return None
-        start = 1 + sum(len(earlier.tool_calls) for earlier in self.messages)
-        calls = tuple(replace(call, id=f"call_{start + index}") for index, call in enumerate(reply.message.tool_calls))
-        message = replace(reply.message, tool_calls=calls)
-        self.messages.append(message)
+        self.num_replies += 1
+        now = self.now
+        now.token_ids += [*reply.context_ids, *reply.token_ids]
+        now.mask += [0] * len(reply.context_ids) + [1] * len(reply.token_ids)
+        now.logprobs += [0.0] * len(reply.context_ids) + list(reply.logprobs)
+        now.turns.append(Turn(len(reply.context_ids), len(reply.token_ids), reply.policy_version, latency_s=reply.latency_s))
+        message = None
+        if reply.message is not None:
+            start = 1 + sum(len(earlier.tool_calls) for earlier in now.messages)
+            calls = tuple(replace(call, id=f"call_{start + index}") for index, call in enumerate(reply.message.tool_calls))
+            message = replace(reply.message, tool_calls=calls)
+            now.messages.append(message)
+        now.ends.append(len(now.messages))
         return message
 
     def add_results(self, results: Sequence[tuple[str, ToolRun]]) -> None:
         """Record the answers to the calls of the last message, in their order."""
-        self.messages += [Message("tool", content, tool_call_id=run.call_id) for content, run in results]
-        self.turns[-1] = replace(self.turns[-1], tool_runs=tuple(run for _, run in results))
+        self.messages.extend(Message("tool", content, tool_call_id=run.call_id) for content, run in results)
+        self.add_runs([run for _, run in results])
+
+    def add_runs(self, runs: Sequence[ToolRun]) -> None:
+        """Record what became of calls, with the turn that made them."""
+        self.turns[-1] = replace(self.turns[-1], tool_runs=(*self.turns[-1].tool_runs, *runs))
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
         """The record. Calls that the end left unanswered are answered with the reason of the end, so that records are paired."""
-        answered = {message.tool_call_id for message in self.messages}
-        open_calls = [call for message in self.messages for call in message.tool_calls if call.id not in answered]
+        now = self.now
+        answered = {message.tool_call_id for message in now.messages}
+        open_calls = [call for message in now.messages for call in message.tool_calls if call.id not in answered]
         return Trajectory(
             task_id=self.task.task_id,
-            messages=(*self.messages, *(Message("tool", f'{{"error":"{stop}"}}', tool_call_id=call.id) for call in open_calls)),
+            messages=(*now.messages, *(Message("tool", f'{{"error":"{stop}"}}', tool_call_id=call.id) for call in open_calls)),
             stop_reason=stop,
             seed=self.seed,
-            policy_version=self.turns[0].policy_version if self.turns else 0,
-            token_ids=tuple(self.token_ids),
-            mask=tuple(self.mask),
-            logprobs=tuple(self.logprobs),
-            turns=tuple(self.turns),
+            policy_version=now.turns[0].policy_version if now.turns else 0,
+            token_ids=tuple(now.token_ids),
+            mask=tuple(now.mask),
+            logprobs=tuple(now.logprobs),
+            turns=tuple(now.turns),
+            num_forks=self.num_forks,
             failure=failure,
         )

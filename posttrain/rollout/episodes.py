@@ -1,7 +1,7 @@
 """Many episodes at once, one coroutine each, and what becomes of those that are lost.
 
 What the agent did wrong is a tool message that it reads. A limit ends the episode and is recorded as its `stop_reason`. An episode that ended through
-no doing of the agent's (engine gone, tool broken) is lost: it is played once more from the start, then recorded as lost, and more than
+no doing of the agent's (engine gone, tool or program broken) is lost: it is played once more from the start, then recorded as lost, and more than
 `agent.max_lost_frac` of them is one error. Any other exception is our bug: all episodes stop and it is raised.
 """
 
@@ -13,15 +13,15 @@ from posttrain.exits import Interrupted
 from posttrain.params import AgentParams
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentLoop, loop_named
+from posttrain.rollout.loops import AgentFailed, AgentLoop, loop_named
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed
 from posttrain.types import LOST, StopReason, Task, Trajectory
-from posttrain.worlds.protocol import Domain
+from posttrain.worlds.protocol import ClosableWorld, Domain
 
 NUM_TRIES = 2  # of a lost episode
 MAX_OPEN = 1024  # episodes begun and not ended: bounds the worlds in memory
-_STOP_OF = {EngineLost: StopReason.ENGINE_LOST, ToolFailed: StopReason.TOOL_FAILED}
+_STOP_OF = {EngineLost: StopReason.ENGINE_LOST, ToolFailed: StopReason.TOOL_FAILED, AgentFailed: StopReason.AGENT_FAILED}
 
 
 def play_episodes(
@@ -49,7 +49,7 @@ def play_episodes(
         task = tasks[index]
         for num_try in range(NUM_TRIES):
             episode_id = f"{task.task_id}/{index}" + "/again" * num_try
-            episode = Episode(episode_id, task, domain.open(task), seeds[index], limits, list(task.messages))
+            episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
             played[index] = await _play(episode, policy, loops[task.agent_name])
             if played[index].stop_reason not in LOST:
                 break
@@ -88,10 +88,12 @@ async def _play(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory
         if not clock.expired():
             raise
         return episode.trajectory(StopReason.TIME_LIMIT)
-    except (EngineLost, ToolFailed) as error:
+    except (EngineLost, ToolFailed, AgentFailed) as error:
         return episode.trajectory(_STOP_OF[type(error)], failure=str(error))
     finally:
         policy.release(episode)
+        if isinstance(episode.world, ClosableWorld):
+            await episode.world.close()
 
 
 def _refuse_many_lost(lost: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:

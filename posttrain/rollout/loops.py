@@ -4,16 +4,20 @@ A loop asks the policy for a message, does what it says, and returns why it ende
 lost and played again. Any other exception is our bug: all episodes stop and it is raised.
 """
 
-import importlib
 from collections.abc import Awaitable, Callable
 
 from posttrain.exits import ConfigurationError
+from posttrain.named import load_named
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import run_calls
 from posttrain.types import Message, StopReason
 
 AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
+
+
+class AgentFailed(Exception):
+    """The agent's own program raised: it is broken, and the episode says nothing about the policy."""
 
 
 async def tools(episode: Episode, policy: Policy) -> StopReason:
@@ -55,11 +59,9 @@ def loop_named(name: str) -> AgentLoop:
     """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError for a name that is none."""
     if name in _LOOPS:
         return _LOOPS[name]
-    module, separator, function = name.partition(":")
-    try:
-        if not separator:
-            raise ImportError("a loop of your own is written module:function")
-        loop: AgentLoop = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"a task's agent_name is {name!r}, which is neither {' nor '.join(_LOOPS)} nor can be imported: {error}") from error
+    if ":" not in name:
+        raise ConfigurationError(
+            f"a task's agent_name is {name!r}; there are {' and '.join(_LOOPS)}, and a loop of your own is written module:function"
+        )
+    loop: AgentLoop = load_named(name, knob="a task's agent_name is")
     return loop

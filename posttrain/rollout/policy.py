@@ -5,11 +5,12 @@
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from posttrain.exits import ConfigurationError
 from posttrain.params import FlawRates
+from posttrain.rollout.conversation import Conversation
 from posttrain.rollout.engines.protocol import Engine, GenerateRequest
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.types import Message, StopReason, Task
@@ -34,8 +35,12 @@ class Codec(Protocol):
     @property
     def stop_ids(self) -> frozenset[int]: ...
 
-    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+    def encode_prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
         """The opening messages and the offered tools' schemas, up to where the agent begins to write."""
+        ...
+
+    def encode_assistant(self, message: Message) -> list[int]:
+        """A message as the agent would have written it, stop token included."""
         ...
 
     def encode_results(self, messages: Sequence[Message]) -> list[int]:
@@ -80,11 +85,12 @@ class TokenPolicy:
 
     async def reply(self, episode: Episode) -> Reply:
         """Raises ConfigurationError where the opening messages alone leave no room in the context: no play of that task could begin."""
-        context_ids = self._codec.encode_results(episode.unread()) if episode.token_ids else self._prompt(episode)
-        token_ids = [*episode.token_ids, *context_ids]
+        is_opening = self._is_opening(episode)
+        context_ids = self._prompt(episode) if is_opening else self._context(episode.now)
+        token_ids = [*episode.now.token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
         if room < 1:
-            if not episode.token_ids:
+            if is_opening:
                 raise ConfigurationError(
                     f"the opening messages of task {episode.task.task_id} take {len(token_ids)} tokens and agent.max_context_tokens is "
                     f"{episode.limits.max_context_tokens}: the agent could not write a word; raise it or offer fewer tools"
@@ -114,10 +120,28 @@ class TokenPolicy:
     def release(self, episode: Episode) -> None:
         self._engine.release(episode.episode_id)
 
+    def _is_opening(self, episode: Episode) -> bool:
+        """Whether the task's own opening messages and tools are all that there is to read."""
+        now = episode.now
+        return not now.turns and tuple(now.messages) == episode.task.messages and now.schemas == episode.task_schemas()
+
     def _prompt(self, episode: Episode) -> list[int]:
         """Rendered once per task: the episodes of a group open with the same text, and rendering it costs as much as a turn of a small model."""
         task = episode.task
         if task.task_id not in self._prompts:
-            schemas = [episode.tools[name].schema() for name in task.tools]
-            self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, schemas)
+            self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, episode.task_schemas())
         return self._prompts[task.task_id]
+
+    def _context(self, conversation: Conversation) -> list[int]:
+        """What is unread, up to where the agent writes. An assistant message in it is not the agent's: its program put it there."""
+        context_ids: list[int] = []
+        pending: list[Message] = []
+        is_beginning = not conversation.turns
+        for message in [*conversation.unread(), None]:
+            if message is not None and message.role != "assistant":
+                pending.append(message)
+                continue
+            context_ids += self._codec.encode_prompt(pending, conversation.schemas) if is_beginning else self._codec.encode_results(pending)
+            context_ids += [] if message is None else self._codec.encode_assistant(message)
+            pending, is_beginning = [], False
+        return context_ids

@@ -36,6 +36,27 @@ async def run_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits
             task.cancel()
 
 
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run a plain function in a daemon thread of its own. Who stops waiting leaves it behind."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(method: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():  # given up meanwhile
+            method(outcome)
+
+    def run() -> None:
+        try:
+            method, outcome = future.set_result, function()
+        except Exception as error:
+            method, outcome = future.set_exception, error  # type: ignore[assignment]
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, method, outcome)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await future
+
+
 async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -> tuple[str, ToolRun]:
     start = time.perf_counter()
     tool = tools.get(call.name)
@@ -67,27 +88,7 @@ async def _result(tool: Tool, arguments: str, timeout_s: float) -> str:
     async with asyncio.timeout(timeout_s):
         if inspect.iscoroutinefunction(tool.function):
             return result_text(await tool.function(**given))
-        return await _in_thread(lambda: result_text(tool.function(**given)))
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(method: Callable[[Any], None], outcome: Any) -> None:
-        if not future.done():  # given up meanwhile
-            method(outcome)
-
-    def run() -> None:
-        try:
-            method, outcome = future.set_result, function()
-        except Exception as error:
-            method, outcome = future.set_exception, error  # type: ignore[assignment]
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, method, outcome)
-
-    threading.Thread(target=run, name="tool", daemon=True).start()
-    return await future
+        return await in_thread(lambda: result_text(tool.function(**given)))
 
 
 def _cut(text: str, max_chars: int) -> str:

@@ -1,12 +1,13 @@
-"""Which world does `params.yaml` name? The one place that knows them all; a new world is one more case."""
+"""Which world does `params.yaml` name? One of the library's, or a user's own as `module:function`."""
 
+from posttrain.named import load_named
 from posttrain.params import WorldParams
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.toy import ToyDomain
 
 
 def make_domain(world: WorldParams) -> Domain:
-    """The domain that `world.type` names, with its tasks and tools; made once per process."""
+    """The domain that `world.type` names, with its tasks and tools; made once per process. One's own is called with the WorldParams."""
     match world.type:
         case "toy":
             return ToyDomain(world)
@@ -15,3 +16,6 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.stocks.domain import StocksDomain
 
             return StocksDomain(world)
+        case name:
+            domain: Domain = load_named(name, knob="world.type is")(world)
+            return domain

@@ -5,7 +5,7 @@ Everything is deterministic in (domain seed, task): a replayed episode meets the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from posttrain.params import FlawRates
 from posttrain.types import Message, Split, Task
@@ -21,6 +21,15 @@ class World(Protocol):
 
     def user_reply(self, message: Message) -> str | None:
         """What the user answers to an assistant message without a call; None ends the episode."""
+        ...
+
+
+@runtime_checkable
+class ClosableWorld(World, Protocol):
+    """A world that holds something that must be given back: a connection, a process, a file."""
+
+    async def close(self) -> None:
+        """The episode is over; called once, however it ended, also where nothing was opened yet."""
         ...
 
 

@@ -46,7 +46,10 @@ class Tool:
         return result_text(self.function(**self.parse(arguments)))
 
     def parse(self, arguments: str) -> dict[str, Any]:
-        """The arguments as the function takes them. Raises ToolError with what is wrong; a number in quotes is accepted for a number."""
+        """The arguments as the function takes them. Raises ToolError with what is wrong; a number in quotes is accepted for a number.
+
+        A schema from elsewhere may hold what `tool_from` never writes (objects, unions, references): such a value is left to the function to judge.
+        """
         try:
             given = json.loads(arguments)
         except json.JSONDecodeError as error:
@@ -55,12 +58,13 @@ class Tool:
             raise ToolError("arguments hold a number too long or brackets too deep to read") from error
         if not isinstance(given, dict):
             raise ToolError(f"arguments must be a JSON object, not {type(given).__name__}")
-        properties: Mapping[str, Any] = self.parameters["properties"]
-        if unknown := sorted(set(given) - set(properties)):
+        properties: Mapping[str, Any] = self.parameters.get("properties", {})
+        unknown = sorted(set(given) - set(properties))
+        if unknown and not self.parameters.get("additionalProperties"):
             raise ToolError(f"unknown argument {unknown[0]!r}; {self.name} takes {', '.join(properties) or 'none'}")
-        if missing := [name for name in self.parameters["required"] if name not in given]:
+        if missing := [name for name in self.parameters.get("required", ()) if name not in given]:
             raise ToolError(f"missing argument {missing[0]!r}")
-        return {name: _fit(name, value, properties[name]) for name, value in given.items()}
+        return {name: _fit(name, value, properties.get(name, {})) for name, value in given.items()}
 
 
 def tool_from(function: Callable[..., Any], *, name: str | None = None, is_instant: bool = False, ends_episode: bool = False) -> Tool:
@@ -122,7 +126,7 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
-    match schema["type"]:
+    match schema.get("type"):
         case "string" if isinstance(value, str):
             if "enum" in schema and value not in schema["enum"]:
                 raise ToolError(f"argument {name!r} is {value!r}; it must be one of {', '.join(schema['enum'])}")
@@ -134,7 +138,11 @@ def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
         case "boolean" if isinstance(value, bool):
             return value
         case "array" if isinstance(value, list):
-            return [_fit(name, item, schema["items"]) for item in value]
+            return [_fit(name, item, schema.get("items", {})) for item in value]
+        case "object" if isinstance(value, dict):
+            return value
+        case None | list():
+            return value
     raise ToolError(f"argument {name!r} is {json.dumps(value, ensure_ascii=False)}; it must be of type {schema['type']}")
 
 

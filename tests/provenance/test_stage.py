@@ -154,6 +154,18 @@ def test_a_score_that_was_installed_needs_no_dep(root: Path, repository: Path):
     assert code == 0, errors
 
 
+def test_a_world_of_ones_own_is_a_declared_input(root: Path, repository: Path):
+    (root / "worlds_of_ours").mkdir()
+    (root / "worlds_of_ours" / "harbour.py").write_text("def harbour(world): ...")
+    params = (root / "params.yaml").read_text().replace("type: stocks ", "type: worlds_of_ours.harbour:harbour ", 1)
+    (root / "params.yaml").write_text(params)
+    for deps, expected in (("what", 78), ("what, worlds_of_ours", 0)):
+        (root / "dvc.yaml").write_text(f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [{deps}], params: [world]}}}}\n")
+        code, errors = finish(start(root, repository))
+        assert code == expected, errors
+        assert ("world.type: worlds_of_ours.harbour:harbour leads to worlds_of_ours/harbour.py" in errors) == (expected == 78)
+
+
 @pytest.mark.parametrize(("path", "expected"), [("data/imported/ours.jsonl", 0), ("elsewhere/ours.jsonl", 78), ("data/imported/../ours.jsonl", 78)])
 def test_an_imported_file_is_a_declared_input(root: Path, repository: Path, path: str, expected: int):
     (root / "toy_stage.py").write_text(PROGRAM.replace("toy_stage", "generate_data"))

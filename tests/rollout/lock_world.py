@@ -113,6 +113,10 @@ class WordCodec:
         self.num_prompts_encoded += 1
         return self.ids(" ".join([*(tool["function"]["name"] for tool in tools), *(message.content for message in messages), "agent:"]))
 
+    def encode_assistant(self, message: Message) -> list[int]:
+        calls = [f"call {made.name} {made.arguments}" for made in message.tool_calls]
+        return [*self.ids(" ".join([message.content, *calls])), 0]
+
     def encode_results(self, messages: Sequence[Message]) -> list[int]:
         return self.ids(" ".join([*(f"{message.role}: {message.content}" for message in messages), "agent:"]))
 

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -185,6 +186,45 @@ def test_an_episode_that_is_cancelled_leaves_its_slot_to_others():
         return await engine.generate(request("next"))
 
     assert len(asyncio.run(scenario()).token_ids) == 4
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 6])
+def test_a_message_given_up_can_be_asked_for_again_and_nobody_else_notices(num_slots):
+    """Two of six episodes give up every message once, some while they wait for a slot, others after a few tokens."""
+    model = tiny_model("qwen3")
+    plays = ragged_plays(6, temperature=1.0, group_size=1)
+    undisturbed = play_all(TorchEngine(model, num_slots=6, max_context_tokens=128), plays)
+
+    class Impatient(TorchEngine):
+        async def generate(self, request):
+            if request.episode_id in ("e1", "e3"):
+                first = asyncio.create_task(super().generate(request))
+                for _ in range(12):
+                    await asyncio.sleep(0)
+                first.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    return await first
+            return await super().generate(request)
+
+    engine = Impatient(model, num_slots=num_slots, max_context_tokens=128)
+    assert tokens_of(play_all(engine, plays)) == tokens_of(undisturbed)
+    assert not any([engine._ready, engine._waiting, engine._evicted, engine._futures, engine._table.num_used])
+
+
+def test_a_message_given_up_is_written_no_further():
+    engine = TorchEngine(tiny_model("qwen3"), num_slots=2, max_context_tokens=64)
+
+    async def scenario():
+        writing = asyncio.create_task(engine.generate(request("given up", max_new_tokens=50, stop_ids=frozenset())))
+        await asyncio.sleep(0.01)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        length = int(engine._table.length_S[0])
+        await engine.generate(request("other", max_new_tokens=20, stop_ids=frozenset()))
+        assert engine._table.length_S[0] == length
+        engine.refresh_weights()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

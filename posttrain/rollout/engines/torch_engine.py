@@ -40,12 +40,15 @@ class TorchEngine:
         self._pump: asyncio.Task[None] | None = None
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Raises ValueError for a request that no slot can hold, or a second one of an episode whose message is still being written."""
+        """Raises ValueError for a request that no slot can hold, or a second one of an episode whose message is still being written.
+
+        Who cancels it gives the message up: the episode keeps its slot and may ask again at once."""
         self._check(request)
         self._num_arrivals += 1
+        was_evicted = request.episode_id in self._evicted
         if self._table.slot_of(request.episode_id) is not None:
             self._ready.append(request)
-        elif request.episode_id in self._evicted:
+        elif was_evicted:
             self._evicted.remove(request.episode_id)
             self._waiting.appendleft(request)  # before those that have not begun, or the open episodes would grow without end
         else:
@@ -54,13 +57,18 @@ class TorchEngine:
         self._futures[request.episode_id] = future
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run())
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._futures.get(request.episode_id) is future:
+                self._give_up(request.episode_id)
+                if was_evicted and self._table.slot_of(request.episode_id) is None:
+                    self._evicted.add(request.episode_id)
+            raise
 
     def release(self, episode_id: str) -> None:
-        if future := self._futures.pop(episode_id, None):
+        if future := self._give_up(episode_id):
             future.cancel()
-            self._ready = [request for request in self._ready if request.episode_id != episode_id]
-            self._waiting = deque(request for request in self._waiting if request.episode_id != episode_id)
         self._evicted.discard(episode_id)
         if self._table.slot_of(episode_id) is not None:
             self._free(episode_id)
@@ -71,6 +79,17 @@ class TorchEngine:
         self._decoder.refresh()
         self._table.forget_cache()
         self.policy_version += 1
+
+    def _give_up(self, episode_id: str) -> "asyncio.Future[Generation] | None":
+        """Write no more of an episode's message. What its slot holds stays, and is compared with the next context as ever."""
+        future = self._futures.pop(episode_id, None)
+        if future is not None:
+            self._ready = [request for request in self._ready if request.episode_id != episode_id]
+            self._waiting = deque(request for request in self._waiting if request.episode_id != episode_id)
+            slot = self._table.slot_of(episode_id)
+            if slot is not None:
+                self._table.is_writing_S[slot] = False
+        return future
 
     def _check(self, request: GenerateRequest) -> None:
         needed = len(request.token_ids) + request.max_new_tokens

@@ -1,0 +1,182 @@
+"""How does a LangGraph agent play an episode? Its chat model is the policy, its tools are the episode's; everything else about it stays as it is.
+
+LangChain reads a call's JSON into a dictionary and writes it again, so a message comes back in another spelling than the policy's; the conversation
+knows it all the same. What the graph returns is not read: the episode is what its model was asked and what it said.
+"""
+
+import asyncio
+import json
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, InvalidToolCall, SystemMessage, ToolMessage
+from langchain_core.messages import ToolCall as LangChainCall
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.errors import GraphRecursionError
+from langgraph.graph.state import CompiledStateGraph
+
+from posttrain.rollout.agents.program import AgentHost, Served, play_program
+from posttrain.rollout.episode import Episode
+from posttrain.rollout.loops import AgentLoop
+from posttrain.rollout.policy import Policy
+from posttrain.types import Message, StopReason, ToolCall
+
+MakeGraph = Callable[["PolicyChatModel", list[BaseTool]], CompiledStateGraph[Any, Any, Any, Any]]
+
+
+def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
+    """The loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew each time the user says something.
+
+    A graph that takes more steps than its `recursion_limit` ends its episode as TURN_LIMIT.
+    """
+
+    async def program(host: AgentHost, messages: Sequence[Message]) -> None:
+        model = PolicyChatModel(host=host, thread=threading.current_thread())
+        tools: list[BaseTool] = [_tool(schema["function"], host) for schema in host.episode.task_schemas()]
+        graph = make_graph(model, tools)
+        said = {"messages": [to_langchain(message) for message in messages]}
+        try:
+            await graph.ainvoke(said, {"configurable": {"thread_id": uuid.uuid4().hex}})  # for a graph that keeps checkpoints
+        except GraphRecursionError:
+            host.end(StopReason.TURN_LIMIT)
+
+    async def loop(episode: Episode, policy: Policy) -> StopReason:
+        return await play_program(episode, policy, program)
+
+    return loop
+
+
+class PolicyChatModel(BaseChatModel):
+    """The policy of one episode as a LangChain chat model. Settings such as temperature are the rollout's."""
+
+    host: Any  # AgentHost; pydantic would check what it cannot
+    thread: Any  # of the event loop
+    cache: bool = False  # every message is a sample
+
+    @property
+    def _llm_type(self) -> str:
+        return "posttrain-policy"
+
+    def bind_tools(self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Raises ValueError where a call is asked for: a rollout's model chooses freely."""
+        if tool_choice not in (None, "auto"):
+            raise ValueError(f"tool_choice is {tool_choice!r}, and a rollout's model chooses freely whether to call a tool: leave it out")
+        own = {schema["function"]["name"]: schema for schema in self.host.episode.task_schemas()}
+        return self.bind(tools=[own[tool.name] if isinstance(tool, _EpisodeTool) else convert_to_openai_tool(tool) for tool in tools], **kwargs)
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,  # noqa: ARG002 (passed by name)
+        **kwargs: Any,
+    ) -> ChatResult:
+        if stop:
+            raise ValueError(f"stop is {stop!r}, and a rollout's messages end where the model ends them: leave it out")
+        served = await self.host.reply([from_langchain(message) for message in messages], kwargs.get("tools", ()))
+        return ChatResult(generations=[ChatGeneration(message=_ai_message(served))])
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,  # noqa: ARG002 (passed by name)
+        **kwargs: Any,
+    ) -> ChatResult:
+        """For nodes that are plain functions, which LangGraph runs in threads."""
+        if threading.current_thread() is self.thread:
+            raise RuntimeError("invoke would wait for the event loop that it holds up: in a coroutine, `await model.ainvoke(…)`")
+        return asyncio.run_coroutine_threadsafe(self._agenerate(messages, stop, **kwargs), self.host.over.get_loop()).result()
+
+
+class _EpisodeTool(BaseTool):
+    host: Any
+
+    async def _arun(self, **arguments: Any) -> str:
+        content: str = await self.host.run_call(self.name, json.dumps(arguments, ensure_ascii=False))
+        return content
+
+    def _run(self, **arguments: Any) -> str:
+        """For nodes that are plain functions, which LangGraph runs in threads."""
+        return asyncio.run_coroutine_threadsafe(self._arun(**arguments), self.host.over.get_loop()).result()
+
+
+def _tool(function: Mapping[str, Any], host: AgentHost) -> _EpisodeTool:
+    return _EpisodeTool(name=function["name"], description=function["description"], args_schema=function["parameters"], host=host)
+
+
+def to_langchain(message: Message) -> BaseMessage:
+    """A call whose arguments are no JSON object becomes LangChain's invalid call: what a graph makes of it is its own affair."""
+    match message.role:
+        case "system":
+            return SystemMessage(message.content)
+        case "user":
+            return HumanMessage(message.content)
+        case "tool":
+            return ToolMessage(message.content, tool_call_id=message.tool_call_id or "")
+    calls, invalid_calls = [], []
+    for call in message.tool_calls:
+        arguments = _object(call.arguments)
+        if arguments is None:
+            invalid_calls.append(InvalidToolCall(type="invalid_tool_call", id=call.id, name=call.name, args=call.arguments, error="no JSON object"))
+        else:
+            calls.append(LangChainCall(type="tool_call", id=call.id, name=call.name, args=arguments))
+    also = {"reasoning_content": message.reasoning_content} if message.reasoning_content else {}
+    return AIMessage(message.content, tool_calls=calls, invalid_tool_calls=invalid_calls, additional_kwargs={**also, _ORDER: _ids(message)})
+
+
+def from_langchain(message: BaseMessage) -> Message:
+    """Raises ValueError for what is no text or no part of a chat with tools."""
+    content = _text(message)
+    match message:
+        case SystemMessage():
+            return Message("system", content)
+        case HumanMessage():
+            return Message("user", content)
+        case ToolMessage():
+            return Message("tool", content, tool_call_id=message.tool_call_id)
+        case AIMessage():
+            calls = [ToolCall(call["id"] or "", call["name"], json.dumps(call["args"], ensure_ascii=False)) for call in message.tool_calls]
+            calls += [ToolCall(call["id"] or "", call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls]
+            order = message.additional_kwargs.get(_ORDER, [])
+            calls.sort(key=lambda call: order.index(call.id) if call.id in order else len(order))
+            return Message("assistant", content, message.additional_kwargs.get("reasoning_content"), tuple(calls))
+    raise ValueError(f"a message of type {message.type!r} has no place in a chat with tools; use system, human, ai and tool")
+
+
+_ORDER = "call_ids"  # LangChain keeps good and broken calls apart; the policy wrote them in one order
+
+
+def _ids(message: Message) -> list[str]:
+    return [call.id for call in message.tool_calls]
+
+
+def _ai_message(served: Served) -> BaseMessage:
+    message = to_langchain(served.message)
+    total = served.num_read + served.num_written
+    usage = {"input_tokens": served.num_read, "output_tokens": served.num_written, "total_tokens": total}
+    return message.model_copy(update={"usage_metadata": usage, "response_metadata": {"finish_reason": served.finish}})
+
+
+def _text(message: BaseMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in message.content]
+    if other := [part for part in parts if part.get("type") != "text"]:
+        raise ValueError(f"a message has a part that is no text, which this model cannot read: {str(other[0])[:200]}")
+    return "".join(part["text"] for part in parts)
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,128 @@
+"""What a client of OpenAI's chat completions may ask of a rollout, and the form in which it gets its answer.
+
+The rollout's temperature and limits rule, so a client's are let pass unread; whatever else would change which message comes back is refused by name,
+because an agent that silently gets something else than it asked for would be trained as another agent than the one that is deployed.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from posttrain.rollout.agents.program import Served
+from posttrain.types import Message
+
+MODEL = "policy"  # the only model there is; a client may name any
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_ONLY: dict[str, tuple[Any, ...]] = {  # by parameter: the values that change nothing; absent and null always are
+    "n": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "stop": ([],),
+    "logit_bias": ({},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto",),
+    "parallel_tool_calls": (True,),
+    "functions": ([],),
+    "function_call": (),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+}
+
+
+class BadRequest(Exception):
+    """The client asked for what no rollout can give; its text says what, and is for the person who wrote the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """The part of a request that counts. `schemas` is empty where no tools are offered."""
+
+    messages: tuple[Message, ...]
+    schemas: tuple[Mapping[str, Any], ...]
+    is_stream: bool
+    wants_usage: bool  # of a stream, as its last chunk
+
+
+def read_request(body: Any) -> ChatRequest:
+    """Raises BadRequest."""
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
+        raise BadRequest("the body must be a JSON object with a list of messages, one at least")
+    for name, accepted in _ONLY.items():
+        if body.get(name) is not None and body[name] not in accepted:
+            raise BadRequest(f"{name} is {json.dumps(body[name])}; a rollout gives one message of text and tool calls, freely chosen: leave it out")
+    messages = tuple(read_message(message) for message in body["messages"])
+    if messages[0].role not in ("system", "user"):
+        raise BadRequest(f"the conversation begins with a message of role {messages[0].role}; it must begin with system or user")
+    schemas = body.get("tools") or ()
+    if not all(isinstance(schema, dict) and isinstance(schema.get("function"), dict) and "name" in schema["function"] for schema in schemas):
+        raise BadRequest("each of tools must be a function: {type: function, function: {name, description, parameters}}")
+    options = body.get("stream_options") or {}
+    return ChatRequest(messages, tuple(schemas), bool(body.get("stream")), bool(options.get("include_usage")))
+
+
+def read_message(message: Any) -> Message:
+    """A message as a client sends it: `developer` is system, text in parts is text. Raises BadRequest, also for what is no text."""
+    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        raise BadRequest(f"a message must have one of the roles {', '.join(_ROLES)}; this is {json.dumps(message)[:200]}")
+    content = message.get("content")
+    if isinstance(content, list):
+        if other := [part for part in content if not isinstance(part, dict) or not isinstance(part.get("text"), str)]:
+            raise BadRequest(f"a message has a part that is no text, which this model cannot read: {json.dumps(other[0])[:200]}")
+        content = "".join(part["text"] for part in content)
+    try:
+        read = Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadRequest(f"a message is not in OpenAI's form ({error!r}): {json.dumps(message)[:200]}") from error
+    texts = [read.content, read.reasoning_content or "", read.tool_call_id or "", *(text for call in read.tool_calls for text in astuple(call))]
+    if not all(isinstance(text, str) for text in texts):
+        raise BadRequest(f"a message has another value where OpenAI's form has text (arguments are JSON text): {json.dumps(message)[:200]}")
+    return read
+
+
+def completion(served: Served) -> dict[str, Any]:
+    """The body of an answer."""
+    message = {**served.message.to_openai(), "content": _content(served.message), "refusal": None}
+    choice = {"index": 0, "message": message, "finish_reason": served.finish, "logprobs": None}
+    return {"object": "chat.completion", **_head(), "choices": [choice], "usage": _usage(served)}
+
+
+def completion_events(served: Served, *, wants_usage: bool) -> Iterator[str]:
+    """The same as server-sent events: the whole message at once, then how it ended."""
+    delta = {**served.message.to_openai(), "content": _content(served.message)}
+    if served.message.tool_calls:
+        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": served.finish}]},
+    ]
+    if wants_usage:
+        chunks.append({"choices": [], "usage": _usage(served)})
+    head = {"object": "chat.completion.chunk", **_head()}
+    for chunk in chunks:
+        yield f"data: {json.dumps({**head, **chunk}, ensure_ascii=False)}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """As a client sends them."""
+    return [{**message.to_openai(), "content": _content(message)} for message in messages]
+
+
+def _head() -> dict[str, Any]:
+    """Frameworks keep messages by this id, so no two have one."""
+    return {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": MODEL}
+
+
+def _content(message: Message) -> str | None:
+    return None if message.tool_calls and not message.content else message.content
+
+
+def _usage(served: Served) -> dict[str, int]:
+    return {"prompt_tokens": served.num_read, "completion_tokens": served.num_written, "total_tokens": served.num_read + served.num_written}

@@ -1,0 +1,219 @@
+"""How does an agent written with the plain `openai` client play an episode? It is given a base URL on this machine, behind which the policy writes.
+
+One server per batch of episodes, in the event loop of the engine: started by the first episode, stopped by the last. Each episode has an address of
+its own that nobody can guess, and the batch a key, so that no other process of this machine speaks for an episode. Errors are answered with a status
+that clients do not try again (400): the reason of an end is kept with the episode, and a retry would hide it or cost a turn.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import inspect
+import json
+import secrets
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from posttrain.rollout.agents.openai_format import MODEL, BadRequest, completion, completion_events, openai_messages, read_request
+from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, play_program, stop_task
+from posttrain.rollout.episode import Episode
+from posttrain.rollout.loops import AgentLoop
+from posttrain.rollout.policy import Policy
+from posttrain.rollout.tool_calls import in_thread
+from posttrain.types import Message, StopReason
+
+_SETTINGS: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "lifespan": "off",
+    "ws": "none",
+    "timeout_keep_alive": 3600,  # seconds: a connection closed while an agent runs a tool would cost a retry
+    "timeout_graceful_shutdown": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """Where the tools of an episode run."""
+
+    host: AgentHost
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTask:
+    """What an agent gets: where to ask, the conversation to answer, and the tools. `messages` and `tools` are in OpenAI's form.
+
+    `call_tool(name, arguments)` runs a tool of the episode and gives what the model is to read; `arguments` is the JSON text as the model wrote it,
+    and may be none: then the answer says so. It is for agents that run in a thread; a coroutine awaits `acall_tool`.
+    """
+
+    base_url: str
+    api_key: str
+    model: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    _home: _Home
+
+    def call_tool(self, name: str, arguments: str) -> str:
+        """Raises EpisodeOver where the episode is over, RuntimeError where it would wait for the very loop that it is called in."""
+        if threading.current_thread() is self._home.thread:
+            raise RuntimeError("call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`")
+        return asyncio.run_coroutine_threadsafe(self.acall_tool(name, arguments), self._home.loop).result()
+
+    async def acall_tool(self, name: str, arguments: str) -> str:
+        """As `call_tool`."""
+        return await self._home.host.run_call(name, arguments)
+
+
+Agent = Callable[[AgentTask], None] | Callable[[AgentTask], Coroutine[Any, Any, None]]
+
+
+def openai_loop(agent: Agent) -> AgentLoop:
+    """The loop of an agent that is a function of an `AgentTask`: it answers the user and returns. What it returns is not read: what it was told is.
+
+    A plain function runs in a thread of its own, and may use the blocking client. A coroutine function runs in the event loop that also serves its
+    requests: it must use `AsyncOpenAI`, and block nowhere.
+    """
+    proxy = Proxy()
+
+    async def loop(episode: Episode, policy: Policy) -> StopReason:
+        async def program(host: AgentHost, messages: Sequence[Message]) -> None:
+            async with proxy.serve(host) as (base_url, api_key):
+                home = _Home(host, asyncio.get_running_loop(), threading.current_thread())
+                await _run(agent, AgentTask(base_url, api_key, MODEL, openai_messages(messages), episode.task_schemas(), home))
+
+        return await play_program(episode, policy, program)
+
+    return loop
+
+
+async def _run(agent: Agent, task: AgentTask) -> None:
+    """A program that exits ends its own episode and nothing else."""
+    try:
+        if inspect.iscoroutinefunction(agent):
+            await agent(task)
+        else:
+            await in_thread(lambda: _without_exit(agent, task))
+    except SystemExit as error:
+        raise RuntimeError(f"the agent's program exited with {error.code!r}") from error
+
+
+def _without_exit(agent: Agent, task: AgentTask) -> None:
+    try:
+        agent(task)
+    except SystemExit as error:
+        raise RuntimeError(f"the agent's program exited with {error.code!r}") from error
+
+
+class Proxy:
+    """Serves any number of episodes behind one port of the loopback interface, as long as there is one."""
+
+    def __init__(self) -> None:
+        self._server: _Server | None = None
+
+    @contextlib.asynccontextmanager
+    async def serve(self, host: AgentHost) -> AsyncIterator[tuple[str, str]]:
+        """The episode's base URL and key, good until the block ends."""
+        server = self._server = self._server or _Server()
+        name = secrets.token_urlsafe(16)
+        server.hosts[name] = host
+        try:
+            yield f"http://127.0.0.1:{server.port}/e/{name}/v1", server.key
+        finally:
+            del server.hosts[name]
+            if not server.hosts:
+                self._server = None
+                await server.stop()
+
+
+class _Server(uvicorn.Server):
+    """Bound and listening as soon as it is made: who connects before the loop comes to it waits for a moment."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, AgentHost] = {}
+        self.key = secrets.token_urlsafe(32)
+        routes = [
+            Route("/e/{name}/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/e/{name}/v1/models", self._models, methods=["GET"]),
+            Route("/{path:path}", self._other, methods=["GET", "POST"]),
+        ]
+        super().__init__(uvicorn.Config(Starlette(routes=routes), **_SETTINGS))
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.port: int = self._socket.getsockname()[1]
+        self._serving = asyncio.create_task(self.serve(sockets=[self._socket]))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A stage has its own answer to SIGTERM: uvicorn's must not take its place."""
+        yield
+
+    async def stop(self) -> None:
+        self.should_exit = self.force_exit = True
+        await self._serving
+
+    async def _chat(self, request: Request) -> Response:
+        if refusal := self._refusal(request):
+            return refusal
+        try:
+            asked = read_request(json.loads(await request.body()))
+        except (BadRequest, ValueError) as error:
+            return _error(400, str(error), "invalid_request")
+        reply = asyncio.create_task(self.hosts[request.path_params["name"]].reply(asked.messages, asked.schemas))
+        try:
+            served = await _unless_gone(reply, request)
+        except EpisodeOver as error:
+            return _error(400, str(error), "episode_over")
+        if served is None:
+            return Response(status_code=499)  # nobody reads it
+        if asked.is_stream:
+            return StreamingResponse(completion_events(served, wants_usage=asked.wants_usage), media_type="text/event-stream")
+        return JSONResponse(completion(served))
+
+    async def _models(self, request: Request) -> Response:
+        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "posttrain"}
+        return self._refusal(request) or JSONResponse({"object": "list", "data": [model]})
+
+    async def _other(self, request: Request) -> Response:
+        return _error(404, f"{request.url.path} is not served; a rollout has chat/completions and models", "not_found")
+
+    def _refusal(self, request: Request) -> Response | None:
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
+            return _error(401, "the key is not this batch's; use the api_key of the AgentTask", "invalid_api_key")
+        if request.path_params["name"] not in self.hosts:
+            return _error(404, "no episode has this address; it may be over", "not_found")
+        return None
+
+
+async def _unless_gone(reply: "asyncio.Task[Served]", request: Request) -> Served | None:
+    """The reply; None where the client hangs up before it is written, and then it is written no further."""
+    gone = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({reply, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if reply.done() and not reply.cancelled():
+            return reply.result()
+        return None
+    finally:
+        await stop_task(gone)
+        await stop_task(reply)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _error(status: int, message: str, code: str) -> JSONResponse:
+    error: Mapping[str, Any] = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": error}, status_code=status, headers={"x-should-retry": "false"})

@@ -1,0 +1,204 @@
+"""What does an agent need that is a program of its own? Someone who writes its next message, runs its calls, and decides when its episode is over.
+
+Such a program keeps the conversation itself and brings all of it with each request. It may catch errors, try again, or never stop; so the reason of
+the end is kept here and not left to what it raises: the first request that is refused ends the episode, and the program is stopped where it stands.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from posttrain.rollout.conversation import is_same_call
+from posttrain.rollout.episode import Episode
+from posttrain.rollout.loops import AgentFailed
+from posttrain.rollout.policy import Policy
+from posttrain.rollout.tool_calls import ToolFailed, run_calls
+from posttrain.types import Message, StopReason, ToolCall
+
+_GRACE_S = 5.0  # for a program to put its things away once it is stopped; then it is left behind
+
+
+class EpisodeOver(Exception):
+    """What a program meets that goes on when its episode is over. Its text names the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A message for the program. `num_read` tokens of context stood before the `num_written` of it; `is_cut`: it ran into a limit."""
+
+    message: Message
+    num_read: int
+    num_written: int
+    is_cut: bool
+
+    @property
+    def finish(self) -> Literal["stop", "length", "tool_calls"]:
+        """OpenAI's `finish_reason`."""
+        if self.is_cut:
+            return "length"
+        return "tool_calls" if self.message.tool_calls else "stop"
+
+
+class AgentHost:
+    """Serves one episode to the program that plays it. `over` is set as soon as there is nothing more to serve: to the reason, or the error."""
+
+    def __init__(self, episode: Episode, policy: Policy) -> None:
+        self.episode = episode
+        self.over: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+        self._policy = policy
+        self._clock = self.over.get_loop().call_later(episode.limits.max_seconds, self._end_unless_asked)
+        self._turn = asyncio.Lock()  # a program that asks for two messages at once gets one after the other
+        self._writing: asyncio.Task[Any] | None = None
+        self._cut: StopReason | None = None
+        self._results: dict[str, str] = {}  # of the last message's calls, by call id
+        self._running: set[str] = set()
+
+    def end(self, stop: StopReason) -> None:
+        """The episode is over for this reason, if it is not for an earlier one."""
+        if not self.over.done():
+            self.over.set_result(stop)
+
+    async def reply(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> Served:
+        """The agent's message after `messages`, with the tools of `schemas` offered. Who asks the same again gets the same again.
+
+        Raises EpisodeOver. May be cancelled: then nothing was said, and the same may be asked again.
+        """
+        async with self._turn:
+            self._refuse_if_over()
+            self._clock.cancel()
+            episode, self._writing = self.episode, asyncio.current_task()
+            try:
+                if not self._was_just_asked(messages, schemas):
+                    await self._write(messages, schemas)
+            except EpisodeOver:
+                raise
+            except Exception as error:
+                raise self._fail(error) from error
+            finally:
+                self._writing = None
+            num_written = episode.turns[-1].num_written
+            return Served(episode.messages[-1], len(episode.now.token_ids) - num_written, num_written, self._cut is not None)
+
+    async def run_call(self, name: str, arguments: str) -> str:
+        """What the agent reads of a call of one of the episode's tools; `arguments` is JSON text. Raises EpisodeOver."""
+        self._refuse_if_over()
+        call = self._made(ToolCall("", name, arguments))
+        self._running.add(call.id)
+        try:
+            [(content, run)] = await run_calls([call], self.episode.tools, self.episode.limits)
+        except ToolFailed as error:
+            raise self._fail(error) from error
+        finally:
+            self._running.discard(call.id)
+        if self.episode.turns:
+            self.episode.add_runs([run])
+        self._results[call.id] = content
+        if run.outcome == "ok" and self.episode.tools[name].ends_episode:
+            self.end(StopReason.STOP_TOOL)
+        return content
+
+    async def close(self) -> None:
+        """Serve nothing more, write no further, and put what the last calls gave into the record."""
+        self._clock.cancel()
+        if self.over.done():
+            self.over.exception()  # whoever waited for it has seen it
+        self.end(StopReason.DONE)
+        if self._writing is not None:
+            await stop_task(self._writing)
+        for call in self.episode.messages[-1].tool_calls:
+            if call.id in self._results:
+                self.episode.messages.append(Message("tool", self._results[call.id], tool_call_id=call.id))
+
+    def history(self) -> list[Message]:
+        """The task's opening, and what was said since the agent's first message: what a user sees, whatever the program opens with."""
+        now = self.episode.now
+        return [*self.episode.task.messages, *(now.messages[now.ends[0] - 1 :] if now.ends else ())]
+
+    async def run_until_over(self, program: Coroutine[Any, Any, object]) -> StopReason | None:
+        """Run the program until it returns (None, or the reason why its last message is the last) or until the episode is over.
+
+        Raises AgentFailed for what the program raised, and what `over` raises.
+        """
+        running: asyncio.Task[Any] = asyncio.create_task(program)
+        try:
+            await asyncio.wait([running, self.over], return_when=asyncio.FIRST_COMPLETED)
+            if self.over.done():
+                return self.over.result()
+            if running.cancelled():
+                raise AgentFailed("the agent's program cancelled itself")
+            if error := running.exception():
+                where = "".join(f" (in {frame.name}, line {frame.lineno})" for frame in traceback.extract_tb(error.__traceback__)[-1:])
+                raise AgentFailed(f"{type(error).__name__}: {error}{where}") from error
+            return self._cut
+        finally:
+            await stop_task(running)
+
+    async def _write(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
+        episode = self.episode
+        stop = self._cut or (StopReason.TURN_LIMIT if episode.num_replies >= episode.limits.max_turns else None)
+        if stop is None or episode.is_continued_by(messages, schemas):  # what the last calls gave belongs to the record, also where nobody reads it
+            episode.go_on_from(messages, schemas)
+        if stop is None:
+            reply = await self._policy.reply(episode)
+            self._results.clear()
+            self._cut = reply.stop
+            stop = reply.stop if episode.add_reply(reply) is None else None
+        if stop is not None:
+            self.end(stop)
+            raise EpisodeOver(f"the episode is over: {stop}")
+
+    def _was_just_asked(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
+        now = self.episode.now
+        return bool(now.turns and not now.unread()) and len(messages) == len(now.messages) - 1 == now.num_same(messages, schemas)
+
+    def _made(self, call: ToolCall) -> ToolCall:
+        """The call of the agent's last message that this is; one that the program makes of its own accord has no id."""
+        now = self.episode.now
+        made = now.messages[now.ends[-1] - 1].tool_calls if now.ends else ()
+        is_taken = self._running | set(self._results)
+        return next((one for one in made if one.id not in is_taken and is_same_call(one, call)), call)
+
+    def _end_unless_asked(self) -> None:
+        """The episode's own clock runs from its first message on, and this program has never asked for one."""
+        self.end(StopReason.TIME_LIMIT)
+
+    def _fail(self, error: Exception) -> EpisodeOver:
+        """The episode is over with this error, whatever the program makes of the one that it meets."""
+        if not self.over.done():
+            self.over.set_exception(error)
+        return EpisodeOver(f"the episode is over: {type(error).__name__}: {error}")
+
+    def _refuse_if_over(self) -> None:
+        if self.over.done():
+            raise EpisodeOver("the episode is over")
+
+
+async def stop_task(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task and wait until it has put its things away, but not for ever. What it raises is nobody's affair any more."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=_GRACE_S)
+    if task.done() and not task.cancelled():
+        task.exception()
+
+
+Program = Callable[[AgentHost, Sequence[Message]], Coroutine[Any, Any, object]]
+
+
+async def play_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
+    """Play an episode: `program(host, conversation)` answers the user, and is run again with the longer conversation as long as the user replies."""
+    host = AgentHost(episode, policy)
+    try:
+        while True:
+            num_replies = episode.num_replies
+            stop = await host.run_until_over(program(host, host.history()))
+            message = episode.messages[-1]
+            if stop is not None or episode.num_replies == num_replies or message.role != "assistant" or message.tool_calls:
+                return stop or StopReason.DONE
+            answer = episode.world.user_reply(message)
+            if answer is None:
+                return StopReason.DONE
+            episode.messages.append(Message("user", answer))
+    finally:
+        await host.close()

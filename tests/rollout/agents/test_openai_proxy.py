@@ -1,0 +1,411 @@
+"""Agents written with the plain `openai` client, over real HTTP, against a policy that recites."""
+
+import asyncio
+import json
+import sys
+import threading
+from dataclasses import replace
+
+import openai
+import pytest
+
+from posttrain.rollout.agents.openai_proxy import AgentTask, openai_loop
+from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.engines.scripted import ScriptedEngine
+from posttrain.rollout.episode import Reply
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
+from posttrain.types import Message, StopReason, ToolCall, ToolRun
+from tests.limits import limits_of
+from tests.rollout.lock_world import LIMITS, LockDomain, LockWorld, Reciter, WordCodec, arguments_of, call, lock_task, say
+
+LOST_ALLOWED = LIMITS.model_copy(update={"max_lost_frac": 0.99})
+TASK = lock_task(tools=("try_code",))
+
+
+def play_with(policy, agent, *, task=TASK, limits=LIMITS, seeds=(5,), domain=None):
+    sys.modules[__name__].agent_under_test = openai_loop(agent)
+    tasks = [replace(task, agent_name=f"{__name__}:agent_under_test")] * len(seeds)
+    return play_episodes(policy, tasks, domain=domain or LockDomain(), limits=limits, seeds=list(seeds))
+
+
+def play(agent, *lines, **options):
+    [trajectory] = play_with(ScriptedPolicy(lambda task, seed: Reciter(list(lines))), agent, **options)
+    return trajectory
+
+
+def client_of(task: AgentTask, **options) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=task.base_url, api_key=task.api_key, **options)
+
+
+async def react(task: AgentTask) -> None:
+    """The textbook loop: ask, run the calls, ask again."""
+    messages = list(task.messages)
+    async with client_of(task) as client:
+        while True:
+            completion = await client.chat.completions.create(model=task.model, messages=messages, tools=task.tools)
+            message = completion.choices[0].message
+            messages.append(message)
+            if not message.tool_calls:
+                return
+            for made in message.tool_calls:
+                content = await task.acall_tool(made.function.name, made.function.arguments)
+                messages.append({"role": "tool", "tool_call_id": made.id, "content": content})
+
+
+def react_in_a_thread(task: AgentTask) -> None:
+    """The same with the blocking client."""
+    messages = list(task.messages)
+    with openai.OpenAI(base_url=task.base_url, api_key=task.api_key) as client:
+        while message := client.chat.completions.create(model=task.model, messages=messages, tools=task.tools).choices[0].message:
+            messages.append(message.model_dump())
+            if not message.tool_calls:
+                return
+            for made in message.tool_calls:
+                content = task.call_tool(made.function.name, made.function.arguments)
+                messages.append({"role": "tool", "tool_call_id": made.id, "content": content})
+
+
+LINES = [
+    call("try_code", arguments_of("000")),
+    Message("assistant", "again", "because", (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123")))),
+    say("which lock?"),
+    say("done"),
+]
+
+
+@pytest.mark.parametrize("agent", [react, react_in_a_thread])
+def test_a_plain_agent_makes_the_record_that_the_loop_of_tools_makes(agent):
+    def recite(task, seed):
+        return Reciter(list(LINES))
+
+    [expected] = play_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
+    assert play(agent, *LINES) == expected
+    assert expected.stop_reason == StopReason.DONE
+    assert [run.outcome for turn in expected.turns for run in turn.tool_runs] == ["error", "ok", "ok"]
+
+
+def token_play(agent, *texts, limits=LIMITS):
+    codec = WordCodec()
+    engine = ScriptedEngine({5: [[*codec.ids(text), 0] for text in texts]})
+    [trajectory] = play_with(TokenPolicy(engine, codec, temperature=1.0), agent, limits=limits)
+    words = [codec.words[token] for token in trajectory.token_ids]
+    marks = " ".join(("^" if flag else ".") * len(word) for word, flag in zip(words, trajectory.mask, strict=True))
+    return trajectory, " ".join(words) + "\n" + marks
+
+
+def test_the_row_is_what_the_engine_read_and_wrote_and_the_mask_marks_what_it_wrote():
+    trajectory, drawn = token_play(react, 'call try_code {"code":"123"}', "done")
+    assert drawn == (
+        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: done <stop>\n'
+        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... ^^^^ ^^^^^^"
+    )
+    assert (trajectory.stop_reason, trajectory.num_forks) == (StopReason.DONE, 0)
+
+
+def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
+    async def summarise(task):
+        client = client_of(task)
+        first = await client.chat.completions.create(model="any", messages=task.messages, tools=task.tools)
+        messages = [{"role": "user", "content": "so far:"}, {"role": "assistant", "content": first.choices[0].message.content + " etc"}]
+        await client.chat.completions.create(model="any", messages=[*messages, {"role": "user", "content": "go on"}])
+
+    trajectory, drawn = token_play(summarise, "one", "two")
+    assert drawn == "so far: agent: one etc <stop> user: go on agent: two <stop>\n.. .... ...... ... ... ...... ..... .. .. ...... ^^^ ^^^^^^"
+    assert trajectory.num_forks == 1
+
+
+def test_the_answer_is_openais_with_its_usage():
+    seen = []
+
+    async def look(task):
+        client = client_of(task)
+        seen.extend([model.id async for model in client.models.list()])
+        seen.append(await client.chat.completions.create(model=task.model, messages=task.messages, tools=task.tools))
+
+    token_play(look, 'call try_code {"code":"123"}')
+    model, completion = seen
+    assert (model, completion.model, completion.choices[0].finish_reason) == ("policy", "policy", "tool_calls")
+    assert completion.choices[0].message.content is None
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.total_tokens) == (4, 4, 8)
+
+
+def test_a_stream_gives_the_same_message():
+    chunks = []
+
+    async def listen(task):
+        async with client_of(task) as client:
+            stream = await client.chat.completions.create(
+                model=task.model, messages=task.messages, tools=task.tools, stream=True, stream_options={"include_usage": True}
+            )
+            chunks.extend([chunk async for chunk in stream])
+
+    token_play(listen, 'call try_code {"code":"123"}')
+    first, last, usage = chunks
+    [made] = first.choices[0].delta.tool_calls
+    assert (made.index, made.id, made.function.name, made.function.arguments) == (0, "call_1", "try_code", '{"code":"123"}')
+    assert (last.choices[0].finish_reason, usage.choices, usage.usage.total_tokens) == ("tool_calls", [], 8)
+
+
+def test_what_a_rollout_cannot_give_is_refused_by_name_and_costs_no_turn():
+    refusals = []
+
+    async def demand(task):
+        client = client_of(task)
+        for changes in (
+            {"n": 2},
+            {"logprobs": True},
+            {"stop": ["\n"]},
+            {"tool_choice": "required"},
+            {"response_format": {"type": "json_object"}},
+            {"messages": []},
+            {"messages": [{"role": "assistant", "content": "I begin"}]},
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            {"messages": [{"role": "tool", "content": "x"}, {"role": "oracle"}]},
+            {"tools": [{"type": "file_search"}]},
+        ):
+            with pytest.raises(openai.BadRequestError) as error:
+                await client.chat.completions.create(**{"model": "any", "messages": task.messages} | changes)
+            refusals.append(error.value.body["message"])
+        await client.chat.completions.create(model="any", messages=task.messages, temperature=0.1, max_tokens=3, seed=4, n=1)
+
+    trajectory = play(demand, say("done"))
+    assert [refusal.split(";")[0] for refusal in refusals[:4]] == ["n is 2", "logprobs is true", 'stop is ["\\n"]', 'tool_choice is "required"']
+    assert len(trajectory.turns) == 1
+
+
+def test_no_other_process_speaks_for_an_episode():
+    async def intrude(task):
+        with pytest.raises(openai.AuthenticationError):
+            await openai.AsyncOpenAI(base_url=task.base_url, api_key="guessed").chat.completions.create(model="any", messages=task.messages)
+        elsewhere = task.base_url.replace("/e/", "/e/x")
+        with pytest.raises(openai.NotFoundError, match="no episode has this address"):
+            await openai.AsyncOpenAI(base_url=elsewhere, api_key=task.api_key).chat.completions.create(model="any", messages=task.messages)
+        with pytest.raises(openai.NotFoundError, match="is not served"):
+            await client_of(task).embeddings.create(model="any", input="x")
+
+    assert play(intrude).failure == ""
+
+
+async def stubborn(task: AgentTask) -> None:
+    """Takes no error for an answer."""
+    messages = list(task.messages)
+    client = client_of(task, max_retries=3)
+    while True:
+        try:
+            completion = await client.chat.completions.create(model=task.model, messages=messages, tools=task.tools)
+            messages += [completion.choices[0].message, {"role": "user", "content": "go on"}]
+        except openai.APIError:
+            await asyncio.sleep(0)
+
+
+def test_an_agent_that_never_stops_ends_at_its_limit_of_turns():
+    trajectory = play(stubborn, *[say("one")] * 4)
+    assert trajectory.stop_reason == StopReason.TURN_LIMIT
+    assert [message.role for message in trajectory.messages[2:]] == ["assistant", "user"] * 4
+
+
+def test_an_agent_that_never_asks_ends_at_its_limit_of_time_in_a_thread_too():
+    never = threading.Event()
+
+    async def sleep(task):
+        await asyncio.Event().wait()
+
+    limits = LIMITS.model_copy(update={"max_seconds": 0.2})
+    assert play(sleep, limits=limits).stop_reason == StopReason.TIME_LIMIT
+    assert play(lambda task: never.wait(), limits=limits).stop_reason == StopReason.TIME_LIMIT
+    never.set()
+
+
+@pytest.mark.parametrize("agent", [react, react_in_a_thread])
+def test_an_episode_that_takes_too_long_ends_in_the_middle_of_a_message_which_is_written_no_further(agent):
+    class Hangs(Slow):
+        async def reply(self, episode):
+            return Reply(self.lines.pop(0)) if self.lines else await super().reply(episode)
+
+    policy = Hangs(call("try_code", arguments_of("1")))
+    [trajectory] = play_with(policy, agent, limits=LIMITS.model_copy(update={"max_seconds": 0.2}))
+    assert (trajectory.stop_reason, policy.given_up) == (StopReason.TIME_LIMIT, 1)
+    assert [message.role for message in trajectory.messages[2:]] == ["assistant", "tool"]
+
+
+def test_a_message_cut_at_its_limit_is_served_so_and_is_the_last():
+    finishes = []
+
+    async def note(task):
+        messages = list(task.messages)
+        while True:
+            completion = await client_of(task).chat.completions.create(model=task.model, messages=messages)
+            finishes.append(completion.choices[0].finish_reason)
+            messages += [completion.choices[0].message, {"role": "user", "content": "go on"}]
+
+    trajectory, _ = token_play(note, "a b c d e f g h i j", "never said")
+    assert (trajectory.stop_reason, finishes) == (StopReason.TOKEN_LIMIT, ["length"])
+    assert sum(trajectory.mask) == 8
+
+
+def test_a_conversation_that_fills_the_context_ends_the_episode():
+    trajectory, _ = token_play(stubborn, "one", "two", limits=limits_of(9, 8, 9))
+    assert (trajectory.stop_reason, len(trajectory.token_ids), len(trajectory.turns)) == (StopReason.TOKEN_LIMIT, 6, 2)
+
+
+@pytest.mark.parametrize("agent", [stubborn, react, react_in_a_thread])
+def test_an_engine_that_is_gone_is_never_hidden_by_the_clients_retries(agent):
+    asked = []
+
+    class Gone:
+        async def reply(self, episode):
+            asked.append(episode.episode_id)
+            raise EngineLost("no server answers")
+
+        def release(self, episode):
+            pass
+
+    with pytest.raises(Exception, match="ended as engine_lost: no server answers"):
+        play_with(Gone(), agent, limits=LIMITS)
+    assert len(asked) == 2, "an episode is played twice, each time it asks once"
+
+
+def test_a_broken_tool_loses_the_episode_whatever_the_program_makes_of_it():
+    async def careless(task):
+        try:
+            await task.acall_tool("jam", "{}")
+        finally:
+            await asyncio.sleep(0.01)
+
+    lines = {1: [say("done")], 2: [say("done")]}
+    task = lock_task()
+    broken, _ = play_with(
+        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])), mixed(careless, react), task=task, limits=LOST_ALLOWED, seeds=[1, 2]
+    )
+    assert (broken.stop_reason, broken.failure) == (StopReason.TOOL_FAILED, "jam({}) raised ZeroDivisionError: our bug")
+
+
+def mixed(first, second):
+    """An agent of two minds: the first episode and its second try are the first's."""
+    number = iter(range(99))
+    owners = {}
+
+    async def agent(task):
+        owner = owners.setdefault(task.base_url, next(number))
+        await (second if owner == 1 else first)(task)
+
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("mistake", "failure"),
+    [(KeyError("x"), "KeyError: 'x' (in raising, line"), (SystemExit(3), "RuntimeError: the agent's program exited with 3")],
+)
+def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
+    async def raising(task):
+        raise mistake
+
+    policy = ScriptedPolicy(lambda task, seed: Reciter([say("done")]))
+    lost, played = play_with(policy, mixed(raising, react), limits=LOST_ALLOWED, seeds=[1, 2])
+    assert (lost.stop_reason, played.stop_reason) == (StopReason.AGENT_FAILED, StopReason.DONE)
+    assert lost.failure.startswith(failure)
+
+
+def test_a_program_in_a_thread_that_exits_loses_its_episode():
+    def leave(task):
+        sys.exit("bye")
+
+    with pytest.raises(Exception, match="agent_failed: RuntimeError: the agent's program exited with 'bye'"):
+        play(leave)
+
+
+def test_a_coroutine_that_would_block_its_own_loop_is_told_so():
+    async def block(task):
+        task.call_tool("try_code", arguments_of("1"))
+
+    with pytest.raises(Exception, match=r"await task\.acall_tool"):
+        play(block)
+
+
+class Slow:
+    """A policy that writes when it is let; `given_up` counts those whose asker went away."""
+
+    def __init__(self, *lines):
+        self.lines, self.may_write, self.given_up, self.begun = list(lines), asyncio.Event(), 0, asyncio.Event()
+
+    async def reply(self, episode):
+        self.begun.set()
+        try:
+            await self.may_write.wait()
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        return Reply(self.lines.pop(0))
+
+    def release(self, episode):
+        pass
+
+
+def test_a_client_that_hangs_up_can_ask_again():
+    policy = Slow(say("one"))
+
+    async def impatient(task):
+        async with client_of(task, max_retries=0) as client:
+            asking = asyncio.create_task(client.chat.completions.create(model=task.model, messages=task.messages))
+            await policy.begun.wait()
+            asking.cancel()
+            while not policy.given_up:
+                await asyncio.sleep(0.005)
+            policy.may_write.set()
+            await client.chat.completions.create(model=task.model, messages=task.messages)
+
+    [trajectory] = play_with(policy, impatient)
+    assert (trajectory.stop_reason, trajectory.num_forks, len(trajectory.turns)) == (StopReason.DONE, 0, 1)
+
+
+def test_the_same_question_asked_again_has_the_same_answer():
+    answers = []
+
+    async def ask_twice(task):
+        for _ in range(2):
+            completion = await client_of(task).chat.completions.create(model=task.model, messages=task.messages)
+            answers.append(completion.choices[0].message.content)
+
+    trajectory = play(ask_twice, say("one"), say("two"))
+    assert (answers, trajectory.num_forks, len(trajectory.turns)) == (["one", "one"], 0, 1)
+
+
+def test_an_agent_that_asks_two_things_at_once_is_answered_one_after_the_other():
+    async def fan_out(task):
+        client = client_of(task)
+        questions = [[{"role": "user", "content": word}] for word in ("left", "right")]
+        await asyncio.gather(*[client.chat.completions.create(model=task.model, messages=question) for question in questions])
+
+    trajectory = play(fan_out, say("one"), say("two"))
+    assert (trajectory.num_forks, len(trajectory.turns)) == (1, 1)
+    assert trajectory.messages[-1].content == "two"
+
+
+def test_a_stop_tool_ends_the_episode_and_its_result_is_in_the_record():
+    class Ending(LockWorld):
+        def tools(self):
+            return {name: replace(tool, ends_episode=True) for name, tool in super().tools().items()}
+
+    class EndingDomain(LockDomain):
+        def open(self, task):
+            return Ending(task)
+
+    trajectory = play(react, call("try_code", arguments_of("1")), say("never said"), domain=EndingDomain())
+    assert trajectory.stop_reason == StopReason.STOP_TOOL
+    assert trajectory.messages[-1] == Message("tool", '{"open":false,"tries":1}', tool_call_id="call_1")
+    assert trajectory.turns[0].tool_runs == (ToolRun("call_1", "try_code", "ok"),)
+
+
+def test_many_episodes_share_one_server_and_each_hears_its_own_policy():
+    addresses = set()
+
+    async def note(task):
+        addresses.add(task.base_url.partition("/e/")[0])
+        await react(task)
+
+    policy = ScriptedPolicy(lambda task, seed: Reciter([call("try_code", arguments_of(str(seed))), say(f"seed {seed}")]))
+    played = play_with(policy, note, seeds=range(20))
+    assert [one.messages[-1].content for one in played] == [f"seed {seed}" for seed in range(20)]
+    assert json.loads(played[7].messages[3].content) == {"open": False, "tries": 1}
+    assert len(addresses) == 1
