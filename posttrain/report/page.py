@@ -52,7 +52,6 @@ class Reports:
 
 def read_reports(folder: Path) -> Reports:
     """Read `reports/`. Raises DataError that names the file, what is wrong with it and which stage writes it."""
-    seeds = folder / "seeds.json"
     return Reports(
         evaluations=read_evaluations(folder),
         sft_records=read_lines(folder / "evaluate" / "sft.tasks.jsonl", TaskRecord),
@@ -63,7 +62,7 @@ def read_reports(folder: Path) -> Reports:
         resampling=read_object(folder / "resample_data" / "summary.json", ResamplingSummary),
         preferences=read_object(folder / "sample_preferences" / "summary.json", PreferencesSummary),
         reward_model=read_object(folder / "train_reward_model" / "summary.json", RewardModelSummary),
-        arms=read_object(seeds, SeedArms).root if seeds.exists() else {},
+        arms=read_object(folder / "seeds.json", SeedArms).root,
     )
 
 

@@ -209,14 +209,14 @@ def read_object(path: Path, kind: type[Read]) -> Read:
     except ValidationError as error:
         raise DataError(_complaint(path, error)) from error
     except ValueError as error:
-        raise DataError(f"{path} is not whole JSON ({error}): delete it and run `dvc repro {_writer(path)}`") from error
+        raise DataError(f"{path} is not whole JSON ({error}): delete it and run `{_maker(path)}`") from error
 
 
 def read_lines(path: Path, kind: type[Read]) -> list[Read]:
     """The objects in a JSONL file, in order. Raises DataError as above, with the line's number; a file without lines is an error too."""
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
-        raise DataError(f"{path} is empty, so there is nothing to draw: run `dvc repro {_writer(path)}`")
+        raise DataError(f"{path} is empty, so there is nothing to draw: run `{_maker(path)}`")
     objects: list[Read] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -225,7 +225,7 @@ def read_lines(path: Path, kind: type[Read]) -> list[Read]:
             raise DataError(_complaint(path, error, line=number)) from error
         except ValueError as error:
             cut = "the last line is cut off" if number == len(lines) else f"line {number} of {len(lines)} is not JSON"
-            raise DataError(f"{path}: {cut} ({error}): delete it and run `dvc repro {_writer(path)}`") from error
+            raise DataError(f"{path}: {cut} ({error}): delete it and run `{_maker(path)}`") from error
     return objects
 
 
@@ -233,18 +233,20 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise DataError(f"{path} is missing, and the report would be silent about it: run `dvc repro {_writer(path)}`") from error
+        raise DataError(f"{path} is missing, and the report would be silent about it: run `{_maker(path)}`") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error}): delete it and run `dvc repro {_writer(path)}`") from error
+        raise DataError(f"{path} is not UTF-8 text ({error}): delete it and run `{_maker(path)}`") from error
 
 
 def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -> str:
     where = f"{path}, line {line}" if line else str(path)
     problems: Sequence[str] = [f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}" for problem in error.errors()]
-    return f"{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; run `dvc repro {_writer(path)}`"
+    return f"{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; run `{_maker(path)}`"
 
 
-def _writer(path: Path) -> str:
-    """The stage that writes a file of `reports/`: the folder's name; `evaluate@sft` for a policy's evaluation."""
+def _maker(path: Path) -> str:
+    """The command that writes a file of `reports/`. A folder is its stage's; `evaluate@sft` is one policy's evaluation."""
     stage = path.parent.name
-    return f"{stage}@{path.name.partition('.')[0]}" if stage == "evaluate" else stage
+    if path.name == "seeds.json":
+        return "make seeds"
+    return f"dvc repro {stage}@{path.name.partition('.')[0]}" if stage == "evaluate" else f"dvc repro {stage}"

@@ -83,6 +83,7 @@ def good_reports() -> dict[str, Any]:
     before = [task_record(f"t{index}", failure="wrong_market" if index < 3 else None) for index in range(8)]
     after = [task_record(f"t{index}", failure="wrong_market" if index == 0 else "wrong_value" if index == 7 else None) for index in range(8)]
     return {
+        "seeds.json": {},
         **{f"evaluate/{policy}.json": evaluation(rate) for policy, rate in rates.items()},
         "evaluate/sft.tasks.jsonl": before,
         "evaluate/policy.tasks.jsonl": after,

@@ -132,10 +132,10 @@ def test_as_many_transcripts_are_shown_as_the_knob_says(make_reports):
 
 
 @pytest.mark.parametrize("name", sorted(good_reports()))
-def test_a_missing_file_is_named_with_the_stage_that_writes_it(make_reports, name):
-    stage = name.split("/")[0]
-    expected = f"evaluate@{name.split('/')[1].split('.')[0]}" if stage == "evaluate" else stage
-    with pytest.raises(DataError, match=rf"{re.escape(name)} is missing.*dvc repro {expected}`$"):
+def test_a_missing_file_is_named_with_the_command_that_writes_it(make_reports, name):
+    stage, _, file = name.partition("/")
+    expected = "make seeds" if name == "seeds.json" else f"dvc repro {stage}" + (f"@{file.split('.')[0]}" if stage == "evaluate" else "")
+    with pytest.raises(DataError, match=rf"{re.escape(name)} is missing.*`{expected}`$"):
         page_of(make_reports({name: None}))
 
 

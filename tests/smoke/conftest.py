@@ -61,7 +61,7 @@ def make_copy(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
         listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=repository, check=True, capture_output=True, text=True)
         for name in filter(None, listed.stdout.split("\0")):
             source, target = repository / name, root / name
-            if source.is_file() and name != "dvc.lock" and not name.startswith("reports/"):
+            if source.is_file() and name != "dvc.lock" and (not name.startswith("reports/") or name == "reports/seeds.json"):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
         apply_overrides(root / "params.yaml", {**TINY, **(overrides or {})})

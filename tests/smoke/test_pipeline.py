@@ -1,20 +1,38 @@
 """The real `dvc repro` on the toy world with tiny knobs: it learns something, caches, repeats to the byte, and follows edits."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.arms import apply_overrides
 
+FRAME = {".posttrain", ".git", ".dvc", "params.yaml", "dvc.yaml", "dvc.lock"}  # how a stage starts, and where its checkpoints are
+
 pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("smoke")]
+
+
+# Python imports this by itself. Each stage notes what it opens for reading, but for what is read below Python (Parquet, weights).
+LISTENER = """
+import os, sys
+[stage] = [" ".join(sys.orig_argv[place:]) for place, word in enumerate(sys.orig_argv) if word.startswith("stages.")] or [""]
+if stage:
+    notes = open(f"opened.{os.getpid()}.txt", "w", buffering=1)
+    def note(event, arguments):
+        if event == "open" and isinstance(arguments[0], str) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            notes.write(f"{stage}\\t{os.path.abspath(arguments[0])}\\n")
+    sys.addaudithook(note)
+"""
 
 
 @pytest.fixture(scope="module")
 def pipeline(make_copy: Callable[..., Path], dvc: Callable[..., Any]) -> Path:
     root = make_copy()
+    (root / "sitecustomize.py").write_text(LISTENER)
     result = dvc(root, "repro")
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return root
@@ -36,6 +54,26 @@ def test_the_loss_falls_and_every_report_is_there(pipeline: Path):
         assert report["num_tasks"] == len((pipeline / f"reports/evaluate/{policy}.tasks.jsonl").read_text().splitlines()) // 2
     assert json.loads((pipeline / "reports/evaluate/teacher.json").read_text())["success_rate"] == 1.0
     assert "<html" in (pipeline / "reports/index.html").read_text()
+
+
+def test_a_stage_reads_no_file_that_it_does_not_declare(pipeline: Path):
+    stages = yaml.safe_load((pipeline / "dvc.yaml").read_text())["stages"]
+    items = stages["evaluate"].pop("foreach")
+    undeclared = set()
+    noted = [line.split("\t") for file in pipeline.glob("opened.*.txt") for line in file.read_text().splitlines()]
+    for command, opened in noted:
+        name, _, item = command.removeprefix("stages.").partition(" ")
+        stage = stages[name].get("do", stages[name])
+        deps = [dep.replace("${item}", items.get(item, "")) for dep in stage["deps"]]
+        outs = [out if isinstance(out, str) else next(iter(out)) for key in ("outs", "metrics", "plots") for out in stage.get(key, [])]
+        path = Path(opened)
+        if not path.is_relative_to(pipeline) or path.suffix in (".py", ".pyc") or path.relative_to(pipeline).parts[0] in FRAME:
+            continue
+        file = re.sub(r"/\.(\w+)\.partial", r"/\1", str(path.relative_to(pipeline)))  # an out that is being written
+        if not any(file == one or file.startswith(f"{one}/") for one in [*deps, *(out.replace("${key}", item) for out in outs)]):
+            undeclared.add((command, file))
+    assert {command.partition(" ")[0] for command, _ in noted} == {f"stages.{name}" for name in stages}, "every stage was listened to"
+    assert undeclared == set()
 
 
 def test_a_second_repro_runs_nothing(pipeline: Path, dvc: Callable[..., Any]):
