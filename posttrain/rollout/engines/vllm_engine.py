@@ -73,7 +73,11 @@ class VllmEngine:
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Raises EngineLost where no server wrote the message."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._generate(request), self._loop))
+        self._in_flight += 1
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._generate(request), self._loop))
+        finally:
+            self._in_flight -= 1
 
     def release(self, episode_id: str) -> None:
         self._loop.call_soon_threadsafe(self._router.release, episode_id)
@@ -109,29 +113,25 @@ class VllmEngine:
         return VllmServer(url, self._session, timeout_s=self._timeout_s)
 
     async def _generate(self, request: GenerateRequest) -> Generation:
-        self._in_flight += 1
         failed: list[str] = []
         reason = "no server is up"
         deadline = self._loop.time() + self._patience_s
-        try:
-            while len(failed) < _NUM_TRIES:
-                url = self._router.choose(request.episode_id, avoid=failed)
-                if url is None:
-                    if self._loop.time() > deadline:
-                        break
-                    await asyncio.sleep(0.1)
-                    continue
-                try:
-                    return await self._write(url, request)
-                except ServerFailed as error:
-                    reason = str(error)
-                    failed.append(url)
-                    self._router.set_down(url)
-                finally:
-                    self._router.finish(url)
-            raise EngineLost(f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}")
-        finally:
-            self._in_flight -= 1
+        while len(failed) < _NUM_TRIES:
+            url = self._router.choose(request.episode_id, avoid=failed)
+            if url is None:
+                if self._loop.time() > deadline:
+                    break
+                await asyncio.sleep(0.1)
+                continue
+            try:
+                return await self._write(url, request)
+            except ServerFailed as error:
+                reason = str(error)
+                failed.append(url)
+                self._router.set_down(url)
+            finally:
+                self._router.finish(url)
+        raise EngineLost(f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}")
 
     async def _write(self, url: str, request: GenerateRequest) -> Generation:
         token_ids, logprobs, finish, versions = await self._server(url).write(request, model=self._name)
