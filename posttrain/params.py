@@ -169,6 +169,15 @@ class ImportSource(Section):
     path: str
 
 
+class OpenAiSource(Section):
+    """Episodes that a model behind an OpenAI-compatible endpoint plays; endpoint and key are the environment's."""
+
+    type: Literal["openai"]
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)]
+    max_new_tokens: Count
+
+
 class FlawRates(Section):
     wrong_market: Frac
     give_up: Frac
@@ -180,7 +189,7 @@ class FlawRates(Section):
 
 
 class GenerateDataParams(Section):
-    source: Annotated[ScriptedSource | ImportSource, Field(discriminator="type")]
+    source: Annotated[ScriptedSource | ImportSource | OpenAiSource, Field(discriminator="type")]
     flaw_rates: FlawRates
     reasoning_frac: Frac
 
@@ -286,7 +295,20 @@ class TrainPolicyParams(Section):
     checkpoint_every_steps: Count
 
 
+class ExpertTeacher(Section):
+    type: Literal["expert"]
+
+
+class OpenAiTeacher(Section):
+    """A model behind an OpenAI-compatible endpoint; endpoint and key are the environment's."""
+
+    type: Literal["openai"]
+    model: str
+    max_new_tokens: Count
+
+
 class EvaluateParams(Section):
+    teacher: Annotated[ExpertTeacher | OpenAiTeacher, Field(discriminator="type")]
     num_samples: Annotated[int, Field(ge=4)]
     ci_level: Annotated[float, Field(gt=0.5, lt=1)]
     num_bootstrap: Annotated[int, Field(ge=100)]

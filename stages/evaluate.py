@@ -1,6 +1,6 @@
 """Plays the held-out tasks with one policy: all of them greedily, those of the test split also `num_samples` times at temperature 1, for pass^k.
 
-`teacher` is the world's expert without flaws; every other name is a model's folder.
+`teacher` is the world's expert without flaws, or a model behind an endpoint; every other name is a model's folder.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,13 @@ from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import Params
+from posttrain.params import ExpertTeacher, OpenAiTeacher, Params
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import expert_policy
+from posttrain.rollout.openai_policy import OpenAiPolicy
+from posttrain.rollout.policy import Policy, expert_policy
+from posttrain.rollout.resumed import play_resumably
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import Task, Trajectory
@@ -32,7 +33,7 @@ Play = Callable[[Sequence[Task], float, Progress], list[Trajectory]]  # tasks, t
 def evaluate(run: StageRun) -> None:
     params, settings = run.params, run.params.evaluate
     test, paraphrase = read_tasks(TASKS, "test"), read_tasks(TASKS, "test_paraphrase")
-    play = _teacher(params) if run.item == "teacher" else _model(Path("data/models") / run.item, params)
+    play = _teacher(params, run.checkpoint_dir) if run.item == "teacher" else _model(Path("data/models") / run.item, params)
 
     tasks = [*test, *paraphrase]
     plays = [task for task in test for _ in range(settings.num_samples)]
@@ -47,13 +48,21 @@ def evaluate(run: StageRun) -> None:
     write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", (task_record(one) for one in evaluated))
 
 
-def _teacher(params: Params) -> Play:
+def _teacher(params: Params, folder: Path) -> Play:
     domain, reward = make_domain(params.world), load_reward(params.reward)
-    expert = expert_policy(domain, flaws=None, reasoning_frac=0.0)
 
-    def play(tasks: Sequence[Task], _: float, progress: Progress) -> list[Trajectory]:
+    def policy_at(temperature: float) -> Policy:
+        match params.evaluate.teacher:
+            case OpenAiTeacher() as teacher:
+                return OpenAiPolicy(teacher.model, temperature=temperature, max_new_tokens=teacher.max_new_tokens)
+            case ExpertTeacher():
+                return expert_policy(domain, flaws=None, reasoning_frac=0.0)
+
+    def play(tasks: Sequence[Task], temperature: float, progress: Progress) -> list[Trajectory]:
         seeds = episode_seeds(params.seed, count=len(tasks))
-        played = play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds, progress=progress)
+        file = folder / f"played-{temperature:g}.jsonl"
+        policy = policy_at(temperature)
+        played = play_resumably(policy, tasks, file, domain=domain, limits=params.agent, seeds=seeds, progress=progress)
         return [reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
 
     return play

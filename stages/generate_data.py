@@ -1,4 +1,5 @@
-"""Makes the world's tasks of every split, and demonstrations of the sft tasks: by the scripted expert with its flaws, or from a team's own file.
+"""Makes the world's tasks of every split, and demonstrations of the sft tasks: by the scripted expert with its
+flaws, by a model behind an endpoint, or from a team's own file.
 
 The demonstrations carry neither gold nor scores: what is made of them must not know which of them succeeded.
 """
@@ -6,11 +7,13 @@ The demonstrations carry neither gold nor scores: what is made of them must not 
 from pathlib import Path
 
 from posttrain.data.importers import import_trajectories
-from posttrain.data.schemas import write_tasks, write_trajectories
+from posttrain.data.schemas import trajectory_row, write_tasks, write_trajectories
 from posttrain.exits import ConfigurationError
-from posttrain.params import ImportSource, ScriptedSource, WorldParams
+from posttrain.params import ImportSource, OpenAiSource, ScriptedSource, WorldParams
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.openai_policy import OpenAiPolicy
+from posttrain.rollout.resumed import play_resumably
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Split, Task
@@ -37,6 +40,14 @@ def generate_data(run: StageRun) -> None:
                     progress=run.progress,
                 )
                 record(traced([row.trajectory for row in rows], tasks["sft"]))
+        case OpenAiSource() as source:
+            policy = OpenAiPolicy(source.model, temperature=source.temperature, max_new_tokens=source.max_new_tokens)
+            sft, seeds = tasks["sft"], [run.params.seed] * len(tasks["sft"])
+            with open_traces(run.full_name, key=run.key, params=run.params) as record:
+                file = run.checkpoint_dir / "played.jsonl"
+                played = play_resumably(policy, sft, file, domain=domain, limits=run.params.agent, seeds=seeds, progress=run.progress)
+                record(traced(played, sft))
+            rows = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, sft, strict=True)]
         case ImportSource() as source:
             rows = import_trajectories(Path(source.path), source.format)
     write_tasks(RAW / "tasks.parquet", [task for split in SPLITS for task in tasks[split]])

@@ -32,11 +32,13 @@ def play_episodes(
     limits: AgentParams,
     seeds: Sequence[int],
     progress: Callable[[int, int], None] | None = None,
+    on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
     """Play `tasks[i]` with `seeds[i]` for every i, all at once; the trajectories come in the order of the tasks.
 
-    A task may stand several times (a group); its plays differ by their seeds. `progress(done, total)` is called as episodes end. Raises ValueError
-    where the two lengths differ, Interrupted where too many episodes were lost. Not to be called from a running event loop.
+    A task may stand several times (a group); its plays differ by their seeds. `progress(done, total)` is called as episodes end, and
+    `on_end(i, trajectory)` for those that are not lost. Raises ValueError where the two lengths differ, Interrupted where too many episodes were
+    lost. Not to be called from a running event loop.
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
@@ -52,6 +54,8 @@ def play_episodes(
             episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
             played[index] = await _play(episode, policy, loops[task.agent_name])
             if played[index].stop_reason not in LOST:
+                if on_end:
+                    on_end(index, played[index])
                 break
         else:
             lost.append(played[index])

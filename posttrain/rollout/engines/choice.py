@@ -30,6 +30,11 @@ def make_engine(model: Any, *, max_context_tokens: int, check_prompts: Callable[
             engine = VllmEngine(model, urls=server_urls, check_prompts=check_prompts(), stop_ids=stop_ids, folder=folder)
             atexit.register(engine.close)
             return engine
+        case "openai":
+            raise ConfigurationError(
+                "POSTTRAIN_ENGINE is openai: such an endpoint gives no token ids, and a model is trained on the tokens that it wrote. It can be the "
+                "teacher (generate_data.source, evaluate.teacher); to train through servers take vllm"
+            )
     raise ConfigurationError(f"POSTTRAIN_ENGINE is {name!r}; there are torch and vllm")
 
 

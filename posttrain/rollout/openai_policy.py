@@ -1,0 +1,147 @@
+"""Any OpenAI-compatible endpoint plays: the bar to reach, a baseline, a teacher whose episodes become demonstrations. Text in, text out: it has no
+token ids, so nothing that it plays is learnt from by reinforcement.
+
+Endpoint, key and what the account allows are the environment's: `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `POSTTRAIN_OPENAI_CONCURRENT` (16 requests at
+once), `POSTTRAIN_OPENAI_RPM` (requests a minute, no limit), `POSTTRAIN_OPENAI_PRICES` (`in,out` for a million tokens) with
+`POSTTRAIN_OPENAI_MAX_COST`.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.episode import Episode, Reply
+from posttrain.types import Message, StopReason
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+NUM_RETRIES = 6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
+TIMEOUT_S = 120.0
+
+
+@dataclass(slots=True)
+class Account:
+    """What the endpoint's owner allows, and what was used of it. `prices` are for a million tokens, read and written."""
+
+    concurrent: int = 16
+    requests_per_minute: float = float("inf")
+    prices: tuple[float, float] = (0.0, 0.0)
+    max_cost: float = float("inf")
+    cost: float = 0.0
+    _next_s: float = field(default=0.0)
+
+    async def wait(self) -> None:
+        """Until the next request may be sent. Raises Interrupted where the money is spent."""
+        if self.cost >= self.max_cost:
+            raise Interrupted(
+                f"the endpoint has cost {self.cost:.2f} and POSTTRAIN_OPENAI_MAX_COST is {self.max_cost:g}; what was played is kept: raise it and "
+                "run again to go on from there"
+            )
+        now_s = time.monotonic()
+        at_s, self._next_s = max(now_s, self._next_s), max(now_s, self._next_s) + 60 / self.requests_per_minute
+        await asyncio.sleep(at_s - now_s)
+
+    def pay(self, num_read: int, num_written: int) -> None:
+        """Count the tokens of an answer."""
+        self.cost += (num_read * self.prices[0] + num_written * self.prices[1]) / 1e6
+
+
+def account_of(environment: Mapping[str, str] = os.environ) -> Account:
+    """Raises ConfigurationError where a variable is no number, or a cost is limited and no price named."""
+    account = Account()
+    try:
+        account.concurrent = int(environment.get("POSTTRAIN_OPENAI_CONCURRENT", account.concurrent))
+        account.requests_per_minute = float(environment.get("POSTTRAIN_OPENAI_RPM", "inf"))
+        account.max_cost = float(environment.get("POSTTRAIN_OPENAI_MAX_COST", "inf"))
+        read, written = map(float, environment.get("POSTTRAIN_OPENAI_PRICES", "0,0").split(","))
+    except ValueError as error:
+        raise ConfigurationError(f"a POSTTRAIN_OPENAI_… variable is not what it should be: {error}") from error
+    if account.concurrent < 1 or not account.requests_per_minute > 0:
+        raise ConfigurationError("POSTTRAIN_OPENAI_CONCURRENT and POSTTRAIN_OPENAI_RPM must be above 0: nothing could ever be asked")
+    if account.max_cost < float("inf") and read == written == 0:
+        raise ConfigurationError("POSTTRAIN_OPENAI_MAX_COST is set and POSTTRAIN_OPENAI_PRICES is not: nothing would ever cost anything; set both")
+    account.prices = (read, written)
+    return account
+
+
+class OpenAiPolicy:
+    """Plays with `model` of the endpoint, `max_new_tokens` a message."""
+
+    def __init__(self, model: str, *, temperature: float, max_new_tokens: int, account: Account | None = None) -> None:
+        """Raises ConfigurationError where the environment has no key."""
+        if not os.environ.get("OPENAI_API_KEY"):
+            raise ConfigurationError(f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word")
+        self._model, self._temperature, self._max_new_tokens = model, temperature, max_new_tokens
+        self.account = account or account_of()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def reply(self, episode: Episode) -> Reply:
+        """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint refuses whatever is asked."""
+        from openai import APIConnectionError, APIStatusError, BadRequestError
+
+        client, places = self._of_this_loop()
+        start = time.perf_counter()
+        async with places:
+            await self.account.wait()
+            try:
+                answer = await client.chat.completions.create(**self._request(episode))
+            except BadRequestError as error:
+                if error.code == "context_length_exceeded":
+                    return Reply(None, StopReason.TOKEN_LIMIT)
+                raise ConfigurationError(f"the endpoint refuses the request: {error.message[:500]}") from error
+            except APIStatusError as error:
+                if error.status_code in (401, 403, 404):
+                    raise ConfigurationError(f"the endpoint answers {error.status_code} for {self._model}: {error.message[:500]}") from error
+                raise EngineLost(f"the endpoint answered {error.status_code} {NUM_RETRIES + 1} times: {error.message[:200]}") from error
+            except APIConnectionError as error:
+                raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {error}") from error
+            except ValueError as error:  # no JSON
+                raise EngineLost(f"the endpoint answered what is no JSON: {error}") from error
+        return self._read(answer, time.perf_counter() - start)
+
+    def release(self, episode: Episode) -> None:
+        """Nothing is kept for an episode."""
+
+    def _request(self, episode: Episode) -> dict[str, Any]:
+        messages = [message.to_openai() for message in episode.messages]
+        for message in messages:
+            message.pop("reasoning_content", None)  # an answer's field, which endpoints refuse in a request
+        request: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages,
+            "temperature": self._temperature,
+            "max_tokens": self._max_new_tokens,
+            "seed": episode.seed % 2**31,
+        }
+        if schemas := episode.task_schemas():
+            request["tools"] = schemas
+        return request
+
+    def _read(self, answer: Any, latency_s: float) -> Reply:
+        try:
+            if answer.usage is not None:
+                self.account.pay(answer.usage.prompt_tokens or 0, answer.usage.completion_tokens or 0)
+            choice = answer.choices[0]
+            message = Message.from_openai(choice.message.model_dump())
+            if choice.finish_reason not in ("stop", "length", "tool_calls"):
+                raise ValueError(f"finish_reason {choice.finish_reason!r}")
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise EngineLost(f"the endpoint's answer makes no sense ({type(error).__name__}: {error}): {str(answer)[:200]}") from error
+        return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
+
+    def _of_this_loop(self) -> "tuple[AsyncOpenAI, asyncio.Semaphore]":
+        """Connections belong to an event loop, and every batch of episodes has its own."""
+        from openai import AsyncOpenAI
+
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._client = AsyncOpenAI(max_retries=NUM_RETRIES, timeout=TIMEOUT_S)
+            self._places = asyncio.Semaphore(self.account.concurrent)
+        return self._client, self._places

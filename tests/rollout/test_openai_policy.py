@@ -1,0 +1,208 @@
+import asyncio
+import json
+import threading
+from itertools import pairwise
+
+import pytest
+from aiohttp import web
+
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.rollout import openai_policy
+from posttrain.rollout.engines.choice import make_engine
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.openai_policy import OpenAiPolicy, account_of
+from posttrain.rollout.resumed import play_resumably
+from posttrain.types import StopReason
+from tests.limits import limits_of
+from tests.rollout.lock_world import LockDomain, lock_task
+
+LIMITS = limits_of(4, 8, 40)
+
+
+class Endpoint:
+    """Answers as `script(number of the request, its body)` says: a message, a status, or None for silence."""
+
+    def __init__(self, script):
+        self.bodies, self.keys = [], []
+        self._script = script
+        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+
+    async def _start(self):
+        app = web.Application()
+        app.add_routes([web.post("/v1/chat/completions", self._answer)])
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+
+    async def _answer(self, request):
+        body = await request.json()
+        self.bodies.append(body)
+        self.keys.append(request.headers["Authorization"])
+        answer = self._script(len(self.bodies), body)
+        if answer is None:
+            await self._end.wait()
+        if isinstance(answer, int):
+            return web.json_response({"error": {"message": "as the script says", "code": None}}, status=answer, headers={"retry-after-ms": "1"})
+        return web.json_response(answer)
+
+    def stop(self):
+        self._loop.call_soon_threadsafe(self._end.set)
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+def answer_of(content=None, calls=(), finish="stop"):
+    tool_calls = [{"id": f"x{index}", "type": "function", "function": {"name": name, "arguments": text}} for index, (name, text) in enumerate(calls)]
+    message = {"role": "assistant", "content": content, "tool_calls": tool_calls or None}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+    return {"id": "a", "object": "chat.completion", "created": 0, "model": "m", "usage": usage,
+            "choices": [{"index": 0, "finish_reason": finish, "message": message}]}  # fmt: skip
+
+
+def opens_the_lock(_, body):
+    if body["messages"][-1]["role"] == "tool":
+        return answer_of("done")
+    return answer_of(calls=[("try_code", '{"code":"123"}')], finish="tool_calls")
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    started = []
+
+    def start(script):
+        started.append(Endpoint(script))
+        monkeypatch.setenv("OPENAI_BASE_URL", started[-1].url)
+        monkeypatch.setenv("OPENAI_API_KEY", "planted-key")
+        monkeypatch.setattr(openai_policy, "NUM_RETRIES", 2)
+        monkeypatch.setattr(openai_policy, "TIMEOUT_S", 0.3)
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+def play(count=1, max_lost_frac=0.9, **settings):
+    policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, **settings)
+    limits = LIMITS.model_copy(update={"max_lost_frac": max_lost_frac})
+    return play_episodes(policy, [lock_task(f"t{index}") for index in range(count)], domain=LockDomain(), limits=limits, seeds=list(range(count)))
+
+
+def test_an_endpoint_plays_with_the_tools_of_the_task(endpoint):
+    server = endpoint(opens_the_lock)
+    [trajectory] = play()
+    assert [message.role for message in trajectory.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert (trajectory.messages[3].content, trajectory.stop_reason) == ('{"open":true,"tries":1}', StopReason.DONE)
+    assert (trajectory.token_ids, trajectory.logprobs) == ((), ())
+    first, second = server.bodies
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["try_code", "jam"]
+    assert (first["model"], first["temperature"], first["max_tokens"]) == ("big", 0.0, 50)
+    assert second["messages"][2]["tool_calls"][0]["id"] == second["messages"][3]["tool_call_id"] == "call_1"
+    assert set(server.keys) == {"Bearer planted-key"}
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_endpoint_that_is_busy_or_broken_for_a_while_is_asked_again(endpoint, status):
+    server = endpoint(lambda number, body: status if number <= 2 else opens_the_lock(number, body))
+    [trajectory] = play()
+    assert trajectory.stop_reason == StopReason.DONE
+    assert len(server.bodies) == 4
+
+
+@pytest.mark.parametrize("answer", [500, 429, None, {"choices": []}, answer_of("x", finish="content_filter"), "no object at all"])
+def test_an_endpoint_that_never_makes_sense_loses_the_episode_with_the_reason(endpoint, answer):
+    endpoint(lambda *_: answer)
+    with pytest.raises(Interrupted, match=r"1 of 1 episodes were lost.*engine_lost: the endpoint"):
+        play(max_lost_frac=0.0)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_key_or_model_is_a_wrong_configuration_and_not_asked_again(endpoint, status):
+    server = endpoint(lambda *_: status)
+    with pytest.raises(ConfigurationError, match=f"answers {status} for big"):
+        play()
+    assert len(server.bodies) == 1
+
+
+def test_an_answer_cut_at_its_limit_ends_the_episode_as_token_limit(endpoint):
+    endpoint(lambda *_: answer_of("and so on and so", finish="length"))
+    assert play()[0].stop_reason == StopReason.TOKEN_LIMIT
+
+
+def test_what_is_spent_is_counted_and_ends_at_the_limit(endpoint):
+    endpoint(opens_the_lock)
+    account = account_of({"POSTTRAIN_OPENAI_PRICES": "1,10", "POSTTRAIN_OPENAI_MAX_COST": "0.005", "POSTTRAIN_OPENAI_CONCURRENT": "1"})
+    with pytest.raises(Interrupted, match=r"has cost 0\.01 and POSTTRAIN_OPENAI_MAX_COST is 0\.005"):
+        play(count=4, account=account)
+    assert account.cost == pytest.approx(3 * (1000 * 1 + 100 * 10) / 1e6)  # the third request passes the limit
+
+
+def test_requests_keep_the_distance_that_the_account_allows(endpoint):
+    server = endpoint(opens_the_lock)
+    waited = []
+    account = account_of({"POSTTRAIN_OPENAI_RPM": "6000"})
+
+    async def ask_for_three():
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            await account.wait()
+            waited.append(loop.time())
+
+    asyncio.run(ask_for_three())
+    assert min(later - earlier for earlier, later in pairwise(waited)) > 0.009
+    assert not server.bodies
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"POSTTRAIN_OPENAI_RPM": "many"}, "could not convert"),
+        ({"POSTTRAIN_OPENAI_CONCURRENT": "0"}, "must be above 0"),
+        ({"POSTTRAIN_OPENAI_MAX_COST": "3"}, "POSTTRAIN_OPENAI_PRICES is not"),
+    ],
+)
+def test_a_wrong_variable_is_named(environment, complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
+        account_of(environment)
+
+
+def test_without_a_key_nothing_is_asked(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="OPENAI_API_KEY is not set and big is asked for"):
+        OpenAiPolicy("big", temperature=0.0, max_new_tokens=5)
+
+
+def test_an_endpoint_is_refused_where_tokens_are_learnt_from(monkeypatch):
+    monkeypatch.setenv("POSTTRAIN_ENGINE", "openai")
+    with pytest.raises(ConfigurationError, match="gives no token ids"):
+        make_engine(object(), max_context_tokens=1, check_prompts=list, stop_ids=frozenset())
+
+
+def test_what_was_played_before_an_end_is_not_played_again(endpoint, tmp_path):
+    server = endpoint(lambda number, body: opens_the_lock(number, body) if number <= 6 else 401)
+    file = tmp_path / "state" / "played.jsonl"
+    tasks = [lock_task(f"t{index}") for index in range(5)]
+
+    def resume():
+        policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, account=account_of({"POSTTRAIN_OPENAI_CONCURRENT": "1"}))
+        return play_resumably(policy, tasks, file, domain=LockDomain(), limits=LIMITS, seeds=[7] * 5)
+
+    with pytest.raises(ConfigurationError):
+        resume()
+    num_kept = len(file.read_text().splitlines())
+    assert num_kept >= 1
+    file.write_text(file.read_text() + '{"index": 4, "task_id": "t4", "se')  # killed in the middle of a line
+    server._script = opens_the_lock
+    num_asked = len(server.bodies)
+    played = resume()
+    assert [trajectory.task_id for trajectory in played] == [task.task_id for task in tasks]
+    assert {trajectory.stop_reason for trajectory in played} == {StopReason.DONE}
+    assert len(server.bodies) - num_asked == 2 * (5 - num_kept), "two messages for each that was left"
+    assert [json.loads(line)["index"] for line in file.read_text().splitlines()].count(4) == 1
+    assert [trajectory.messages for trajectory in resume()] == [trajectory.messages for trajectory in played]
