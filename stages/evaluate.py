@@ -15,8 +15,9 @@ from posttrain.params import ExpertTeacher, OpenAiTeacher, Params
 from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
+from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.rollout.policy import Policy, expert_policy
+from posttrain.rollout.policy import expert_policy
 from posttrain.rollout.resumed import play_resumably
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
@@ -49,20 +50,18 @@ def evaluate(run: StageRun) -> None:
 
 
 def _teacher(params: Params, folder: Path) -> Play:
-    domain, reward = make_domain(params.world), load_reward(params.reward)
-
-    def policy_at(temperature: float) -> Policy:
-        match params.evaluate.teacher:
-            case OpenAiTeacher() as teacher:
-                return OpenAiPolicy(teacher.model, temperature=temperature, max_new_tokens=teacher.max_new_tokens)
-            case ExpertTeacher():
-                return expert_policy(domain, flaws=None, reasoning_frac=0.0)
+    domain, reward, limits = make_domain(params.world), load_reward(params.reward), params.agent
 
     def play(tasks: Sequence[Task], temperature: float, progress: Progress) -> list[Trajectory]:
         seeds = episode_seeds(params.seed, count=len(tasks))
-        file = folder / f"played-{temperature:g}.jsonl"
-        policy = policy_at(temperature)
-        played = play_resumably(policy, tasks, file, domain=domain, limits=params.agent, seeds=seeds, progress=progress)
+        match params.evaluate.teacher:
+            case ExpertTeacher():
+                expert = expert_policy(domain, flaws=None, reasoning_frac=0.0)
+                played = play_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
+            case OpenAiTeacher() as teacher:
+                policy = OpenAiPolicy(teacher.model, temperature=temperature, max_new_tokens=teacher.max_new_tokens)
+                file = folder / f"played-{temperature:g}.jsonl"
+                played = play_resumably(policy, tasks, file, domain=domain, limits=limits, seeds=seeds, progress=progress)
         return [reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
 
     return play

@@ -16,6 +16,7 @@ from posttrain.provenance.stage import StageRun
 from posttrain.rewards.completion import is_success
 from stages.evaluate import evaluate
 from stages.generate_data import generate_data
+from tests.rollout.openai_endpoint import Endpoint, answer_of
 
 WORLD = {"type": "toy", "seed": 7, "max_difficulty": 2, "num_sft_tasks": 60, "num_rl_tasks": 300, "num_dev_tasks": 8, "num_test_tasks": 12}
 TASKS, DEMONSTRATIONS = Path("data/raw/tasks.parquet"), Path("data/raw/demonstrations.parquet")
@@ -84,10 +85,41 @@ def test_an_import_that_is_cut_off_writes_nothing(stage, tmp_path):
 def test_the_teacher_succeeds_on_every_held_out_task(stage):
     make, _ = stage
     generate_data(make())
-    evaluate(make("teacher", evaluate={"num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100}))
+    evaluate(make("teacher", evaluate={"teacher": {"type": "expert"}, "num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100}))
     report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
     assert (report["success_rate"], report["num_tasks"], report["pass_hat_4"], report["reward_mean"]) == (1.0, 12, 1.0, 1.0)
     assert report["paraphrase"]["success_rate"] == 1.0
     records = read_jsonl(Path("reports/evaluate/teacher.tasks.jsonl"))
     assert [record["task_id"] for record in records] == [task.task_id for split in ("test", "test_paraphrase") for task in read_tasks(TASKS, split)]
     assert {len(record["samples"]) for record in records} == {0, 4}
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    """Says `ANSWER: done` to everything."""
+    server = Endpoint(lambda *_: answer_of("ANSWER: done"))
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "planted-key")
+    yield server
+    server.stop()
+
+
+def test_a_model_behind_an_endpoint_demonstrates_and_is_asked_once(stage, endpoint, tmp_path):
+    make, params = stage
+    source = {"type": "openai", "model": "big", "temperature": 0.7, "max_new_tokens": 200}
+    for _ in range(2):
+        generate_data(make(generate_data={**params, "source": source}))
+    rows = read_trajectories(DEMONSTRATIONS)
+    assert [row.trajectory.messages[-1].content for row in rows] == ["ANSWER: done"] * 60
+    assert len(endpoint.bodies) == 60
+    assert not any("planted-key" in file.read_text(errors="ignore") for file in tmp_path.rglob("*") if file.is_file())
+
+
+def test_a_model_behind_an_endpoint_is_the_bar_to_reach(stage, endpoint):
+    make, _ = stage
+    generate_data(make())
+    settings = {"teacher": {"type": "openai", "model": "big", "max_new_tokens": 200}, "num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100}
+    evaluate(make("teacher", evaluate=settings))
+    report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
+    assert report["success_rate"] < 0.5
+    assert {body["temperature"] for body in endpoint.bodies} == {0.0, 1.0}
