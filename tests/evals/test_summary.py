@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
-from posttrain.params import EvaluateParams
+from posttrain.params import EvaluateParams, ExpertTeacher
 from tests.rewards.play import ERROR, PRICE, call, played, result, say, task
 
-PARAMS = EvaluateParams(num_samples=4, ci_level=0.95, num_bootstrap=200)
+PARAMS = EvaluateParams(teacher=ExpertTeacher(type="expert"), num_samples=4, ci_level=0.95, num_bootstrap=200)
 GOOD = played(call(), result(), say())
 BAD = played(call("get_realtime_quote"), result(), say())
 TASK = task(PRICE)
