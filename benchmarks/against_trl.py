@@ -11,20 +11,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from transformers import TrainerCallback
 
 from benchmarks.trl_peer import make_peer
 from posttrain.algorithms.grpo import train_grpo
+from posttrain.algorithms.policy_player import PolicyPlayer
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.rollouts import Played
 from posttrain.algorithms.sampling import Sampler, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import GrpoParams, Params, load_params
-from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
 from posttrain.types import JsonValue, Task
 from posttrain.worlds.domains import make_domain
@@ -60,7 +61,7 @@ def compare_steps(params: Params) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with open_run(Path(folder)) as run:
             steps = _StepClock()
-            run.progress = steps.tick
+            run.progress = steps.on_step_end
             train_grpo(
                 model,
                 codec.tokenizer,
@@ -81,7 +82,7 @@ def compare_steps(params: Params) -> None:
             folder=Path(folder),
         )  # fmt: skip
         steps = _StepClock()
-        peer.add_callback(steps.callback())
+        peer.add_callback(steps)
         peer.train()
         theirs = _Side(sum(peer.written[NUM_WARMUP:]) / sum(peer.generate_s[NUM_WARMUP:]), steps.mean_s())
 
@@ -113,7 +114,7 @@ def compare_slow_tools(params: Params) -> None:
     domain.waited_s = 0.0
     with tempfile.TemporaryDirectory() as folder:
         peer = make_peer(model, codec, domain=domain, tasks=tasks, reward=reward, params=algorithm, max_steps=1, folder=Path(folder))
-        peer.clock = time.perf_counter  # type: ignore[misc]
+        peer.clock = time.perf_counter
         peer.train()
     print(f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on TRL's side); seconds")
     print(f"  posttrain                batch {batch_s:.2f}, its slowest episode {slowest_s:.2f}, tool wait {chain_s:.2f}")
@@ -122,52 +123,40 @@ def compare_slow_tools(params: Params) -> None:
     print(f"  posttrain's batch to its slowest episode: {batch_s / slowest_s:.2f}")
 
 
-class _TimedPlayer:
+class _TimedPlayer(PolicyPlayer):
     """Plays, and counts CPU-seconds, tokens and turns of each step."""
 
     def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+        super().__init__(sampler)
         self.play_s: list[float] = []
         self.written: list[int] = []
         self.num_turns: list[int] = []
 
-    def refresh(self) -> None:
-        self._sampler.refresh()
-
     def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
         start = time.process_time()
-        trajectories = self._sampler.play(tasks, seeds)
+        episodes = super().play(tasks, seeds)
         self.play_s.append(time.process_time() - start)
-        self.written.append(sum(sum(trajectory.mask) for trajectory in trajectories))
-        self.num_turns.append(sum(len(trajectory.turns) for trajectory in trajectories))
-        return [Played(trajectory, is_success=is_success(trajectory, task)) for trajectory, task in zip(trajectories, tasks, strict=True)]
+        self.written.append(sum(sum(played.trajectory.mask) for played in episodes))
+        self.num_turns.append(sum(len(played.trajectory.turns) for played in episodes))
+        return episodes
 
 
-class _Side:
-    def __init__(self, tokens_per_s: float, step_s: float) -> None:
-        self.tokens_per_s, self.step_s = tokens_per_s, step_s
+class _Side(NamedTuple):
+    tokens_per_s: float
+    step_s: float
 
 
-class _StepClock:
+class _StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """CPU-seconds at the end of each step; the steps after the warm-up count."""
 
     def __init__(self) -> None:
         self._ends: list[float] = []
 
-    def tick(self, *_: object) -> None:
+    def on_step_end(self, *_: Any, **__: Any) -> None:
         self._ends.append(time.process_time())
 
     def mean_s(self) -> float:
         return (self._ends[-1] - self._ends[NUM_WARMUP - 1]) / NUM_STEPS
-
-    def callback(self) -> Any:
-        from transformers import TrainerCallback
-
-        class Tick(TrainerCallback):  # type: ignore[misc]
-            def on_step_end(_self, *_: Any, **__: Any) -> None:  # noqa: N805
-                self.tick()
-
-        return Tick()
 
 
 class _Slow:

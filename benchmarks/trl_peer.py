@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -44,11 +44,10 @@ _RESPONSE_TEMPLATE = {
 
 
 class TrlPeer(GRPOTrainer):  # type: ignore[misc]  # trl is untyped
-    """Counts what it generates. `written` has for each step the tokens that the agent wrote, `generate_s` the seconds in TRL's own clock below."""
-
-    clock: ClassVar[Callable[[], float]] = time.process_time
+    """Counts what it generates. `written` has for each step the tokens that the agent wrote, `generate_s` what that took by `clock`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.clock: Callable[[], float] = time.process_time
         self.written: list[int] = []
         self.generate_s: list[float] = []
         super().__init__(*args, **kwargs)

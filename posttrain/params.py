@@ -1,7 +1,8 @@
 """The one reader of `params.yaml`: every knob, its range, and the rules between knobs.
 
 No knob has a default here: a default is a hyper-parameter that DVC cannot see. Unknown keys are refused. `load_params` raises `ParamsError` with one
-line per problem (key, value, what is accepted); `stages/check_params.py` runs it on the whole file before any other stage.
+line per problem (key, value, what is accepted); `stages/check_params.py` runs it on the whole file before any other stage. One file, however long:
+it is `params.yaml` with its types, read from top to bottom beside it.
 """
 
 import difflib

@@ -5,12 +5,11 @@ import math
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import asdict
 
 from posttrain.exits import DataError
 from posttrain.traces.packing import storable, unpack, unpack_task
 from posttrain.traces.values import Run, StoredEpisode
-from posttrain.types import ToolRun, Turn
 
 _EPISODE = """
 SELECT e.*, b.*, r.uid, r.stage, r.key, r.started_at, r.settings, t.content AS task_content
@@ -62,7 +61,7 @@ def export_line(episode: StoredEpisode) -> str:
         "template": task.template,
         "companies": task.companies,
         "messages": [message.to_openai() for message in played.messages],
-        "turns": [_turn(turn) for turn in played.turns],
+        "turns": [asdict(turn) for turn in played.turns],
         "token_ids": played.token_ids,
         "mask": played.mask,
         "logprobs": [_finite(logprob) for logprob in played.logprobs],
@@ -76,26 +75,6 @@ def export_line(episode: StoredEpisode) -> str:
         "policy_version": played.policy_version,
     }
     return storable(json.dumps(content, ensure_ascii=False, allow_nan=False))
-
-
-def _turn(turn: Turn) -> dict[str, Any]:
-    return {
-        "num_read": turn.num_read,
-        "num_written": turn.num_written,
-        "policy_version": turn.policy_version,
-        "latency_s": turn.latency_s,
-        "tool_runs": [_tool_run(run) for run in turn.tool_runs],
-    }
-
-
-def _tool_run(run: ToolRun) -> dict[str, Any]:
-    return {
-        "call_id": run.call_id,
-        "name": run.name,
-        "outcome": run.outcome,
-        "num_attempts": run.num_attempts,
-        "latency_s": run.latency_s,
-    }
 
 
 def _finite(value: float | None) -> float | None:

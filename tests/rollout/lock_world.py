@@ -5,7 +5,7 @@ A lock opens when the three digits of `try_code` are right. The user answers `wh
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.types import Answer, Gold, JsonValue, Message, Task, ToolCall
@@ -84,6 +84,18 @@ class LockDomain:
 
     def realise_anew(self, task: Task, *, seed: int) -> Task:
         return task
+
+
+class EndingDomain(LockDomain):
+    """Every tool's first good result is the end."""
+
+    def open(self, task: Task) -> World:
+        return _EndingWorld(task)
+
+
+class _EndingWorld(LockWorld):
+    def tools(self) -> Mapping[str, Tool]:
+        return {name: replace(tool, ends_episode=True) for name, tool in super().tools().items()}
 
 
 @dataclass

@@ -1,30 +1,18 @@
 """An OpenAI-compatible endpoint on the loopback interface that answers as a script says."""
 
-import asyncio
-import threading
-
 from aiohttp import web
 
+from tests.rollout.loopback import LoopbackServer
 
-class Endpoint:
+
+class Endpoint(LoopbackServer):
     """Answers as `script(number of the request, its body)` says: a message, a status, or None for silence."""
 
     def __init__(self, script):
         self.bodies, self.keys = [], []
         self.script = script
-        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
-
-    async def _start(self):
-        app = web.Application()
-        app.add_routes([web.post("/v1/chat/completions", self._answer)])
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+        super().__init__([web.post("/v1/chat/completions", self._answer)])
+        self.base_url = f"{self.url}/v1"
 
     async def _answer(self, request):
         body = await request.json()
@@ -32,16 +20,10 @@ class Endpoint:
         self.keys.append(request.headers["Authorization"])
         answer = self.script(len(self.bodies), body)
         if answer is None:
-            await self._end.wait()
+            await self.end.wait()
         if isinstance(answer, int):
             return web.json_response({"error": {"message": "as the script says", "code": None}}, status=answer, headers={"retry-after-ms": "1"})
         return web.json_response(answer)
-
-    def stop(self):
-        self._loop.call_soon_threadsafe(self._end.set)
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
 
 
 def answer_of(content=None, calls=(), finish="stop"):

@@ -11,7 +11,7 @@ from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall
 from tests.limits import limits_of
-from tests.rollout.lock_world import LIMITS, LockDomain, LockWorld, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, EndingDomain, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
 
 
 def play(*lines, task=None, limits=LIMITS):
@@ -121,14 +121,6 @@ def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_messag
 
 
 def test_a_stop_tool_ends_the_episode_with_its_first_good_result():
-    class Ending(LockWorld):
-        def tools(self):
-            return {name: replace(tool, ends_episode=True) for name, tool in super().tools().items()}
-
-    class EndingDomain(LockDomain):
-        def open(self, task):
-            return Ending(task)
-
     policy = ScriptedPolicy(lambda task, seed: Reciter([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))]))
     [trajectory] = play_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.STOP_TOOL

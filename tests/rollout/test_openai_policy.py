@@ -30,7 +30,7 @@ def endpoint(monkeypatch):
 
     def start(script):
         started.append(Endpoint(script))
-        monkeypatch.setenv("OPENAI_BASE_URL", started[-1].url)
+        monkeypatch.setenv("OPENAI_BASE_URL", started[-1].base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "planted-key")
         monkeypatch.setattr(openai_policy, "NUM_RETRIES", 2)
         monkeypatch.setattr(openai_policy, "TIMEOUT_S", 0.3)

@@ -1,7 +1,5 @@
 """A server that speaks what `vllm_server.py` asks of vLLM, with the torch engine behind it, and that can be made to misbehave."""
 
-import asyncio
-import threading
 from pathlib import Path
 
 from aiohttp import web
@@ -9,11 +7,12 @@ from safetensors.torch import load_file
 
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.torch_engine import TorchEngine
+from tests.rollout.loopback import LoopbackServer
 from tests.rollout.tiny_models import tiny_model
 
 
-class TokenServer:
-    """Runs in a thread of its own. `mood` is `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`; `stop()` is its death."""
+class TokenServer(LoopbackServer):
+    """`mood` is `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`; `stop()` is its death."""
 
     def __init__(self, port: int = 0) -> None:
         self.mood = "well"
@@ -21,38 +20,17 @@ class TokenServer:
         self.episodes_seen: list[tuple[int, ...]] = []
         self._model = tiny_model("qwen3", seed=99)
         self._version = "at the start"
-        self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._port = port
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
-        self.url = f"http://127.0.0.1:{self._port}"
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._end.set)
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    async def _start(self) -> None:
         self._engine = TorchEngine(self._model, num_slots=8, max_context_tokens=256)
-        app = web.Application()
-        app.add_routes(
-            [
-                web.get("/health", self._nothing),
-                web.get("/weight_info", self._weight_info),
-                web.post("/pause", self._nothing),
-                web.post("/resume", self._nothing),
-                web.post("/collective_rpc", self._load),
-                web.post("/update_weight_version", self._rename),
-                web.post("/inference/v1/generate", self._generate),
-            ]
-        )
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        await site.start()
-        self._port = site._server.sockets[0].getsockname()[1]
+        routes = [
+            web.get("/health", self._nothing),
+            web.get("/weight_info", self._weight_info),
+            web.post("/pause", self._nothing),
+            web.post("/resume", self._nothing),
+            web.post("/collective_rpc", self._load),
+            web.post("/update_weight_version", self._rename),
+            web.post("/inference/v1/generate", self._generate),
+        ]
+        super().__init__(routes, port)
 
     async def _nothing(self, _: web.Request) -> web.Response:
         await self._hang()
@@ -60,7 +38,7 @@ class TokenServer:
 
     async def _hang(self) -> None:
         if self.mood == "hangs":
-            await self._end.wait()
+            await self.end.wait()
 
     async def _weight_info(self, _: web.Request) -> web.Response:
         return web.json_response({"weight_version": self._version})

@@ -98,7 +98,7 @@ def test_the_teacher_succeeds_on_every_held_out_task(stage):
 def endpoint(monkeypatch):
     """Says `ANSWER: done` to everything."""
     server = Endpoint(lambda *_: answer_of("ANSWER: done"))
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", "planted-key")
     yield server
     server.stop()

@@ -17,7 +17,7 @@ from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall, ToolRun
 from tests.limits import limits_of
-from tests.rollout.lock_world import LIMITS, LockDomain, LockWorld, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, EndingDomain, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
 
 LOST_ALLOWED = LIMITS.model_copy(update={"max_lost_frac": 0.99})
 TASK = lock_task(tools=("try_code",))
@@ -383,14 +383,6 @@ def test_an_agent_that_asks_two_things_at_once_is_answered_one_after_the_other()
 
 
 def test_a_stop_tool_ends_the_episode_and_its_result_is_in_the_record():
-    class Ending(LockWorld):
-        def tools(self):
-            return {name: replace(tool, ends_episode=True) for name, tool in super().tools().items()}
-
-    class EndingDomain(LockDomain):
-        def open(self, task):
-            return Ending(task)
-
     trajectory = play(react, call("try_code", arguments_of("1")), say("never said"), domain=EndingDomain())
     assert trajectory.stop_reason == StopReason.STOP_TOOL
     assert trajectory.messages[-1] == Message("tool", '{"open":false,"tries":1}', tool_call_id="call_1")
