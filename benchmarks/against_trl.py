@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def compare_steps(params: Params) -> None:
-    """Tokens per second of generation, and seconds of a whole step, both sides."""
+    """Tokens per second of play (generating, tools, scoring), and seconds of a whole step, both sides."""
     algorithm = _grpo(params)
     domain, tasks = make_domain(params.world), _tasks(algorithm.tasks_per_step * 4)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
@@ -84,15 +84,15 @@ def compare_steps(params: Params) -> None:
         steps = _StepClock()
         peer.add_callback(steps)
         peer.train()
-        theirs = _Side(sum(peer.written[NUM_WARMUP:]) / sum(peer.generate_s[NUM_WARMUP:]), steps.mean_s())
+        theirs = _Side(sum(peer.written[NUM_WARMUP:]) / sum(peer.play_s[NUM_WARMUP:]), steps.mean_s())
 
     episodes = algorithm.tasks_per_step * algorithm.group_size
     turns = sum(player.num_turns) / len(player.num_turns) / episodes
     print(f"GRPO step: {episodes} episodes of {turns:.1f} turns, {NUM_STEPS} steps, float32, 1 thread, temperature 1;")
     print(f"  written tokens a step: posttrain {np.mean(player.written):.0f}, TRL {np.mean(peer.written):.0f}")
     for name, side in (("posttrain", ours), ("TRL environment_factory", theirs)):
-        print(f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of generation, {side.step_s:6.2f} CPU-seconds a step")
-    print(f"  ratio: generation {ours.tokens_per_s / theirs.tokens_per_s:.2f}, whole step {theirs.step_s / ours.step_s:.2f}")
+        print(f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of play, {side.step_s:6.2f} CPU-seconds a step")
+    print(f"  ratio: play {ours.tokens_per_s / theirs.tokens_per_s:.2f}, whole step {theirs.step_s / ours.step_s:.2f}")
 
 
 def compare_slow_tools(params: Params) -> None:
@@ -118,8 +118,8 @@ def compare_slow_tools(params: Params) -> None:
         peer.train()
     print(f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on TRL's side); seconds")
     print(f"  posttrain                batch {batch_s:.2f}, its slowest episode {slowest_s:.2f}, tool wait {chain_s:.2f}")
-    print(f"  TRL environment_factory  batch {peer.generate_s[0]:.2f}, tool wait {domain.waited_s:.2f}")
-    print(f"  ratio: tool wait {domain.waited_s / chain_s:.1f}, batch {peer.generate_s[0] / batch_s:.1f}")
+    print(f"  TRL environment_factory  batch {peer.play_s[0]:.2f}, tool wait {domain.waited_s:.2f}")
+    print(f"  ratio: tool wait {domain.waited_s / chain_s:.1f}, batch {peer.play_s[0] / batch_s:.1f}")
     print(f"  posttrain's batch to its slowest episode: {batch_s / slowest_s:.2f}")
 
 

@@ -44,21 +44,27 @@ _RESPONSE_TEMPLATE = {
 
 
 class TrlPeer(GRPOTrainer):  # type: ignore[misc]  # trl is untyped
-    """Counts what it generates. `written` has for each step the tokens that the agent wrote, `generate_s` what that took by `clock`."""
+    """Counts what it plays. `written` has for each step the tokens that the agent wrote, `play_s` what playing and scoring took by `clock`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.clock: Callable[[], float] = time.process_time
         self.written: list[int] = []
-        self.generate_s: list[float] = []
+        self.play_s: list[float] = []
         super().__init__(*args, **kwargs)
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         start = self.clock()
         generated = super()._generate(*args, **kwargs)
-        self.generate_s.append(self.clock() - start)
+        self.play_s.append(self.clock() - start)
         completion_ids, tool_mask = generated[1], generated[2]
         self.written.append(sum(map(sum, tool_mask)) if tool_mask else sum(map(len, completion_ids)))
         return generated
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        start = self.clock()
+        rewards = super()._calculate_rewards(*args, **kwargs)
+        self.play_s[-1] += self.clock() - start
+        return rewards
 
 
 def make_peer(

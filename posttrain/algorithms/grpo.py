@@ -182,7 +182,9 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         if input_ids.device.type == "cpu":
             labels = torch.full_like(input_ids, IGNORED)
             labels[:, -logits_to_keep:] = input_ids[:, -logits_to_keep:].masked_fill(~is_scored, IGNORED)
-            logprobs = agent_logprobs(model, input_ids, labels, attention_mask, temperature=self.temperature)[:, -logits_to_keep:]
+            num_padding_N = attention_mask.argmax(1)
+            scored = agent_logprobs(model, _turned(input_ids, num_padding_N), _turned(labels, num_padding_N), temperature=self.temperature)
+            logprobs = _turned(torch.nn.functional.pad(scored, (1, 0)), -num_padding_N)[:, -logits_to_keep:]
             entropies, rest_of_it = torch.zeros_like(logprobs), None
         else:
             logprobs, entropies, rest_of_it = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **rest)
@@ -248,6 +250,12 @@ def _parts_by_length(batch: dict[str, Tensor], num_parts: int) -> list[dict[str,
         _cut({name: tensor[rows] if tensor.dim() else tensor for name, tensor in batch.items()})
         for rows in torch.argsort(lengths, stable=True).tensor_split(num_parts)
     ]
+
+
+def _turned(rows_N_T: Tensor, shift_N: Tensor) -> Tensor:
+    """Each row turned left by its shift, what falls out coming in on the right: padding on the left becomes padding on the right."""
+    columns_T = torch.arange(rows_N_T.shape[1], device=rows_N_T.device)
+    return rows_N_T.gather(1, (columns_T + shift_N[:, None]) % rows_N_T.shape[1])
 
 
 def _cut(part: dict[str, Tensor]) -> dict[str, Tensor]:

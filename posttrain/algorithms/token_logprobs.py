@@ -13,24 +13,19 @@ from torch import Tensor
 IGNORED = -100
 
 
-def agent_logprobs(
-    model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, attention_mask_N_T: Tensor | None = None, *, temperature: float = 1.0
-) -> Tensor:
+def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where the label is `IGNORED`.
 
-    Column t belongs to token t+1. Rows padded on the right need no attention mask: causal attention never looks there. On a GPU the temperature is
-    the one that TRL's trainer gave to its fused head.
+    Column t belongs to token t+1. Rows are padded on the right and so need no attention mask, which would cost a tenth of a step: causal attention
+    never looks there. On a GPU the temperature is the one that TRL's trainer gave to its fused head.
     """
     targets_N_T = labels_N_T[:, 1:]
     is_scored = targets_N_T != IGNORED
-    inputs = {"input_ids": input_ids_N_T, "use_cache": False}
-    if attention_mask_N_T is not None:
-        inputs["attention_mask"] = attention_mask_N_T
     if input_ids_N_T.device.type != "cpu":
-        scored: Tensor = model(**inputs, labels=labels_N_T, fused_lm_head=True).log_probs
+        scored: Tensor = model(input_ids=input_ids_N_T, use_cache=False, labels=labels_N_T, fused_lm_head=True).log_probs
         return scored
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
-    hidden = causal_lm.base_model(**inputs).last_hidden_state[:, :-1]
+    hidden = causal_lm.base_model(input_ids=input_ids_N_T, use_cache=False).last_hidden_state[:, :-1]
     logits = causal_lm.get_output_embeddings()(hidden[is_scored])
     picked = -torch.nn.functional.cross_entropy(logits.float() / temperature, targets_N_T[is_scored], reduction="none")
     return torch.zeros(is_scored.shape, dtype=picked.dtype).masked_scatter(is_scored, picked)

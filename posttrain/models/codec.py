@@ -6,6 +6,7 @@ turns (Qwen3 removes their reasoning). The price: where a template does rewrite 
 chat.
 """
 
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
 Schemas = Sequence[Mapping[str, Any]]  # OpenAI function schemas, in the order offered
 Segment = tuple[Literal["agent", "given"], str]
 
+_NUM_RESULTS = 4096  # kept: the episodes of a group hear the same from the same tools, and rendering that costs as much as a turn of a small model
 _REASONING_OR_CALL = re.compile(r"\s*(?:(<think>.*?(?:</think>|\Z))|<tool_call>.*?(?:</tool_call>|\Z))\s*", re.DOTALL)
 
 
@@ -43,6 +45,7 @@ class ChatCodec:
         stop_id = self._encode([self._renderer.stop_text])[0][0][0]
         self.stop_ids: frozenset[int] = frozenset({stop_id} if tokenizer.eos_token_id is None else {stop_id, tokenizer.eos_token_id})
         self.pad_id: int = stop_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self._result_ids = functools.lru_cache(_NUM_RESULTS)(self._encode_results)
         self._refuse_other_calls()
 
     def encode_prompt(self, messages: Sequence[Message], tools: Schemas) -> list[int]:
@@ -55,7 +58,7 @@ class ChatCodec:
 
     def encode_results(self, messages: Sequence[Message]) -> list[int]:
         """What stands between the stop token of one agent message and the first token of the next: results or the user's words, and the turn mark."""
-        return self._ids(self._renderer.between(messages))
+        return list(self._result_ids(tuple(messages)))
 
     def encode_row(self, messages: Sequence[Message], tools: Schemas) -> TokenRow:
         """The conversation up to its last assistant message. What stands behind that was never read by the agent and is left out."""
@@ -76,6 +79,9 @@ class ChatCodec:
         """The message that an agent wrote; the ids may end with a stop token or, where it was cut off, not."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
         return parse_assistant(self.decode(ids[:end]))
+
+    def _encode_results(self, messages: tuple[Message, ...]) -> list[int]:
+        return self._ids(self._renderer.between(messages))
 
     def _refuse_other_calls(self) -> None:
         """What the template writes as a call must be what the parser reads as one."""

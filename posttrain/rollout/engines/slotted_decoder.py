@@ -7,13 +7,16 @@ positions, H query heads, K key-value heads, D dimensions a head, V vocabulary. 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from posttrain.rollout.engines.fused_weights import FusedLayer, FusedWeights, fuse
 
-_SPAN_STEP = 32  # attention reads the cache up to the longest context, rounded up to this
+_RANGE = 16  # on a CPU attention reads the cache of so many slots at a time, up to the longest context of these
+_SPAN_STEP = 16  # which is rounded up to this
 _SPLIT_ROWS, _ROW_STEP = frozenset({5, 6, 7, 9, 10, 11}), 4  # of a product of so many rows MKL splits the sums between threads
 _MIN_WIDTH = 4  # queries of attention: of 1 or 3 the kernel splits the keys between threads, and the bits depend on their number
 _MAX_PACKED_TOKENS = 1024  # read in one pass: bounds the memory of a pass, and keeps its activations in the CPU's cache
@@ -74,26 +77,37 @@ class SlottedDecoder:
             self._read_packed(batch)
 
     @torch.inference_mode()
-    def write(self, token_ids_N: Tensor, positions_N: Tensor, *, span: int) -> Tensor:
-        """Logits (N, V) after one more token in each of the first N slots. `span` is the longest context, the new token included."""
+    def write(self, token_N: NDArray[np.int64], length_N: NDArray[np.int64]) -> Tensor:
+        """Logits (N, V) after one more token in each of the first N slots, whose contexts have `length_N` tokens with it."""
         weights = self._weights
         num_kv, dim = weights.num_kv_heads, weights.head_dim
-        span = min(-(-span // _SPAN_STEP) * _SPAN_STEP, self._max_context_tokens)
-        positions_NK = positions_N.repeat_interleave(num_kv)
-        rows_NK = torch.arange(len(positions_NK), device=self.device) * self._max_context_tokens + positions_NK
-        is_ahead_NK_C = torch.arange(span, device=self.device) > positions_NK[:, None]
+        ranges = self._ranges(length_N)
+        position_N = torch.from_numpy(length_N - 1).to(self.device)
+        position_NK = position_N.repeat_interleave(num_kv)
+        rows_NK = torch.arange(len(position_NK), device=self.device) * self._max_context_tokens + position_NK
+        is_ahead_NK_C = torch.arange(max(span for _, span in ranges), device=self.device) > position_NK[:, None]
         mask_NK_1_C = torch.zeros_like(is_ahead_NK_C, dtype=weights.embedding.dtype).masked_fill_(is_ahead_NK_C, float("-inf"))[:, None]
-        rotations = self._rotations_C_D[positions_N, None]
-        x = functional.embedding(token_ids_N, weights.embedding)
+        rotations = self._rotations_C_D[position_N, None]
+        x = functional.embedding(torch.from_numpy(token_N).to(self.device), weights.embedding)
         for index, layer in enumerate(weights.layers):
             q, k, v = self._heads(layer, x, rotations)
             keys, values = self._cache[index].flatten(1, 2).unbind()  # (S K, C, D)
             keys.flatten(0, 1).index_copy_(0, rows_NK, k.flatten(0, 1))
             values.flatten(0, 1).index_copy_(0, rows_NK, v.flatten(0, 1))
-            scores = torch.bmm(q.reshape(len(rows_NK), -1, dim), keys[: len(rows_NK), :span].transpose(1, 2)).add_(mask_NK_1_C)
-            attended = torch.bmm(torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype), values[: len(rows_NK), :span])
+            queries = q.reshape(len(rows_NK), -1, dim)
+            attended = torch.empty_like(queries)
+            for rows, span in ranges:
+                scores = torch.bmm(queries[rows], keys[rows, :span].transpose(1, 2)).add_(mask_NK_1_C[rows, :, :span])
+                torch.bmm(torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype), values[rows, :span], out=attended[rows])
             x = _finish_layer(layer, x, attended.view(len(x), -1))
         return _linear(functional.rms_norm(x, x.shape[-1:], eps=weights.final_eps), weights.head, weights.head_bias)
+
+    def _ranges(self, length_N: NDArray[np.int64]) -> list[tuple[slice, int]]:
+        """Rows of (N K) and how far attention reads their cache. On a GPU the slots are one range: it waits for calls rather than for memory."""
+        num_kv, size = self._weights.num_kv_heads, _RANGE if self.device.type == "cpu" else len(length_N)
+        longest = np.maximum.reduceat(length_N, range(0, len(length_N), size)).tolist()
+        spans = [min(-(-length // _SPAN_STEP) * _SPAN_STEP, self._max_context_tokens) for length in longest]
+        return [(slice(index * size * num_kv, min((index + 1) * size, len(length_N)) * num_kv), span) for index, span in enumerate(spans)]
 
     def _read_packed(self, batch: Sequence[Extension]) -> None:
         """One pass over the new tokens of all requests; of the last layer only keys and values are computed, nobody asks for the logits."""

@@ -181,12 +181,8 @@ class TorchEngine:
         table = self._table
         used = np.arange(table.num_used)
         length_N = table.length_S[: table.num_used]
-        device = self._decoder.device
-        logits_N_V = self._decoder.write(
-            torch.from_numpy(table.token_S_C[used, length_N - 1]).to(device),
-            torch.from_numpy(length_N - 1).to(device),
-            span=int(length_N.max()),
-        )
+        logits_N_V = self._decoder.write(table.token_S_C[used, length_N - 1], length_N)
+        device = logits_N_V.device
         temperature_N = torch.from_numpy(table.temperature_S[: table.num_used]).to(device)
         draw_N = torch.from_numpy(table.draw_S_C[used, np.minimum(length_N, self._max_context_tokens - 1)]).to(device)
         token_N, logprob_N = sample(logits_N_V, temperature_N, draw_N)
