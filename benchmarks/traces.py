@@ -139,12 +139,13 @@ def _episode(rng: random.Random, task: Task, *, seed: int) -> TracedEpisode:
         call = ToolCall(f"call_{turn}", name, f'{{"code":"{rng.randrange(100000):05}.HK"}}')
         outcome = rng.choices(["ok", "error", "timeout"], [0.85, 0.14, 0.01])[0]
         is_last = turn == TURNS
+        message_index = len(messages)
         messages.append(Message("assistant", f"ANSWER: {rng.random():.4f} HKD" if is_last else "", tool_calls=() if is_last else (call,)))
         if not is_last:
             fields = ",".join(f'"{field}":{rng.randrange(10**6)}' for field in ("open", "high", "low", "close", "volume"))
             messages.append(Message("tool", f"{{{fields}}}", tool_call_id=call.id))
         run = ToolRun(call.id, name, outcome, 1, rng.random())  # type: ignore[arg-type]
-        turns.append(Turn(TOKENS // TURNS - num_written, num_written, 1, () if is_last else (run,), rng.random()))
+        turns.append(Turn(TOKENS // TURNS - num_written, num_written, 1, message_index, () if is_last else (run,), rng.random()))
     mask = [is_written for turn in turns for is_written in [0] * turn.num_read + [1] * turn.num_written]
     is_success = rng.random() < 0.7
     played = Trajectory(

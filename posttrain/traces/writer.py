@@ -119,10 +119,10 @@ class TraceWriter:
                 for (episode, one), number, traced in zip(own, numbers, batch, strict=True)
             ],
         )
-        insert(f"INSERT INTO bodies VALUES ({', '.join('?' * 8)})", [(episode, *one.body) for episode, one in own])
-        insert("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?)", [(episode, *turn) for episode, one in own for turn in one.turns])
+        insert(f"INSERT INTO bodies VALUES ({', '.join('?' * 9)})", [(episode, *one.body) for episode, one in own])
+        insert("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?)", [(episode, *turn) for episode, one in own for turn in one.turns])
         insert(
-            "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [(episode, number, turn, tools[name], *answer) for episode, one in own for number, turn, name, *answer in one.calls],
         )
         self._num_written += len(batch)
