@@ -47,6 +47,8 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.against_trl
 	python -m benchmarks.exactness
 	python -m benchmarks.traces
+	python -m benchmarks.traced_steps
+	python -m benchmarks.memory
 
 JOBS ?= 1
 seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into reports/seeds.json (an hour; JOBS=2 half)

@@ -3,55 +3,85 @@
 What only one command needs is imported in it: a filter over a million turns takes less time than loading the library that the stages compute with.
 """
 
+import argparse
 import contextlib
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import typer
-
-from posttrain.exits import ConfigurationError, DataError, exit_codes
+from posttrain.exits import ConfigurationError, DataError
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
-from posttrain.traces.show import conversation, episodes_table, runs_table
 from posttrain.traces.store import open_to_read, open_to_write, typed_errors
 
 if TYPE_CHECKING:
     from posttrain.params import AgentParams, WorldParams
     from posttrain.traces.values import Run, StoredEpisode
 
-app = typer.Typer(no_args_is_help=True, help="Every episode of every stage: find, show, export, import, replay.")
-
-Stage = Annotated[str | None, typer.Option(help="train_policy, evaluate@sft, or evaluate for all its items")]
-RunNumber = Annotated[int | None, typer.Option("--run", help="a run's number, from `posttrain traces runs`")]
-Part = Annotated[str | None, typer.Option(help="greedy or sampled (evaluate)")]
-Failed = Annotated[bool, typer.Option("--failed", help="no success, or lost")]
-ToolName = Annotated[str | None, typer.Option("--tool", help="this tool was called")]
-Outcome = Annotated[Literal["ok", "error", "timeout", "failed"] | None, typer.Option("--tool-outcome", help="a call (of --tool) ended so")]
-Steps = Annotated[str | None, typer.Option("--step", help="optimizer steps: 20, or 20..30")]
-TaskId = Annotated[str | None, typer.Option("--task", help="a task's id, or its beginning")]
-StopReason = Annotated[str | None, typer.Option(help="done, turn_limit, token_limit, …")]
-EpisodeId = Annotated[int, typer.Argument(metavar="EPISODE", help="an episode's number, from `posttrain traces list`")]
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-@app.command("list")
-def list_episodes(
-    stage: Stage = None,
-    run: RunNumber = None,
-    part: Part = None,
-    failed: Failed = False,
-    tool: ToolName = None,
-    tool_outcome: Outcome = None,
-    step: Steps = None,
-    task: TaskId = None,
-    stop_reason: StopReason = None,
-    limit: Annotated[int, typer.Option(min=1, help="show at most this many")] = 20,
-) -> None:
+def add_command(commands: Commands, name: str, command: Callable[..., None], **options: Any) -> argparse.ArgumentParser:
+    """A command that is called with its arguments by name, and explained by its docstring."""
+    parser = commands.add_parser(name, help=command.__doc__, description=command.__doc__, **options)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def add_traces(commands: Commands) -> None:
+    """The command `traces` with its own."""
+    about = "Every episode of every stage: find, show, export, import, replay."
+    traces = commands.add_parser("traces", help=about, description=about).add_subparsers(metavar="COMMAND", required=True)
+    conditions, one_episode = _conditions(), argparse.ArgumentParser(add_help=False)
+    one_episode.add_argument("episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`")
+    parser = add_command(traces, "list", list_episodes, parents=[conditions])
+    parser.add_argument("--limit", type=_at_least(1), default=20, help="show at most this many")
+    add_command(traces, "runs", list_runs)
+    add_command(traces, "show", show, parents=[one_episode])
+    parser = add_command(traces, "export", export, parents=[conditions])
+    parser.add_argument("--limit", type=_at_least(1), help="only the newest; all by default")
+    add_command(traces, "import", import_).add_argument("file", type=Path, help="the traces.db of another machine")
+    parser = add_command(traces, "replay", replay, parents=[one_episode])
+    parser.add_argument("--model", type=Path, help="a model's folder: feed the token ids back, not the messages")
+    parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
+    parser = add_command(traces, "prune", prune)
+    parser.add_argument("--max-gb", type=_at_least(0, float), help="as large may the store be; by default its usual limit")
+    parser.add_argument("--keep-runs", type=_at_least(0), help="runs kept of each stage, whatever the size")
+
+
+def _conditions() -> argparse.ArgumentParser:
+    """Named as `EpisodeFilter` has them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--stage", help="train_policy, evaluate@sft, or evaluate for all its items")
+    parser.add_argument("--run", type=int, help="a run's number, from `posttrain traces runs`")
+    parser.add_argument("--part", help="greedy or sampled (evaluate)")
+    parser.add_argument("--failed", dest="is_failed", action="store_true", help="no success, or lost")
+    parser.add_argument("--tool", help="this tool was called")
+    parser.add_argument("--tool-outcome", choices=["ok", "error", "timeout", "failed"], help="a call (of --tool) ended so")
+    parser.add_argument("--step", dest="steps", type=parse_steps, help="optimizer steps: 20, or 20..30")
+    parser.add_argument("--task", dest="task_id", help="a task's id, or its beginning")
+    parser.add_argument("--stop-reason", help="done, turn_limit, token_limit, …")
+    return parser
+
+
+def _at_least(minimum: int, kind: type[int] | type[float] = int) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text)
+        if not value >= minimum:
+            raise argparse.ArgumentTypeError(f"{text} is less than {minimum}")
+        return value
+
+    return number
+
+
+def list_episodes(limit: int, **conditions: Any) -> None:
     """The last recorded episodes that meet all conditions, newest first, and how many do."""
-    with exit_codes(), _store() as connection:
-        wanted = EpisodeFilter(stage, run, part, failed, tool, tool_outcome, parse_steps(step), task, stop_reason)
+    from posttrain.traces.show import episodes_table
+
+    with _store() as connection:
+        wanted = EpisodeFilter(**conditions)
         found = lines(connection, matching(connection, wanted, limit=limit))
         if found:
             print(episodes_table(found))
@@ -59,96 +89,73 @@ def list_episodes(
         _hint(connection, wanted)
 
 
-@app.command("runs")
 def list_runs() -> None:
     """Every start of a stage of which episodes are left, newest first."""
-    with exit_codes(), _store() as connection:
+    from posttrain.traces.show import runs_table
+
+    with _store() as connection:
         print(runs_table(runs(connection)))
 
 
-@app.command()
-def show(episode: EpisodeId) -> None:
+def show(episode: int) -> None:
     """One episode as the conversation that it was."""
-    with exit_codes(), _store() as connection:
+    from posttrain.traces.show import conversation
+
+    with _store() as connection:
         print(conversation(_read(connection, episode)))
 
 
-@app.command()
-def export(
-    stage: Stage = None,
-    run: RunNumber = None,
-    part: Part = None,
-    failed: Failed = False,
-    tool: ToolName = None,
-    tool_outcome: Outcome = None,
-    step: Steps = None,
-    task: TaskId = None,
-    stop_reason: StopReason = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="only the newest; all by default")] = None,
-) -> None:
+def export(limit: int | None, **conditions: Any) -> None:
     """The episodes that meet all conditions as JSONL on stdout, newest first: OpenAI messages, tokens, mask, log-probs, turns, scores, reward."""
     from posttrain.traces.reading import export_line, read_episodes
 
-    with exit_codes(), _store() as connection:
-        wanted = EpisodeFilter(stage, run, part, failed, tool, tool_outcome, parse_steps(step), task, stop_reason)
+    with _store() as connection:
+        wanted = EpisodeFilter(**conditions)
         for found in read_episodes(connection, matching(connection, wanted, limit=limit)):
-            typer.echo(export_line(found).encode())
+            sys.stdout.buffer.write(f"{export_line(found)}\n".encode())
         _hint(connection, wanted)
 
 
-@app.command("import")
-def import_(file: Annotated[Path, typer.Argument(help="the traces.db of another machine")]) -> None:
+def import_(file: Path) -> None:
     """Add the runs of another machine's store; those that are here already are not added again."""
     from posttrain.traces.merge import import_store
 
-    with exit_codes():
-        path = _path()
-        print(f"{import_store(path, file):,} episodes added to {path}")
+    path = _path()
+    print(f"{import_store(path, file):,} episodes added to {path}")
 
 
-@app.command()
-def replay(
-    episode: EpisodeId,
-    model: Annotated[Path | None, typer.Option(help="a model's folder: feed the token ids back, not the messages")] = None,
-    params: Annotated[Path | None, typer.Option(help="play by this params.yaml, not by what the run had")] = None,
-) -> None:
+def replay(episode: int, model: Path | None, params: Path | None) -> None:
     """Say again what the agent said, run world and tools again, and show every difference. Exits with 1 where there is one."""
     from posttrain.traces.replay import replay as play_again
     from posttrain.worlds.domains import make_domain
 
-    with exit_codes():
-        with _store() as connection:
-            stored = _read(connection, episode)
-        world, agent = _settings(stored.run, params)
-        codec = None
-        if model is not None:
-            from posttrain.models.loading import load_codec
+    with _store() as connection:
+        stored = _read(connection, episode)
+    world, agent = _settings(stored.run, params)
+    codec = None
+    if model is not None:
+        from posttrain.models.loading import load_codec
 
-            codec = load_codec(model)
-        differences = play_again(stored.traced, make_domain(world), agent, codec)
-        for difference in differences:
-            print(difference.text())
-        print(f"episode {episode}: {len(differences)} differences; " + ("token ids were fed back" if codec else "messages were said again"))
-        raise SystemExit(1 if differences else 0)
+        codec = load_codec(model)
+    differences = play_again(stored.traced, make_domain(world), agent, codec)
+    for difference in differences:
+        print(difference.text())
+    print(f"episode {episode}: {len(differences)} differences; " + ("token ids were fed back" if codec else "messages were said again"))
+    raise SystemExit(1 if differences else 0)
 
 
-@app.command()
-def prune(
-    max_gb: Annotated[float | None, typer.Option(min=0, help="as large may the store be; by default its usual limit")] = None,
-    keep_runs: Annotated[int | None, typer.Option(min=0, help="runs kept of each stage, whatever the size")] = None,
-) -> None:
+def prune(max_gb: float | None, keep_runs: int | None) -> None:
     """Delete old runs, oldest first, and give the space back."""
     from posttrain.traces.room import file_bytes, forget_runs, make_room, shrink
 
-    with exit_codes():
-        path = _path()
-        open_to_read(path).close()  # says what to do where there is none; writing would make one
-        with contextlib.closing(open_to_write(path)) as connection, typed_errors(path):
-            before_bytes = file_bytes(connection)
-            num_deleted = 0 if keep_runs is None else forget_runs(connection, num_kept=keep_runs)
-            num_deleted += make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
-            shrink(connection)
-            print(f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, {file_bytes(connection) / 1e6:.1f} MB now")
+    path = _path()
+    open_to_read(path).close()  # says what to do where there is none; writing would make one
+    with contextlib.closing(open_to_write(path)) as connection, typed_errors(path):
+        before_bytes = file_bytes(connection)
+        num_deleted = 0 if keep_runs is None else forget_runs(connection, num_kept=keep_runs)
+        num_deleted += make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
+        shrink(connection)
+        print(f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, {file_bytes(connection) / 1e6:.1f} MB now")
 
 
 def _path() -> Path:

@@ -158,11 +158,16 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One agent message and the calls it made. The engine read `num_read` tokens before it wrote `num_written` under `policy_version`'s weights."""
+    """One agent message and the calls it made. The engine read `num_read` tokens before it wrote `num_written` under `policy_version`'s weights.
+
+    `message_index` is the message's place in `Trajectory.messages`, None where the context had no room for one: a program that keeps its conversation
+    may put assistant messages into it that the agent never wrote.
+    """
 
     num_read: int
     num_written: int
     policy_version: int
+    message_index: int | None
     tool_runs: tuple[ToolRun, ...] = ()
     latency_s: float = field(default=0.0, compare=False)  # of writing, waiting for a place in the batch included
 

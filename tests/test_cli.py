@@ -1,37 +1,31 @@
 import json
 
-from typer.testing import CliRunner
-
-from posttrain.cli import app
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+from tests.console import posttrain
 
 
 def test_health_of_real_trajectories_is_one_json_object(shared_data):
-    result = run("health", shared_data / "tau_bench/gpt-4o-airline.json", "--format", "tau_bench", "--json")
+    result = posttrain("health", shared_data / "tau_bench/gpt-4o-airline.json", "--format", "tau_bench", "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["frac_reward_zero_std"] == 0.48
 
 
 def test_health_for_a_person_is_a_table(shared_data):
-    result = run("health", shared_data / "tau_bench/gpt-4o-airline.json", "--format", "tau_bench")
+    result = posttrain("health", shared_data / "tau_bench/gpt-4o-airline.json", "--format", "tau_bench")
     assert ["frac_reward_zero_std_all_bad", "0.2800"] in [line.split() for line in result.stdout.splitlines()]
 
 
 def test_a_file_in_another_format_ends_with_65_and_says_which_record(shared_data):
-    result = run("health", shared_data / "tau_bench/gpt-4o-airline.json", "--format", "openai")
+    result = posttrain("health", shared_data / "tau_bench/gpt-4o-airline.json", "--format", "openai")
     assert result.exit_code == 65
     assert "record 1 of 200 is no trajectory in the format openai" in result.stderr
 
 
 def test_an_absent_file_ends_with_65(tmp_path):
-    assert run("health", tmp_path / "absent.jsonl").exit_code == 65
+    assert posttrain("health", tmp_path / "absent.jsonl").exit_code == 65
 
 
 def test_a_summary_before_any_run_says_which_stage_is_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = run("summary")
+    result = posttrain("summary")
     assert result.exit_code == 65
     assert "dvc repro evaluate@teacher" in result.stderr

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from posttrain.cli import app
 from posttrain.params import parse_params
 from posttrain.provenance.stage import StageRun
 from stages.evaluate import evaluate
 from stages.generate_data import generate_data
+from tests.console import posttrain
 from tests.traces.episodes import opened, record
 
 WORLD = {"type": "toy", "seed": 7, "max_difficulty": 2, "num_sft_tasks": 60, "num_rl_tasks": 300, "num_dev_tasks": 8, "num_test_tasks": 12}
@@ -46,7 +45,7 @@ def traces(played, monkeypatch):
     monkeypatch.chdir(played)
 
     def run(*arguments: object):
-        return CliRunner().invoke(app, ["traces", *map(str, arguments)])
+        return posttrain("traces", *arguments)
 
     return run
 
@@ -81,7 +80,7 @@ def test_an_export_is_what_the_other_commands_read(traces, tmp_path):
     }
     assert sum(run["outcome"] == "ok" for row in rows for turn in row["turns"] for run in turn["tool_runs"]) > 0
     (tmp_path / "sampled.jsonl").write_text(result.stdout)
-    health = CliRunner().invoke(app, ["health", str(tmp_path / "sampled.jsonl"), "--json"])
+    health = posttrain("health", tmp_path / "sampled.jsonl", "--json")
     assert json.loads(health.stdout)["success_rate"] == 1.0
 
 
@@ -173,11 +172,11 @@ def test_traces_that_are_off_cannot_be_read(traces, monkeypatch):
 
 
 def test_a_list_loads_no_library_that_a_person_would_wait_for(played, repository):
-    program = "import sys; from posttrain.cli import app; app(['traces', 'list'], standalone_mode=False); print(*sys.modules)"
+    program = "import sys; from posttrain.cli import app; app(['traces', 'list']); print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     result = subprocess.run([sys.executable, "-c", program], cwd=played, env=environment, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in result.stdout.splitlines()[-1].split()}
-    assert loaded.isdisjoint({"torch", "transformers", "numpy", "pyarrow", "pandas", "yaml", "psutil"})
+    assert loaded.isdisjoint({"torch", "transformers", "numpy", "pyarrow", "pandas", "yaml", "psutil", "pydantic", "typer"})
 
 
 def test_the_outputs_of_a_stage_are_the_same_without_traces(played, content, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from posttrain.models.codec import ChatCodec
 from posttrain.params import AgentParams
 from posttrain.rewards.total import RuleReward
 from posttrain.rollout.engines.choice import make_engine
+from posttrain.rollout.engines.protocol import Engine
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.types import Task, Trajectory
@@ -18,28 +19,36 @@ NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the tra
 
 
 class Sampler:
-    """Plays and scores episodes at one temperature, with the model's weights as they were at the last `refresh`."""
+    """Plays and scores episodes at one temperature, with the model's weights as they were at the last `refresh`; without one, at the first `play`."""
 
     def __init__(self, model: Any, codec: ChatCodec, *, domain: Domain, reward: RuleReward, limits: AgentParams, temperature: float) -> None:
-        def check_prompts() -> list[list[int]]:
-            tasks = domain.tasks("dev", NUM_CHECKS)
-            return [codec.encode_prompt(task.messages, [domain.tools[name].schema() for name in task.tools]) for task in tasks]
-
-        self._engine = make_engine(model, max_context_tokens=limits.max_context_tokens, check_prompts=check_prompts, stop_ids=codec.stop_ids)
-        self._is_fresh = True
-        self._policy = TokenPolicy(self._engine, codec, temperature=temperature)
+        self._model, self._codec, self._temperature = model, codec, temperature
         self._domain, self._reward, self._limits = domain, reward, limits
+        self._engine: Engine | None = None
 
     def refresh(self) -> None:
-        """Take over the weights after an optimizer step."""
-        if not self._is_fresh:
+        """Take the weights as they are now; the first time into an engine that is made for them."""
+        if self._engine is None:
+            self._engine = make_engine(
+                self._model,
+                max_context_tokens=self._limits.max_context_tokens,
+                check_prompts=self._check_prompts,
+                stop_ids=self._codec.stop_ids,
+            )
+            self._policy = TokenPolicy(self._engine, self._codec, temperature=self._temperature)
+        else:
             self._engine.refresh_weights()
-        self._is_fresh = False
 
     def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, progress: Callable[[int, int], None] | None = None) -> list[Trajectory]:
         """One scored episode of `tasks[i]` under `seeds[i]` for every i."""
+        if self._engine is None:
+            self.refresh()
         played = play_episodes(self._policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
         return [self._reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
+
+    def _check_prompts(self) -> list[list[int]]:
+        tasks = self._domain.tasks("dev", NUM_CHECKS)
+        return [self._codec.encode_prompt(task.messages, [self._domain.tools[name].schema() for name in task.tools]) for task in tasks]
 
 
 def episode_seeds(*entropy: int, count: int) -> list[int]:

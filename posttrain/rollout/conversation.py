@@ -16,7 +16,7 @@ from posttrain.types import Message, ToolCall, Turn
 
 @dataclass(slots=True)
 class Conversation:
-    """`token_ids`, `mask` and `logprobs` (one length) are what an engine has seen of `messages`: all before `ends[k]` when turn k was over.
+    """`token_ids`, `mask` and `logprobs` (one length) are what an engine has seen of `messages`: all up to the message of the last turn.
 
     `schemas` are OpenAI's of the tools that stand in the prompt.
     """
@@ -27,11 +27,14 @@ class Conversation:
     mask: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+
+    def written(self) -> list[int]:
+        """Where in `messages` the agent's own are."""
+        return [turn.message_index for turn in self.turns if turn.message_index is not None]
 
     def unread(self) -> list[Message]:
         """The messages since the agent's last turn: all of them before its first, afterwards tool results or the user's reply."""
-        return self.messages[self.ends[-1] if self.ends else 0 :]
+        return self.messages[max(self.written(), default=-1) + 1 :]
 
     def num_same(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> int:
         """How many messages another conversation begins with that are these; none where it offers other tools, because they stand before them all."""
@@ -42,13 +45,13 @@ class Conversation:
 
     def num_turns_within(self, num_messages: int) -> int:
         """How many turns were over when so many messages were read or written."""
-        return sum(end <= num_messages for end in self.ends)
+        return sum(index < num_messages for index in self.written())
 
     def continued(self, num_turns: int, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> "Conversation":
         """Another conversation, whose beginning is the first `num_turns` of these turns; what stands behind them in `messages` is unread."""
-        turns, ends = self.turns[:num_turns], self.ends[:num_turns]
+        turns = self.turns[:num_turns]
         num_tokens = sum(turn.num_read + turn.num_written for turn in turns)
-        num_kept = ends[-1] if ends else 0
+        num_kept = self.written()[num_turns - 1] + 1 if turns else 0
         return Conversation(
             messages=[*self.messages[:num_kept], *messages[num_kept:]],
             schemas=schemas,
@@ -56,7 +59,6 @@ class Conversation:
             mask=self.mask[:num_tokens],
             logprobs=self.logprobs[:num_tokens],
             turns=turns,
-            ends=ends,
         )
 
 

@@ -92,14 +92,14 @@ class Episode:
         now.token_ids += [*reply.context_ids, *reply.token_ids]
         now.mask += [0] * len(reply.context_ids) + [1] * len(reply.token_ids)
         now.logprobs += [0.0] * len(reply.context_ids) + list(reply.logprobs)
-        now.turns.append(Turn(len(reply.context_ids), len(reply.token_ids), reply.policy_version, latency_s=reply.latency_s))
-        message = None
-        if reply.message is not None:
-            start = 1 + sum(len(earlier.tool_calls) for earlier in now.messages)
-            calls = tuple(replace(call, id=f"call_{start + index}") for index, call in enumerate(reply.message.tool_calls))
-            message = replace(reply.message, tool_calls=calls)
-            now.messages.append(message)
-        now.ends.append(len(now.messages))
+        message_index = None if reply.message is None else len(now.messages)
+        now.turns.append(Turn(len(reply.context_ids), len(reply.token_ids), reply.policy_version, message_index, latency_s=reply.latency_s))
+        if reply.message is None:
+            return None
+        start = 1 + sum(len(earlier.tool_calls) for earlier in now.messages)
+        calls = tuple(replace(call, id=f"call_{start + index}") for index, call in enumerate(reply.message.tool_calls))
+        message = replace(reply.message, tool_calls=calls)
+        now.messages.append(message)
         return message
 
     def add_results(self, results: Sequence[tuple[str, ToolRun]]) -> None:

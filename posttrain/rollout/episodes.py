@@ -6,7 +6,6 @@ no doing of the agent's (engine gone, tool or program broken) is lost: it is pla
 """
 
 import asyncio
-import itertools
 from collections.abc import Callable, Coroutine, Sequence
 
 from posttrain.exits import Interrupted
@@ -67,7 +66,7 @@ def play_episodes(
         for index in indices:
             await play_one(index)
 
-    asyncio.run(_all_or_nothing([play_in_turn() for _ in itertools.repeat(None, min(MAX_OPEN, len(tasks)))]))
+    asyncio.run(_all_or_nothing([play_in_turn() for _ in range(min(MAX_OPEN, len(tasks)))]))
     return [played[index] for index in range(len(tasks))]
 
 

@@ -21,8 +21,8 @@ _SHARED = (
     ("tools", "name", "name"),
 )
 # What a table holds of an episode, after the episode's id.
-_BODY = "messages, is_opening_left_out, token_ids, mask, logprobs, scores, failure"
-_TURN = "number, num_read, num_written, policy_version, latency_s"
+_BODY = "messages, is_opening_left_out, token_ids, mask, logprobs, scores, failure, num_forks"
+_TURN = "number, num_read, num_written, policy_version, latency_s, message_index"
 _EPISODE = "step, part, is_failed, is_success, stop_reason, reward, advantage, seed, policy_version, num_turns, num_tokens"
 
 
@@ -87,7 +87,7 @@ def _import_run(connection: sqlite3.Connection, run: int) -> int:
         execute(f"INSERT INTO main.bodies (episode, {_BODY}) SELECT m.new, {_BODY} {of_moved}.bodies o ON o.episode = m.old")
         execute(f"INSERT INTO main.turns (episode, {_TURN}) SELECT m.new, {_TURN} {of_moved}.turns o ON o.episode = m.old")
         execute(
-            f"INSERT INTO main.calls SELECT m.new, o.number, o.turn, own.id, o.outcome, o.num_attempts, o.latency_s {of_moved}.calls o "
+            f"INSERT INTO main.calls SELECT m.new, o.number, o.turn, own.id, o.outcome, o.num_attempts, o.latency_s, o.call_id {of_moved}.calls o "
             "ON o.episode = m.old JOIN other.tools t ON t.id = o.tool JOIN main.tools own ON own.name = t.name"
         )
         (num_moved,) = execute("SELECT count(*) FROM temp.moved").fetchone()

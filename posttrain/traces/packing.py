@@ -1,6 +1,8 @@
 """Between an episode and the rows that hold it, exactly: what was recorded comes back equal, log-probabilities as float32.
 
 Those are kept of the agent's tokens alone, the others being 0.0 by `Trajectory`'s rule, and as they are: floats do not get smaller by zlib.
+Version 1 of the store kept neither forks nor where a turn's message stands nor the ids of calls: its episodes are read as if they had no fork, the
+turns being the assistant messages in their order.
 """
 
 import hashlib
@@ -8,12 +10,14 @@ import json
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 from posttrain.data.schemas import task_columns, task_from_columns
+from posttrain.traces.store import UNKNOWN
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, Task, ToolRun, Trajectory, Turn
 
@@ -32,11 +36,8 @@ class PackedEpisode:
 
 
 def pack(traced: TracedEpisode) -> PackedEpisode:
-    """`calls` has what the agent wrote, answered or not."""
+    """`calls` has what was run and what the agent wrote and nobody answered; nothing of messages that its program put into its mouth."""
     played = traced.trajectory
-    opening = traced.task.messages
-    is_opening_left_out = played.messages[: len(opening)] == opening
-    messages = played.messages[len(opening) :] if is_opening_left_out else played.messages
     return PackedEpisode(
         episode=(
             traced.step,
@@ -48,27 +49,31 @@ def pack(traced: TracedEpisode) -> PackedEpisode:
             traced.advantage,
             played.seed,
             played.policy_version,
-            len(played.turns) or sum(message.role == "assistant" for message in played.messages),
+            len(played.turns) or len(traced.written()),
             len(played.token_ids),
         ),
         body=(
-            zlib.compress(to_json([message.to_openai() for message in messages]).encode(), _LEVEL),
-            is_opening_left_out,
+            zlib.compress(to_json([message.to_openai() for message in played.messages[traced.num_opening :]]).encode(), _LEVEL),
+            traced.num_opening > 0,
             zlib.compress(_pack_numbers("i", played.token_ids), _LEVEL),
             zlib.compress(_pack_numbers("b", played.mask), _LEVEL),
             _pack_numbers("f", compress(played.logprobs, played.mask)),
             to_json(dict(played.scores)),
-            storable(played.failure),
+            _to_text(played.failure),
+            played.num_forks,
         ),
-        turns=[(number, turn.num_read, turn.num_written, turn.policy_version, turn.latency_s) for number, turn in enumerate(played.turns, start=1)],
-        calls=list(_calls(messages, played.turns)),
+        turns=[
+            (number, turn.num_read, turn.num_written, turn.policy_version, turn.latency_s, turn.message_index)
+            for number, turn in enumerate(played.turns, start=1)
+        ],
+        calls=[(number, *call) for number, call in enumerate(_calls(traced), start=1)],
     )
 
 
 def unpack(row: Mapping[str, Any], task: Task, turns: Sequence[Row], calls: Sequence[Row]) -> TracedEpisode:
     """`row` has the columns of `episodes` and `bodies`; `turns` and `calls` are the rows without the episode, in order."""
-    own = tuple(Message.from_openai(message) for message in json.loads(zlib.decompress(row["messages"])))
-    messages = (*task.messages, *own) if row["is_opening_left_out"] else own
+    opening = task.messages if row["is_opening_left_out"] else ()
+    messages = (*opening, *(Message.from_openai(message) for message in json.loads(zlib.decompress(row["messages"]))))
     mask = _unpack_numbers("b", zlib.decompress(row["mask"]))
     logprobs = iter(_unpack_numbers("f", row["logprobs"]))
     played = Trajectory(
@@ -82,8 +87,9 @@ def unpack(row: Mapping[str, Any], task: Task, turns: Sequence[Row], calls: Sequ
         logprobs=tuple(next(logprobs) if is_written else 0.0 for is_written in mask),
         scores=json.loads(row["scores"]),
         reward=row["reward"],
-        turns=tuple(_turns(own, turns, calls)),
-        failure=row["failure"],
+        turns=tuple(_turns(messages, len(opening), turns, calls)),
+        num_forks=row["num_forks"],
+        failure=_from_text(row["failure"]),
     )
     is_success = None if row["is_success"] is None else bool(row["is_success"])
     return TracedEpisode(played, task, is_success, row["advantage"], row["step"], row["part"])
@@ -110,26 +116,39 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _calls(messages: Sequence[Message], turns: Sequence[Turn]) -> Iterable[Row]:
-    runs = {run.call_id: run for turn in turns for run in turn.tool_runs}
-    number = turn = 0
-    for message in messages:
-        turn += message.role == "assistant"
-        for call in message.tool_calls:
-            number += 1
-            run = runs.get(call.id)
-            answer = (run.outcome, run.num_attempts, run.latency_s) if run else (None, None, None)
-            yield number, turn, storable(call.name), *answer
+def _calls(traced: TracedEpisode) -> list[Row]:
+    """Turn by turn the runs as they were recorded, behind them the calls that were never answered."""
+    played = traced.trajectory
+    runs = [(number, run) for number, turn in enumerate(played.turns, start=1) for run in turn.tool_runs]
+    answered = {run.call_id for _, run in runs}
+    calls: list[Row] = [(turn, _to_text(run.name), run.outcome, run.num_attempts, run.latency_s, _to_text(run.call_id)) for turn, run in runs]
+    for turn, index in enumerate(traced.written(), start=1):
+        open_calls = [call for call in played.messages[index].tool_calls if call.id not in answered]
+        calls += [(turn, _to_text(call.name), None, None, None, _to_text(call.id)) for call in open_calls]
+    return sorted(calls, key=itemgetter(0))
 
 
-def _turns(messages: Sequence[Message], turns: Sequence[Row], calls: Sequence[Row]) -> Iterable[Turn]:
-    written = [call for message in messages for call in message.tool_calls]
+def _turns(messages: Sequence[Message], num_opening: int, turns: Sequence[Row], calls: Sequence[Row]) -> Iterator[Turn]:
+    said: list[int | None] = [index for index in range(num_opening, len(messages)) if messages[index].role == "assistant"]
+    said.append(None)  # of a last turn that had no room for a message
+    made = [call.id for message in messages[num_opening:] for call in message.tool_calls]
     runs: dict[int, list[ToolRun]] = {}
-    for call, (turn, outcome, num_attempts, latency_s) in zip(written, calls, strict=True):
+    for number, turn, name, outcome, num_attempts, latency_s, call_id in calls:
         if outcome is not None:
-            runs.setdefault(turn, []).append(ToolRun(call.id, call.name, outcome, num_attempts, latency_s))
-    for number, num_read, num_written, policy_version, latency_s in turns:
-        yield Turn(num_read, num_written, policy_version, tuple(runs.get(number, ())), latency_s)
+            own_id = made[number - 1] if call_id is None else _from_text(call_id)
+            runs.setdefault(turn, []).append(ToolRun(own_id, _from_text(name), outcome, num_attempts, latency_s))
+    for number, num_read, num_written, policy_version, latency_s, stored in turns:
+        message_index = said[number - 1] if stored == UNKNOWN else stored
+        yield Turn(num_read, num_written, policy_version, message_index, tuple(runs.get(number, ())), latency_s)
+
+
+def _to_text(text: str) -> str | bytes:
+    """As SQLite holds it: what has half of a surrogate pair as bytes, because its text is UTF-8."""
+    return text if storable(text) == text else text.encode("utf-8", "surrogatepass")
+
+
+def _from_text(stored: str | bytes) -> str:
+    return stored if isinstance(stored, str) else stored.decode("utf-8", "surrogatepass")
 
 
 def _pack_numbers(typecode: str, numbers: Iterable[int] | Iterable[float]) -> bytes:

@@ -15,8 +15,10 @@ _EPISODE = """
 SELECT e.*, b.*, r.uid, r.stage, r.key, r.started_at, r.settings, t.content AS task_content
 FROM episodes e JOIN bodies b ON b.episode = e.id JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = e.task WHERE e.id = ?
 """
-_TURNS = "SELECT number, num_read, num_written, policy_version, latency_s FROM turns WHERE episode = ? ORDER BY number"
-_CALLS = "SELECT turn, outcome, num_attempts, latency_s FROM calls WHERE episode = ? ORDER BY number"
+_TURNS = "SELECT number, num_read, num_written, policy_version, latency_s, message_index FROM turns WHERE episode = ? ORDER BY number"
+_CALLS = """
+SELECT number, turn, t.name, outcome, num_attempts, latency_s, call_id FROM calls JOIN tools t ON t.id = tool WHERE episode = ? ORDER BY number
+"""
 
 
 def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpisode | None:
@@ -30,7 +32,7 @@ def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpiso
     try:
         run = Run(row["uid"], row["stage"], row["key"], row["started_at"], json.loads(row["settings"]))
         return StoredEpisode(episode_id, run, unpack(row, unpack_task(row["task_content"]), turns, calls))
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+    except (zlib.error, ValueError, LookupError, TypeError) as error:
         raise DataError(
             f"episode {episode_id} cannot be read ({error}): the store is damaged; move it away and the next stage begins a new one"
         ) from error
@@ -69,6 +71,7 @@ def export_line(episode: StoredEpisode) -> str:
         "reward": _finite(played.reward),
         "advantage": _finite(traced.advantage),
         "is_success": traced.is_success,
+        "num_forks": played.num_forks,
         "stop_reason": str(played.stop_reason),
         "failure": played.failure,
         "seed": played.seed,

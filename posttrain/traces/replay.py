@@ -44,7 +44,8 @@ class Difference:
 
 
 def replay(recorded: TracedEpisode, domain: Domain, limits: AgentParams, codec: Codec | None = None) -> list[Difference]:
-    """Every difference, in the order of the conversation; none where the episode is the same again.
+    """Every difference, in the order of the conversation; none where the episode is the same again. Of a conversation that the agent's program left
+    (`num_forks`) nothing is recorded, so what it said there cannot be said again.
 
     Raises DataError where `codec` is given and the episode has no tokens or does not say which turn they belong to.
     """
@@ -59,7 +60,7 @@ class _Words:
 
     def __init__(self, recorded: TracedEpisode) -> None:
         played = recorded.trajectory
-        own = [message for message in played.messages[len(recorded.task.messages) :] if message.role == "assistant"]
+        own = [played.messages[index] for index in recorded.written()]
         replies: list[Message | None] = [*own, None] if len(played.turns) > len(own) else [*own]  # the last turn had no room for a word
         self._replies = [Reply(message) for message in replies]
         if played.stop_reason is StopReason.TOKEN_LIMIT and replies:
@@ -131,10 +132,10 @@ def _message_differences(recorded: TracedEpisode, played: Trajectory) -> Iterato
     before, num_opening = recorded.trajectory, len(recorded.task.messages)
     is_answered = {run.call_id for turn in before.turns for run in turn.tool_runs}
     names = {call.id: call.name for message in before.messages for call in message.tool_calls}
-    turn = 0
-    for old, new in zip_longest(before.messages[num_opening:], played.messages[num_opening:]):
+    written, turn = recorded.written(), 0
+    for index, (old, new) in enumerate(zip_longest(before.messages[num_opening:], played.messages[num_opening:]), start=num_opening):
         one = old or new
-        turn += one.role == "assistant"
+        turn += index in written
         if old == new or (old is not None and old.role == "tool" and before.turns and old.tool_call_id not in is_answered):
             continue
         tool = f" {names.get(one.tool_call_id or '', '')} [{one.tool_call_id}]" if one.role == "tool" else ""

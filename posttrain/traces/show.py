@@ -54,7 +54,7 @@ def runs_table(runs: Sequence[RunLine]) -> str:
 
 def conversation(episode: StoredEpisode) -> str:
     """What is known about the episode, then every message in its order; over a call's answer how long it took and how it ended."""
-    return visible("\n".join([*_header(episode), *_messages(episode.traced.trajectory, num_opening=len(episode.traced.task.messages))]))
+    return visible("\n".join([*_header(episode), *_messages(episode.traced.trajectory)]))
 
 
 def visible(text: str) -> str:
@@ -76,7 +76,8 @@ def _header(episode: StoredEpisode) -> Iterator[str]:
         yield f"  scores     {_scores(played.scores)}"
     step = "" if traced.step is None else f"step {traced.step}, "
     tokens = f"{len(played.token_ids)} tokens ({sum(played.mask)} the agent's)"
-    yield f"  played     {step}policy version {played.policy_version}, seed {played.seed}, {tokens}"
+    forks = f", the last of {played.num_forks + 1} conversations" if played.num_forks else ""
+    yield f"  played     {step}policy version {played.policy_version}, seed {played.seed}, {tokens}{forks}"
 
 
 def _gold_calls(episode: StoredEpisode) -> str:
@@ -85,13 +86,13 @@ def _gold_calls(episode: StoredEpisode) -> str:
     return f" by {', '.join(call.name for call in gold.calls) or 'no call'}{asks}"
 
 
-def _messages(played: Trajectory, *, num_opening: int) -> Iterator[str]:
+def _messages(played: Trajectory) -> Iterator[str]:
     runs = {run.call_id: run for turn in played.turns for run in turn.tool_runs}
-    turns = iter(played.turns)
+    turns = {turn.message_index: turn for turn in played.turns}
     for index, message in enumerate(played.messages):
-        is_own = message.role == "assistant" and index >= num_opening
         yield ""
-        yield _title(message, next(turns, None) if is_own else None, runs)
+        is_put_there = message.role == "assistant" and bool(turns) and index not in turns
+        yield "assistant: not the agent's own words" if is_put_there else _title(message, turns.get(index), runs)
         if message.reasoning_content:
             yield from (f"{_INDENT}({line})" for line in message.reasoning_content.splitlines())
         yield from (f"{_INDENT}{line}" for line in message.content.splitlines())

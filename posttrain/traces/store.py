@@ -14,7 +14,8 @@ from pathlib import Path
 from posttrain.exits import ConfigurationError, DataError, Interrupted, StageError
 from posttrain.traces.location import VARIABLE, refuse_network_mount
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+UNKNOWN = -1  # as a turn's message_index: version 1 did not keep it
 APPLICATION_ID = int.from_bytes(b"pttr", "big")  # what makes a SQLite file a trace store
 BUSY_TIMEOUT_S = 60.0  # for another writer's transaction; an import has the longest, a run at a time
 _SCHEMA = """
@@ -60,7 +61,8 @@ CREATE TABLE bodies (
     mask BLOB NOT NULL,  -- zlib of int8
     logprobs BLOB NOT NULL,  -- float32, one for each 1 of mask
     scores TEXT NOT NULL,
-    failure TEXT NOT NULL
+    failure TEXT NOT NULL,
+    num_forks INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE turns (
     episode INTEGER NOT NULL,
@@ -69,6 +71,7 @@ CREATE TABLE turns (
     num_written INTEGER NOT NULL,
     policy_version INTEGER NOT NULL,
     latency_s REAL NOT NULL,
+    message_index INTEGER DEFAULT -1,
     PRIMARY KEY (episode, number)
 ) WITHOUT ROWID;
 CREATE TABLE calls (
@@ -79,14 +82,21 @@ CREATE TABLE calls (
     outcome TEXT,  -- null: never answered
     num_attempts INTEGER,
     latency_s REAL,
+    call_id TEXT,  -- null: version 1, whose calls stand as in the messages
     PRIMARY KEY (episode, number)
 ) WITHOUT ROWID;
 CREATE INDEX calls_by_tool ON calls (tool, episode, outcome);
 """
+_FROM_VERSION_1 = (
+    "ALTER TABLE bodies ADD COLUMN num_forks INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE turns ADD COLUMN message_index INTEGER DEFAULT -1",
+    "ALTER TABLE calls ADD COLUMN call_id TEXT",
+)
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """Make the store where there is none, with its folders. Transactions are opened by hand; the connection may be handed to another thread.
+    """Make the store where there is none, with its folders; one of version 1 gets the columns that it lacks. Transactions are opened by hand; the
+    connection may be handed to another thread.
 
     Raises ConfigurationError where the place is a network mount or cannot be written, or the store is of a newer version; DataError where the file is
     no trace store or damaged; Interrupted where the disk is full.
@@ -103,11 +113,12 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     with typed_errors(path):
         connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last transactions and damages nothing
         connection.execute("PRAGMA journal_size_limit = 16000000")
+        _bring_up_to_date(connection)
     return connection
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """As `open_to_write`, of a store that exists and is not changed. Raises DataError where there is none."""
+    """As `open_to_write`, of a store that exists; its episodes cannot be changed. Raises DataError where there is none."""
     if not path.exists():
         raise DataError(
             f"{path} is not there: no stage has played an episode here yet, or traces were off. Run from the root of the repository, or name the "
@@ -116,6 +127,8 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     refuse_network_mount(path)
     connection = _connect(path, "ro")
     with typed_errors(path):
+        if _version(connection) < SCHEMA_VERSION:
+            open_to_write(path).close()
         connection.execute("PRAGMA mmap_size = 1000000000")
     return connection
 
@@ -158,14 +171,26 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _refuse_other(path: Path, connection: sqlite3.Connection) -> None:
-    (application_id,), (version,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version"))
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
         raise DataError(f"{path} is a SQLite file but no trace store; name another with {VARIABLE}")
-    if version > SCHEMA_VERSION:
+    if (version := _version(connection)) > SCHEMA_VERSION:
         raise ConfigurationError(
             f"the trace store {path} has version {version} and this code knows {SCHEMA_VERSION}, so it would misread it: use the newer code, or move "
             "the file away"
         )
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    if _version(connection) < SCHEMA_VERSION:
+        with transaction(connection):
+            if _version(connection) < SCHEMA_VERSION:  # no other process has done it meanwhile
+                for statement in (*_FROM_VERSION_1, f"PRAGMA user_version = {SCHEMA_VERSION}"):
+                    connection.execute(statement)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 @contextlib.contextmanager

@@ -24,6 +24,19 @@ class TracedEpisode:
         """Judged to be no success, or lost."""
         return self.is_success is False or self.trajectory.stop_reason in LOST
 
+    @property
+    def num_opening(self) -> int:
+        """How many of the messages open the task; 0 where the agent's program opened with others."""
+        opening = self.task.messages
+        return len(opening) if self.trajectory.messages[: len(opening)] == opening else 0
+
+    def written(self) -> list[int]:
+        """Where in the messages the agent's own are; where no turns are known, every assistant message behind the opening."""
+        played = self.trajectory
+        if played.turns:
+            return [turn.message_index for turn in played.turns if turn.message_index is not None]
+        return [index for index in range(self.num_opening, len(played.messages)) if played.messages[index].role == "assistant"]
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -105,28 +105,25 @@ class TraceWriter:
 
     def _insert(self, batch: Sequence[TracedEpisode], packed: Sequence[PackedEpisode]) -> int:
         """Gives the run's id. What others may have deleted meanwhile (the run, tasks, tools) is put back in the same transaction."""
-        insert = self._connection.executemany
         run = self._run_id()
         tasks = {traced.task.task_id: self._task_id(traced.task) for traced in batch}
         tools = {name: self._tool_id(name) for one in packed for _, _, name, *_ in one.calls}
         (last,) = self._connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'episodes'").fetchone()
         own = list(enumerate(packed, start=last + 1))
         numbers = range(self._num_written + 1, self._num_written + 1 + len(batch))
-        insert(
-            f"INSERT INTO episodes VALUES ({', '.join('?' * 15)})",
-            [
-                (episode, run, number, tasks[traced.task.task_id], *one.episode)
-                for (episode, one), number, traced in zip(own, numbers, batch, strict=True)
-            ],
-        )
-        insert(f"INSERT INTO bodies VALUES ({', '.join('?' * 8)})", [(episode, *one.body) for episode, one in own])
-        insert("INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?)", [(episode, *turn) for episode, one in own for turn in one.turns])
-        insert(
-            "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [(episode, number, turn, tools[name], *answer) for episode, one in own for number, turn, name, *answer in one.calls],
-        )
+        rows = zip(own, numbers, batch, strict=True)
+        self._insert_rows("episodes", [(episode, run, number, tasks[traced.task.task_id], *one.episode) for (episode, one), number, traced in rows])
+        self._insert_rows("bodies", [(episode, *one.body) for episode, one in own])
+        self._insert_rows("turns", [(episode, *turn) for episode, one in own for turn in one.turns])
+        calls = [(episode, number, turn, tools[name], *end) for episode, one in own for number, turn, name, *end in one.calls]
+        self._insert_rows("calls", calls)
         self._num_written += len(batch)
         return run
+
+    def _insert_rows(self, table: str, rows: Sequence[Row]) -> None:
+        """All columns of each."""
+        if rows:
+            self._connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
 
     def _run_id(self) -> int:
         run = self._run

@@ -6,10 +6,11 @@ from decimal import Decimal
 
 import pytest
 
+from posttrain.rollout.episode import Episode, Reply
 from posttrain.traces.values import TracedEpisode, traced
 from posttrain.types import Answer, Gold, GoldCall, Message, StopReason, ToolCall, ToolRun, Trajectory
-from tests.rollout.lock_world import LIMITS, arguments_of, call, lock_task, say
-from tests.traces.episodes import TRY_123, opened, read, record, spoken, written
+from tests.rollout.lock_world import LIMITS, LockWorld, arguments_of, call, lock_task, say
+from tests.traces.episodes import TRY_123, ids, opened, read, record, spoken, written
 
 
 def latencies(trajectory: Trajectory):
@@ -89,6 +90,23 @@ def test_an_end_that_left_a_call_unanswered_comes_back(tmp_path):
     )
     record(tmp_path / "traces.db", "evaluate", [TracedEpisode(cut, lock_task())])
     assert read(tmp_path / "traces.db", 1).traced.trajectory == cut
+
+
+def test_a_conversation_that_its_program_replaced_comes_back_with_its_forks_and_the_turns_of_its_calls(tmp_path):
+    """What the program put into the agent's mouth is neither a turn nor a call of the agent's."""
+    task = lock_task()
+    episode = Episode("e", task, LockWorld(task), 5, LIMITS)
+    episode.add_reply(Reply(say("which lock?")))
+    summary = [Message("user", "so far"), call("jam", "{}"), Message("tool", "nothing", tool_call_id="as the model likes")]
+    episode.go_on_from([*summary, Message("user", "go on")], episode.now.schemas)
+    made = episode.add_reply(Reply(call("try_code", arguments_of("123"))))
+    episode.add_results([("open", ToolRun(made.tool_calls[0].id, "try_code", "ok"))])
+    episode.add_reply(Reply(say("done")))
+    trajectory = episode.trajectory(StopReason.DONE)
+    assert (trajectory.num_forks, [turn.message_index for turn in trajectory.turns]) == (1, [4, 6])
+    record(tmp_path / "traces.db", "evaluate", [TracedEpisode(trajectory, task)])
+    assert read(tmp_path / "traces.db", 1).traced.trajectory == trajectory
+    assert (ids(tmp_path / "traces.db", tool="try_code"), ids(tmp_path / "traces.db", tool="jam")) == ([1], [])
 
 
 def test_a_retried_call_keeps_its_attempts(tmp_path):

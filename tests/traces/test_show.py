@@ -57,11 +57,21 @@ def test_an_episode_reads_as_a_conversation():
         mask=[0] * 6 + [1] * 7,
         scores={"completion": 0.0, "format": 0.5},
         reward=0.35,
-        turns=(Turn(6, 4, 20, (ToolRun("call_1", "try_code", "timeout", 2, 20.0),), latency_s=1.5),),
+        turns=(Turn(6, 4, 20, 2, (ToolRun("call_1", "try_code", "timeout", 2, 20.0),), latency_s=1.5),),
         failure="jam({}) raised ZeroDivisionError: our bug",
     )
     traced = TracedEpisode(played, task, is_success=False, advantage=-1.25, step=20)
     assert conversation(StoredEpisode(12, run_of("train_policy"), traced)) == CONVERSATION
+
+
+def test_what_the_agents_program_put_there_is_told_from_what_it_wrote():
+    task = lock_task()
+    messages = (*task.messages, Message("assistant", "planted"), Message("user", "next"), Message("assistant", "own"))
+    played = Trajectory("t", messages, StopReason.DONE, turns=(Turn(6, 4, 0, 4),), num_forks=2)
+    text = conversation(StoredEpisode(12, run_of("evaluate"), TracedEpisode(played, task)))
+    assert "assistant: not the agent's own words\n  planted\n" in text
+    assert "assistant: read 6, wrote 4 tokens in 0.0 ms, policy version 0\n  own" in text
+    assert "0 tokens (0 the agent's), the last of 3 conversations\n" in text
 
 
 def test_what_would_steer_a_terminal_is_shown_and_chinese_is_left_alone():

@@ -13,12 +13,15 @@ import pytest
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.params import load_params
 from posttrain.traces import location
+from posttrain.traces.merge import import_store
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import SCHEMA_VERSION, open_to_read, open_to_write, typed_errors
 from posttrain.traces.writer import TraceWriter, open_traces
-from tests.traces.episodes import ids, opened, read, record, run_of
+from tests.rollout.lock_world import arguments_of, call, say
+from tests.traces.episodes import ids, opened, read, record, run_of, spoken
 
+ASKED = spoken(call("try_code", arguments_of("000")), say("which lock?"), call("try_code", arguments_of("123")), say("done"))
 WRITER = """
 import sys
 from pathlib import Path
@@ -137,6 +140,41 @@ def test_a_newer_store_is_refused(tmp_path):
     connection.close()
     with pytest.raises(ConfigurationError, match=f"has version {SCHEMA_VERSION + 1} and this code knows {SCHEMA_VERSION}"):
         open_to_read(path)
+
+
+def columns(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    connection = sqlite3.connect(path)
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {table: connection.execute(f"PRAGMA table_info({table})").fetchall() for table in tables}
+
+
+@pytest.fixture
+def store_of_version_1(tmp_path):
+    """Two episodes, one with two calls of its own; the columns that version 2 added taken away."""
+    path = tmp_path / "old.db"
+    record(path, "evaluate", [ASKED, opened()])
+    connection = sqlite3.connect(path)
+    for table, column in (("bodies", "num_forks"), ("turns", "message_index"), ("calls", "call_id")):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.commit()
+    connection.close()
+    return path
+
+
+def test_a_store_of_version_1_is_read_and_written_as_one_of_today(store_of_version_1, tmp_path):
+    """A program that replaced its conversation is unknown in it: no forks, and every assistant message behind the opening a turn."""
+    assert [read(store_of_version_1, number).traced for number in (1, 2)] == [ASKED, opened()]
+    record(store_of_version_1, "evaluate", [opened()], uid="later")
+    assert read(store_of_version_1, 3).traced == opened()
+    record(tmp_path / "new.db", "evaluate", [])
+    assert columns(store_of_version_1) == columns(tmp_path / "new.db")
+
+
+def test_a_store_of_version_1_is_imported(store_of_version_1, tmp_path):
+    assert import_store(tmp_path / "new.db", store_of_version_1) == 2
+    assert read(tmp_path / "new.db", 1).traced == ASKED
+    assert sqlite3.connect(store_of_version_1).execute("PRAGMA user_version").fetchone() == (1,), "left as it was"
 
 
 def test_a_store_in_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path):

@@ -28,6 +28,7 @@ from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
 from posttrain.types import Message, StopReason, ToolCall
 
+_ORDER = "call_ids"  # LangChain keeps good and broken calls apart; the policy wrote them in one order
 MakeGraph = Callable[["PolicyChatModel", list[BaseTool]], CompiledStateGraph[Any, Any, Any, Any]]
 
 
@@ -129,7 +130,12 @@ def to_langchain(message: Message) -> BaseMessage:
         else:
             calls.append(LangChainCall(type="tool_call", id=call.id, name=call.name, args=arguments))
     also = {"reasoning_content": message.reasoning_content} if message.reasoning_content else {}
-    return AIMessage(message.content, tool_calls=calls, invalid_tool_calls=invalid_calls, additional_kwargs={**also, _ORDER: _ids(message)})
+    return AIMessage(
+        message.content,
+        tool_calls=calls,
+        invalid_tool_calls=invalid_calls,
+        additional_kwargs={**also, _ORDER: [call.id for call in message.tool_calls]},
+    )
 
 
 def from_langchain(message: BaseMessage) -> Message:
@@ -149,13 +155,6 @@ def from_langchain(message: BaseMessage) -> Message:
             calls.sort(key=lambda call: order.index(call.id) if call.id in order else len(order))
             return Message("assistant", content, message.additional_kwargs.get("reasoning_content"), tuple(calls))
     raise ValueError(f"a message of type {message.type!r} has no place in a chat with tools; use system, human, ai and tool")
-
-
-_ORDER = "call_ids"  # LangChain keeps good and broken calls apart; the policy wrote them in one order
-
-
-def _ids(message: Message) -> list[str]:
-    return [call.id for call in message.tool_calls]
 
 
 def _ai_message(served: Served) -> BaseMessage:

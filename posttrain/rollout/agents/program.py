@@ -114,7 +114,7 @@ class AgentHost:
     def history(self) -> list[Message]:
         """The task's opening, and what was said since the agent's first message: what a user sees, whatever the program opens with."""
         now = self.episode.now
-        return [*self.episode.task.messages, *(now.messages[now.ends[0] - 1 :] if now.ends else ())]
+        return [*self.episode.task.messages, *(now.messages[now.written()[0] :] if now.turns else ())]
 
     async def run_until_over(self, program: Coroutine[Any, Any, object]) -> StopReason | None:
         """Run the program until it returns (None, or the reason why its last message is the last) or until the episode is over.
@@ -156,7 +156,7 @@ class AgentHost:
     def _made(self, call: ToolCall) -> ToolCall:
         """The call of the agent's last message that this is; one that the program makes of its own accord has no id."""
         now = self.episode.now
-        made = now.messages[now.ends[-1] - 1].tool_calls if now.ends else ()
+        made = now.messages[now.written()[-1]].tool_calls if now.turns else ()
         is_taken = self._running | set(self._results)
         return next((one for one in made if one.id not in is_taken and is_same_call(one, call)), call)
 
