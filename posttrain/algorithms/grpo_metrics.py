@@ -7,6 +7,7 @@ import numpy as np
 from posttrain.algorithms.advantages import BoolArray, FloatArray
 from posttrain.algorithms.rollouts import Played
 from posttrain.evals.groups import Group, frac_tokens_nonzero_advantage, group_metrics
+from posttrain.rewards.conduct import agent_messages
 from posttrain.worlds.tools import is_error
 
 
@@ -28,7 +29,7 @@ def step_metrics(
     groups = [Group(rewards[is_kept].tolist(), successes[is_kept].tolist()) for rewards, successes, is_kept in rows if is_kept.sum() > 1]
     lengths = [sum(trajectory.mask) for trajectory in trajectories_PG]
     results = [message.content for trajectory in trajectories_PG for message in trajectory.messages if message.role == "tool"]
-    turns = [sum(message.role == "assistant" for message in trajectory.messages) for trajectory in trajectories_PG]
+    turns = [len(agent_messages(trajectory)) for trajectory in trajectories_PG]
     return {
         **group_metrics(groups),
         "frac_tokens_nonzero_advantage": frac_tokens_nonzero_advantage(advantages_P_G[is_kept_P_G].tolist(), lengths),

@@ -49,8 +49,9 @@ class Decision(StrEnum):
 
 
 def agent_messages(trajectory: Trajectory) -> list[tuple[int, Message]]:
-    """The agent's messages with their index in the conversation."""
-    return [(index, message) for index, message in enumerate(trajectory.messages) if message.role == "assistant"]
+    """The agent's messages with their index in the conversation: where turns were recorded those, or else all of the assistant's."""
+    own = {turn.message_index for turn in trajectory.turns} or range(len(trajectory.messages))
+    return [(index, message) for index, message in enumerate(trajectory.messages) if message.role == "assistant" and index in own]
 
 
 def calls_made(trajectory: Trajectory) -> list[MadeCall]:

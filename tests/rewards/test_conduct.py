@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from posttrain.rewards.conduct import Decision, MadeCall, calls_made, decision, final_answer, fits, holds, match_calls
-from posttrain.types import GoldCall, Message, ToolCall
+from posttrain.types import GoldCall, Message, ToolCall, Turn
 from tests.rewards.play import ANSWER, ERROR, INFO, OK, PRICE, call, played, result, say, task
 
 
@@ -36,6 +38,13 @@ def test_a_list_fits_item_by_item():
     gold = GoldCall("compare", {"codes": (["A.SH", "B.SH"],)})
     assert fits(made("compare", {"codes": ["a.sh", "b.sh"]}), gold)
     assert not fits(made("compare", {"codes": ["a.sh"]}), gold)
+
+
+def test_a_message_that_a_program_put_into_the_conversation_is_not_the_agents():
+    episode = played(call("planted", "{}"), result(OK), call("own", "{}"))
+    assert [one.name for one in calls_made(episode)] == ["planted", "own"]
+    own = next(index for index, message in enumerate(episode.messages) if message.tool_calls and message.tool_calls[0].name == "own")
+    assert [one.name for one in calls_made(replace(episode, turns=(Turn(1, 1, 0, own),)))] == ["own"]
 
 
 def test_results_are_paired_by_id_and_a_call_at_the_end_has_none():
