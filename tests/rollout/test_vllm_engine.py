@@ -98,6 +98,23 @@ def test_an_episode_stays_with_its_server(make, servers):
     assert len(episodes[0] | episodes[1]) == 16
 
 
+def test_weights_that_take_long_to_write_are_not_mistaken_for_the_old_ones(make, monkeypatch):
+    """Servers are looked at several times while the file is written."""
+    model = tiny_model("qwen3")
+    engine = make(model)
+    write = engine._files.write
+
+    def write_slowly(*arguments):
+        time.sleep(0.5)
+        return write(*arguments)
+
+    monkeypatch.setattr(engine._files, "write", write_slowly)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.3)
+    engine.refresh_weights()
+    assert worst_gap(model, write_all(engine)) < 1e-4
+
+
 def test_a_server_that_says_it_took_the_weights_and_did_not_stops_the_step(make, servers):
     engine = make(tiny_model("qwen3"))
     servers[0].mood = "forgets"

@@ -86,7 +86,6 @@ class VllmEngine:
         """Raises as the constructor. A server that fails here is left out like any other."""
         if self._in_flight:
             raise RuntimeError(f"{self._in_flight} messages are being written; half of each would be by the old weights: await them first")
-        self.policy_version += 1
         self._await(self._refresh())
 
     def close(self) -> None:
@@ -141,10 +140,12 @@ class VllmEngine:
 
     async def _refresh(self) -> None:
         """Write the weights, and give them to every server that answers. The first that took them is held against the trainer itself."""
-        for url in self._router.up:
-            self._router.set_down(url)
-        self._reference = []
-        self._weights = await asyncio.to_thread(self._files.write, self._model, self._version)
+        async with self._preparing:  # the watch must not give the old file under the new name
+            for url in self._router.up:
+                self._router.set_down(url)
+            self.policy_version += 1
+            self._reference = []
+            self._weights = await asyncio.to_thread(self._files.write, self._model, self._version)
         deadline = self._loop.time() + self._patience_s
         while True:
             errors = await self._bring_up()
