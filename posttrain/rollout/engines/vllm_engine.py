@@ -21,7 +21,7 @@ import torch
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
-from posttrain.rollout.engines.vllm_server import ADAPTER, ServerFailed, VllmServer
+from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import WeightFiles, is_adapted
 
 T = TypeVar("T")
@@ -31,7 +31,6 @@ _CHECK_TOKENS = 8  # written behind each fixed prompt
 _CHECK_ROWS = 20  # of them scored in one forward pass
 _NUM_TRIES = 4  # of a message, each on another server where there is one
 _WATCH_S = 2.0
-BASE = "base"  # the model's name where no adapter is trained; `serve.sh` gives it
 
 
 class VllmEngine:
@@ -103,7 +102,8 @@ class VllmEngine:
 
     @property
     def _name(self) -> str:
-        return ADAPTER if is_adapted(self._model) else BASE
+        """Of the model that writes: an adapter is known by its version."""
+        return self._version if is_adapted(self._model) else BASE
 
     def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
