@@ -31,9 +31,9 @@ lint: setup  ## ruff, mypy --strict and the import contracts
 infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.lock
 	infra/vllm/setup.sh
 
-test-vllm: setup infra/vllm/.venv/.installed  ## rollouts through two real vLLM servers, on the default run's SFT model
+test-vllm: setup infra/vllm/.venv/.installed  ## rollouts through real vLLM servers, on the default run's SFT model
 	dvc repro train_sft
-	pytest -s tests/real/test_vllm.py
+	pytest -s tests/real
 
 FOLDER ?= data/models/sft
 PORT ?= 8101

@@ -18,5 +18,14 @@ fi
 if [[ -n ${LORA_RANK:-} ]]; then
   flags+=(--enable-lora --max-lora-rank "$LORA_RANK" --lora-target-modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj)
 fi
-exec "$here/.venv/bin/python" -m vllm.entrypoints.openai.api_server --host "${HOST:-127.0.0.1}" --port "$port" --model "$folder" \
-  --served-model-name base "${flags[@]}" "$@"
+# Not exec: vLLM leaves its sockets in the temporary folder however it ends, so it has one of its own, which goes with it.
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+"$here/.venv/bin/python" -m vllm.entrypoints.openai.api_server --host "${HOST:-127.0.0.1}" --port "$port" --model "$folder" \
+  --served-model-name base "${flags[@]}" "$@" &
+server=$!
+trap 'kill "$server" 2>/dev/null' INT TERM HUP
+status=0
+while kill -0 "$server" 2>/dev/null; do wait "$server" && status=0 || status=$?; done  # a signal ends the first wait, not the server
+exit "$status"

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.models.lora import add_lora
+from posttrain.params import LoraAdapter
 from posttrain.rollout.engines import vllm_engine
 from posttrain.rollout.engines.choice import make_engine, server_urls
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest
@@ -91,11 +93,49 @@ def test_log_probs_are_those_of_the_trainers_weights_after_every_update(make, se
     assert min(server.num_messages for server in servers) > 0, "both wrote"
 
 
+def test_an_adapter_is_served_under_a_name_of_its_own_and_the_old_one_goes(make, servers):
+    base = tiny_model("qwen3", seed=99)  # what the servers were started with
+    lora = LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj", "down_proj"])
+    model = add_lora(tiny_model("qwen3", seed=99), lora, seed=1).eval()
+    engine = make(model)
+    for _ in range(3):
+        before = {name for server in servers for name in server.adapters}
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter) if "lora_" in name else 0)
+        engine.refresh_weights()
+        assert [len(server.adapters) for server in servers] == [1, 1]
+        assert not before & servers[0].adapters.keys()
+        written = write_all(engine)
+        assert worst_gap(model, written) < 1e-4
+        assert worst_gap(base, written) > 0.1
+    for server in servers:
+        assert server._model.state_dict().keys() == base.state_dict().keys()
+        assert all(tensor.equal(base.state_dict()[name]) for name, tensor in server._model.state_dict().items())
+
+
 def test_an_episode_stays_with_its_server(make, servers):
     write_all(make(tiny_model("qwen3")), num_turns=4)
     episodes = [{first for first in server.episodes_seen if first[1] == 20} for server in servers]
     assert not episodes[0] & episodes[1]
     assert len(episodes[0] | episodes[1]) == 16
+
+
+def test_weights_that_take_long_to_write_are_not_mistaken_for_the_old_ones(make, monkeypatch):
+    """Servers are looked at several times while the file is written."""
+    model = tiny_model("qwen3")
+    engine = make(model)
+    write = engine._files.write
+
+    def write_slowly(*arguments):
+        time.sleep(0.5)
+        return write(*arguments)
+
+    monkeypatch.setattr(engine._files, "write", write_slowly)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.3)
+    engine.refresh_weights()
+    assert worst_gap(model, write_all(engine)) < 1e-4
 
 
 def test_a_server_that_says_it_took_the_weights_and_did_not_stops_the_step(make, servers):

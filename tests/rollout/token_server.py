@@ -1,12 +1,15 @@
 """A server that speaks what `vllm_server.py` asks of vLLM, with the torch engine behind it, and that can be made to misbehave."""
 
+import copy
 from pathlib import Path
 
 from aiohttp import web
+from peft import PeftModel
 from safetensors.torch import load_file
 
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.rollout.engines.vllm_server import BASE
 from tests.rollout.loopback import LoopbackServer
 from tests.rollout.tiny_models import tiny_model
 
@@ -18,9 +21,10 @@ class TokenServer(LoopbackServer):
         self.mood = "well"
         self.num_messages = self.num_loads = 0
         self.episodes_seen: list[tuple[int, ...]] = []
+        self.adapters: dict[str, TorchEngine] = {}
         self._model = tiny_model("qwen3", seed=99)
         self._version = "at the start"
-        self._engine = TorchEngine(self._model, num_slots=8, max_context_tokens=256)
+        self._engine = _engine(self._model)
         routes = [
             web.get("/health", self._nothing),
             web.get("/weight_info", self._weight_info),
@@ -28,6 +32,9 @@ class TokenServer(LoopbackServer):
             web.post("/resume", self._nothing),
             web.post("/collective_rpc", self._load),
             web.post("/update_weight_version", self._rename),
+            web.get("/v1/models", self._models),
+            web.post("/v1/load_lora_adapter", self._load_adapter),
+            web.post("/v1/unload_lora_adapter", self._unload_adapter),
             web.post("/inference/v1/generate", self._generate),
         ]
         super().__init__(routes, port)
@@ -55,6 +62,21 @@ class TokenServer(LoopbackServer):
             self._engine.refresh_weights()
         return web.Response()
 
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": name} for name in (BASE, *self.adapters)]})
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        self.num_loads += 1
+        body = await request.json()
+        if body["lora_name"] in self.adapters:
+            return web.json_response({"error": "has already been loaded"}, status=400)
+        self.adapters[body["lora_name"]] = _engine(PeftModel.from_pretrained(copy.deepcopy(self._model), body["lora_path"]))
+        return web.Response()
+
+    async def _unload_adapter(self, request: web.Request) -> web.Response:
+        del self.adapters[(await request.json())["lora_name"]]
+        return web.Response()
+
     async def _generate(self, request: web.Request) -> web.Response:
         await self._hang()
         if self.mood == "garbage":
@@ -62,15 +84,18 @@ class TokenServer(LoopbackServer):
         if self.mood == "refuses":
             return web.json_response({"error": "token 64 is out of the vocabulary"}, status=400)
         body = await request.json()
+        engine = self._engine if body["model"] == BASE else self.adapters.get(body["model"])
+        if engine is None:
+            return web.json_response({"error": f"The model {body['model']} does not exist."}, status=404)
         sampling = body["sampling_params"]
         self.num_messages += 1
         self.episodes_seen.append(tuple(body["token_ids"][:2]))
         name = str(self.num_messages)
         limits = (sampling["max_tokens"], sampling["temperature"], sampling["seed"], frozenset(sampling["stop_token_ids"]))
         try:
-            generation = await self._engine.generate(GenerateRequest(name, body["token_ids"], *limits))
+            generation = await engine.generate(GenerateRequest(name, body["token_ids"], *limits))
         finally:
-            self._engine.release(name)
+            engine.release(name)
         content = [{"token_id": token, "logprob": logprob} for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)]
         choice = {
             "token_ids": list(generation.token_ids),
@@ -79,3 +104,7 @@ class TokenServer(LoopbackServer):
             "weight_versions": [{"version": self._version, "start": 0, "end": len(content)}],
         }
         return web.json_response({"choices": [choice]})
+
+
+def _engine(model: object) -> TorchEngine:
+    return TorchEngine(model, num_slots=8, max_context_tokens=256)

@@ -21,7 +21,7 @@ import torch
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
-from posttrain.rollout.engines.vllm_server import ADAPTER, ServerFailed, VllmServer
+from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import WeightFiles, is_adapted
 
 T = TypeVar("T")
@@ -31,7 +31,6 @@ _CHECK_TOKENS = 8  # written behind each fixed prompt
 _CHECK_ROWS = 20  # of them scored in one forward pass
 _NUM_TRIES = 4  # of a message, each on another server where there is one
 _WATCH_S = 2.0
-BASE = "base"  # the model's name where no adapter is trained; `serve.sh` gives it
 
 
 class VllmEngine:
@@ -86,7 +85,6 @@ class VllmEngine:
         """Raises as the constructor. A server that fails here is left out like any other."""
         if self._in_flight:
             raise RuntimeError(f"{self._in_flight} messages are being written; half of each would be by the old weights: await them first")
-        self.policy_version += 1
         self._await(self._refresh())
 
     def close(self) -> None:
@@ -104,7 +102,8 @@ class VllmEngine:
 
     @property
     def _name(self) -> str:
-        return ADAPTER if is_adapted(self._model) else BASE
+        """Of the model that writes: an adapter is known by its version."""
+        return self._version if is_adapted(self._model) else BASE
 
     def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -141,10 +140,12 @@ class VllmEngine:
 
     async def _refresh(self) -> None:
         """Write the weights, and give them to every server that answers. The first that took them is held against the trainer itself."""
-        for url in self._router.up:
-            self._router.set_down(url)
-        self._reference = []
-        self._weights = await asyncio.to_thread(self._files.write, self._model, self._version)
+        async with self._preparing:  # the watch must not give the old file under the new name
+            for url in self._router.up:
+                self._router.set_down(url)
+            self.policy_version += 1
+            self._reference = []
+            self._weights = await asyncio.to_thread(self._files.write, self._model, self._version)
         deadline = self._loop.time() + self._patience_s
         while True:
             errors = await self._bring_up()

@@ -15,7 +15,7 @@ import aiohttp
 from posttrain.exits import ConfigurationError
 from posttrain.rollout.engines.protocol import GenerateRequest
 
-ADAPTER = "policy"  # the name under which the server knows the trained LoRA adapter
+BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it
 _REFUSALS = (400, 401, 403, 405, 422)  # of the request itself. 404 is not: a server that was started anew does not know the adapter yet
 _HEALTH_S = 5.0
 
@@ -70,11 +70,20 @@ class VllmServer:
         """Other weights, for every message that begins after this. What is in flight is written to its end by the old ones; the cache is emptied."""
         await self._post("/pause?mode=wait")
         if is_adapter:
-            await self._post("/v1/load_lora_adapter", {"lora_name": ADAPTER, "lora_path": str(folder), "load_inplace": True})
+            await self._load_adapter(folder, version)
         else:
             await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
         await self._post("/update_weight_version", {"new_version": version})
         await self._post("/resume")
+
+    async def _load_adapter(self, folder: Path, version: str) -> None:
+        """A LoRA adapter named as its version, instead of all others. Not `load_inplace` under one name: vLLM 0.32 would then read the file again at
+        every token."""
+        loaded = {model["id"] for model in (await self._request("GET", "/v1/models")).get("data", [])} - {BASE}
+        if version not in loaded:
+            await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
+        for old in loaded - {version}:
+            await self._post("/v1/unload_lora_adapter", {"lora_name": old})
 
     async def _post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return await self._request("POST", path, body)

@@ -1,0 +1,66 @@
+"""A real vLLM server as a process of one's own: started by infra/vllm/serve.sh, waited for, measured, and ended with the program that started it."""
+
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+VLLM = REPOSITORY / "infra" / "vllm"
+
+
+class VllmProcess:
+    """A server on a port of the loopback interface. It may be killed and started again; `close` leaves no process and no file."""
+
+    def __init__(self, folder: Path, port: int, scratch: Path, *, flags: tuple[str, ...] = (), **settings: str) -> None:
+        """`folder` is a model's as `write_served_folder` makes it; `scratch` takes the log; `settings` are the environment that serve.sh reads."""
+        self.url = f"http://127.0.0.1:{port}"
+        # Linux tells the server to end when this process is gone, however it went.
+        self._command = ["setpriv", "--pdeathsig", "TERM", str(VLLM / "serve.sh"), str(folder), str(port), *flags]
+        # Not PYTHONPATH: the server's environment has other packages. Its temporary files under ours, where `kill -9` leaves them.
+        self._environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TMPDIR": str(scratch)} | settings
+        self._log = scratch / f"{port}.log"
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            # A session of its own: a server is several processes, which `kill` takes together.
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True)
+
+    def wait(self, timeout_s: float = 240) -> None:
+        """Until it answers."""
+        end = time.monotonic() + timeout_s
+        while not self.is_up():
+            assert self._process.poll() is None, f"the server ended with {self._process.returncode}:\n{self._log.read_text()[-3000:]}"
+            assert time.monotonic() < end, f"the server is not up after {timeout_s} s:\n{self._log.read_text()[-3000:]}"
+            time.sleep(1)
+
+    def is_up(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def cpu_s(self) -> float:
+        """CPU-seconds of all its processes since they began."""
+        root = psutil.Process(self._process.pid)
+        return sum(sum(process.cpu_times()[:2]) for process in [root, *root.children(recursive=True)])
+
+    def kill(self) -> None:
+        """As a machine that goes dark."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self, timeout_s: float = 60) -> None:
+        """Ends it in order; one that does not end is killed."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()

@@ -1,0 +1,77 @@
+"""The default run's experiment as the suites of real components play it: its SFT model, tasks, world, reward and GRPO, through any engine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.vllm_process import REPOSITORY
+from posttrain.algorithms.grpo import train_grpo
+from posttrain.algorithms.policy_player import PolicyPlayer
+from posttrain.algorithms.resumable import open_run
+from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.data.schemas import read_tasks
+from posttrain.models.loading import load_codec, load_model
+from posttrain.params import load_params
+from posttrain.rewards.completion import is_success
+from posttrain.rewards.total import load_reward
+from posttrain.tracking.metrics_log import read_metrics
+from posttrain.types import Task, Trajectory
+from posttrain.worlds.domains import make_domain
+
+
+class Experiment:
+    """`sft` is the model's folder."""
+
+    def __init__(self, sft: Path) -> None:
+        self.params = load_params(REPOSITORY / "params.yaml")
+        self._sft, self._codec, self._domain = sft, load_codec(sft), make_domain(self.params.world)
+
+    def model(self) -> Any:
+        return load_model(self._sft, dtype="float32")
+
+    def tasks(self, split: str) -> list[Task]:
+        return read_tasks(REPOSITORY / "data/raw/tasks.parquet", split)
+
+    def sampler(self, model: Any, *, temperature: float = 1.0) -> Sampler:
+        """Its engine is the one that the environment names now."""
+        reward = load_reward(self.params.reward)
+        return Sampler(model, self._codec, domain=self._domain, reward=reward, limits=self.params.agent, temperature=temperature)
+
+    def greedy(self, model: Any, tasks: Sequence[Task]) -> list[Trajectory]:
+        return self.sampler(model, temperature=0.0).play(tasks, episode_seeds(1, count=len(tasks)))
+
+    def train(self, model: Any, folder: Path, *, num_steps: int, lr: float) -> list[dict[str, Any]]:
+        """GRPO as the default run has it, but for the arguments; the metrics of each step."""
+        train_policy = self.params.train_policy
+        with open_run(folder) as run:
+            train_grpo(
+                model,
+                self._codec.tokenizer,
+                tasks=self.tasks("rl"),
+                player=PolicyPlayer(self.sampler(model)),
+                params=train_policy.algorithm.model_copy(update={"max_steps": num_steps}),
+                lr=lr,
+                optimizer=train_policy.optimizer,
+                checkpoint_every_steps=1000,
+                seed=self.params.seed,
+                run=run,
+            )
+        return read_metrics(folder / "metrics.jsonl")
+
+
+def success(played: Sequence[Trajectory], tasks: Sequence[Task]) -> float:
+    return sum(map(is_success, played, tasks)) / len(tasks)
+
+
+@torch.no_grad()
+def worst_gap(model: Any, played: Sequence[Trajectory]) -> float:
+    """Of the log-probabilities in the record, from a full forward of the model."""
+    gaps = []
+    for one in played:
+        ids = torch.tensor([one.token_ids])
+        logprobs = torch.log_softmax(model(input_ids=ids).logits[0, :-1].float(), -1).gather(1, ids[0, 1:, None])[:, 0]
+        written = torch.tensor(one.mask[1:]).bool()
+        gaps.append(float((logprobs - torch.tensor(one.logprobs[1:]))[written].abs().max()))
+    return max(gaps)
