@@ -45,6 +45,7 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.stages
 	python -m benchmarks.rollout
 	python -m benchmarks.against_trl
+	python -m benchmarks.against_vllm
 	python -m benchmarks.exactness
 	python -m benchmarks.traces
 	python -m benchmarks.traced_steps

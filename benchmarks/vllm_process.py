@@ -46,6 +46,9 @@ class VllmProcess:
         except OSError:
             return False
 
+    def post(self, path: str) -> None:
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}{path}", method="POST"), timeout=60).close()
+
     def cpu_s(self) -> float:
         """CPU-seconds of all its processes since they began."""
         root = psutil.Process(self._process.pid)

@@ -7,13 +7,19 @@ folder=$1 port=$2
 shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 export VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} VLLM_ALLOW_RUNTIME_LORA_UPDATING=True
-export VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind} OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # else every server takes the first core
 length=${MAX_MODEL_LEN:-1024} seqs=${MAX_NUM_SEQS:-128}
 flags=(--dtype "${DTYPE:-float32}" --generation-config vllm --logprobs-mode processed_logprobs --enable-scale-out
-  --max-model-len "$length" --max-num-seqs "$seqs")
+  --disable-uvicorn-access-log --max-model-len "$length" --max-num-seqs "$seqs")
 if [[ ${DEVICE:-$(command -v nvidia-smi >/dev/null && echo cuda || echo cpu)} == cpu ]]; then
-  # A seeded request whose prompt is read in pieces ends vLLM's CPU engine: the pieces are made larger than any prompt.
-  flags+=(--enforce-eager --kv-cache-memory-bytes "${KV_BYTES:-268435456}" --max-num-batched-tokens $((length * seqs)))
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=nobind  # else every server takes the first core
+  # The model runs in the scheduler's process: apart, as vLLM has it by default, the two wait for each other in a loop that takes whole cores.
+  export VLLM_ENABLE_V1_MULTIPROCESSING=0
+  # Else the first message waits for a C++ compiler to make one small function, and fails where there is none.
+  export TORCHDYNAMO_DISABLE=1
+  # A seeded request whose prompt is read in pieces ends vLLM's CPU engine: the pieces are larger than any prompt.
+  # A turn finds what the turn before it left in the cache as far as it fills blocks: small ones, because turns are.
+  flags+=(--enforce-eager --distributed-executor-backend uni --max-num-batched-tokens $((length * seqs)) --block-size 32
+    --kv-cache-memory-bytes "${KV_BYTES:-268435456}")
 fi
 if [[ -n ${LORA_RANK:-} ]]; then
   flags+=(--enable-lora --max-lora-rank "$LORA_RANK" --lora-target-modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj)

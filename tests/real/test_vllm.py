@@ -1,6 +1,5 @@
 """Two real vLLM servers on loopback with the SFT model of the default run: evaluation, weight updates, GRPO, and a server that is killed."""
 
-import threading
 import time
 
 import pytest
@@ -48,10 +47,12 @@ def test_after_every_update_tokens_are_drawn_by_the_new_weights(experiment):
 def test_a_server_killed_in_the_middle_of_a_batch_loses_no_episode(servers, experiment):
     tasks, model = experiment.tasks("dev"), experiment.model()
     sampler = experiment.sampler(model)
-    killer = threading.Timer(3.0, servers[1].kill)
-    killer.start()
-    played = sampler.play(tasks * 3, episode_seeds(3, count=3 * len(tasks)))
-    killer.join()
+
+    def kill_one(num_done, num_episodes):
+        if num_done == num_episodes // 4:
+            servers[1].kill()
+
+    played = sampler.play(tasks * 3, episode_seeds(3, count=3 * len(tasks)), progress=kill_one)
     assert not servers[1].is_up()
     assert not [one for one in played if one.failure]
     assert worst_gap(model, played) < 1e-3

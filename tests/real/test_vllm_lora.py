@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from posttrain.algorithms.sampling import episode_seeds
+from posttrain.exits import ConfigurationError
 from posttrain.models.lora import add_lora
 from posttrain.params import LoraAdapter
 from posttrain.rollout.engines.protocol import GenerateRequest
@@ -62,6 +63,12 @@ def test_grpo_trains_the_adapter_alone(servers, experiment, tmp_path):
     with model.disable_adapter():
         assert model(torch.tensor(contexts[:1])).logits.equal(base(torch.tensor(contexts[:1])).logits)
     assert worst_gap_of_the_model_beneath(servers[0], base, contexts) < 1e-3
+
+
+def test_an_adapter_that_the_server_does_not_take_ends_the_run_at_once(experiment):
+    model = add_lora(experiment.model(), LORA.model_copy(update={"r": 2 * RANK}), seed=1)
+    with pytest.raises(ConfigurationError, match=r"LoRA rank 16 is greater than max_lora_rank 8.*set to the adapter's r or more"):
+        experiment.sampler(model)
 
 
 def adapters_of(server):
