@@ -62,7 +62,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_loses_no_episode(servers, expe
     servers[1].wait()
     with torch.no_grad():
         model.lm_head.weight.mul_(1.01)
-    sampler.refresh(), sampler.refresh()
+    sampler.refresh()
     wait_until(lambda: len(sampler._engine._router.up) == 2)
     assert worst_gap(model, sampler.play(tasks, episode_seeds(4, count=len(tasks)))) < 1e-3
 
