@@ -31,7 +31,7 @@ class WeightFiles:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if is_adapted(model):
-            model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)  # else peft looks for the model's hub page each time
+            model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)  # else peft asks the hub for the configuration
         else:
             weights = full_weights(model)
             shapes = {name: tensor.shape for name, tensor in weights.items()}
