@@ -90,6 +90,12 @@ class Reproducer:
                 os.killpg(self._process.pid, number)
             self._is_idle.wait(grace_s)
 
+    def interrupt(self) -> None:
+        """Ask the running stage to end at its next checkpoint; may be called in a signal handler, and again."""
+        if self._process is not None and not self._is_idle.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+
     def _start(self, name: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "dvc", "repro", "--single-item", "--", name]
         self._process = subprocess.Popen(

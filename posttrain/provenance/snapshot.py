@@ -1,0 +1,112 @@
+"""On which files does a job run? On a frozen copy of the tree, so that what a person edits meanwhile can never be bound to its result.
+
+DVC hashes deps and params when a command is over. In the person's own folder that is too late: an edit made while the stage ran would be recorded
+with the old output. A snapshot holds every file that git sees, uncommitted edits included, as it was when it was taken, and the stage's inputs from
+DVC's cache. Nobody edits it, so what DVC records in it is what ran.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.stage import PipelineStage
+from dvc.stage.serialize import to_single_stage_lockfile
+
+from posttrain.exits import ConfigurationError
+from posttrain.provenance.stage import STATE_DIR
+
+CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`key` names the command, the content of every input and the values of every knob: 64 hex digits, equal wherever they are equal."""
+
+    folder: Path
+    stage: str
+    key: str
+
+
+def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
+    """Copy the tree of `root` into `folder`, which must not exist, with the inputs of one stage.
+
+    Checkpoints are shared with `root` and named by their inputs, so that a job that was interrupted is gone on with from any snapshot of the same
+    inputs. Raises ConfigurationError where an input is neither there nor in DVC's cache, or there is no such stage.
+    """
+    root = root.resolve()
+    folder.mkdir(parents=True)
+    for path in _files_of_git(root):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / path, target, follow_symlinks=False)
+    checkpoints = root / STATE_DIR / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    (folder / STATE_DIR).mkdir(exist_ok=True)
+    (folder / STATE_DIR / "checkpoints").symlink_to(checkpoints)
+    try:
+        with Repo(str(root)) as repo:
+            cache = Path(repo.cache.legacy.path)
+        (folder / CACHE_OF_DVC).write_text(f"[core]\n    no_scm = true\n[cache]\n    dir = {cache}\n", encoding="utf-8")
+        with Repo(str(folder)) as repo, repo.lock:
+            found = find_stage(repo, stage)
+            _bring_inputs(repo, found, root, folder)
+            return Snapshot(folder, stage, key_of(found))
+    except DvcException as error:
+        raise ConfigurationError(f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more") from error
+
+
+def find_stage(repo: Repo, name: str) -> PipelineStage:
+    """The stage of `dvc.yaml` in the repository's root. Raises ConfigurationError where there is none."""
+    found = next((stage for stage in repo.index.stages if isinstance(stage, PipelineStage) and stage.name == name), None)
+    if found is None:
+        raise ConfigurationError(f"dvc.yaml has no stage {name!r}")
+    return found
+
+
+def key_of(stage: PipelineStage) -> str:
+    """As `Snapshot.key` has it, of the files as they are now. Raises DvcException where an input is missing."""
+    stage.save_deps()
+    entry = to_single_stage_lockfile(stage)
+    content = {name: entry[name] for name in ("cmd", "deps", "params") if name in entry}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def lock_entry(folder: Path, stage: str) -> dict[str, Any] | None:
+    """What `dvc.lock` says of a stage; None where it says nothing."""
+    lock = folder / "dvc.lock"
+    content = yaml.safe_load(lock.read_text(encoding="utf-8")) if lock.exists() else {}
+    entry: dict[str, Any] | None = (content.get("stages") or {}).get(stage)
+    return entry
+
+
+def _files_of_git(root: Path) -> Iterator[Path]:
+    """Tracked or not ignored, and there."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=False)
+    if listed.returncode:
+        raise ConfigurationError(f"git lists no files of {root} ({listed.stderr.decode().strip()}): a snapshot is of a git repository")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (root / name).is_symlink() or (root / name).is_file():
+            yield Path(name)
+
+
+def _bring_inputs(repo: Repo, stage: PipelineStage, root: Path, folder: Path) -> None:
+    """What other stages made comes from the cache, as `dvc.lock` has it; an input that nobody makes and git ignores is copied."""
+    missing = {dep.def_path for dep in stage.deps if dep.def_path and not (folder / dep.def_path).exists()}
+    for maker in repo.index.stages:
+        for out in maker.outs:
+            if any(Path(path) == Path(out.def_path) or Path(out.def_path) in Path(path).parents for path in missing):
+                out.checkout()
+    for path in missing:
+        if not (folder / path).exists() and (root / path).exists():
+            copy = shutil.copytree if (root / path).is_dir() else shutil.copy2
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            copy(root / path, folder / path)

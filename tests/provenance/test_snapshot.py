@@ -1,0 +1,127 @@
+"""A job's frozen tree and the one writer of its result: never a new value bound to an old output, and the bytes of plain `dvc repro`."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from posttrain.exits import ConfigurationError
+from posttrain.provenance.job import NOT_THERE
+from posttrain.provenance.landing import land
+from posttrain.provenance.snapshot import freeze
+
+DVC_YAML = """
+stages:
+  make:
+    cmd: mkdir -p data reports && grep x params.yaml > data/made && cp data/made reports/made.txt
+    deps: [seed]
+    params: [x]
+    outs:
+      - data/made
+      - reports/made.txt: {cache: false}
+  use:
+    foreach: [one, two]
+    do:
+      cmd: cat data/made letter > data/${item} && echo ${item} >> runs.log
+      deps: [data/made, letter]
+      params: [y]
+      outs: ["data/${item}"]
+  fail:
+    cmd: exit 75
+    deps: [seed]
+    outs: [never]
+"""
+PYTHON = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+
+def sh(root: Path, *command: str) -> str:
+    done = subprocess.run(command, cwd=root, env=PYTHON, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def dvc(root: Path, *arguments: str) -> str:
+    return sh(root, sys.executable, "-m", "dvc", *arguments)
+
+
+def job(folder: Path, *arguments: str) -> int:
+    command = [sys.executable, "-m", "posttrain.provenance.job", *arguments]
+    return subprocess.run(command, check=False, cwd=folder, env=PYTHON, capture_output=True).returncode
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root; $(touch pwned)"  # a person's folder may be named anything
+    folder.mkdir()
+    sh(folder, "git", "init", "--quiet")
+    dvc(folder, "init", "--quiet")
+    for name, text in {"dvc.yaml": DVC_YAML, "params.yaml": "x: 1\ny: 2\n", "seed": "s\n", "letter": "a\n", ".gitignore": "runs.log\n"}.items():
+        (folder / name).write_text(text)
+    sh(folder, "git", "add", "--all")
+    return folder
+
+
+def test_what_is_edited_while_a_job_runs_is_not_bound_to_its_output(root, tmp_path):
+    snapshot = freeze(root, "make", tmp_path / "a")
+    (root / "params.yaml").write_text("x: 5\ny: 2\n")
+    assert job(snapshot.folder, "make") == 0
+    landing = land(root, snapshot)
+    assert landing.changed == ("params.yaml:x",)
+    assert not (root / "data" / "made").exists()
+    assert not (root / "dvc.lock").exists()
+
+    (root / "params.yaml").write_text("x: 1\ny: 2\n")  # taken back: the result comes from the run cache, git's output too
+    again = freeze(root, "make", tmp_path / "b")
+    assert again.key == snapshot.key
+    assert job(again.folder, "make", "--from-run-cache") == 0
+    assert land(root, again).has_landed
+    assert (root / "reports" / "made.txt").read_text() == "x: 1\n"
+
+
+def test_the_lock_file_is_that_of_dvc_repro_and_nothing_is_left_to_run(root, tmp_path):
+    for number, name in enumerate(["make", "use@one", "use@two"]):
+        snapshot = freeze(root, name, tmp_path / str(number))
+        assert job(snapshot.folder, name) == 0
+        assert land(root, snapshot).has_landed
+    by_jobs = (root / "dvc.lock").read_bytes()
+    assert "up to date" in dvc(root, "status", "make", "use@one", "use@two")
+    (root / "dvc.lock").unlink()
+    shutil.rmtree(root / ".dvc" / "cache")
+    dvc(root, "repro", "make", "use@one", "use@two")
+    assert (root / "dvc.lock").read_bytes() == by_jobs
+
+
+def test_siblings_run_beside_each_other(root, tmp_path):
+    dvc(root, "repro", "make")
+    snapshots = [freeze(root, name, tmp_path / name) for name in ("use@one", "use@two")]
+    threads = [threading.Thread(target=job, args=(snapshot.folder, snapshot.stage)) for snapshot in snapshots]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(land(root, snapshot).has_landed for snapshot in snapshots)
+    assert (root / "data" / "two").read_text() == "x: 1\na\n"
+
+
+def test_uncommitted_and_untracked_files_are_in_and_a_key_is_of_contents(root, tmp_path):
+    dvc(root, "repro", "make")
+    first = freeze(root, "use@one", tmp_path / "a")
+    (root / "letter").write_text("b\n")
+    (root / "untracked").write_text("u\n")
+    second = freeze(root, "use@one", tmp_path / "b")
+    assert (second.folder / "letter").read_text() == "b\n"
+    assert (second.folder / "untracked").exists()
+    assert first.key != second.key
+    assert job(second.folder, "use@one", "--from-run-cache") == NOT_THERE
+
+
+def test_a_job_ends_with_the_code_of_its_stage(root, tmp_path):
+    assert job(freeze(root, "fail", tmp_path / "a").folder, "fail") == 75
+
+
+def test_an_input_that_is_nowhere_is_named(root, tmp_path):
+    with pytest.raises(ConfigurationError, match="data/made"):
+        freeze(root, "use@one", tmp_path / "a")
