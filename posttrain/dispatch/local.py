@@ -1,0 +1,99 @@
+"""Jobs on this machine: each a process of its own that outlives who started it, with GPU slots that all jobs of the machine share.
+
+A supervisor (`local_job.py`) holds the job's slots, runs its command and writes down how it ended, so that a flow that died finds its jobs again.
+What it writes lies in one folder for each job. That it lives is told by a lock that the kernel frees with it, never by a process number, which may
+be another's by now.
+"""
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus
+from posttrain.dispatch.processes import kill_tree
+from posttrain.exits import ConfigurationError
+
+SPEC, LOCK, START, END = "spec.json", "lock", "start.json", "end.json"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class LocalPool:
+    """`state` is a folder on a local disk for jobs and slots; pools with the same folder share `num_gpus` slots."""
+
+    def __init__(self, state: Path, *, num_gpus: int) -> None:
+        self._state, self._num_gpus = state.resolve(), num_gpus
+
+    def submit(self, spec: JobSpec) -> str:
+        """As `Pool` has it."""
+        if not _NAME.fullmatch(spec.name):
+            raise ConfigurationError(f"a job cannot be named {spec.name!r}: 1 to 63 lower-case letters, digits and inner dashes")
+        if spec.resources.gpus > self._num_gpus:
+            raise ConfigurationError(
+                f"{spec.name} wants {spec.resources.gpus} GPUs and this machine has {self._num_gpus} slots: it would wait for ever. Ask for fewer, "
+                "or name another target"
+            )
+        job = self._job(spec.name)
+        job.mkdir(parents=True, exist_ok=True)
+        if not (job / LOCK).exists():  # two who come at once both start a supervisor, and the second finds the lock taken
+            write_json(job / SPEC, {**asdict(spec), "folder": str(spec.folder.resolve()), "log": str(spec.log.resolve())})
+            command = [sys.executable, "-m", "posttrain.dispatch.local_job", str(job), str(self._state / "slots"), str(self._num_gpus)]
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        return spec.name
+
+    def status(self, job_id: str) -> JobStatus:
+        """As `Pool` has it."""
+        job = self._job(job_id)
+        supervisor = _supervisor(job)  # looked for first: it may write the end and go between two looks
+        if (job / END).exists():
+            end = json.loads((job / END).read_text(encoding="utf-8"))
+            return JobStatus(JobState.ENDED, end["exit_code"], Cause(end["cause"]), end["note"])
+        if not (job / LOCK).exists():
+            return JobStatus(JobState.WAITING, note="it is being started") if (job / SPEC).exists() else JobStatus(JobState.GONE)
+        if supervisor is None:
+            return JobStatus(JobState.ENDED, None, Cause.NODE_LOST, "its supervisor is gone: killed, or the machine was restarted")
+        if (job / START).exists():
+            return JobStatus(JobState.RUNNING)
+        return JobStatus(JobState.WAITING, note=f"waits for a free GPU: {self._num_gpus} on this machine")
+
+    def cancel(self, job_id: str) -> None:
+        """As `Pool` has it."""
+        job = self._job(job_id)
+        supervisor = _supervisor(job)
+        if supervisor is not None and not (job / END).exists():
+            kill_tree(supervisor)
+            write_json(job / END, {"exit_code": None, "cause": Cause.CANCELLED, "note": "cancelled"})
+
+    def _job(self, name: str) -> Path:
+        return self._state / "jobs" / name
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.replace(path)
+
+
+def _supervisor(job: Path) -> int | None:
+    """The number of the job's supervisor, None where it does not live."""
+    while True:
+        try:
+            lock = (job / LOCK).open(encoding="ascii")
+        except FileNotFoundError:
+            return None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if number := lock.read():
+                    return int(number)
+                time.sleep(0.01)  # it has the lock and is about to write its number
+            else:
+                return None

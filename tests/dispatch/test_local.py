@@ -1,0 +1,82 @@
+"""Jobs on this machine: the contract, and what only this pool can be asked."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from posttrain.dispatch.contract import Cause, JobState
+from posttrain.dispatch.local import LocalPool
+from posttrain.exits import ConfigurationError
+from tests.dispatch.pool_contract import PoolContract
+
+
+class TestLocalPool(PoolContract):
+    @pytest.fixture
+    def folder(self, tmp_path):
+        folder = tmp_path / "a folder; $(touch pwned)"
+        folder.mkdir()
+        return folder
+
+    @pytest.fixture
+    def pool(self, tmp_path):
+        return LocalPool(tmp_path / "state", num_gpus=2)
+
+    def test_each_job_sees_gpus_of_its_own_and_one_without_sees_none(self, pool, folder):
+        script = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(0.5)"
+        jobs = [pool.submit(self.job(folder, script, name=name, gpus=gpus)) for name, gpus in (("a", 1), ("b", 1), ("c", 0))]
+        for job in jobs:
+            self.wait(pool, job, JobState.ENDED)
+        assert sorted((folder / f"{name}.log").read_text().strip() for name in "abc") == ["", "0", "1"]
+
+    def test_a_job_outlives_its_submitter_and_is_found_again(self, tmp_path, folder):
+        submit = (
+            "import sys; from pathlib import Path; from posttrain.dispatch.contract import JobSpec; from posttrain.dispatch.local import LocalPool\n"
+            "folder = Path(sys.argv[2])\n"
+            "LocalPool(Path(sys.argv[1]), num_gpus=2).submit(JobSpec('orphan', ('sleep', '1'), folder, folder / 'log'))\n"
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        subprocess.run([sys.executable, "-c", submit, str(tmp_path / "state"), str(folder)], check=False)
+        pool = LocalPool(tmp_path / "state", num_gpus=2)
+        assert self.wait(pool, "orphan", JobState.ENDED).exit_code == 0
+
+    def test_a_job_whose_supervisor_was_killed_is_a_lost_node_and_its_gpu_is_free(self, pool, folder):
+        spec = self.job(folder, "import time; time.sleep(600)", name="lost", gpus=2)
+        pool.submit(spec)
+        self.wait(pool, "lost", JobState.RUNNING)
+        supervisor = supervisor_of("lost")
+        [command] = supervisor.children()
+        supervisor.send_signal(signal.SIGKILL)
+        assert self.wait(pool, "lost", JobState.ENDED).cause is Cause.NODE_LOST
+        command.kill()
+        assert pool.status(pool.submit(spec)).cause is Cause.NODE_LOST  # never a second one of that name
+        assert self.wait(pool, pool.submit(self.job(folder, "", name="next", gpus=2)), JobState.ENDED).exit_code == 0
+
+    def test_a_preempted_job_may_write_its_checkpoint(self, pool, folder):
+        script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); open('up', 'w'); time.sleep(600)"
+        pool.submit(self.job(folder, script, name="preempted"))
+        self.wait(pool, "preempted", JobState.RUNNING)
+        while not (folder / "up").exists():
+            pass
+        supervisor = next(
+            process for process in psutil.process_iter(["cmdline"]) if f"jobs{os.sep}preempted" in " ".join(process.info["cmdline"] or [])
+        )
+        supervisor.terminate()
+        assert self.wait(pool, "preempted", JobState.ENDED).exit_code == 75
+
+    @pytest.mark.parametrize(("name", "gpus"), [("", 0), ("a b", 0), ("../up", 0), ("A", 0), ("x" * 64, 0), ("fine", 3)])
+    def test_what_could_never_run_is_refused(self, pool, folder, name, gpus):
+        with pytest.raises(ConfigurationError):
+            pool.submit(self.job(folder, "", name=name, gpus=gpus))
+
+    def test_a_command_that_is_not_there_is_named(self, pool, folder):
+        spec = self.job(folder, "", name="absent")
+        status = self.wait(pool, pool.submit(type(spec)(spec.name, ("no-such-program",), spec.folder, spec.log)), JobState.ENDED)
+        assert (status.exit_code, "no-such-program" in status.note) == (127, True)
+
+
+def supervisor_of(name: str) -> psutil.Process:
+    return next(process for process in psutil.process_iter(["cmdline"]) if f"jobs{os.sep}{name}" in " ".join(process.info["cmdline"] or []))
