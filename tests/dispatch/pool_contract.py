@@ -42,11 +42,11 @@ class PoolContract:
         script = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
         jobs = [pool.submit(self.job(folder, script, name=f"gpu-{number}", gpus=1)) for number in range(3)]
         end = time.monotonic() + self.patience_s
-        while [pool.status(job).state for job in jobs].count(JobState.RUNNING) < 2:
+        while sorted((status.state, "gpu" in status.note.lower()) for status in map(pool.status, jobs)) != [
+            (JobState.RUNNING, False), (JobState.RUNNING, False), (JobState.WAITING, True)
+        ]:  # fmt: skip
             assert time.monotonic() < end
             time.sleep(0.05)
-        [waiting] = [status for job in jobs if (status := pool.status(job)).state is JobState.WAITING]
-        assert "gpu" in waiting.note.lower()
         (folder / "go").touch()
         assert {self.wait(pool, job, JobState.ENDED).exit_code for job in jobs} == {0}
 
