@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ class LocalPool:
             )
         job = self._job(spec.name)
         job.mkdir(parents=True, exist_ok=True)
-        if not (job / LOCK).exists():  # two who come at once both start a supervisor, and the second finds the lock taken
+        if not (job / LOCK).exists():  # two who come at once both start a supervisor, and the second finds the lock there
             write_json(job / SPEC, {**asdict(spec), "folder": str(spec.folder.resolve()), "log": str(spec.log.resolve())})
             command = [sys.executable, "-m", "posttrain.dispatch.local_job", str(job), str(self._state / "slots"), str(self._num_gpus)]
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -83,17 +82,13 @@ def write_json(path: Path, content: Any) -> None:
 
 def _supervisor(job: Path) -> int | None:
     """The number of the job's supervisor, None where it does not live."""
-    while True:
+    try:
+        lock = (job / LOCK).open(encoding="ascii")
+    except FileNotFoundError:
+        return None
+    with lock:
         try:
-            lock = (job / LOCK).open(encoding="ascii")
-        except FileNotFoundError:
-            return None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if number := lock.read():
-                    return int(number)
-                time.sleep(0.01)  # it has the lock and is about to write its number
-            else:
-                return None
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(lock.read())
+        return None

@@ -26,14 +26,17 @@ _POLL_S = 0.2
 
 def supervise(job: Path, slots: Path, num_gpus: int) -> None:
     """Returns when the job is over; at once where another supervisor has it."""
-    with (job / LOCK).open("a+", encoding="ascii") as lock, ExitStack() as held:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        lock.truncate(0)
+    own = job / f"{LOCK}.{os.getpid()}"
+    with own.open("w", encoding="ascii") as lock, ExitStack() as held:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(str(os.getpid()))
         lock.flush()
+        try:
+            os.link(own, job / LOCK)  # it appears locked: an unlocked one is a dead supervisor's
+        except FileExistsError:
+            return
+        finally:
+            own.unlink()
         adopt_orphans()
         spec = json.loads((job / SPEC).read_text(encoding="utf-8"))
         gpus = _take_slots(slots, num_gpus, spec["resources"]["gpus"], held)
