@@ -12,9 +12,23 @@ HOSTILE = "$(touch pwned); `touch pwned` 'a' \"b\" && touch pwned \n -x"
 
 
 class PoolContract:
-    """Subclasses have the fixtures `pool` (two GPUs) and `folder`, which jobs see under its own path."""
+    """Subclasses have the fixtures `new_pool` (two GPUs) and `folder`, which jobs see under its own path."""
 
     patience_s = 30.0
+
+    @pytest.fixture
+    def pool(self, new_pool, monkeypatch):
+        """Jobs end with their test, passed or failed."""
+        submitted = []
+
+        def submit(spec):
+            submitted.append(job_id := type(new_pool).submit(new_pool, spec))
+            return job_id
+
+        monkeypatch.setattr(new_pool, "submit", submit)
+        yield new_pool
+        for job_id in submitted:
+            new_pool.cancel(job_id)
 
     def job(self, folder, script, *arguments, name, **resources) -> JobSpec:
         return JobSpec(name, (sys.executable, "-c", script, *arguments), folder, folder / f"{name}.log", Resources(**resources))

@@ -22,7 +22,7 @@ class TestLocalPool(PoolContract):
         return folder
 
     @pytest.fixture
-    def pool(self, tmp_path):
+    def new_pool(self, tmp_path):
         return LocalPool(tmp_path / "state", num_gpus=2)
 
     def test_each_job_sees_gpus_of_its_own_and_one_without_sees_none(self, pool, folder):
