@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus, Resources
 
