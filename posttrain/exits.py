@@ -1,6 +1,7 @@
 """The three ends of a stage that a dispatcher must tell apart, as exceptions that carry their exit code (sysexits.h's numbers)."""
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from typing import ClassVar
@@ -28,6 +29,21 @@ class Interrupted(StageError):
     """Stopped before the end through no fault of the stage; running again resumes (EX_TEMPFAIL)."""
 
     code = 75
+
+
+def meaning_of(exit_code: int) -> str:
+    """What a stage's exit code says, in half a sentence. Death by signal n is -n, or 128 + n where a shell reports it."""
+    ends = {
+        ConfigurationError.code: "wrong configuration: running again without an edit cannot help",
+        DataError.code: "bad data: running again on the same data cannot help",
+        Interrupted.code: "interrupted: running again resumes",
+    }
+    if exit_code in ends:
+        return ends[exit_code]
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if number in set(signal.Signals):
+        return f"killed by {signal.Signals(number).name}" + (", often for lack of memory" if number == signal.SIGKILL else "")
+    return "an error in the stage itself"
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ class JobSpec:
     command: tuple[str, ...]
     folder: Path
     log: Path
-    resources: Resources = Resources()
+    resources: Resources = field(default_factory=Resources)
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

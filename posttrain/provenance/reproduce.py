@@ -18,14 +18,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
-from posttrain.exits import ConfigurationError, DataError, Interrupted
+from posttrain.exits import Interrupted, meaning_of
 
 NUM_TAIL_LINES = 20
-MEANINGS = {
-    ConfigurationError.code: "wrong configuration: running again without an edit cannot help",
-    DataError.code: "bad data: running again on the same data cannot help",
-    Interrupted.code: "interrupted: running again resumes",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class Outcome:
         """For a failed stage, one sentence: the exit code and what it means."""
         if self.exit_code is None:
             return "dvc could not run or record the stage"
-        return f"exit code {self.exit_code} ({_meaning(self.exit_code)})"
+        return f"exit code {self.exit_code} ({meaning_of(self.exit_code)})"
 
 
 class Reproducer:
@@ -121,12 +116,3 @@ def _environment() -> dict[str, str]:
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
     assert process.stdout is not None
     return (line.rstrip() for line in process.stdout)
-
-
-def _meaning(exit_code: int) -> str:
-    if exit_code in MEANINGS:
-        return MEANINGS[exit_code]
-    number = -exit_code if exit_code < 0 else exit_code - 128  # a shell reports its child's death by signal n as 128 + n
-    if number in set(signal.Signals):
-        return f"killed by {signal.Signals(number).name}" + (", often for lack of memory" if number == signal.SIGKILL else "")
-    return "an error in the stage itself"

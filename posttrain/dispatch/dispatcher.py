@@ -1,0 +1,110 @@
+"""One stage as a job, from its first attempt to its end: found again after a crash, started again where that can help, and never two at once.
+
+The record is written before the job is started and names it, and a pool starts a name once. So whatever dies in between, the next to come finds the
+same job, or starts the one that was never started.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from posttrain.dispatch.contract import JobSpec, JobState, JobStatus, Pool, Resources
+from posttrain.dispatch.records import JobRecord, JobRecords
+from posttrain.dispatch.retries import Verdict, verdict
+from posttrain.exits import Interrupted
+
+OUTAGE_PATIENCE_S = 600.0  # a pool's controller may be down for so long; its jobs live on
+_KEY_DIGITS = 10
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a job is to run: `command` in the folder that `prepare(attempt)` makes, which no other attempt shares. `key` names the inputs."""
+
+    stage: str
+    key: str
+    command: tuple[str, ...]
+    prepare: Callable[[int], Path]
+    resources: Resources = field(default_factory=Resources)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Dispatcher:
+    """Runs work on one pool for one run (`owner`). `tell` gets a line whenever something about a job changes."""
+
+    def __init__(self, pool: Pool, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0) -> None:
+        self._pool, self._records, self._target, self._owner, self._logs, self._poll_s = pool, records, target, owner, logs, poll_s
+
+    def run(self, work: Work, tell: Callable[[str], None], *, is_stopped: Callable[[], bool] = lambda: False) -> tuple[JobRecord, JobStatus]:
+        """The last attempt and how it ended. Once `is_stopped`, the job is cancelled and Interrupted raised."""
+        for attempt in itertools.count(1):
+            record = self._attached(work, tell)
+            status = self._wait(record, tell, is_stopped)
+            self._records.end(record.name, status)
+            if verdict(status, attempt=attempt) is not Verdict.AGAIN:
+                break
+            tell(f"{record.name}: {status.cause}{f' ({status.note})' if status.note else ''}; it is started again and goes on from its checkpoint")
+        return record, status
+
+    def _attached(self, work: Work, tell: Callable[[str], None]) -> JobRecord:
+        """The job that runs this work already, or a new attempt."""
+        while True:
+            record = self._records.latest(work.key)
+            if record is None or record.is_over:
+                record = self._new(work, attempt=record.attempt + 1 if record else 1)
+                if not self._records.add(record):
+                    continue
+            elif record.owner != self._owner:
+                self._records.set_owner(record.name, self._owner)
+                tell(f"{record.name}: found again, {'started' if record.job_id else 'not started'} by an earlier run")
+            if record.job_id is None:
+                spec = JobSpec(record.name, work.command, record.folder, record.log, work.resources, work.environment)
+                job_id = self._reached(partial(self._pool.submit, spec), tell)
+                self._records.set_job_id(record.name, job_id)
+                tell(f"{record.name}: submitted to {self._target} as {job_id}")
+            return self._records.latest(work.key) or record
+
+    def _new(self, work: Work, *, attempt: int) -> JobRecord:
+        name = f"{_slug(work.stage)}-{work.key[:_KEY_DIGITS]}-{attempt}"
+        folder = work.prepare(attempt)
+        return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, self._logs / f"{name}.log", self._owner, time.time())
+
+    def _wait(self, record: JobRecord, tell: Callable[[str], None], is_stopped: Callable[[], bool]) -> JobStatus:
+        told = ""
+        while True:
+            status = self._reached(partial(self._pool.status, record.job_id or record.name), tell)
+            if status.is_over:
+                return status
+            if is_stopped():
+                self._pool.cancel(record.job_id or record.name)
+                self._records.end(record.name, self._pool.status(record.job_id or record.name))
+                raise Interrupted(f"{record.name} was cancelled, because its run was. Run again: what is done is kept")
+            now = f"{record.name}: {status.state}{f', {status.note}' if status.note else ''}"
+            if now != told and (status.state is not JobState.WAITING or status.note):
+                tell(now)
+                told = now
+            time.sleep(self._poll_s)
+
+    def _reached(self, ask: Callable[[], T], tell: Callable[[str], None]) -> T:
+        """What the pool answers; one that cannot be reached is asked again for a while, because its jobs live on without it."""
+        deadline, has_told = time.monotonic() + OUTAGE_PATIENCE_S, False
+        while True:
+            try:
+                return ask()
+            except Interrupted as error:
+                if time.monotonic() > deadline:
+                    raise
+                if not has_told:
+                    tell(f"{self._target} cannot be reached ({error}); asking again, jobs that run there live on")
+                    has_told = True
+                time.sleep(max(self._poll_s, 1.0))
+
+
+def _slug(stage: str) -> str:
+    """Of a stage's name what a job may be called."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower()).strip("-")[:40] or "stage"

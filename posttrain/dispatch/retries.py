@@ -1,0 +1,44 @@
+"""Can running again help? Decided by the job's real end, not by the pool: it cannot tell a bad knob from a machine that died."""
+
+from enum import StrEnum
+
+from posttrain.dispatch.contract import Cause, JobStatus
+from posttrain.exits import Interrupted, meaning_of
+
+MAX_ATTEMPTS = 20  # a job that is preempted again and again gets on, a checkpoint at a time; one that is lost so often never will
+
+
+class Verdict(StrEnum):
+    """What the dispatcher does next."""
+
+    DONE = "done"
+    AGAIN = "again"
+    FAILED = "failed"
+
+
+def verdict(status: JobStatus, *, attempt: int) -> Verdict:
+    """`status` is of a job that is over; attempts count from 1. Preempted, lost and interrupted jobs run again, nothing else does."""
+    if status.cause is Cause.EXITED and status.exit_code == 0:
+        return Verdict.DONE
+    is_no_fault = status.cause in (Cause.PREEMPTED, Cause.NODE_LOST, None) or (status.cause is Cause.EXITED and status.exit_code == Interrupted.code)
+    return Verdict.AGAIN if is_no_fault and attempt < MAX_ATTEMPTS else Verdict.FAILED
+
+
+def reason(status: JobStatus, *, attempt: int) -> str:
+    """One sentence for a person: what happened, and what to do."""
+    told = f" ({status.note})" if status.note else ""
+    match status.cause:
+        case Cause.OUT_OF_MEMORY:
+            return f"out of memory{told}: give the stage more memory in infra/resources.yaml, or a smaller batch in params.yaml"
+        case Cause.TIME_LIMIT:
+            return f"time limit{told}: what is done is kept; give the stage more time in infra/resources.yaml and run again"
+        case Cause.UNSCHEDULABLE:
+            return f"never scheduled{told}: no node can give what the stage asks for in infra/resources.yaml"
+        case Cause.NO_IMAGE:
+            return f"its image cannot be pulled{told}: is its name right, and may the pool read it?"
+        case Cause.CANCELLED:
+            return f"cancelled{told}"
+        case Cause.EXITED:
+            return f"exit code {status.exit_code}{told} ({meaning_of(status.exit_code or 0)})"
+        case Cause.PREEMPTED | Cause.NODE_LOST | None:
+            return f"{status.cause or 'lost'}{told}, {attempt} times: what is done is kept; run again when the pool is steady"

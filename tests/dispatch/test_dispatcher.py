@@ -1,0 +1,132 @@
+"""From a job's first attempt to its end: again where that can help, found again after a crash, never two at once."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from posttrain.dispatch.contract import Cause, JobState, JobStatus
+from posttrain.dispatch.dispatcher import Dispatcher, Work
+from posttrain.dispatch.local import LocalPool
+from posttrain.dispatch.records import JobRecords
+from posttrain.dispatch.retries import MAX_ATTEMPTS, Verdict, reason, verdict
+from posttrain.exits import Interrupted
+
+
+@pytest.fixture
+def records(tmp_path):
+    return JobRecords(tmp_path / "jobs.db")
+
+
+def dispatcher(tmp_path, records, *, pool=None, owner="run-1"):
+    return Dispatcher(pool or LocalPool(tmp_path / "state", num_gpus=2), records, target="local", owner=owner, logs=tmp_path, poll_s=0.05)
+
+
+def work(tmp_path, script, key="k" * 64):
+    def prepare(attempt):
+        folder = tmp_path / f"attempt-{attempt}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    return Work("evaluate@sft", key, (sys.executable, "-c", script, str(tmp_path)), prepare)
+
+
+def test_an_interrupted_job_runs_again_in_a_folder_of_its_own_until_it_is_done(tmp_path, records):
+    script = "import os, sys; n = int(os.getcwd()[-1]); sys.exit(75 if n < 3 else 0)"
+    told = []
+    record, status = dispatcher(tmp_path, records).run(work(tmp_path, script), told.append)
+    assert (record.attempt, status.exit_code, len(records.all())) == (3, 0, 3)
+    assert [line for line in told if "started again" in line]
+    assert record.name == "evaluate-sft-kkkkkkkkkk-3"
+
+
+@pytest.mark.parametrize("exit_code", [3, 65, 78])
+def test_what_running_again_cannot_mend_runs_once(tmp_path, records, exit_code):
+    record, status = dispatcher(tmp_path, records).run(work(tmp_path, f"import sys; sys.exit({exit_code})"), str)
+    assert (status.exit_code, len(records.all())) == (exit_code, 1)
+    assert records.latest(record.key).exit_code == exit_code
+
+
+def test_a_flow_that_was_killed_finds_its_job_again_and_no_second_one_ever_is(tmp_path, records):
+    script = "import pathlib, sys, time; open(sys.argv[1] + '/runs', 'a').write('x'); time.sleep(2)"
+    flow = f"""
+import sys; sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from tests.dispatch.test_dispatcher import dispatcher, work, JobRecords
+root = Path({str(tmp_path)!r})
+dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
+"""
+    first = subprocess.Popen([sys.executable, "-c", flow])
+    end = time.monotonic() + 30
+    while not (tmp_path / "runs").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    first.kill()
+    first.wait()
+    told = []
+    record, status = dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, script), told.append)
+    assert (status.exit_code, record.attempt, (tmp_path / "runs").read_text()) == (0, 1, "x")
+    assert "found again" in told[0]
+    assert records.latest(record.key).owner == "run-2"
+
+
+def test_two_runs_that_want_the_same_wait_for_one_job(tmp_path, records):
+    script = "import sys, time; open(sys.argv[1] + '/runs', 'a').write('x'); time.sleep(1)"
+    ends = []
+    threads = [
+        threading.Thread(target=lambda owner=owner: ends.append(dispatcher(tmp_path, records, owner=owner).run(work(tmp_path, script), str)))
+        for owner in ("run-1", "run-2")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [status.exit_code for _, status in ends] == [0, 0]
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_a_stopped_run_cancels_its_job(tmp_path, records):
+    started = time.monotonic()
+    with pytest.raises(Interrupted, match="cancelled"):
+        dispatcher(tmp_path, records).run(work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: time.monotonic() > started + 1)
+    [record] = records.all()
+    assert (record.cause, record.is_over) == (Cause.CANCELLED, True)
+
+
+def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
+    class Down(LocalPool):
+        num_failures = 2
+
+        def status(self, job_id):
+            self.num_failures -= 1
+            if self.num_failures >= 0:
+                raise Interrupted("its controller is down")
+            return super().status(job_id)
+
+    told = []
+    _, status = dispatcher(tmp_path, records, pool=Down(tmp_path / "state", num_gpus=0)).run(work(tmp_path, ""), told.append)
+    assert status.exit_code == 0
+    assert len([line for line in told if "cannot be reached" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "cause", "attempt", "expected"),
+    [
+        (0, Cause.EXITED, 1, Verdict.DONE),
+        (75, Cause.EXITED, 1, Verdict.AGAIN),
+        (75, Cause.EXITED, MAX_ATTEMPTS, Verdict.FAILED),
+        (None, Cause.PREEMPTED, 1, Verdict.AGAIN),
+        (None, Cause.NODE_LOST, 1, Verdict.AGAIN),
+        (137, Cause.OUT_OF_MEMORY, 1, Verdict.FAILED),
+        (None, Cause.TIME_LIMIT, 1, Verdict.FAILED),
+        (None, Cause.CANCELLED, 1, Verdict.FAILED),
+        (78, Cause.EXITED, 1, Verdict.FAILED),
+        (1, Cause.EXITED, 1, Verdict.FAILED),
+    ],
+)
+def test_the_verdict_is_read_off_the_jobs_end(exit_code, cause, attempt, expected):
+    status = JobStatus(JobState.ENDED, exit_code, cause)
+    assert verdict(status, attempt=attempt) is expected
+    assert reason(status, attempt=attempt)
