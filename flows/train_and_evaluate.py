@@ -1,7 +1,7 @@
 """The whole graph as one Prefect run: a task per stage, matrix items too, with its log, its state and the table of policies.
 
 `python -m flows.train_and_evaluate` in the repository. The server is the one that PREFECT_API_URL names, or a temporary one on loopback. DVC decides
-what runs: a task asks it for its stage and nothing more, so the result is that of `dvc repro`. One stage at a time, because DVC's locks allow one.
+what runs, `infra/dispatch.yaml` where; siblings run beside each other as far as the target has room. The result is that of `dvc repro`.
 """
 
 import os
@@ -20,14 +20,14 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.node_run import NodeOutcome, NodeRuns
 from posttrain.provenance.graph import StageNode, read_graph
-from posttrain.provenance.reproduce import Outcome, Reproducer
 from posttrain.report.table import summary_markdown, summary_table
 
 ROOT = Path()
 REPORTS = Path("reports")
 MAX_MESSAGE_LINES = 8
-ONE_AT_A_TIME: Any = ThreadPoolTaskRunner(max_workers=1)  # Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
+BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(max_workers=16)  # Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
 
 
 class StageFailure(Exception):
@@ -38,22 +38,22 @@ class StageFailure(Exception):
         self.exit_code = exit_code
 
 
-@flow(log_prints=False, validate_parameters=False, task_runner=ONE_AT_A_TIME)
+@flow(log_prints=False, validate_parameters=False, task_runner=BESIDE_EACH_OTHER)
 def train_and_evaluate() -> State[Any]:
     """Run every stage in DVC's order; a failed stage keeps those that need it from starting, and no other."""
     nodes = read_graph(ROOT)
-    outcomes: dict[str, Outcome] = {}
-    reproducer = Reproducer(ROOT)
+    outcomes: dict[str, NodeOutcome] = {}
+    runs = NodeRuns(ROOT)
     futures: dict[str, PrefectFuture[Any]] = {}
     for node in nodes:
         needed = [futures[name] for name in node.upstream]
         stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
-        futures[node.name] = stage_task.submit(node, reproducer, outcomes, wait_for=needed, return_state=False)
+        futures[node.name] = stage_task.submit(node, runs, outcomes, wait_for=needed, return_state=False)
     try:
         for future in futures.values():
             future.wait()
     except BaseException as error:  # Ctrl-C, or Prefect's own signal for SIGTERM: the stage's process is ended by neither
-        reproducer.stop()
+        runs.stop()
         if isinstance(error, KeyboardInterrupt) and not PREFECT_API_URL.value():
             _leave_at_once()
         raise
@@ -61,9 +61,9 @@ def train_and_evaluate() -> State[Any]:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-def run_stage(node: StageNode, reproducer: Reproducer, outcomes: dict[str, Outcome]) -> State[Any]:
-    """Ask DVC for one stage. Its outcome is also left in `outcomes`, under its name."""
-    outcome = outcomes[node.name] = reproducer.reproduce(node.name, get_run_logger().info)
+def run_stage(node: StageNode, runs: NodeRuns, outcomes: dict[str, NodeOutcome]) -> State[Any]:
+    """Bring one stage up to date. Its outcome is also left in `outcomes`, under its name."""
+    outcome = outcomes[node.name] = runs.run(node, get_run_logger().info)
     if outcome.state == "cached":
         return Completed(name="Cached", message="DVC had nothing to run")
     if outcome.state == "completed":
@@ -71,22 +71,24 @@ def run_stage(node: StageNode, reproducer: Reproducer, outcomes: dict[str, Outco
     return Failed(message="\n".join([outcome.reason, *outcome.tail[-MAX_MESSAGE_LINES:]]))
 
 
-def stages_markdown(nodes: Sequence[StageNode], outcomes: Mapping[str, Outcome]) -> str:
+def stages_markdown(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutcome]) -> str:
     """The table of an artifact: stage, seconds, state. A stage that never started, because one before it failed, reads `not run`."""
-    rows = ["| stage | seconds | state |", "| --- | ---: | --- |"]
+    rows = ["| stage | seconds | target | job | state |", "| --- | ---: | --- | --- | --- |"]
     for node in nodes:
         outcome = outcomes.get(node.name)
         if outcome is None:
-            rows.append(f"| {node.name} | | not run |")
+            rows.append(f"| {node.name} | | | | not run |")
         else:
-            cause = f": {outcome.reason}" if outcome.state == "failed" else ""
-            rows.append(f"| {node.name} | {outcome.seconds:.1f} | {outcome.state}{cause} |")
+            cause = f": {outcome.reason}" if outcome.reason else ""
+            rows.append(f"| {node.name} | {outcome.seconds:.1f} | {outcome.target} | {outcome.job} | {outcome.state}{cause} |")
     return "\n".join(rows) + "\n"
 
 
-def _finish(nodes: Sequence[StageNode], outcomes: Mapping[str, Outcome]) -> State[Any]:
+def _finish(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutcome]) -> State[Any]:
     create_markdown_artifact(stages_markdown(nodes, outcomes), key="stages", description="what ran, for how long, and how it ended")
-    failed = {name: outcome for name, outcome in outcomes.items() if outcome.state == "failed"}
+    failed = {name: outcome for name, outcome in outcomes.items() if not outcome.is_good}
+    if len(outcomes) < len(nodes) and not failed:
+        raise RuntimeError(f"{', '.join(node.name for node in nodes if node.name not in outcomes)}: neither ran nor failed; the run's log says why")
     if failed:
         message = "; ".join(f"{name}: {outcome.reason}" for name, outcome in failed.items())
         first_code = next(iter(failed.values())).exit_code

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from posttrain.dispatch.contract import JobSpec, JobState, JobStatus, Pool, Resources
+from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.dispatch.retries import Verdict, verdict
 from posttrain.exits import Interrupted
@@ -40,16 +41,36 @@ class Dispatcher:
     def __init__(self, pool: Pool, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0) -> None:
         self._pool, self._records, self._target, self._owner, self._logs, self._poll_s = pool, records, target, owner, logs, poll_s
 
-    def run(self, work: Work, tell: Callable[[str], None], *, is_stopped: Callable[[], bool] = lambda: False) -> tuple[JobRecord, JobStatus]:
-        """The last attempt and how it ended. Once `is_stopped`, the job is cancelled and Interrupted raised."""
+    def run(
+        self,
+        work: Work,
+        tell: Callable[[str], None],
+        *,
+        follow: Callable[[str], None] = lambda _: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> tuple[JobRecord, JobStatus]:
+        """The last attempt and how it ended; `follow` gets the lines that it prints. Once `is_stopped`, it is cancelled and Interrupted raised."""
         for attempt in itertools.count(1):
+            if is_stopped():
+                raise Interrupted(f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept")
             record = self._attached(work, tell)
-            status = self._wait(record, tell, is_stopped)
+            status = self._wait(record, tell, follow, is_stopped)
             self._records.end(record.name, status)
             if verdict(status, attempt=attempt) is not Verdict.AGAIN:
                 break
             tell(f"{record.name}: {status.cause}{f' ({status.note})' if status.note else ''}; it is started again and goes on from its checkpoint")
         return record, status
+
+    def cancel_all(self) -> None:
+        """Of the jobs that this run waits for, whoever started them."""
+        for record in self._records.all():
+            if record.owner == self._owner and not record.is_over:
+                self._cancel(record)
+
+    def _cancel(self, record: JobRecord) -> None:
+        job_id = record.job_id or record.name
+        self._pool.cancel(job_id)
+        self._records.end(record.name, self._pool.status(job_id))
 
     def _attached(self, work: Work, tell: Callable[[str], None]) -> JobRecord:
         """The job that runs this work already, or a new attempt."""
@@ -74,15 +95,16 @@ class Dispatcher:
         folder = work.prepare(attempt)
         return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, self._logs / f"{name}.log", self._owner, time.time())
 
-    def _wait(self, record: JobRecord, tell: Callable[[str], None], is_stopped: Callable[[], bool]) -> JobStatus:
-        told = ""
+    def _wait(self, record: JobRecord, tell: Callable[[str], None], follow: Callable[[str], None], is_stopped: Callable[[], bool]) -> JobStatus:
+        told, log = "", LogTail(record.log)
         while True:
             status = self._reached(partial(self._pool.status, record.job_id or record.name), tell)
+            for line in log.new_lines(is_whole=status.is_over):
+                follow(line)
             if status.is_over:
                 return status
             if is_stopped():
-                self._pool.cancel(record.job_id or record.name)
-                self._records.end(record.name, self._pool.status(record.job_id or record.name))
+                self._cancel(record)
                 raise Interrupted(f"{record.name} was cancelled, because its run was. Run again: what is done is kept")
             now = f"{record.name}: {status.state}{f', {status.note}' if status.note else ''}"
             if now != told and (status.state is not JobState.WAITING or status.note):

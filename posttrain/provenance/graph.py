@@ -60,6 +60,15 @@ def read_graph(root: Path) -> tuple[StageNode, ...]:
     return tuple(nodes[name] for name in _topological_order(tuple(nodes), edges))
 
 
+def current_stages(root: Path) -> frozenset[str]:
+    """The nodes whose inputs, knobs and outputs are those of `dvc.lock`. Raises ConfigurationError where DVC refuses the file."""
+    try:
+        with Repo(str(root)) as repo, repo.lock:
+            return frozenset(_name(stage, root) for stage in repo.index.stages if isinstance(stage, PipelineStage) and not stage.changed())
+    except DvcException as error:
+        raise ConfigurationError(f"DVC cannot tell what is up to date in {root}: {error}; `dvc status` says more") from error
+
+
 def _node(stage: PipelineStage, root: Path, edges: Iterable[tuple[str, str]]) -> StageNode:
     files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     knobs = [dep for dep in stage.deps if isinstance(dep, ParamsDependency)]

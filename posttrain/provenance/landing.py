@@ -65,10 +65,13 @@ def _land(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> 
         return Landing(tuple(_differences(to_single_stage_lockfile(stage), entry)) or (f"inputs of {snapshot.stage}",))
     StageLoader.fill_from_lock(stage, entry)
     stage.checkout(force=True)
-    for out in stage.outs:
-        if not out.use_cache:
-            _copy(snapshot.folder / out.def_path, root / out.def_path)
-    stage.dump(update_pipeline=False)
+    with repo.scm_context(quiet=True):
+        for out in stage.outs:
+            if out.use_cache:
+                out.ignore()  # by git, as `dvc repro` has it
+            else:
+                _copy(snapshot.folder / out.def_path, root / out.def_path)
+        stage.dump(update_pipeline=False)
     return Landing()
 
 

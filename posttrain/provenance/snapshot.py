@@ -18,6 +18,7 @@ import yaml
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
+from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError
@@ -28,11 +29,13 @@ CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache li
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`key` names the command, the content of every input and the values of every knob: 64 hex digits, equal wherever they are equal."""
+    """`key` names the command, the content of every input and the values of every knob: 64 hex digits, equal wherever they are equal. `has_run`: a
+    run with these inputs is in DVC's run cache."""
 
     folder: Path
     stage: str
     key: str
+    has_run: bool
 
 
 def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
@@ -58,7 +61,9 @@ def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
         with Repo(str(folder)) as repo, repo.lock:
             found = find_stage(repo, stage)
             _bring_inputs(repo, found, root, folder)
-            return Snapshot(folder, stage, key_of(found))
+            key = key_of(found)
+            has_run = _can_hash(found) and repo.stage_cache._load(found) is not None  # DVC keeps no run of a stage that reads nothing
+            return Snapshot(folder, stage, key, has_run)
     except DvcException as error:
         raise ConfigurationError(f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more") from error
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.node_run import NodeOutcome
 from flows.train_and_evaluate import stages_markdown
 from posttrain.provenance.graph import StageNode
-from posttrain.provenance.reproduce import Outcome
 
 DVC_YAML = """
 stages:
@@ -54,7 +54,9 @@ pathlib.Path(f"reports/evaluate/{sys.argv[1]}.json").write_text(json.dumps(resul
 def root(tmp_path: Path) -> Path:
     folder = tmp_path / "a repository"
     folder.mkdir()
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=folder, check=True)
+    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, check=True)
+    (folder / ".gitignore").write_text("/.posttrain/\n/pid\n")
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "evaluate.py").write_text(EVALUATE)
     (folder / "params.yaml").write_text("seed: 1\nquality: 0.75\n")
@@ -129,7 +131,7 @@ def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(
     exit_code, output = run_flow(root, repository)
     assert exit_code == 0, output
     assert {name: state for name, (state, _) in final_states(root).items()} == dict.fromkeys(names, "Cached")
-    assert re.search(r"\| report \| [\d.]+ \| cached \|", artifacts(root)["stages"])
+    assert re.search(r"\| report \| [\d.]+ \| +\| +\| cached \|", artifacts(root)["stages"])
 
 
 def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_lines(root, repository):
@@ -142,14 +144,14 @@ def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_
     assert "a share above 1 means nothing" in states["evaluate@sft"][1]
     assert states["evaluate@policy"][0] == "Completed"  # it does not need the one that failed
     assert states["report"][0] == "NotReady"
-    assert "| report | | not run |" in artifacts(root)["stages"]
+    assert "| report | | | | not run |" in artifacts(root)["stages"]
     assert "evaluation" not in artifacts(root)
     assert not is_server_alive(output)
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive(root, repository, number, exit_code):
-    (root / "dvc.yaml").write_text('stages:\n  slow:\n    cmd: "echo $$ > pid; exec sleep 600"\n    outs: [never]\n')
+    (root / "dvc.yaml").write_text(f"stages:\n  slow:\n    cmd: echo $$ > '{root}/pid'; exec sleep 600\n    outs: [never]\n")
     process = start_flow(root, repository)
     while not (root / "pid").exists() or not (root / "pid").read_text().strip():
         assert process.poll() is None, process.communicate()[0]
@@ -176,9 +178,9 @@ def test_prefect_is_told_not_to_report_on_its_users_before_it_is_imported(reposi
 
 def test_the_table_of_stages_names_the_cause_of_a_failure():
     nodes = [StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three")]
-    outcomes = {"one": Outcome("cached", 0.44, 0), "two": Outcome("failed", 61.25, 65)}
+    outcomes = {"one": NodeOutcome("cached", 0.44), "two": NodeOutcome("failed", 61.25, "exit code 65 (bad data)", 65, "two-1", "local")}
     assert stages_markdown(nodes, outcomes).splitlines()[2:] == [
-        "| one | 0.4 | cached |",
-        "| two | 61.2 | failed: exit code 65 (bad data: running again on the same data cannot help) |",
-        "| three | | not run |",
+        "| one | 0.4 |  |  | cached |",
+        "| two | 61.2 | local | two-1 | failed: exit code 65 (bad data) |",
+        "| three | | | | not run |",
     ]

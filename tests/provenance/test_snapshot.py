@@ -86,12 +86,13 @@ def test_the_lock_file_is_that_of_dvc_repro_and_nothing_is_left_to_run(root, tmp
         snapshot = freeze(root, name, tmp_path / str(number))
         assert job(snapshot.folder, name) == 0
         assert land(root, snapshot).has_landed
-    by_jobs = (root / "dvc.lock").read_bytes()
+    by_jobs = (root / "dvc.lock").read_bytes(), (root / "data" / ".gitignore").read_bytes()
     assert "up to date" in dvc(root, "status", "make", "use@one", "use@two")
     (root / "dvc.lock").unlink()
+    (root / "data" / ".gitignore").unlink()
     shutil.rmtree(root / ".dvc" / "cache")
     dvc(root, "repro", "make", "use@one", "use@two")
-    assert (root / "dvc.lock").read_bytes() == by_jobs
+    assert ((root / "dvc.lock").read_bytes(), (root / "data" / ".gitignore").read_bytes()) == by_jobs
 
 
 def test_siblings_run_beside_each_other(root, tmp_path):

@@ -1,0 +1,136 @@
+"""One node of the graph from the question whether it is up to date to its entry in `dvc.lock`: from the run cache, or as a job in a snapshot.
+
+Knows DVC's side (`posttrain.provenance`) and the pools (`posttrain.dispatch`), and not Prefect.
+"""
+
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+from posttrain.dispatch.dispatcher import Dispatcher, Work
+from posttrain.dispatch.records import JobRecords
+from posttrain.dispatch.retries import Verdict, reason, verdict
+from posttrain.dispatch.settings import DispatchSettings, load_settings
+from posttrain.exits import Interrupted, StageError
+from posttrain.provenance.graph import StageNode, current_stages
+from posttrain.provenance.landing import land
+from posttrain.provenance.snapshot import Snapshot, freeze
+from posttrain.provenance.stage import STATE_DIR
+
+NUM_TAIL_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """How a node ended. `reason` is for a person, empty where all is well; `job` names what ran it, empty where nothing had to."""
+
+    state: Literal["cached", "completed", "failed", "superseded"]
+    seconds: float
+    reason: str = ""
+    exit_code: int | None = 0
+    job: str = ""
+    target: str = ""
+    tail: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return self.state in ("cached", "completed")
+
+
+class NodeRuns:
+    """Runs nodes of the tree at `root`, several at a time from threads. Made when a flow starts; `stop` ends its jobs."""
+
+    def __init__(self, root: Path, *, settings: DispatchSettings | None = None) -> None:
+        self._root = root.resolve()
+        state = self._root / STATE_DIR
+        self._settings = settings or load_settings(self._root)
+        self._records = JobRecords(state / "jobs.db")
+        self._snapshots = state / "snapshots"
+        self._dispatcher = Dispatcher(
+            self._settings.pool(state / "local"), self._records, target=self._settings.target, owner=uuid.uuid4().hex, logs=state / "logs", poll_s=0.5
+        )
+        (state / "logs").mkdir(parents=True, exist_ok=True)
+        self._current = current_stages(self._root)
+        self._has_run: set[str] = set()
+        self._writes = threading.Lock()  # DVC allows one at a time in a folder
+        self._stopped = threading.Event()
+
+    def run(self, node: StageNode, tell: Callable[[str], None]) -> NodeOutcome:
+        """`tell` gets the job's output line by line, and what happens to it. Its upstream is up to date. Raises Interrupted after `stop`."""
+        started_s = monotonic()
+        if node.name in self._current and not self._has_run.intersection(node.upstream):
+            return NodeOutcome("cached", monotonic() - started_s)
+        try:
+            outcome = self._run(node, tell, started_s)
+        except StageError as error:
+            if self._stopped.is_set():
+                raise
+            return NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
+        if outcome.is_good:
+            self._has_run.add(node.name)
+        return outcome
+
+    def stop(self) -> None:
+        """Cancel what runs; nothing is started after this."""
+        self._stopped.set()
+        self._dispatcher.cancel_all()
+
+    def _run(self, node: StageNode, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
+        if self._stopped.is_set():
+            raise Interrupted(f"{node.name} was not started, because the run was stopped. Run it again: what is done is kept")
+        with self._writes:
+            frozen = freeze(self._root, node.name, self._snapshots / f".{uuid.uuid4().hex}")
+        try:
+            if frozen.has_run and _restore(frozen):
+                return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
+            return self._run_as_job(node, frozen, tell, started_s)
+        finally:
+            shutil.rmtree(frozen.folder, ignore_errors=True)
+
+    def _run_as_job(self, node: StageNode, frozen: Snapshot, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
+        def prepare(attempt: int) -> Path:
+            folder = self._snapshots / f"{node.name}-{frozen.key[:10]}-{attempt}"
+            shutil.rmtree(folder, ignore_errors=True)  # of one whose record was never written
+            shutil.copytree(frozen.folder, folder, symlinks=True)
+            return folder
+
+        tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
+
+        def follow(line: str) -> None:
+            tail.append(line)
+            tell(line)
+
+        command = (sys.executable, "-u", "-m", "posttrain.provenance.job", node.name)
+        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage))
+        record, status = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
+        ended = NodeOutcome("completed", monotonic() - started_s, job=record.name, target=record.target, tail=tuple(tail))
+        if verdict(status, attempt=record.attempt) is not Verdict.DONE:
+            return replace(ended, state="failed", reason=reason(status, attempt=record.attempt), exit_code=status.exit_code)
+        outcome = self._land(Snapshot(record.folder, node.name, frozen.key, has_run=True), ended)
+        shutil.rmtree(record.folder, ignore_errors=True)
+        return outcome
+
+    def _land(self, snapshot: Snapshot, outcome: NodeOutcome) -> NodeOutcome:
+        with self._writes:
+            landing = land(self._root, snapshot)
+        if landing.has_landed:
+            return outcome
+        why = (
+            f"{', '.join(landing.changed)} changed while it ran: its result belongs to the old values and is kept in the run cache, where taking the "
+            "edit back finds it. Run again for the new ones"
+        )
+        return replace(outcome, state="superseded", reason=why, exit_code=Interrupted.code)
+
+
+def _restore(snapshot: Snapshot) -> bool:
+    """Outputs and entry from the run cache into the snapshot; False where its files are gone."""
+    command = [sys.executable, "-m", "posttrain.provenance.job", "--from-run-cache", "--", snapshot.stage]
+    return subprocess.run(command, cwd=snapshot.folder, capture_output=True, check=False).returncode == 0
