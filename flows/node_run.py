@@ -3,6 +3,7 @@
 Knows DVC's side (`posttrain.provenance`) and the pools (`posttrain.dispatch`), and not Prefect.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from posttrain.provenance.graph import StageNode, current_stages
 from posttrain.provenance.landing import land
 from posttrain.provenance.snapshot import Snapshot, freeze
 from posttrain.provenance.stage import STATE_DIR
+from posttrain.traces.location import VARIABLE
 
 NUM_TAIL_LINES = 20
 
@@ -58,6 +60,9 @@ class NodeRuns:
             self._settings.pool(state / "local"), self._records, target=self._settings.target, owner=uuid.uuid4().hex, logs=state / "logs", poll_s=0.5
         )
         (state / "logs").mkdir(parents=True, exist_ok=True)
+        # A job on this machine leaves its traces with all others; elsewhere they lie in its snapshot.
+        is_traced_here = self._settings.is_local and VARIABLE not in os.environ
+        self._environment = {VARIABLE: str(state / "traces.db")} if is_traced_here else {}
         self._current = current_stages(self._root)
         self._has_run: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
@@ -66,14 +71,14 @@ class NodeRuns:
     def run(self, node: StageNode, tell: Callable[[str], None]) -> NodeOutcome:
         """`tell` gets the job's output line by line, and what happens to it. Its upstream is up to date. Raises Interrupted after `stop`."""
         started_s = monotonic()
-        if node.name in self._current and not self._has_run.intersection(node.upstream):
+        if self._is_current(node):
             return NodeOutcome("cached", monotonic() - started_s)
         try:
             outcome = self._run(node, tell, started_s)
         except StageError as error:
-            if self._stopped.is_set():
-                raise
-            return NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
+            outcome = NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
+        if self._stopped.is_set() and not outcome.is_good:
+            raise Interrupted(f"{node.name} was cancelled, because its run was stopped. Run it again: what is done is kept")
         if outcome.is_good:
             self._has_run.add(node.name)
         return outcome
@@ -83,9 +88,14 @@ class NodeRuns:
         self._stopped.set()
         self._dispatcher.cancel_all()
 
+    def _is_current(self, node: StageNode) -> bool:
+        """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and is again once something before it has run."""
+        if not self._has_run.intersection(node.upstream):
+            return node.name in self._current
+        with self._writes:
+            return node.name in current_stages(self._root)
+
     def _run(self, node: StageNode, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
-        if self._stopped.is_set():
-            raise Interrupted(f"{node.name} was not started, because the run was stopped. Run it again: what is done is kept")
         with self._writes:
             frozen = freeze(self._root, node.name, self._snapshots / f".{uuid.uuid4().hex}")
         try:
@@ -109,7 +119,7 @@ class NodeRuns:
             tell(line)
 
         command = (sys.executable, "-u", "-m", "posttrain.provenance.job", node.name)
-        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage))
+        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), self._environment)
         record, status = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
         ended = NodeOutcome("completed", monotonic() - started_s, job=record.name, target=record.target, tail=tuple(tail))
         if verdict(status, attempt=record.attempt) is not Verdict.DONE:

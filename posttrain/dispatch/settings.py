@@ -41,6 +41,11 @@ class DispatchSettings(_Section):
     targets: dict[str, LocalTarget]
     resources: dict[str, Reservation]
 
+    @property
+    def is_local(self) -> bool:
+        """Whether jobs run on this machine."""
+        return isinstance(self.targets.get(self.target), LocalTarget)
+
     def pool(self, state: Path) -> Pool:
         """The target's pool; `state` is a folder on a local disk for those that need one. Raises ConfigurationError where there is none."""
         if self.target not in self.targets:
