@@ -68,7 +68,7 @@ def test_grpo_trains_the_adapter_alone(servers, experiment, tmp_path):
 def test_an_adapter_that_the_server_does_not_take_ends_the_run_at_once(experiment):
     model = add_lora(experiment.model(), LORA.model_copy(update={"r": 2 * RANK}), seed=1)
     with pytest.raises(ConfigurationError, match=r"LoRA rank 16 is greater than max_lora_rank 8.*set to the adapter's r or more"):
-        experiment.sampler(model)
+        experiment.sampler(model).refresh()
 
 
 def adapters_of(server):
