@@ -8,6 +8,7 @@ made beforehand, all messages of a turn at once, answers not looked at. That is 
 import asyncio
 import json
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ def main() -> None:
             rounds = _compare(server, params, algorithm.temperature, tasks, Path(folder))
     print(
         f"rollouts: {algorithm.tasks_per_step} x {algorithm.group_size} episodes, temperature {algorithm.temperature:g}, float32, one thread "
-        f"computes, caches empty; the best of {NUM_ROUNDS} rounds"
+        f"computes, caches empty; medians of {NUM_ROUNDS} rounds"
     )
     print("  vLLM as infra/vllm/serve.sh starts it: eager, 128 sequences at once, prefix cache in blocks of 32 tokens")
     ours, *others = [_report(name, side) for name, side in rounds.items()]
@@ -95,11 +96,11 @@ def _compare(server: VllmProcess, params: Params, temperature: float, tasks: Seq
 
 
 def _report(name: str, rounds: Sequence[Round]) -> tuple[float, float]:
-    """Prints and returns written tokens a CPU-second and a second, each of its best round."""
-    best = max(rounds, key=lambda one: one.num_tokens / (one.client_s + one.server_s))
-    per_cpu_s = best.num_tokens / (best.client_s + best.server_s)
-    per_s = max(one.num_tokens / one.wall_s for one in rounds)
-    seconds = f"{best.client_s:.2f} s here and {best.server_s:.2f} s in the server for {best.num_tokens}"
+    """Prints and returns written tokens a CPU-second and a second, the median of the rounds."""
+    client_s, server_s = (statistics.median(seconds) for seconds in zip(*((one.client_s, one.server_s) for one in rounds), strict=True))
+    per_cpu_s = statistics.median(one.num_tokens / (one.client_s + one.server_s) for one in rounds)
+    per_s = statistics.median(one.num_tokens / one.wall_s for one in rounds)
+    seconds = f"{client_s:.2f} s here and {server_s:.2f} s in the server"
     print(f"  {name:22} {per_cpu_s:6.0f} written tokens a CPU-second ({seconds}), {per_s:6.0f} a second")
     return per_cpu_s, per_s
 
@@ -107,7 +108,9 @@ def _report(name: str, rounds: Sequence[Round]) -> tuple[float, float]:
 def _sampler(params: Params, temperature: float, **environment: str) -> Sampler:
     os.environ.update(environment)
     model, reward = load_model(SFT, dtype="float32"), load_reward(params.reward)
-    return Sampler(model, load_codec(SFT), domain=make_domain(params.world), reward=reward, limits=params.agent, temperature=temperature)
+    sampler = Sampler(model, load_codec(SFT), domain=make_domain(params.world), reward=reward, limits=params.agent, temperature=temperature)
+    sampler.refresh()  # makes the engine that the environment names now
+    return sampler
 
 
 def _num_written(played: Sequence[Trajectory]) -> int:
