@@ -33,7 +33,11 @@ infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.loc
 
 test-vllm: setup infra/vllm/.venv/.installed  ## rollouts through real vLLM servers, on the default run's SFT model
 	dvc repro train_sft
-	pytest -s tests/real
+	pytest -s tests/real/test_vllm.py tests/real/test_vllm_lora.py
+
+test-slurm: setup  ## jobs on a real SLURM, which is started on this machine for it (root on Debian 12)
+	infra/slurm/dev_cluster.sh up
+	pytest tests/real/test_slurm.py; code=$$?; infra/slurm/dev_cluster.sh down; exit $$code
 
 FOLDER ?= data/models/sft
 PORT ?= 8101
@@ -58,5 +62,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds resampling test-vllm serve-vllm
+.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm serve-vllm
 .DEFAULT_GOAL := help

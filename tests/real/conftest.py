@@ -44,9 +44,9 @@ def serve(served: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ca
         yield start
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _play_by_vllm(monkeypatch: pytest.MonkeyPatch, servers: list[VllmProcess], tmp_path: Path) -> None:
-    """Each module names its `servers`."""
+    """Each module of vLLM's uses it and names its `servers`."""
     monkeypatch.setenv("POSTTRAIN_ENGINE", "vllm")
     monkeypatch.setenv("POSTTRAIN_VLLM_URLS", ",".join(server.url for server in servers))
     monkeypatch.setenv("POSTTRAIN_VLLM_FOLDER", str(tmp_path / "weights"))

@@ -8,6 +8,7 @@ import torch
 from posttrain.algorithms.sampling import episode_seeds
 from tests.real.experiment import success, worst_gap
 
+pytestmark = pytest.mark.usefixtures("_play_by_vllm")
 NUM_GRPO_STEPS = 20
 
 
