@@ -164,13 +164,13 @@ start_all() {
   wait_for 30 bash -c 'exec 3<>/dev/tcp/127.0.0.1/26820' || fail "slurmdbd does not listen"
   start slurmctld slurmctld slurmctld
   for ((number = 0; number < nodes; number++)); do start slurmd-n$number slurmd slurmd -N n$number; done
-  wait_for 20 are_ready || for ((number = 0; number < nodes; number++)); do  # drained by hand, or by an old fault
+  wait_for 10 are_ready || for ((number = 0; number < nodes; number++)); do  # drained by hand, or by an old fault
     scontrol update nodename=n$number state=resume || true
   done
   wait_for 20 are_ready || fail "not all nodes are ready: $(sinfo -h -N -o '%N %T %E' | tr '\n' ';')"
   wait_for 20 bash -c 'sacctmgr -nP show cluster format=cluster | grep -qx dev' || fail "the cluster is not known to its accounting"
 }
-are_ready() { [[ $(sinfo -h -N -p gpu -t idle,mixed,allocated -o %N | sort -u | wc -l) == "$nodes" ]]; }
+are_ready() { [[ $(sinfo -h -N -p gpu -o %T | grep -cxE 'idle|mixed|allocated') == "$nodes" ]]; }  # and not `idle*` or `drained`
 
 stop_all() {
   local file

@@ -16,5 +16,7 @@ exec </dev/null >>@log 2>&1
 export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-}
 @environment
 cd -- @folder || exit
+# A command that heeds no warning is not killed by it: SLURM ends it, and says for what.
+trap '' USR1
 # exec, or signals would end the shell and not reach the command.
 exec -- @command

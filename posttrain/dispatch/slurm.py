@@ -1,8 +1,8 @@
 """Jobs on a SLURM cluster, through its own commands: no API of it reports exit codes as reliably.
 
-A job is found again by its name, among those that the controller still knows and in the accounting, before one is submitted. That SLURM never starts
-a job a second time is asked for with each. Folders and logs are on a disk that submitter and nodes see under the same path; the cluster tracks
-processes by cgroups, or daemonised ones would outlive their job.
+A job is found again by its name, among those that the controller still knows and in the accounting, before one is submitted. Its id is SLURM's number
+and that name, because a controller that was killed forgets its last seconds and gives their numbers again. Folders and logs are on a disk that
+submitter and nodes see under the same path; the cluster tracks processes by cgroups, or daemonised ones would outlive their job.
 """
 
 import fcntl
@@ -41,8 +41,8 @@ class SlurmPool:
         self._state.mkdir(parents=True, exist_ok=True)
         with (self._state / "submit.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if (found := self._find(spec.name)) is not None:
-                return found
+            if (number := _number_of(spec.name)) is not None:
+                return f"{number}:{spec.name}"
             # sbatch holds the lock too: one whose submitter was killed is waited for, or its job would not be found yet.
             answer = _ask("sbatch", "--parsable", "--export=ALL", text=script, keep_open=(lock.fileno(),))
         if answer.returncode:
@@ -52,23 +52,25 @@ class SlurmPool:
                 f"{''.join(f', {option}' for option in self._options)}): {_words(answer)}. Running again cannot help: ask for what `sinfo` shows, or "
                 "name another target"
             )
-        return answer.stdout.strip().split(";")[0]
+        return f"{answer.stdout.strip().split(';')[0]}:{spec.name}"
 
     def status(self, job_id: str) -> JobStatus:
-        """As `Pool` has it; a job may be named by its name too."""
-        number = self._number(job_id)
+        """As `Pool` has it; the name alone will do."""
+        number, name = _split(job_id)
         if number is None:
             return JobStatus(JobState.GONE)
         live = _ask("scontrol", "show", "job", "--oneliner", number)
-        if live.returncode == 0:
+        if live.returncode == 0 and f" JobName={name} " in live.stdout:
             return from_scontrol(live.stdout)
-        recorded = _recorded("--jobs", number, "--format=State,ExitCode,Comment")
-        return from_sacct(recorded[-1]) if recorded else JobStatus(JobState.GONE)
+        recorded = [from_sacct(line) for line in _recorded(f"--jobs={number}", f"--name={name}", "--format=State,ExitCode,Comment")]
+        if recorded and recorded[-1].is_over:
+            return recorded[-1]
+        return JobStatus(JobState.GONE, note="SLURM's controller has forgotten it")
 
     def cancel(self, job_id: str) -> None:
         """As `Pool` has it."""
-        number = self._number(job_id)
-        if number is None or self.status(number).is_over:
+        number, name = _split(job_id)
+        if number is None or self.status(f"{number}:{name}").is_over:
             return
         # scancel alone asks first and kills after KillWait, 30 s on most clusters. A batch script that is killed takes its cgroup along, but may be
         # found as failed by itself before the cancellation comes: hence the mark.
@@ -76,22 +78,28 @@ class SlurmPool:
         _ask("scancel", "--batch", "--signal=KILL", number)
         _ask("scancel", number)
 
-    def _number(self, job_id: str) -> str | None:
-        return job_id if job_id.isdigit() else self._find(job_id)
 
-    def _find(self, name: str) -> str | None:
-        """The number of this user's job of that name, over or not."""
-        user = f"--user={os.getuid()}"
-        live = _ask("squeue", "--noheader", user, f"--name={name}", "--states=all", "--format=%A")
-        if live.returncode:
-            raise Interrupted(f"SLURM does not say whether it has {name}: {_words(live)}")
-        numbers = live.stdout.split() or _recorded(user, f"--name={name}", f"--starttime={_RECORDED_SINCE}", "--format=JobIDRaw")
-        return min(numbers, key=int, default=None)
+def _split(job_id: str) -> tuple[str | None, str]:
+    """Number and name; no number where SLURM knows no job of that name."""
+    number, colon, name = job_id.partition(":")
+    return (number, name) if colon else (_number_of(job_id), job_id)
+
+
+def _number_of(name: str) -> str | None:
+    """The number of this user's job of that name, over or not."""
+    user = f"--user={os.getuid()}"
+    live = _ask("squeue", "--noheader", user, f"--name={name}", "--states=all", "--format=%A|%T|%N")
+    if live.returncode:
+        raise Interrupted(f"SLURM does not say whether it has {name}: {_words(live)}")
+    known = live.stdout.splitlines() or _recorded(user, f"--name={name}", f"--starttime={_RECORDED_SINCE}", "--format=JobIDRaw,State,NodeList")
+    # What was refused at submission is kept as a job that failed on no node.
+    numbers = [number for number, state, node in (line.split("|") for line in known) if state != "FAILED" or node not in ("", "None assigned")]
+    return min(numbers, key=int, default=None)
 
 
 def _recorded(*question: str) -> list[str]:
-    """Lines of the accounting, about jobs and not their steps."""
-    answer = _ask("sacct", "--allocations", "--noheader", "--parsable2", *question)
+    """Lines of the accounting, about jobs and not their steps, the last run of each at the end."""
+    answer = _ask("sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", *question)
     if answer.returncode:
         raise ConfigurationError(
             f"SLURM's accounting does not answer: {_words(answer)}. Without it a job that is over could not be found again, and would run twice. "

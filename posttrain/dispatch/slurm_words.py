@@ -60,8 +60,6 @@ def _status(state: str, exit_code: str, reason: str, *, is_marked: bool, wants_g
     cause = _CAUSES[state]
     if cause is Cause.EXITED and number == signal.SIGKILL and is_marked:
         cause = Cause.CANCELLED
-    if cause is Cause.EXITED and number == signal.SIGUSR1:
-        return JobStatus(JobState.ENDED, 128 + number, Cause.TIME_LIMIT, "it does not heed SIGUSR1, the warning that its time is nearly up")
     own = 128 + number if number not in (0, _OOM_SIGNAL) else code or None
     if cause is Cause.EXITED:
         return JobStatus(JobState.ENDED, own or 0, cause)

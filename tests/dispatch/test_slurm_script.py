@@ -75,10 +75,6 @@ def test_the_controllers_line_is_read(said, expected):
     assert from_scontrol(said) == expected
 
 
-def test_a_job_that_does_not_heed_the_warning_is_one_that_ran_too_long():
-    assert from_scontrol(line("FAILED", "0:10")).cause is Cause.TIME_LIMIT
-
-
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

@@ -18,5 +18,7 @@ export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-}
 export A=''
 export B='2 $HOME'
 cd -- /shared/folder || exit
+# A command that heeds no warning is not killed by it: SLURM ends it, and says for what.
+trap '' USR1
 # exec, or signals would end the shell and not reach the command.
 exec -- python -m 'a b' '$(touch pwned)'
