@@ -161,7 +161,7 @@ start_all() {
     --innodb-flush-log-at-trx-commit=0 --performance-schema=OFF --log-error="$state/log/mysql.log"
   wait_for 30 mariadb --no-defaults -S "$MYSQL_UNIX_PORT" -e 'select 1' || fail "the accounting's database does not answer"
   start slurmdbd slurmdbd slurmdbd
-  wait_for 30 bash -c 'exec 3<>/dev/tcp/127.0.0.1/26820' || fail "slurmdbd does not listen"
+  wait_for 60 bash -c 'exec 3<>/dev/tcp/127.0.0.1/26820' || fail "slurmdbd does not listen"
   start slurmctld slurmctld slurmctld
   for ((number = 0; number < nodes; number++)); do start slurmd-n$number slurmd slurmd -N n$number; done
   wait_for 10 are_ready || for ((number = 0; number < nodes; number++)); do  # drained by hand, or by an old fault

@@ -20,6 +20,7 @@ from posttrain.exits import Interrupted
 
 OUTAGE_PATIENCE_S = 600.0  # a pool's controller may be down for so long; its jobs live on
 _KEY_DIGITS = 10
+_CANCEL_PATIENCE_S = 15.0
 T = TypeVar("T")
 
 
@@ -62,15 +63,16 @@ class Dispatcher:
         return record, status
 
     def cancel_all(self) -> None:
-        """Of the jobs that this run waits for, whoever started them."""
-        for record in self._records.all():
-            if record.owner == self._owner and not record.is_over:
-                self._cancel(record)
-
-    def _cancel(self, record: JobRecord) -> None:
-        job_id = record.job_id or record.name
-        self._pool.cancel(job_id)
-        self._records.end(record.name, self._pool.status(job_id))
+        """Of the jobs that this run waits for, whoever started them; returns when they are dead, or after a while where the pool does not say so."""
+        own = [record for record in self._records.all() if record.owner == self._owner and not record.is_over]
+        for record in own:
+            self._pool.cancel(record.job_id or record.name)
+        deadline = time.monotonic() + _CANCEL_PATIENCE_S
+        for record in own:
+            while not (status := self._pool.status(record.job_id or record.name)).is_over and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if status.is_over:
+                self._records.end(record.name, status)
 
     def _attached(self, work: Work, tell: Callable[[str], None]) -> JobRecord:
         """The job that runs this work already, or a new attempt."""
@@ -96,16 +98,20 @@ class Dispatcher:
         return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, self._logs / f"{name}.log", self._owner, time.time())
 
     def _wait(self, record: JobRecord, tell: Callable[[str], None], follow: Callable[[str], None], is_stopped: Callable[[], bool]) -> JobStatus:
-        told, log = "", LogTail(record.log)
+        told, log, is_cancelled = "", LogTail(record.log), False
         while True:
             status = self._reached(partial(self._pool.status, record.job_id or record.name), tell)
             for line in log.new_lines(is_whole=status.is_over):
                 follow(line)
+            if status.is_over and is_cancelled:
+                self._records.end(record.name, status)
+                raise Interrupted(f"{record.name} was cancelled, because its run was. Run again: what is done is kept")
             if status.is_over:
                 return status
-            if is_stopped():
-                self._cancel(record)
-                raise Interrupted(f"{record.name} was cancelled, because its run was. Run again: what is done is kept")
+            if is_stopped() and not is_cancelled:
+                self._reached(partial(self._pool.cancel, record.job_id or record.name), tell)
+                is_cancelled = True  # and is over when it is dead: recorded sooner, another attempt could run beside it
+                continue
             now = f"{record.name}: {status.state}{f', {status.note}' if status.note else ''}"
             if now != told and (status.state is not JobState.WAITING or status.note):
                 tell(now)

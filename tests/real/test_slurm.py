@@ -209,6 +209,16 @@ class TestSlurmPool(PoolContract):
         (folder / "go").touch()
         assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
 
+    def test_a_stopped_run_is_over_when_its_job_is_dead(self, tmp_path, pool, folder):
+        records = JobRecords(tmp_path / "jobs.db")
+        dispatcher = Dispatcher(pool, records, target="slurm", owner="run", logs=tmp_path, poll_s=0.2)
+        script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
+        work = Work("train", uuid.uuid4().hex, (sys.executable, "-c", script), lambda attempt: folder, Resources(memory_gb=0.5))
+        with pytest.raises(Interrupted, match="was cancelled"):
+            dispatcher.run(work, print, is_stopped=(folder / "up").exists)
+        [record] = records.all()
+        assert (record.cause, pool.status(record.job_id).state) == (Cause.CANCELLED, JobState.ENDED)
+
     def test_while_the_controller_is_down_that_is_said_in_time_and_jobs_live_on(self, pool, folder):
         job_id = pool.submit(self.job(folder, "import time; time.sleep(15)", name="steady"))
         next_one = self.job(folder, "", name="next")
