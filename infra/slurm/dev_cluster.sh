@@ -195,6 +195,7 @@ case ${1:-} in
   *) sed -n '2,5s/^# //p' "$0" >&2; exit 2 ;;
 esac
 [[ $(id -u) == 0 ]] || fail "must be root: slurmd starts jobs as their owners"
+[[ $state =~ ^[A-Za-z0-9_./-]+$ ]] || fail "SLURM cannot read '$state' in its configuration: name a plainer folder in SLURM_DEV_STATE"
 ((${#MYSQL_UNIX_PORT} < 100)) || fail "$state is too long a path for sockets: name a shorter one in SLURM_DEV_STATE"
 mkdir -p "$state"
 exec 9>"$state/lock"
