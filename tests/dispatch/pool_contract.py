@@ -32,7 +32,8 @@ class PoolContract:
             new_pool.cancel(job_id)
 
     def job(self, folder, script, *arguments, name, **resources) -> JobSpec:
-        return JobSpec(name, (sys.executable, "-c", script, *arguments), folder, folder / f"{name}.log", Resources(**resources))
+        small = {"memory_gb": 0.25, "shm_gb": 0.05}  # a test's cluster is a laptop
+        return JobSpec(name, (sys.executable, "-c", script, *arguments), folder, folder / f"{name}.log", Resources(**small | resources))
 
     def wait(self, pool, job_id, *states, timeout_s=None) -> JobStatus:
         end = time.monotonic() + (timeout_s or self.patience_s)

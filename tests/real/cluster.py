@@ -1,0 +1,118 @@
+"""The cluster that KUBECONFIG names, for tests: a namespace of their own, pods that see this machine's Python, and a wire that can be cut."""
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlparse
+
+import yaml
+from kubernetes import client, config, utils
+
+from posttrain.dispatch.kubernetes_manifest import KubernetesSettings, Mount
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TEMPLATE = REPOSITORY / "infra" / "kubernetes" / "job.yaml"
+SUBMITTER = "posttrain-submitter"
+
+
+def admin() -> client.ApiClient:
+    configuration = client.Configuration()
+    config.load_kube_config(client_configuration=configuration)
+    return client.ApiClient(configuration)
+
+
+def submitter(namespace: str, host: str | None = None) -> client.ApiClient:
+    """With the rights of infra/kubernetes/rbac.yaml and no others."""
+    api = admin()
+    api.configuration.host = host or api.configuration.host
+    api.set_default_header("Impersonate-User", f"system:serviceaccount:{namespace}:{SUBMITTER}")
+    return api
+
+
+@contextlib.contextmanager
+def namespace() -> Iterator[str]:
+    api, name = admin(), f"posttrain-{uuid.uuid4().hex[:8]}"
+    core, rights = client.CoreV1Api(api), client.RbacAuthorizationV1Api(api)
+    core.create_namespace({"metadata": {"name": name}})
+    try:
+        for thing in yaml.safe_load_all((REPOSITORY / "infra" / "kubernetes" / "rbac.yaml").read_text()):
+            if thing["kind"].startswith("Cluster"):
+                thing["metadata"]["name"] = name  # its own, to be deleted with the namespace
+            if thing["kind"] == "ClusterRoleBinding":
+                thing["roleRef"]["name"], thing["subjects"][0]["namespace"] = name, name
+            utils.create_from_dict(api, thing, namespace=name)
+        yield name
+    finally:
+        core.delete_namespace(name)
+        rights.delete_cluster_role_binding(name)
+        rights.delete_cluster_role(name)
+
+
+def mounts(*writable: Path) -> tuple[Mount, ...]:
+    """This machine's Python, libraries and repository under their own paths, to be read, and folders to be written."""
+    wanted = {Path(path).resolve() for path in ("/usr", "/etc", sys.base_prefix, REPOSITORY, *sys.path) if Path(path).is_dir()} | {Path(sys.prefix)}
+    roots = [path for path in wanted if not any(other in path.parents for other in wanted)]
+    readable = [*sorted(map(str, roots)), "/bin", "/lib", "/lib64"]
+    return (
+        *(Mount(path, {"hostPath": {"path": path}}, is_read_only=True) for path in readable),
+        *(Mount(str(path), {"hostPath": {"path": str(path)}}) for path in writable),
+    )
+
+
+def settings(namespace: str, workspace: Path) -> KubernetesSettings:
+    """Small patience, and root: the workspace of a test is its own alone."""
+    where = {"namespace": namespace, "mounts": mounts(workspace), "image": os.environ.get("KUBERNETES_TEST_IMAGE", "localhost/busybox:1")}
+    return KubernetesSettings(template=TEMPLATE, user=0, grace_s=3, patience_s=5.0, **where)
+
+
+class Wire:
+    """A port on loopback that leads to the API server, until it is `cut` (connections are refused) or `muted` (nothing comes through any more)."""
+
+    def __init__(self, target: str) -> None:
+        address = urlparse(target)
+        self._target, self._is_muted = (address.hostname, address.port), False
+        self._open: list[socket.socket] = []
+        self._listener = self._listen(0)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"https://127.0.0.1:{self.port}"
+
+    def cut(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for one in self._open:
+            one.close()
+
+    def mend(self) -> None:
+        self._is_muted = False
+        if self._listener.fileno() < 0:
+            self._listener = self._listen(self.port)
+
+    def mute(self) -> None:
+        self._is_muted = True
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return listener
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                threading.Thread(target=self._carry, args=(near, socket.create_connection(self._target)), daemon=True).start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        self._open += [near, far]
+        with contextlib.suppress(OSError, ValueError), near, far:
+            while True:
+                for one in select.select([near, far], [], [], 1)[0]:
+                    if not (content := one.recv(65536)):
+                        return
+                    if not self._is_muted:
+                        (far if one is near else near).sendall(content)

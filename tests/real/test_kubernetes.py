@@ -1,0 +1,209 @@
+"""Jobs on the cluster that KUBECONFIG names, with the rights of infra/kubernetes/rbac.yaml: the contract, and every way in which a job can end."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+from kubernetes import client
+
+from posttrain.dispatch.contract import Cause, JobState
+from posttrain.dispatch.dispatcher import Dispatcher, Work
+from posttrain.dispatch.kubernetes_pool import KubernetesPool
+from posttrain.dispatch.records import JobRecords
+from posttrain.exits import ConfigurationError, Interrupted
+from tests.dispatch.pool_contract import PoolContract
+from tests.real import cluster
+
+SLEEP = "import time; open('up', 'w').close(); time.sleep(600)"
+CHECKPOINT = (
+    "import signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), print('checkpoint', flush=True), sys.exit({code})))\n"
+    "open('up', 'w').close(); time.sleep(600)"
+)
+
+
+@pytest.fixture(scope="module")
+def namespace():
+    with cluster.namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "a folder; $(touch pwned) $$HOME"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def settings(namespace, tmp_path):
+    return cluster.settings(namespace, tmp_path)
+
+
+@pytest.fixture
+def new_pool(settings, namespace):
+    return KubernetesPool(settings, cluster.submitter(namespace))
+
+
+@pytest.fixture
+def core():
+    return client.CoreV1Api(cluster.admin())
+
+
+class TestKubernetesPool(PoolContract):
+    patience_s = 60.0
+
+    def running(self, pool, folder, script, name, **resources):
+        job_id = pool.submit(self.job(folder, script, name=name, **resources))
+        self.wait(pool, job_id, JobState.RUNNING)
+        end = time.monotonic() + self.patience_s
+        while not (folder / "up").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        return job_id
+
+    def delete_pods(self, core, namespace, job_id):
+        core.delete_collection_namespaced_pod(namespace, label_selector=f"job-name={job_id}")
+
+    def test_the_scheduler_says_what_is_lacking(self, pool, folder):
+        pool.submit(self.job(folder, SLEEP, name="holder", gpus=2))
+        self.wait(pool, "holder", JobState.RUNNING)
+        pool.submit(self.job(folder, SLEEP, name="waiter", gpus=1))
+        end = time.monotonic() + 2 * 5  # longer than the patience: a full cluster is no reason to end a job
+        while time.monotonic() < end:
+            status = pool.status("waiter")
+            assert status.state is JobState.WAITING
+            time.sleep(0.2)
+        assert "Insufficient nvidia.com/gpu" in status.note
+
+    def test_what_no_node_could_ever_hold_ends_and_says_so(self, pool, folder):
+        status = self.wait(pool, pool.submit(self.job(folder, SLEEP, name="giant", gpus=64)), JobState.ENDED)
+        assert status.cause is Cause.UNSCHEDULABLE
+        assert "64 GPUs" in status.note
+
+    @pytest.mark.parametrize("image", ["localhost/no-such-image:1", "Not An Image"])
+    def test_an_image_that_is_not_there_is_named_once(self, settings, namespace, folder, image, request):
+        pool = KubernetesPool(replace(settings, image=image), cluster.submitter(namespace))
+        job_id = pool.submit(self.job(folder, SLEEP, name=f"image-{len(image)}"))
+        request.addfinalizer(lambda: pool.cancel(job_id))
+        status = self.wait(pool, job_id, JobState.ENDED)
+        assert status.cause is Cause.NO_IMAGE
+        assert image in status.note
+
+    def test_a_secret_that_is_not_there_is_a_wrong_configuration(self, settings, namespace, folder, request):
+        pool = KubernetesPool(replace(settings, secret="no-such-secret"), cluster.submitter(namespace))
+        job_id = pool.submit(self.job(folder, SLEEP, name="keyless"))
+        request.addfinalizer(lambda: pool.cancel(job_id))
+        status = self.wait(pool, job_id, JobState.ENDED)
+        assert (status.exit_code, status.cause, "no-such-secret" in status.note) == (78, Cause.EXITED, True)
+
+    def test_keys_come_from_the_secret_and_stand_in_no_object(self, settings, namespace, folder, core, monkeypatch):
+        monkeypatch.setenv("WANDB_API_KEY", "planted-key")
+        core.create_namespaced_secret(namespace, {"metadata": {"name": "keys"}, "stringData": {"WANDB_API_KEY": "planted-key"}})
+        pool = KubernetesPool(replace(settings, secret="keys"), cluster.submitter(namespace))
+        job_id = pool.submit(self.job(folder, "import os; print(os.environ['WANDB_API_KEY'][::-1])", name="keyed"))
+        assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
+        assert (folder / "keyed.log").read_text() == "yek-detnalp\n"
+        assert "planted-key" not in repr(client.BatchV1Api(cluster.admin()).list_namespaced_job(namespace).to_dict())
+        assert "planted-key" not in repr(core.list_namespaced_pod(namespace).to_dict())
+
+    def test_a_job_that_takes_too_much_memory_is_out_of_memory(self, pool, folder):
+        job_id = pool.submit(self.job(folder, "x = bytearray(10**9)", name="greedy"))
+        status = self.wait(pool, job_id, JobState.ENDED)
+        assert (status.exit_code, status.cause) == (137, Cause.OUT_OF_MEMORY)
+        assert "256Mi" in status.note
+
+    def test_both_streams_are_in_the_log_in_their_order(self, pool, folder):
+        script = "import sys\nfor n in range(3): print(n, flush=True); print(-n, file=sys.stderr, flush=True)"
+        self.wait(pool, pool.submit(self.job(folder, script, name="streams")), JobState.ENDED)
+        assert (folder / "streams.log").read_text().split() == ["0", "0", "1", "-1", "2", "-2"]
+
+    def test_a_command_that_is_not_there_is_127(self, pool, folder):
+        spec = replace(self.job(folder, "", name="absent"), command=("no-such-program",))
+        assert self.wait(pool, pool.submit(spec), JobState.ENDED).exit_code == 127
+        assert "no-such-program" in (folder / "absent.log").read_text()
+
+    def test_a_deleted_pod_is_a_preemption_and_no_second_one_runs(self, pool, folder, core, namespace):
+        job_id = self.running(pool, folder, "open('runs', 'a').write('x')\n" + SLEEP, "preempted")
+        self.delete_pods(core, namespace, job_id)
+        status = self.wait(pool, job_id, JobState.ENDED)
+        assert status.cause is Cause.PREEMPTED
+        assert (folder / "runs").read_text() == "x"
+
+    def test_nobody_was_there_when_the_pod_was_deleted_and_still_no_second_one_runs(self, pool, folder, core, namespace):
+        job_id = pool.submit(self.job(folder, "open('runs', 'a').write('x')\n" + SLEEP, name="alone"))
+        end = time.monotonic() + self.patience_s
+        while not (folder / "up").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        self.delete_pods(core, namespace, job_id)
+        time.sleep(10)
+        assert self.wait(pool, job_id, JobState.ENDED).cause is Cause.PREEMPTED
+        assert (folder / "runs").read_text() == "x"
+
+    @pytest.mark.parametrize("code", [75, 0])
+    def test_a_deleted_pod_may_write_its_checkpoint(self, pool, folder, core, namespace, code):
+        job_id = self.running(pool, folder, CHECKPOINT.format(code=code), f"checkpoint-{code}")
+        self.delete_pods(core, namespace, job_id)
+        status = self.wait(pool, job_id, JobState.ENDED)
+        assert (status.cause, status.exit_code) in ((Cause.EXITED, code), (Cause.PREEMPTED, None))  # a pod that is gone tells no code
+        assert "checkpoint" in (folder / f"checkpoint-{code}.log").read_text()
+
+    def test_a_preempted_job_is_started_again_by_the_dispatcher(self, pool, folder, core, namespace, tmp_path):
+        def prepare(attempt):
+            (folder / str(attempt)).mkdir()
+            return folder / str(attempt)
+
+        def tell(line):
+            if ": running" in line and not (folder / "deleted").exists():
+                (folder / "deleted").touch()
+                self.delete_pods(core, namespace, line.split(":")[0])
+
+        script = "import os, time; time.sleep(0 if os.getcwd().endswith('2') else 600)"
+        spec = self.job(folder, script, name="unused")
+        work = Work("again", "a" * 64, spec.command, prepare, spec.resources)
+        dispatcher = Dispatcher(pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner="run-1", logs=folder, poll_s=0.2)
+        record, status = dispatcher.run(work, tell)
+        assert (record.attempt, status.exit_code) == (2, 0)
+
+    def test_a_name_that_another_has_taken_is_refused(self, pool, folder):
+        spec = self.job(folder, "", name="mine")
+        pool.submit(spec)
+        with pytest.raises(ConfigurationError, match="another's"):
+            pool.submit(replace(spec, folder=folder / "other"))
+
+    @pytest.mark.parametrize(("name", "refused"), [("a b", "a b"), ("A", "A"), ("x" * 64, "63")])
+    def test_what_kubernetes_refuses_is_a_wrong_configuration(self, pool, folder, name, refused):
+        with pytest.raises(ConfigurationError, match=refused):
+            pool.submit(self.job(folder, "", name=name))
+
+    @pytest.mark.parametrize("how", ["cut", "mute"])
+    def test_an_api_server_that_does_not_answer_interrupts_and_later_goes_on(self, settings, namespace, folder, how, request):
+        wire = cluster.Wire(cluster.admin().configuration.host)
+        pool = KubernetesPool(settings, cluster.submitter(namespace, wire.url))
+        job_id = pool.submit(self.job(folder, "import time; time.sleep(3)", name=f"wire-{how}"))
+        request.addfinalizer(wire.cut)
+        getattr(wire, how)()
+        start = time.monotonic()
+        with pytest.raises(Interrupted, match="does not answer"):
+            pool.status(job_id)
+        assert time.monotonic() - start < 15
+        wire.mend()
+        assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
+
+    def test_a_lost_node_is_noticed(self, pool, folder, core, namespace, request):
+        """The node's agent stands still; that is a cut network to the API server, while the job lives on."""
+        job_id = self.running(pool, folder, SLEEP, "lost")
+        node = core.list_namespaced_pod(namespace, label_selector=f"job-name={job_id}").items[0].spec.node_name
+        kubelets = [one for one in psutil.process_iter(["name", "cmdline"]) if one.info["name"] == "kubelet"]
+        agents = [one for one in kubelets if f"--hostname-override={node}" in one.info["cmdline"]]
+        if len(agents) != 1:
+            pytest.skip(f"the agent of the node {node} is not a process of this machine")
+        os.kill(agents[0].pid, signal.SIGSTOP)
+        request.addfinalizer(lambda: os.kill(agents[0].pid, signal.SIGCONT))
+        status = self.wait(pool, job_id, JobState.ENDED, timeout_s=240)
+        assert status.cause is Cause.NODE_LOST
+        assert node in status.note
