@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export DO_NOT_TRACK := 1
 
 help:  ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(BIN)/.installed  ## make .venv and install the locked dependencies
 
@@ -38,6 +38,9 @@ test-vllm: setup infra/vllm/.venv/.installed  ## rollouts through real vLLM serv
 test-slurm: setup  ## jobs on a real SLURM, which is started on this machine for it (root on Debian 12)
 	infra/slurm/dev_cluster.sh up && pytest tests/real/test_slurm.py; code=$$?; infra/slurm/dev_cluster.sh down; exit $$code
 
+test-k8s: setup  ## jobs on the Kubernetes cluster that KUBECONFIG names, with two GPUs or names of GPUs
+	infra/kubernetes/test.sh
+
 FOLDER ?= data/models/sft
 PORT ?= 8101
 serve-vllm: setup infra/vllm/.venv/.installed  ## a vLLM server for rollouts (FOLDER=…, PORT=…), see infra/vllm/serve.sh
@@ -61,5 +64,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm serve-vllm
+.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s serve-vllm
 .DEFAULT_GOAL := help

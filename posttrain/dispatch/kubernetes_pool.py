@@ -5,6 +5,7 @@ its end written on it, and not deleted: its name stays taken, and who asks later
 """
 
 import contextlib
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from posttrain.exits import ConfigurationError, Interrupted
 LOG_EVERY_S = 10.0  # while the job runs; the rest comes when it ends
 _KILL_GRACE_S = 1  # with 0 the API server forgets the pod at once, and nobody knows any more when its processes are dead
 _STARTING_S = 1.5  # a pod deleted while its container starts is forgotten by kubelets before 1.22, and its processes live on for their whole grace
+_KILLING_S = 3.5  # a node takes two seconds and one to say so; one that does not answer is not waited for
 _OVERLAP = 4096
 _NO_LOG = b"unable to retrieve container logs for "  # what a node says, with 200, once it has thrown the container away
 
@@ -55,7 +57,7 @@ class KubernetesPool:
             job = self._job(job_id)
         except Absent:
             return JobStatus(JobState.GONE)
-        reading = read(job, self._pods_of(job), self._nodes, now=self._api.now, patience_s=self._settings.patience_s)
+        reading = read(job, self._pods_of(job), functools.cache(self._nodes), now=self._api.now, patience_s=self._settings.patience_s)
         with contextlib.suppress(Absent):
             if reading.pod is not None:
                 is_ending = reading.status.is_over or reading.end is not None or END in job["metadata"].get("annotations", {})
@@ -78,6 +80,9 @@ class KubernetesPool:
             self._kill_pods(job)  # first, or the job's controller would give them their whole grace
             self._end(job, JobStatus(JobState.ENDED, None, Cause.CANCELLED, "cancelled"))
             self._kill_pods(job)
+        deadline = time.monotonic() + _KILLING_S
+        while not self.status(job_id).is_over and time.monotonic() < deadline:
+            time.sleep(0.2)
 
     def _end(self, job: Json, end: JobStatus) -> None:
         """No pod starts any more, those that live end, and the job says why."""

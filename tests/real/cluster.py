@@ -6,6 +6,7 @@ import select
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,13 +56,17 @@ def namespace() -> Iterator[str]:
 
 
 def mounts(*writable: Path) -> tuple[Mount, ...]:
-    """This machine's Python, libraries and repository under their own paths, to be read, and folders to be written."""
+    """This machine's Python, libraries and repository under their own paths, to be read, and folders to be written.
+
+    A node that is a container has this machine's `/` at KUBERNETES_TEST_ROOT.
+    """
+    root = os.environ.get("KUBERNETES_TEST_ROOT", "")
     wanted = {Path(path).resolve() for path in ("/usr", "/etc", sys.base_prefix, REPOSITORY, *sys.path) if Path(path).is_dir()} | {Path(sys.prefix)}
     roots = [path for path in wanted if not any(other in path.parents for other in wanted)]
     readable = [*sorted(map(str, roots)), "/bin", "/lib", "/lib64"]
     return (
-        *(Mount(path, {"hostPath": {"path": path}}, is_read_only=True) for path in readable),
-        *(Mount(str(path), {"hostPath": {"path": str(path)}}) for path in writable),
+        *(Mount(path, {"hostPath": {"path": root + path}}, is_read_only=True) for path in readable),
+        *(Mount(str(path), {"hostPath": {"path": f"{root}{path}"}}) for path in writable),
     )
 
 
@@ -69,6 +74,17 @@ def settings(namespace: str, workspace: Path) -> KubernetesSettings:
     """Small patience, and root: the workspace of a test is its own alone."""
     where = {"namespace": namespace, "mounts": mounts(workspace), "image": os.environ.get("KUBERNETES_TEST_IMAGE", "localhost/busybox:1")}
     return KubernetesSettings(template=TEMPLATE, user=0, grace_s=3, patience_s=5.0, **where)
+
+
+def is_ready(core: client.CoreV1Api, node: str) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in core.read_node(node).status.conditions)
+
+
+def wait_ready(core: client.CoreV1Api, node: str) -> None:
+    """And take the taint of a lost node away."""
+    while not is_ready(core, node):
+        time.sleep(0.5)
+    core.patch_node(node, {"spec": {"taints": None}})
 
 
 class Wire:
