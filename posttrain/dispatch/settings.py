@@ -1,16 +1,18 @@
 """Which pool, and what does a stage reserve there? `infra/dispatch.yaml`, read and refused where it says what nobody knows."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 import yaml
 
 from posttrain.dispatch.contract import Pool, Resources
 from posttrain.dispatch.local import LocalPool
+from posttrain.dispatch.slurm import SlurmPool
 from posttrain.exits import ConfigurationError
 
 DISPATCH_YAML = Path("infra/dispatch.yaml")
+JOB_YAML = Path("infra/kubernetes/job.yaml")
 
 
 class _Section(pydantic.BaseModel):
@@ -22,6 +24,36 @@ class LocalTarget(_Section):
 
     type: Literal["local"]
     num_gpus: int = pydantic.Field(ge=0)
+
+
+class SlurmTarget(_Section):
+    """`options` go to sbatch with every job, as `--partition=gpu`."""
+
+    type: Literal["slurm"]
+    options: tuple[str, ...] = ()
+
+
+class MountSection(_Section):
+    """As `kubernetes_manifest.Mount`."""
+
+    path: str
+    source: dict[str, Any]
+    is_read_only: bool = False
+
+
+class KubernetesTarget(_Section):
+    """As `kubernetes_manifest.KubernetesSettings`; the folder of the tree must be mounted at its own path."""
+
+    type: Literal["kubernetes"]
+    image: str
+    namespace: str = "default"
+    mounts: tuple[MountSection, ...] = ()
+    user: int = 1000
+    queue: str | None = None
+    secret: str | None = None
+
+
+Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pydantic.Field(discriminator="type")]
 
 
 class Reservation(_Section):
@@ -38,7 +70,7 @@ class DispatchSettings(_Section):
     """The whole file. `target` is the one string that a person edits to run elsewhere."""
 
     target: str
-    targets: dict[str, LocalTarget]
+    targets: dict[str, Target]
     resources: dict[str, Reservation]
 
     @property
@@ -48,11 +80,16 @@ class DispatchSettings(_Section):
 
     def pool(self, state: Path) -> Pool:
         """The target's pool; `state` is a folder on a local disk for those that need one. Raises ConfigurationError where there is none."""
-        if self.target not in self.targets:
-            raise ConfigurationError(
-                f"{DISPATCH_YAML}: target {self.target!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
-            )
-        return LocalPool(state, num_gpus=self.targets[self.target].num_gpus)
+        match self.targets.get(self.target):
+            case LocalTarget(num_gpus=num_gpus):
+                return LocalPool(state, num_gpus=num_gpus)
+            case SlurmTarget(options=options):
+                return SlurmPool(state, options=options)
+            case KubernetesTarget() as target:
+                return _kubernetes_pool(target)
+        raise ConfigurationError(
+            f"{DISPATCH_YAML}: target {self.target!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
+        )
 
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""
@@ -72,3 +109,11 @@ def load_settings(root: Path) -> DispatchSettings:
         return DispatchSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (pydantic.ValidationError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {error}") from error
+
+
+def _kubernetes_pool(target: KubernetesTarget) -> Pool:
+    from posttrain.dispatch.kubernetes_manifest import KubernetesSettings, Mount  # the client is slow to load, and only this needs it
+    from posttrain.dispatch.kubernetes_pool import KubernetesPool
+
+    mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
+    return KubernetesPool(KubernetesSettings(template=JOB_YAML, mounts=mounts, **target.model_dump(exclude={"type", "mounts"})))

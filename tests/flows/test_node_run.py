@@ -12,6 +12,7 @@ import pytest
 
 from flows.node_run import NodeRuns
 from posttrain.dispatch.settings import DispatchSettings, load_settings
+from posttrain.dispatch.slurm import SlurmPool
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.provenance.graph import read_graph
 
@@ -129,6 +130,7 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
     assert set(ours.resources) - {"default"} <= stages
     assert ours.resources_of("train_sft").gpus == 1
     assert ours.is_local
+    assert isinstance(ours.model_copy(update={"target": "slurm"}).pool(tmp_path), SlurmPool)
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "dispatch.yaml").write_text("target: slrum\ntargets: {}\nresources: {train_sft: {gpu: 1}}\n")
     with pytest.raises(ConfigurationError, match="gpu"):
