@@ -60,7 +60,7 @@ def run(namespace: str, tmp_path: Path, root: Path, owner: str) -> tuple[Snapsho
     dispatcher = Dispatcher(pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner=owner, logs=tmp_path, poll_s=0.2)
     record, status = dispatcher.run(work, told.append)
     assert status.exit_code == 0, (status, record.log.read_text())
-    return Snapshot(record.folder, "make", snapshot.key), [*told, record.log.read_text()]
+    return Snapshot(record.folder, "make", snapshot.key, has_run=True), [*told, record.log.read_text()]
 
 
 def test_a_stage_whose_submitter_was_killed_is_found_again_and_lands(namespace, tmp_path, root):

@@ -259,7 +259,7 @@ def flow(root: Path, scratch: Path, owner: str, told: list[str]) -> Snapshot:
     dispatcher = Dispatcher(SlurmPool(scratch / "state"), JobRecords(scratch / "jobs.db"), target="slurm", owner=owner, logs=scratch, poll_s=0.2)
     record, status = dispatcher.run(work, told.append)
     assert status.exit_code == 0, record.log.read_text()
-    return Snapshot(record.folder, "make", record.key)
+    return Snapshot(record.folder, "make", record.key, has_run=True)
 
 
 def test_a_stage_runs_on_slurm_is_found_again_by_another_flow_and_lands(tmp_path):
