@@ -54,10 +54,14 @@ class NodeRuns:
         self._root = root.resolve()
         state = self._root / STATE_DIR
         self._settings = settings or load_settings(self._root)
-        self._records = JobRecords(state / "jobs.db")
         self._snapshots = state / "snapshots"
         self._dispatcher = Dispatcher(
-            self._settings.pool(state / "local"), self._records, target=self._settings.target, owner=uuid.uuid4().hex, logs=state / "logs", poll_s=0.5
+            self._settings.pool(state / "local"),
+            JobRecords(state / "jobs.db"),
+            target=self._settings.target,
+            owner=uuid.uuid4().hex,
+            logs=state / "logs",
+            poll_s=0.5,
         )
         (state / "logs").mkdir(parents=True, exist_ok=True)
         # A job on this machine leaves its traces with all others; elsewhere they lie in its snapshot.

@@ -18,16 +18,16 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 SPEC = JobSpec(
     "train-sft-0123456789-1",
     ("python", "-m", "posttrain.provenance.job", "train_sft"),
-    Path("/work/jobs/train-sft-0123456789-1"),
-    Path("/work/logs/train-sft-0123456789-1.log"),
+    Path("/team/jobs/train-sft-0123456789-1"),
+    Path("/team/logs/train-sft-0123456789-1.log"),
     Resources(gpus=2, cpus=8, memory_gb=64, time_limit_s=7200, shm_gb=16),
-    {"PYTHONPATH": "/work/code", "PRICE": "$(HOME) $$ 5"},
+    {"PYTHONPATH": "/team/code", "PRICE": "$(HOME) $$ 5"},
 )
 FULL = KubernetesSettings(
     template=TEMPLATE,
     image="registry.example/posttrain:1",
     namespace="posttrain",
-    mounts=(Mount("/work", {"persistentVolumeClaim": {"claimName": "work"}}), Mount("/models", {"hostPath": {"path": "/srv/models"}}, True)),
+    mounts=(Mount("/team", {"persistentVolumeClaim": {"claimName": "work"}}), Mount("/models", {"hostPath": {"path": "/srv/models"}}, True)),
     queue="research",
     secret="posttrain-keys",
 )
