@@ -17,13 +17,13 @@ from time import monotonic
 from typing import Literal
 
 from posttrain.dispatch.dispatcher import Dispatcher, Work
+from posttrain.dispatch.owners import Owner
 from posttrain.dispatch.records import JobRecords
-from posttrain.dispatch.retries import Verdict, reason, verdict
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.exits import Interrupted, StageError
 from posttrain.provenance.graph import StageNode, current_stages
 from posttrain.provenance.landing import land
-from posttrain.provenance.snapshot import Snapshot, freeze
+from posttrain.provenance.snapshot import Snapshot, copy_snapshot, freeze
 from posttrain.provenance.stage import STATE_DIR
 from posttrain.traces.location import VARIABLE
 
@@ -32,7 +32,8 @@ NUM_TAIL_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """How a node ended. `reason` is for a person, empty where all is well; `job` names what ran it, empty where nothing had to."""
+    """How a node ended. `reason` is for a person, empty where all is well; `job` names what ran it, empty where nothing had to.
+    `num_preempted` counts the attempts before it that were preempted, interrupted or lost."""
 
     state: Literal["cached", "completed", "failed", "superseded"]
     seconds: float
@@ -40,6 +41,7 @@ class NodeOutcome:
     exit_code: int | None = 0
     job: str = ""
     target: str = ""
+    num_preempted: int = 0
     tail: tuple[str, ...] = ()
 
     @property
@@ -55,11 +57,12 @@ class NodeRuns:
         state = self._root / STATE_DIR
         self._settings = settings or load_settings(self._root)
         self._snapshots = state / "snapshots"
+        self._owner = Owner(state / "runs")
         self._dispatcher = Dispatcher(
-            self._settings.pool(state / "local"),
+            self._settings.pool(self._settings.target, self._root, state),
             JobRecords(state / "jobs.db"),
             target=self._settings.target,
-            owner=uuid.uuid4().hex,
+            owner=self._owner.name,
             logs=state / "logs",
             poll_s=0.5,
         )
@@ -92,6 +95,10 @@ class NodeRuns:
         self._stopped.set()
         self._dispatcher.cancel_all()
 
+    def close(self) -> None:
+        """After the last node: this run waits for nothing any more."""
+        self._owner.close()
+
     def _is_current(self, node: StageNode) -> bool:
         """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and is again once something before it has run."""
         if not self._has_run.intersection(node.upstream):
@@ -110,10 +117,14 @@ class NodeRuns:
             shutil.rmtree(frozen.folder, ignore_errors=True)
 
     def _run_as_job(self, node: StageNode, frozen: Snapshot, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
+        folders: list[Path] = []
+
         def prepare(attempt: int) -> Path:
             folder = self._snapshots / f"{node.name}-{frozen.key[:10]}-{attempt}"
-            shutil.rmtree(folder, ignore_errors=True)  # of one whose record was never written
-            shutil.copytree(frozen.folder, folder, symlinks=True)
+            for old in (*folders, folder):  # of the attempts before; of one whose record was never written
+                shutil.rmtree(old, ignore_errors=True)
+            folders.append(folder)
+            copy_snapshot(frozen, folder)
             return folder
 
         tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
@@ -124,13 +135,19 @@ class NodeRuns:
 
         command = (sys.executable, "-u", "-m", "posttrain.provenance.job", node.name)
         work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), self._environment)
-        record, status = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
-        ended = NodeOutcome("completed", monotonic() - started_s, job=record.name, target=record.target, tail=tuple(tail))
-        if verdict(status, attempt=record.attempt) is not Verdict.DONE:
-            return replace(ended, state="failed", reason=reason(status, attempt=record.attempt), exit_code=status.exit_code)
-        outcome = self._land(Snapshot(record.folder, node.name, frozen.key, has_run=True), ended)
-        shutil.rmtree(record.folder, ignore_errors=True)
-        return outcome
+        end = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
+        ran = NodeOutcome(
+            "completed", monotonic() - started_s, job=end.record.name, target=end.record.target, num_preempted=end.num_preempted, tail=tuple(tail)
+        )
+        if not self._dispatcher.owns(end.record):
+            why = f"another run has taken {end.record.name} over, or started it again: what it brings is the other's to land"
+            return replace(ran, state="superseded", reason=why, exit_code=Interrupted.code)
+        try:
+            if not end.is_good:
+                return replace(ran, state="failed", reason=end.reason, exit_code=end.status.exit_code)
+            return self._land(Snapshot(end.record.folder, node.name, frozen.key, has_run=True), ran)
+        finally:
+            shutil.rmtree(end.record.folder, ignore_errors=True)
 
     def _land(self, snapshot: Snapshot, outcome: NodeOutcome) -> NodeOutcome:
         with self._writes:

@@ -57,6 +57,7 @@ def train_and_evaluate() -> State[Any]:
         if isinstance(error, KeyboardInterrupt) and not PREFECT_API_URL.value():
             _leave_at_once()
         raise
+    runs.close()
     return _finish(nodes, outcomes)
 
 
@@ -67,8 +68,8 @@ def run_stage(node: StageNode, runs: NodeRuns, outcomes: dict[str, NodeOutcome])
     if outcome.state == "cached":
         return Completed(name="Cached", message="DVC had nothing to run")
     if outcome.state == "completed":
-        return Completed(message=f"ran for {outcome.seconds:.0f} s")
-    return Failed(message="\n".join([outcome.reason, *outcome.tail[-MAX_MESSAGE_LINES:]]))
+        return Completed(message=f"ran for {outcome.seconds:.0f} s{_preempted(outcome)}")
+    return Failed(message="\n".join([outcome.reason + _preempted(outcome), *outcome.tail[-MAX_MESSAGE_LINES:]]))
 
 
 def stages_markdown(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutcome]) -> str:
@@ -80,8 +81,12 @@ def stages_markdown(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutco
             rows.append(f"| {node.name} | | | | not run |")
         else:
             cause = f": {outcome.reason}" if outcome.reason else ""
-            rows.append(f"| {node.name} | {outcome.seconds:.1f} | {outcome.target} | {outcome.job} | {outcome.state}{cause} |")
+            rows.append(f"| {node.name} | {outcome.seconds:.1f} | {outcome.target} | {outcome.job} | {outcome.state}{_preempted(outcome)}{cause} |")
     return "\n".join(rows) + "\n"
+
+
+def _preempted(outcome: NodeOutcome) -> str:
+    return f", preempted {outcome.num_preempted} times" if outcome.num_preempted else ""
 
 
 def _finish(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutcome]) -> State[Any]:

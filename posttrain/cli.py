@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from posttrain.cli_traces import add_command, add_traces
+from posttrain.cli_command import add_command
+from posttrain.cli_jobs import add_jobs
+from posttrain.cli_traces import add_traces
 from posttrain.exits import exit_codes
 
 
 def app(arguments: Sequence[str] | None = None) -> None:
     """Run the command that `arguments` ask for, those of the process by default."""
-    parser = argparse.ArgumentParser("posttrain", description="Questions about trajectories, runs and traces.")
+    parser = argparse.ArgumentParser("posttrain", description="Questions about trajectories, runs, traces and jobs.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     command = add_command(commands, "health", health)
     command.add_argument("file", type=Path, help="trajectories with rewards: JSONL, JSON or Parquet")
@@ -31,6 +33,7 @@ def app(arguments: Sequence[str] | None = None) -> None:
     command.add_argument("target", type=Path, help="where the copy goes")
     command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the weights; model.dtype of the training")
     add_traces(commands)
+    add_jobs(commands)
     with exit_codes():
         given = vars(parser.parse_args(arguments))
         try:

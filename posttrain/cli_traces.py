@@ -9,8 +9,9 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from posttrain.cli_command import Commands, add_command
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
@@ -19,15 +20,6 @@ from posttrain.traces.store import open_to_read, open_to_write, typed_errors
 if TYPE_CHECKING:
     from posttrain.params import AgentParams, WorldParams
     from posttrain.traces.values import Run, StoredEpisode
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def add_command(commands: Commands, name: str, command: Callable[..., None], **options: Any) -> argparse.ArgumentParser:
-    """A command that is called with its arguments by name, and explained by its docstring."""
-    parser = commands.add_parser(name, help=command.__doc__, description=command.__doc__, **options)
-    parser.set_defaults(command=command)
-    return parser
 
 
 def add_traces(commands: Commands) -> None:

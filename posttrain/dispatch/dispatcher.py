@@ -15,9 +15,10 @@ from typing import TypeVar
 from posttrain.dispatch.contract import JobSpec, JobState, JobStatus, Pool, Resources
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.retries import Verdict, verdict
+from posttrain.dispatch.retries import Verdict, reason, verdict
 from posttrain.exits import Interrupted
 
+MAX_PAUSE_S = 60.0
 OUTAGE_PATIENCE_S = 600.0  # a pool's controller may be down for so long; its jobs live on
 _KEY_DIGITS = 10
 _CANCEL_PATIENCE_S = 15.0
@@ -36,6 +37,20 @@ class Work:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkEnd:
+    """The last attempt and how it ended. `reason` is for a person, empty where all is well; `num_preempted`: how often it had to go on again."""
+
+    record: JobRecord
+    status: JobStatus
+    reason: str
+    num_preempted: int
+
+    @property
+    def is_good(self) -> bool:
+        return not self.reason
+
+
 class Dispatcher:
     """Runs work on one pool for one run (`owner`). `tell` gets a line whenever something about a job changes."""
 
@@ -49,18 +64,29 @@ class Dispatcher:
         *,
         follow: Callable[[str], None] = lambda _: None,
         is_stopped: Callable[[], bool] = lambda: False,
-    ) -> tuple[JobRecord, JobStatus]:
-        """The last attempt and how it ended; `follow` gets the lines that it prints. Once `is_stopped`, it is cancelled and Interrupted raised."""
+    ) -> WorkEnd:
+        """From its first attempt to its last; `follow` gets the lines that they print. Once `is_stopped`, it is cancelled and Interrupted raised."""
+        pause_s = 0.0
         for attempt in itertools.count(1):
             if is_stopped():
                 raise Interrupted(f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept")
             record = self._attached(work, tell)
             status = self._wait(record, tell, follow, is_stopped)
             self._records.end(record.name, status)
-            if verdict(status, attempt=attempt) is not Verdict.AGAIN:
-                break
+            match verdict(status, attempt=attempt):
+                case Verdict.DONE:
+                    return WorkEnd(record, status, "", attempt - 1)
+                case Verdict.FAILED:
+                    return WorkEnd(record, status, reason(status, attempt=attempt), attempt - 1)
             tell(f"{record.name}: {status.cause}{f' ({status.note})' if status.note else ''}; it is started again and goes on from its checkpoint")
-        return record, status
+            self._pause(pause_s, is_stopped)
+            pause_s = min(max(2 * pause_s, 1.0), MAX_PAUSE_S)
+        raise AssertionError("itertools.count never ends")
+
+    def owns(self, record: JobRecord) -> bool:
+        """Whether this run may land what the job brings: no later attempt and no other run has taken its place."""
+        latest = self._records.latest(record.key)
+        return latest is not None and (latest.attempt, latest.owner) == (record.attempt, self._owner)
 
     def cancel_all(self) -> None:
         """Of the jobs that this run waits for, whoever started them; returns when they are dead, or after a while where the pool does not say so."""
@@ -73,6 +99,12 @@ class Dispatcher:
                 time.sleep(0.1)
             if status.is_over:
                 self._records.end(record.name, status)
+
+    def _pause(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
+        """Between two attempts, longer each time: what ends at once (a checkpoint that another process still holds) must not use them up."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not is_stopped():
+            time.sleep(min(self._poll_s, seconds))
 
     def _attached(self, work: Work, tell: Callable[[str], None]) -> JobRecord:
         """The job that runs this work already, or a new attempt."""

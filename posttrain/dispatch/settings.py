@@ -78,17 +78,17 @@ class DispatchSettings(_Section):
         """Whether jobs run on this machine."""
         return isinstance(self.targets.get(self.target), LocalTarget)
 
-    def pool(self, state: Path) -> Pool:
-        """The target's pool; `state` is a folder on a local disk for those that need one. Raises ConfigurationError where there is none."""
-        match self.targets.get(self.target):
+    def pool(self, target: str, root: Path, state: Path) -> Pool:
+        """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it keeps. Raises ConfigurationError."""
+        match self.targets.get(target):
             case LocalTarget(num_gpus=num_gpus):
-                return LocalPool(state, num_gpus=num_gpus)
+                return LocalPool(state / "local", num_gpus=num_gpus)
             case SlurmTarget(options=options):
-                return SlurmPool(state, options=options)
-            case KubernetesTarget() as target:
-                return _kubernetes_pool(target)
+                return SlurmPool(state / "slurm", options=options)
+            case KubernetesTarget() as found:
+                return _kubernetes_pool(found, root)
         raise ConfigurationError(
-            f"{DISPATCH_YAML}: target {self.target!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
+            f"{DISPATCH_YAML}: target {target!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
         )
 
     def resources_of(self, stage: str) -> Resources:
@@ -111,9 +111,9 @@ def load_settings(root: Path) -> DispatchSettings:
         raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {error}") from error
 
 
-def _kubernetes_pool(target: KubernetesTarget) -> Pool:
+def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Pool:
     from posttrain.dispatch.kubernetes_manifest import KubernetesSettings, Mount  # the client is slow to load, and only this needs it
     from posttrain.dispatch.kubernetes_pool import KubernetesPool
 
     mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
-    return KubernetesPool(KubernetesSettings(template=JOB_YAML, mounts=mounts, **target.model_dump(exclude={"type", "mounts"})))
+    return KubernetesPool(KubernetesSettings(template=root / JOB_YAML, mounts=mounts, **target.model_dump(exclude={"type", "mounts"})))

@@ -7,6 +7,7 @@ DVC's cache. Nobody edits it, so what DVC records in it is what ran.
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
     try:
         with Repo(str(root)) as repo:
             cache = Path(repo.cache.legacy.path)
-        (folder / CACHE_OF_DVC).write_text(f"[core]\n    no_scm = true\n[cache]\n    dir = {cache}\n", encoding="utf-8")
+        settings = f"[core]\n    no_scm = true\n[cache]\n    dir = {cache}\n    type = reflink,hardlink,symlink\n"  # no second copy of a model
+        (folder / CACHE_OF_DVC).write_text(settings, encoding="utf-8")
         with Repo(str(folder)) as repo, repo.lock:
             found = find_stage(repo, stage)
             _bring_inputs(repo, found, root, folder)
@@ -66,6 +68,19 @@ def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
             return Snapshot(folder, stage, key, has_run)
     except DvcException as error:
         raise ConfigurationError(f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more") from error
+
+
+def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
+    """Another of the same, for an attempt of its own; what lies in DVC's cache is linked again and takes no room."""
+
+    def copy(source: str, target: str) -> str:
+        if os.lstat(source).st_nlink > 1:
+            os.link(source, target)
+        else:
+            shutil.copy2(source, target, follow_symlinks=False)
+        return target
+
+    shutil.copytree(snapshot.folder, folder, symlinks=True, copy_function=copy)
 
 
 def find_stage(repo: Repo, name: str) -> PipelineStage:

@@ -100,9 +100,11 @@ def _run(function: Callable[[StageRun], None], item: str) -> None:
     params = load_params()
     inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
     _refuse_undeclared(name, inputs, params)
-    with _only_one(name, item):
+    with contextlib.ExitStack() as held:
+        held.enter_context(_only_one(STATE_DIR / "locks" / f"{_full_name(name, item)}.lock"))
         before = take_fingerprint(inputs)
         checkpoint_dir = STATE_DIR / "checkpoints" / _full_name(name, item) / before.digest[:16]
+        held.enter_context(_only_one(checkpoint_dir / "lock"))  # snapshots of a tree have locks of their own and share its checkpoints
         started_s = time.monotonic()
         print(f"[{_full_name(name, item)}] started with {num_threads} thread{'s' if num_threads > 1 else ''}", file=sys.stderr, flush=True)
         function(StageRun(name, item, params, checkpoint_dir))
@@ -154,9 +156,8 @@ def _refuse_if_changed(inputs: StageInputs, before: Fingerprint) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(name: str, item: str) -> Iterator[None]:
-    """Hold the stage's lock: a killed `dvc` leaves its trainer alive, and two would write the same checkpoints. The kernel frees it on any death."""
-    path = STATE_DIR / "locks" / f"{_full_name(name, item)}.lock"
+def _only_one(path: Path) -> Iterator[None]:
+    """Hold a lock: a killed `dvc` leaves its trainer alive, and two would write the same files. The kernel frees it on any death."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="ascii") as lock:
         try:
@@ -164,8 +165,8 @@ def _only_one(name: str, item: str) -> Iterator[None]:
         except BlockingIOError as error:
             lock.seek(0)
             raise Interrupted(
-                f"process {lock.read().strip() or '?'} is still running this stage, left over from a killed `dvc`; two would overwrite each other's "
-                "checkpoints. Wait for it or kill it, then run again: the work done is kept"
+                f"process {lock.read().strip() or '?'} is still running this stage, left over from a killed `dvc` or a lost job; two would overwrite "
+                "each other's files. Wait for it or kill it, then run again: the work done is kept"
             ) from error
         lock.truncate(0)
         lock.write(str(os.getpid()))

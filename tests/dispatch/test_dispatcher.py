@@ -36,7 +36,8 @@ def work(tmp_path, script, key="k" * 64):
 def test_an_interrupted_job_runs_again_in_a_folder_of_its_own_until_it_is_done(tmp_path, records):
     script = "import os, sys; n = int(os.getcwd()[-1]); sys.exit(75 if n < 3 else 0)"
     told = []
-    record, status = dispatcher(tmp_path, records).run(work(tmp_path, script), told.append)
+    end = dispatcher(tmp_path, records).run(work(tmp_path, script), told.append)
+    record, status = end.record, end.status
     assert (record.attempt, status.exit_code, len(records.all())) == (3, 0, 3)
     assert [line for line in told if "started again" in line]
     assert record.name == "evaluate-sft-kkkkkkkkkk-3"
@@ -44,7 +45,8 @@ def test_an_interrupted_job_runs_again_in_a_folder_of_its_own_until_it_is_done(t
 
 @pytest.mark.parametrize("exit_code", [3, 65, 78])
 def test_what_running_again_cannot_mend_runs_once(tmp_path, records, exit_code):
-    record, status = dispatcher(tmp_path, records).run(work(tmp_path, f"import sys; sys.exit({exit_code})"), str)
+    end = dispatcher(tmp_path, records).run(work(tmp_path, f"import sys; sys.exit({exit_code})"), str)
+    record, status = end.record, end.status
     assert (status.exit_code, len(records.all())) == (exit_code, 1)
     assert records.latest(record.key).exit_code == exit_code
 
@@ -66,7 +68,8 @@ dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
     first.kill()
     first.wait()
     told = []
-    record, status = dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, script), told.append)
+    end = dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, script), told.append)
+    record, status = end.record, end.status
     assert (status.exit_code, record.attempt, (tmp_path / "runs").read_text()) == (0, 1, "x")
     assert "found again" in told[0]
     assert records.latest(record.key).owner == "run-2"
@@ -83,7 +86,7 @@ def test_two_runs_that_want_the_same_wait_for_one_job(tmp_path, records):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [status.exit_code for _, status in ends] == [0, 0]
+    assert [end.status.exit_code for end in ends] == [0, 0]
     assert (tmp_path / "runs").read_text() == "x"
 
 
@@ -106,7 +109,8 @@ def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
             return super().status(job_id)
 
     told = []
-    _, status = dispatcher(tmp_path, records, pool=Down(tmp_path / "state", num_gpus=0)).run(work(tmp_path, ""), told.append)
+    end = dispatcher(tmp_path, records, pool=Down(tmp_path / "state", num_gpus=0)).run(work(tmp_path, ""), told.append)
+    status = end.status
     assert status.exit_code == 0
     assert len([line for line in told if "cannot be reached" in line]) == 1
 

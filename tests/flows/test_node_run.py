@@ -130,10 +130,10 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
     assert set(ours.resources) - {"default"} <= stages
     assert ours.resources_of("train_sft").gpus == 1
     assert ours.is_local
-    assert isinstance(ours.model_copy(update={"target": "slurm"}).pool(tmp_path), SlurmPool)
+    assert isinstance(ours.pool("slurm", repository, tmp_path), SlurmPool)
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "dispatch.yaml").write_text("target: slrum\ntargets: {}\nresources: {train_sft: {gpu: 1}}\n")
     with pytest.raises(ConfigurationError, match="gpu"):
         load_settings(tmp_path)
     with pytest.raises(ConfigurationError, match="slrum"):
-        DispatchSettings(target="slrum", targets={}, resources={}).pool(tmp_path)
+        DispatchSettings(target="slrum", targets={}, resources={}).pool("slrum", repository, tmp_path)

@@ -168,7 +168,8 @@ class TestKubernetesPool(PoolContract):
         spec = self.job(folder, script, name="unused")
         work = Work("again", "a" * 64, spec.command, prepare, spec.resources)
         dispatcher = Dispatcher(pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner="run-1", logs=folder, poll_s=0.2)
-        record, status = dispatcher.run(work, tell)
+        end = dispatcher.run(work, tell)
+        record, status = end.record, end.status
         assert (record.attempt, status.exit_code) == (2, 0)
 
     def test_a_name_that_another_has_taken_is_refused(self, pool, folder):

@@ -58,7 +58,8 @@ def run(namespace: str, tmp_path: Path, root: Path, owner: str) -> tuple[Snapsho
     work = Work("make", snapshot.key, command, prepare, Resources(gpus=1, memory_gb=1, shm_gb=0.1), environment)
     pool = KubernetesPool(cluster.settings(namespace, tmp_path), cluster.submitter(namespace))
     dispatcher = Dispatcher(pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner=owner, logs=tmp_path, poll_s=0.2)
-    record, status = dispatcher.run(work, told.append)
+    end = dispatcher.run(work, told.append)
+    record, status = end.record, end.status
     assert status.exit_code == 0, (status, record.log.read_text())
     return Snapshot(record.folder, "make", snapshot.key, has_run=True), [*told, record.log.read_text()]
 

@@ -144,8 +144,8 @@ class TestSlurmPool(PoolContract):
         assert (first.exit_code, (folder / "checkpoint").read_text()) == (75, "kept")
         (folder / "go").touch()
         thread.join(self.patience_s)
-        [(record, status)] = ends
-        assert (record.attempt, status.exit_code, record.job_id != first.job_id) == (2, 0, True)
+        [end] = ends
+        assert (end.record.attempt, end.num_preempted, end.status.exit_code, end.record.job_id != first.job_id) == (2, 1, 0, True)
 
     def test_a_job_that_heeds_no_warning_is_preempted_all_the_same(self, tmp_path, pool, folder):
         spot = SlurmPool(tmp_path / "state", options=["--partition=spot"])
@@ -257,7 +257,8 @@ def flow(root: Path, scratch: Path, owner: str, told: list[str]) -> Snapshot:
     command = (sys.executable, "-m", "posttrain.provenance.job", "make")
     work = Work("make", snapshot().key, command, lambda attempt: snapshot().folder, Resources(memory_gb=1), environment)
     dispatcher = Dispatcher(SlurmPool(scratch / "state"), JobRecords(scratch / "jobs.db"), target="slurm", owner=owner, logs=scratch, poll_s=0.2)
-    record, status = dispatcher.run(work, told.append)
+    end = dispatcher.run(work, told.append)
+    record, status = end.record, end.status
     assert status.exit_code == 0, record.log.read_text()
     return Snapshot(record.folder, "make", record.key, has_run=True)
 

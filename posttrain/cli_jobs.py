@@ -1,0 +1,126 @@
+"""`posttrain jobs`: what the flows of this folder started on its pools, read as it comes, cancelled, and set right after a crash."""
+
+import argparse
+import time
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from posttrain.cli_command import Commands, add_command
+from posttrain.dispatch.contract import JobStatus, Pool
+from posttrain.dispatch.log_tail import LogTail
+from posttrain.dispatch.owners import is_alive
+from posttrain.dispatch.records import JobRecord, JobRecords
+from posttrain.dispatch.settings import load_settings
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.provenance.stage import STATE_DIR
+
+_LOOK_S = 0.5
+_CANCEL_PATIENCE_S = 15.0
+
+
+def add_jobs(commands: Commands) -> None:
+    """The command `jobs` with its own."""
+    about = "What flows started on the pools: list, tail, cancel, reconcile."
+    jobs = commands.add_parser("jobs", help=about, description=about).add_subparsers(metavar="COMMAND", required=True)
+    one_job = argparse.ArgumentParser(add_help=False)
+    one_job.add_argument("job", metavar="JOB", help="a job's name from `posttrain jobs list`, or its beginning")
+    parser = add_command(jobs, "list", list_jobs)
+    parser.add_argument("--running", dest="is_running", action="store_true", help="only those that are not over")
+    parser.add_argument("--limit", type=int, default=20, help="show at most this many, newest first")
+    parser = add_command(jobs, "tail", tail, parents=[one_job])
+    parser.add_argument("-f", "--follow", dest="is_followed", action="store_true", help="until it is over")
+    add_command(jobs, "cancel", cancel, parents=[one_job])
+    parser = add_command(jobs, "reconcile", reconcile)
+    parser.add_argument("--dry-run", dest="is_dry", action="store_true", help="only say what would be done")
+
+
+def list_jobs(is_running: bool, limit: int) -> None:
+    """Every attempt at a stage, newest first: where it ran, since when, and how it ended."""
+    found = [record for record in _records().all() if not (is_running and record.is_over)]
+    for record in found[:limit]:
+        since = datetime.fromtimestamp(record.submitted_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        seconds = (record.ended_at or time.time()) - record.submitted_at
+        print(f"{record.name:<40} {record.target:<10} {record.job_id or '-':<20} {since} {seconds:>8.0f} s  {_state(record)}")
+    print(f"{min(limit, len(found))} of {len(found)} jobs")
+
+
+def tail(job: str, is_followed: bool) -> None:
+    """What a job prints."""
+    record = _find(job)
+    log = LogTail(record.log)
+    while True:
+        is_over = record.is_over or not is_followed or _status(record).is_over
+        for line in log.new_lines(is_whole=is_over):
+            print(line, flush=True)
+        if is_over:
+            return
+        time.sleep(_LOOK_S)
+        record = _find(record.name)
+
+
+def cancel(job: str) -> None:
+    """Kill a job with all its processes. The run that waits for it, if one does, fails."""
+    _cancel(_find(job))
+
+
+def reconcile(is_dry: bool) -> None:
+    """Set the records right with the pools, and kill every job that no living run waits for."""
+    for record in [record for record in _records().all() if not record.is_over]:
+        status = _status(record)
+        if status.is_over:
+            print(f"{record.name}: it is over ({status.cause or 'the pool does not know it'})")
+            if not is_dry:
+                _records().end(record.name, status)
+        elif not is_alive(STATE_DIR / "runs", record.owner):
+            print(f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled")
+            if not is_dry:
+                _cancel(record)
+        else:
+            print(f"{record.name}: {status.state}, and a living run waits for it")
+
+
+def _cancel(record: JobRecord) -> None:
+    if record.is_over:
+        print(f"{record.name} is over already: {_state(record)}")
+        return
+    _pool(record.target).cancel(record.job_id or record.name)
+    deadline = time.monotonic() + _CANCEL_PATIENCE_S
+    while not (status := _status(record)).is_over:
+        if time.monotonic() > deadline:
+            raise Interrupted(f"{record.name} is still {status.state} on {record.target} {_CANCEL_PATIENCE_S:g} s after it was cancelled; ask again")
+        time.sleep(_LOOK_S)
+    _records().end(record.name, status)
+    print(f"{record.name} is cancelled")
+
+
+def _find(job: str) -> JobRecord:
+    """The job of that name, else the newest whose name begins so."""
+    records = _records().all()
+    found = next((record for record in records if record.name == job), None) or next((one for one in records if one.name.startswith(job)), None)
+    if found is None:
+        raise ConfigurationError(f"no flow of this folder started a job {job!r}; `posttrain jobs list` shows those there are")
+    return found
+
+
+def _state(record: JobRecord) -> str:
+    if not record.is_over:
+        return "not over"
+    code = "" if record.exit_code is None else f" {record.exit_code}"
+    return f"{record.cause}{code}{f': {record.note}' if record.note else ''}"
+
+
+def _status(record: JobRecord) -> JobStatus:
+    return _pool(record.target).status(record.job_id or record.name)
+
+
+def _records() -> JobRecords:
+    path = STATE_DIR / "jobs.db"
+    if not path.exists():
+        raise ConfigurationError(f"no flow has started a job in {Path.cwd()}: there is no {path}. Stand in the repository's folder")
+    return JobRecords(path)
+
+
+@cache
+def _pool(target: str) -> Pool:
+    return load_settings(Path()).pool(target, Path(), STATE_DIR)
