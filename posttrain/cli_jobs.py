@@ -3,7 +3,6 @@
 import argparse
 import time
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 
 from posttrain.cli_command import Commands, add_command
@@ -121,6 +120,5 @@ def _records() -> JobRecords:
     return JobRecords(path)
 
 
-@cache
 def _pool(target: str) -> Pool:
     return load_settings(Path()).pool(target, Path(), STATE_DIR)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("POSTTRAIN_THREADS", "1")  # tests run side by side; stages would each take the cores that are idle when they start
+os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .dvc/config
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -60,11 +59,15 @@ def num_calls(root):
     return len((root.parent / "calls").read_text().splitlines())
 
 
-def wait_for_calls(root):
+def wait_until(condition):
     end = time.monotonic() + 60
-    while not (root.parent / "calls").exists():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def wait_for_calls(root):
+    wait_until((root.parent / "calls").exists)
 
 
 def test_an_edit_while_a_stage_runs_supersedes_its_result_and_taking_it_back_needs_no_run(root):
@@ -106,8 +109,12 @@ def test_a_run_that_was_killed_leaves_its_job_to_the_next(root, tmp_path):
     first.kill()
     first.wait()
     told = []
-    threading.Timer(1.0, (tmp_path / "hold").unlink).start()
-    outcome = NodeRuns(root, settings=settings()).run(nodes(root)["train"], told.append)
+
+    def tell(line):
+        told.append(line)
+        (tmp_path / "hold").unlink(missing_ok=True)
+
+    outcome = NodeRuns(root, settings=settings()).run(nodes(root)["train"], tell)
     assert (outcome.state, num_calls(root), (root / "model").read_text()) == ("completed", 1, "lr: 1\n")
     assert "found again" in told[0]
 
@@ -122,6 +129,33 @@ def test_a_stopped_run_leaves_no_job(root, tmp_path):
         with pytest.raises(Interrupted):
             running.result(timeout=10)
     assert not subprocess.run(["pgrep", "-f", str(tmp_path / "hold")], capture_output=True, text=True, check=False).stdout
+
+
+def test_a_run_whose_job_another_has_taken_over_lands_nothing(root, tmp_path):
+    (tmp_path / "hold").touch()
+    first, second = NodeRuns(root, settings=settings()), NodeRuns(root, settings=settings())
+    with ThreadPoolExecutor(2) as pool:
+        lost = pool.submit(first.run, nodes(root)["train"], str)
+        wait_for_calls(root)
+        told = []
+        takes = pool.submit(second.run, nodes(root)["train"], told.append)
+        wait_until(lambda: told)
+        (tmp_path / "hold").unlink()
+        assert takes.result().state == "completed"
+        assert (lost.result().state, "another run has taken" in lost.result().reason) == ("superseded", True)
+    assert (num_calls(root), list((root / ".posttrain/snapshots").iterdir())) == (1, [])
+
+
+def test_a_failed_attempts_snapshot_is_not_kept_and_inputs_take_no_room(root):
+    runs, graph = NodeRuns(root, settings=settings()), nodes(root)
+    seen = []
+    assert runs.run(graph["train"], lambda line: seen.extend((root / ".posttrain/snapshots").glob("train-*"))).state == "completed"
+    assert seen
+    (root / "dvc.yaml").write_text((root / "dvc.yaml").read_text().replace("cp model", "stat -c %h model; exit 3; cp model"))
+    told = []
+    outcome = NodeRuns(root, settings=settings()).run(nodes(root)["evaluate@a"], told.append)
+    assert (outcome.state, outcome.exit_code, list((root / ".posttrain/snapshots").iterdir())) == ("failed", 3, [])
+    assert [line for line in told if line.isdecimal() and int(line) > 1]  # links, of DVC's cache too
 
 
 def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refused(repository, tmp_path):

@@ -1,6 +1,7 @@
 """The frame around a stage, run as the separate program that DVC would start."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,23 @@ def test_a_second_process_of_the_same_stage_is_refused_until_the_first_is_dead(r
     finish(first)
     (root / "go").touch()
     assert finish(start(root, repository))[0] == 0
+
+
+def test_two_snapshots_that_share_checkpoints_do_not_write_them_at_once(root: Path, repository: Path):
+    (root / "what").write_text("wait")
+    second = root / "second"
+    shutil.copytree(root, second, ignore=shutil.ignore_patterns("second"))
+    (root / ".posttrain/checkpoints").mkdir(parents=True)
+    (second / ".posttrain").mkdir()
+    (second / ".posttrain/checkpoints").symlink_to(root / ".posttrain/checkpoints")
+    first = start(root, repository)
+    wait_for(root / "started")
+    code, errors = finish(start(second, repository))
+    assert (code, f"process {first.pid} is still running this stage" in errors) == (75, True)
+    (root / "go").touch()
+    finish(first)
+    (second / "go").touch()
+    assert finish(start(second, repository))[0] == 0
 
 
 def test_other_code_data_or_configuration_has_another_checkpoint_folder(root: Path, repository: Path):
