@@ -36,7 +36,7 @@ test-vllm: setup infra/vllm/.venv/.installed  ## rollouts through real vLLM serv
 	pytest -s tests/real/test_vllm.py tests/real/test_vllm_lora.py
 
 test-slurm: setup  ## jobs on a real SLURM, which is started on this machine for it (root on Debian 12)
-	infra/slurm/dev_cluster.sh up && pytest tests/real/test_slurm.py; code=$$?; infra/slurm/dev_cluster.sh down; exit $$code
+	infra/slurm/dev_cluster.sh up && pytest tests/real/test_slurm*.py; code=$$?; infra/slurm/dev_cluster.sh down; exit $$code
 
 test-k8s: setup  ## jobs on the Kubernetes cluster that KUBECONFIG names, with two GPUs or names of GPUs
 	infra/kubernetes/test.sh

@@ -29,11 +29,11 @@ def reason(status: JobStatus, *, attempt: int) -> str:
     told = f" ({status.note})" if status.note else ""
     match status.cause:
         case Cause.OUT_OF_MEMORY:
-            return f"out of memory{told}: give the stage more memory in infra/resources.yaml, or a smaller batch in params.yaml"
+            return f"out of memory{told}: give the stage more memory in infra/dispatch.yaml, or a smaller batch in params.yaml"
         case Cause.TIME_LIMIT:
-            return f"time limit{told}: what is done is kept; give the stage more time in infra/resources.yaml and run again"
+            return f"time limit{told}: what is done is kept; give the stage more time in infra/dispatch.yaml and run again"
         case Cause.UNSCHEDULABLE:
-            return f"never scheduled{told}: no node can give what the stage asks for in infra/resources.yaml"
+            return f"never scheduled{told}: no node can give what the stage asks for in infra/dispatch.yaml"
         case Cause.NO_IMAGE:
             return f"its image cannot be pulled{told}: is its name right, and may the pool read it?"
         case Cause.CANCELLED:

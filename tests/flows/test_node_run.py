@@ -1,161 +1,43 @@
-"""Nodes run as jobs in snapshots: cached, completed, superseded by an edit, beside each other, found again."""
+"""The flow's contract on this machine, and the settings that the repository itself has."""
 
-import os
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from flows.node_run import NodeRuns
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.dispatch.slurm import SlurmPool
-from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.exits import ConfigurationError
 from posttrain.provenance.graph import read_graph
-
-DVC_YAML = """
-stages:
-  train:
-    cmd: date +%s%N >> {calls}; while [ -e {hold} ]; do sleep 0.05; done; grep lr params.yaml > model
-    deps: [code]
-    params: [lr]
-    outs: [model]
-  evaluate:
-    foreach: [a, b]
-    do:
-      cmd: echo ${{item}} begins >> {calls}; sleep 1.5; echo ${{item}} ends >> {calls}; cp model score_${{item}}
-      deps: [model]
-      outs: ["score_${{item}}"]
-"""
+from tests.flows.graph_contract import GraphContract, calls, nodes
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch, repository) -> Path:
-    folder = tmp_path / "root"
-    folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(repository))  # the toy tree has no code of ours
-    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, check=True)
-    (folder / "dvc.yaml").write_text(DVC_YAML.format(calls=tmp_path / "calls", hold=tmp_path / "hold"))
-    (folder / "params.yaml").write_text("lr: 1\n")
-    (folder / "code").write_text("c\n")
-    (folder / ".gitignore").write_text("/.posttrain/\n")
-    return folder
-
-
-def settings(num_gpus=2):
+def local(num_gpus: int = 2) -> DispatchSettings:
     return DispatchSettings.model_validate(
         {"target": "here", "targets": {"here": {"type": "local", "num_gpus": num_gpus}}, "resources": {"default": {"gpus": 1}}}
     )
 
 
-def nodes(root):
-    return {node.name: node for node in read_graph(root)}
+class TestLocal(GraphContract):
+    @pytest.fixture
+    def settings(self):
+        return local()
 
+    def test_with_one_slot_items_run_one_after_another(self, root):
+        runs, graph = NodeRuns(root, settings=local(1)), nodes(root)
+        assert runs.run(graph["train"], str).state == "completed"
+        with ThreadPoolExecutor(2) as pool:
+            ended = list(pool.map(lambda name: runs.run(graph[name], str), ["evaluate@a", "evaluate@b"]))
+        assert [outcome.state for outcome in ended] == ["completed", "completed"]
+        assert [line.split()[1] for line in calls(root)[1:]] == ["begins", "ends", "begins", "ends"]
 
-def num_calls(root):
-    return len((root.parent / "calls").read_text().splitlines())
-
-
-def wait_until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def wait_for_calls(root):
-    wait_until((root.parent / "calls").exists)
-
-
-def test_an_edit_while_a_stage_runs_supersedes_its_result_and_taking_it_back_needs_no_run(root):
-    (root.parent / "hold").touch()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(NodeRuns(root, settings=settings()).run, nodes(root)["train"], str)
-        wait_for_calls(root)
-        (root / "params.yaml").write_text("lr: 2\n")
-        (root.parent / "hold").unlink()
-        outcome = running.result()
-    assert (outcome.state, outcome.exit_code) == ("superseded", 75)
-    assert "params.yaml:lr" in outcome.reason
-    assert not (root / "dvc.lock").exists()
-    assert not (root / "model").exists()
-
-    (root / "params.yaml").write_text("lr: 1\n")
-    outcome = NodeRuns(root, settings=settings()).run(nodes(root)["train"], str)
-    assert (outcome.state, (root / "model").read_text(), num_calls(root)) == ("cached", "lr: 1\n", 1)
-    assert NodeRuns(root, settings=settings()).run(nodes(root)["train"], str).state == "cached"
-
-
-@pytest.mark.parametrize(("num_gpus", "order"), [(2, ["begins", "begins", "ends", "ends"]), (1, ["begins", "ends", "begins", "ends"])])
-def test_items_run_beside_each_other_as_far_as_there_are_slots(root, num_gpus, order):
-    runs, graph = NodeRuns(root, settings=settings(num_gpus)), nodes(root)
-    assert runs.run(graph["train"], str).state == "completed"
-    with ThreadPoolExecutor(2) as pool:
-        ended = list(pool.map(lambda name: runs.run(graph[name], str), ["evaluate@a", "evaluate@b"]))
-    assert [outcome.state for outcome in ended] == ["completed", "completed"]
-    assert [line.split()[1] for line in (root.parent / "calls").read_text().splitlines()[1:]] == order
-    status = subprocess.run([sys.executable, "-m", "dvc", "status"], cwd=root, capture_output=True, text=True, check=True)
-    assert "up to date" in status.stdout
-
-
-def test_a_run_that_was_killed_leaves_its_job_to_the_next(root, tmp_path):
-    (tmp_path / "hold").touch()
-    flow = "from tests.flows.test_node_run import *\nroot = Path(sys.argv[1]); NodeRuns(root, settings=settings()).run(nodes(root)['train'], str)"
-    first = subprocess.Popen([sys.executable, "-c", flow, str(root)], cwd=os.environ["PYTHONPATH"])
-    wait_for_calls(root)
-    first.kill()
-    first.wait()
-    told = []
-
-    def tell(line):
-        told.append(line)
-        (tmp_path / "hold").unlink(missing_ok=True)
-
-    outcome = NodeRuns(root, settings=settings()).run(nodes(root)["train"], tell)
-    assert (outcome.state, num_calls(root), (root / "model").read_text()) == ("completed", 1, "lr: 1\n")
-    assert "found again" in told[0]
-
-
-def test_a_stopped_run_leaves_no_job(root, tmp_path):
-    (tmp_path / "hold").touch()
-    runs = NodeRuns(root, settings=settings())
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(runs.run, nodes(root)["train"], str)
-        wait_for_calls(root)
-        runs.stop()
-        with pytest.raises(Interrupted):
-            running.result(timeout=10)
-    assert not subprocess.run(["pgrep", "-f", str(tmp_path / "hold")], capture_output=True, text=True, check=False).stdout
-
-
-def test_a_run_whose_job_another_has_taken_over_lands_nothing(root, tmp_path):
-    (tmp_path / "hold").touch()
-    first, second = NodeRuns(root, settings=settings()), NodeRuns(root, settings=settings())
-    with ThreadPoolExecutor(2) as pool:
-        lost = pool.submit(first.run, nodes(root)["train"], str)
-        wait_for_calls(root)
+    def test_inputs_of_a_snapshot_are_links_into_dvcs_cache(self, root, runs):
+        graph = nodes(root)
+        runs.run(graph["train"], str)
+        (root / "dvc.yaml").write_text((root / "dvc.yaml").read_text().replace("cp model", "stat -c links=%h model; cp model"))
         told = []
-        takes = pool.submit(second.run, nodes(root)["train"], told.append)
-        wait_until(lambda: told)
-        (tmp_path / "hold").unlink()
-        assert takes.result().state == "completed"
-        assert (lost.result().state, "another run has taken" in lost.result().reason) == ("superseded", True)
-    assert (num_calls(root), list((root / ".posttrain/snapshots").iterdir())) == (1, [])
-
-
-def test_a_failed_attempts_snapshot_is_not_kept_and_inputs_take_no_room(root):
-    runs, graph = NodeRuns(root, settings=settings()), nodes(root)
-    seen = []
-    assert runs.run(graph["train"], lambda line: seen.extend((root / ".posttrain/snapshots").glob("train-*"))).state == "completed"
-    assert seen
-    (root / "dvc.yaml").write_text((root / "dvc.yaml").read_text().replace("cp model", "stat -c %h model; exit 3; cp model"))
-    told = []
-    outcome = NodeRuns(root, settings=settings()).run(nodes(root)["evaluate@a"], told.append)
-    assert (outcome.state, outcome.exit_code, list((root / ".posttrain/snapshots").iterdir())) == ("failed", 3, [])
-    assert [line for line in told if line.isdecimal() and int(line) > 1]  # links, of DVC's cache too
+        runs.run(graph["evaluate@a"], told.append)
+        assert [line for line in told if line.startswith("links=") and int(line[6:]) > 1]
 
 
 def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refused(repository, tmp_path):

@@ -1,0 +1,43 @@
+"""A real training, taken off its node in the middle and gone on with: the same bytes as one that nobody disturbed."""
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+
+from flows.node_run import NodeRuns
+from posttrain.dispatch.records import JobRecords
+from posttrain.dispatch.settings import DispatchSettings
+from posttrain.provenance.graph import read_graph
+from tests.smoke.test_killed import TRAINING, wait_until
+
+STAGE = "train_sft"
+
+
+def check_preempted_training(
+    make_copy: Callable[..., Path], dvc: Callable[..., object], settings: Callable[[Path], DispatchSettings], preempt: Callable[[str], None]
+) -> None:
+    """`settings` are of a tree; `preempt` takes the job of that id off its node."""
+    root = make_copy({**TRAINING, "train_sft.max_steps": 600})
+    assert dvc(root, "repro", STAGE).returncode == 0
+    undisturbed = (root / "dvc.lock").read_bytes()
+
+    shutil.rmtree(root / ".dvc/cache/runs")
+    shutil.rmtree(root / ".posttrain/checkpoints")
+    lock = yaml.safe_load(undisturbed)
+    del lock["stages"][STAGE]
+    (root / "dvc.lock").write_text(yaml.safe_dump(lock, sort_keys=False))
+
+    node = next(node for node in read_graph(root) if node.name == STAGE)
+    told: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(NodeRuns(root, settings=settings(root)).run, node, told.append)
+        wait_until(lambda: running.done() or any(root.glob(f".posttrain/checkpoints/{STAGE}/*/checkpoint-*/COMPLETE")))
+        [first] = JobRecords(root / ".posttrain/jobs.db").all()
+        preempt(first.job_id)
+        outcome = running.result()
+    assert (outcome.state, outcome.num_preempted) == ("completed", 1), (outcome, told)
+    assert [line for line in told if "goes on from its checkpoint" in line]
+    assert (root / "dvc.lock").read_bytes() == undisturbed

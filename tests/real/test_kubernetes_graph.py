@@ -1,0 +1,51 @@
+"""The flow's contract on the cluster that KUBECONFIG names (`make test-k8s`), and a training whose pod is deleted."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+
+from posttrain.dispatch.settings import DispatchSettings
+from tests.flows.graph_contract import GraphContract
+from tests.real import cluster
+from tests.real.preempted import check_preempted_training
+from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
+
+
+@pytest.fixture(scope="module")
+def namespace():
+    with cluster.namespace() as name:
+        yield name
+
+
+def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> DispatchSettings:
+    """Root: the folders of a test are its own alone."""
+    mounts = [{"path": one.path, "source": one.source, "is_read_only": one.is_read_only} for one in cluster.mounts(*writable)]
+    image = os.environ.get("KUBERNETES_TEST_IMAGE", "localhost/busybox:1")
+    target = {"type": "kubernetes", "namespace": namespace, "image": image, "user": 0, "mounts": mounts}
+    resources = {"default": {"gpus": 1, "memory_gb": memory_gb, "shm_gb": 0.1}}
+    return DispatchSettings.model_validate({"target": "kubernetes", "targets": {"kubernetes": target}, "resources": resources})
+
+
+class TestKubernetes(GraphContract):
+    @pytest.fixture
+    def settings(self, namespace, tmp_path):
+        return on_kubernetes(namespace, tmp_path)
+
+    @pytest.fixture
+    def root(self, root):
+        (root / "infra/kubernetes").mkdir(parents=True)
+        shutil.copy(cluster.TEMPLATE, root / "infra/kubernetes")
+        return root
+
+
+def test_a_training_whose_pod_is_deleted_ends_with_the_same_bytes(namespace, make_copy, dvc):  # noqa: F811
+    core = client.CoreV1Api(cluster.admin())
+
+    def preempt(job_id: str) -> None:
+        [pod] = core.list_namespaced_pod(namespace, label_selector=f"job-name={job_id}").items
+        core.delete_namespaced_pod(pod.metadata.name, namespace)
+
+    check_preempted_training(make_copy, dvc, lambda root: on_kubernetes(namespace, root, memory_gb=2), preempt)

@@ -1,0 +1,50 @@
+"""The flow's contract on a real SLURM (`make test-slurm`), and a training that is preempted there."""
+
+import sys
+import time
+
+import pytest
+
+from posttrain.dispatch.contract import JobSpec, JobState, Resources
+from posttrain.dispatch.settings import DispatchSettings
+from posttrain.dispatch.slurm import SlurmPool
+from tests.flows.graph_contract import GraphContract
+from tests.real.preempted import check_preempted_training
+from tests.real.test_slurm import CLUSTER, WAIT_FOR_GO, named, slurm
+from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", slurm(str(CLUSTER), "conf").strip())
+        yield
+
+
+def on_slurm(*options: str, memory_gb: float = 0.5) -> DispatchSettings:
+    resources = {"default": {"gpus": 1, "memory_gb": memory_gb}}
+    return DispatchSettings.model_validate({"target": "slurm", "targets": {"slurm": {"type": "slurm", "options": options}}, "resources": resources})
+
+
+class TestSlurm(GraphContract):
+    @pytest.fixture
+    def settings(self):
+        return on_slurm()
+
+
+def test_a_training_that_is_preempted_on_the_spot_partition_ends_with_the_same_bytes(make_copy, dvc, tmp_path):  # noqa: F811
+    pool = SlurmPool(tmp_path / "state")
+
+    def preempt(job_id: str) -> None:
+        urgent = [
+            JobSpec(named("urgent"), (sys.executable, "-c", WAIT_FOR_GO), tmp_path, tmp_path / "log", Resources(gpus=1, memory_gb=0.2))
+            for _ in range(2)
+        ]
+        ids = [pool.submit(spec) for spec in urgent]
+        end = time.monotonic() + 120
+        while not pool.status(job_id).is_over or any(pool.status(one).state is not JobState.RUNNING for one in ids):
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        (tmp_path / "go").touch()
+
+    check_preempted_training(make_copy, dvc, lambda root: on_slurm("--partition=spot", memory_gb=2), preempt)
