@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
-from posttrain.exits import Interrupted, meaning_of
+from posttrain.exits import meaning_of
 
 NUM_TAIL_LINES = 20
 
@@ -41,60 +40,44 @@ class Outcome:
 
 
 class Reproducer:
-    """Runs the stages of one folder, one at a time, and stops the one that runs when told to from another thread."""
+    """Runs the stages of one folder, one at a time, and can ask the one that runs to end."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._process: subprocess.Popen[str] | None = None
-        self._is_idle = threading.Event()
-        self._is_idle.set()
-        self._is_stopped = False
 
     def reproduce(self, name: str, follow: Callable[[str], None]) -> Outcome:
-        """Run `dvc repro --single-item` for a stage whose upstream is up to date; `follow` gets each line that is not empty, as it is printed.
-
-        Raises Interrupted after `stop`.
-        """
-        if self._is_stopped:
-            raise Interrupted(f"{name} was not started, because the run was stopped. Run it again: what is done is kept")
+        """Run `dvc repro --single-item` for a stage whose upstream is up to date; `follow` gets each line that is not empty, as it is printed."""
         tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
         has_run, exit_code, started_s = False, None, monotonic()
-        self._is_idle.clear()
-        try:
-            with self._start(name) as process:
-                for line in filter(None, _lines(process)):
-                    follow(line)
-                    tail.append(line)
-                    has_run = has_run or line == f"Running stage '{name}':"
-                    if found := re.search(r"failed to run: .*, exited with (-?\d+)$", line):
-                        exit_code = int(found.group(1))
-        finally:
-            self._is_idle.set()
+        with self._start(name) as process:
+            for line in filter(None, _lines(process)):
+                follow(line)
+                tail.append(line)
+                has_run = has_run or line == f"Running stage '{name}':"
+                if found := re.search(r"failed to run: .*, exited with (-?\d+)$", line):
+                    exit_code = int(found.group(1))
         seconds = monotonic() - started_s
         if process.returncode:
             return Outcome("failed", seconds, process.returncode if process.returncode < 0 else exit_code, tuple(tail))
         return Outcome("completed" if has_run else "cached", seconds, 0, tuple(tail))
 
-    def stop(self, *, grace_s: float = 30) -> None:
-        """Ask the running stage to end (SIGTERM to DVC and all it started), kill it where it has not within the grace; no stage starts after this."""
-        self._is_stopped = True
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._process is None or self._is_idle.is_set():
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            self._is_idle.wait(grace_s)
-
     def interrupt(self) -> None:
-        """Ask the running stage to end at its next checkpoint; may be called in a signal handler, and again."""
-        if self._process is not None and not self._is_idle.is_set():
+        """Ask the running stage to end at its next checkpoint, with a code of its own; may be called in a signal handler, and again."""
+        if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
 
     def _start(self, name: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "dvc", "repro", "--single-item", "--", name]
         self._process = subprocess.Popen(
-            command,
+            [
+                "/bin/sh",
+                "-c",
+                'trap "" TERM; exec "$@"',
+                "sh",
+                *command,
+            ],  # only the stage hears it: DVC and its shell would die and lose its exit code
             cwd=self._root,
             env=_environment(),
             stdout=subprocess.PIPE,
@@ -102,7 +85,7 @@ class Reproducer:
             text=True,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # a killed dvc leaves its stage alive; a group reaches both
+            start_new_session=True,  # a group, which reaches DVC's child
         )
         return self._process
 

@@ -58,7 +58,8 @@ def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
     try:
         with Repo(str(root)) as repo:
             cache = Path(repo.cache.legacy.path)
-        settings = f"[core]\n    no_scm = true\n    analytics = false\n[cache]\n    dir = {cache}\n    type = reflink,hardlink,symlink\n"  # no second copy of a model
+        links = "reflink,hardlink,symlink"  # no second copy of a model
+        settings = f"[core]\n    no_scm = true\n    analytics = false\n[cache]\n    dir = {cache}\n    type = {links}\n"
         (folder / CACHE_OF_DVC).write_text(settings, encoding="utf-8")
         with Repo(str(folder)) as repo, repo.lock:
             found = find_stage(repo, stage)

@@ -1,4 +1,4 @@
-"""One stage through DVC: cached, completed or failed with the stage's own exit code; stopped as a whole."""
+"""One stage through DVC: cached, completed or failed with the stage's own exit code; interrupted at a checkpoint."""
 
 import subprocess
 import sys
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.exits import Interrupted
 from posttrain.provenance.reproduce import Outcome, Reproducer
 
 DVC_YAML = """
@@ -23,8 +22,20 @@ stages:
     cmd: python -c "import sys; print(sys.prefix)"
     outs: [none]
   slow:
-    cmd: echo started; sleep 600
+    cmd: python slow.py
     outs: [late]
+"""
+
+
+SLOW = """
+import signal, sys, time
+def checkpoint(*_):
+    time.sleep(1)
+    print("checkpoint written")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, checkpoint)
+print("started")
+time.sleep(600)
 """
 
 
@@ -33,6 +44,7 @@ def root(tmp_path: Path) -> Path:
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     (tmp_path / "zero").write_text("1\n")
+    (tmp_path / "slow.py").write_text(SLOW)
     return tmp_path
 
 
@@ -88,15 +100,11 @@ def test_an_exit_code_is_told_with_its_meaning(exit_code, said):
     assert said in Outcome("failed", 1.0, exit_code).reason
 
 
-def test_stopping_ends_the_stage_and_not_only_dvc_and_lets_no_other_start(root):
+def test_a_stage_that_is_interrupted_ends_by_itself_and_its_code_comes_through(root):
     reproducer, started, outcomes = Reproducer(root), threading.Event(), []
     thread = threading.Thread(target=lambda: outcomes.append(reproducer.reproduce("slow", lambda line: line == "started" and started.set())))
     thread.start()
     assert started.wait(60)
-    reproducer.stop()
-    thread.join(60)  # the thread ends at the end of the pipe, which `sleep` would hold open for ten minutes
-    assert not thread.is_alive()
-    assert outcomes[0].state == "failed"
-    assert "SIGTERM" in outcomes[0].reason
-    with pytest.raises(Interrupted, match="stopped"):
-        reproducer.reproduce("good", str)
+    reproducer.interrupt()
+    thread.join(60)
+    assert (outcomes[0].state, outcomes[0].exit_code, "checkpoint written" in outcomes[0].tail) == ("failed", 75, True)
