@@ -20,7 +20,7 @@ from posttrain.exits import Interrupted
 
 MAX_PAUSE_S = 60.0
 OUTAGE_PATIENCE_S = 600.0  # a pool's controller may be down for so long; its jobs live on
-_KEY_DIGITS = 10
+_KEY_DIGITS, _SUBMITTER_DIGITS = 10, 6
 _CANCEL_PATIENCE_S = 15.0
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Dispatcher:
             return self._records.latest(work.key) or record
 
     def _new(self, work: Work, *, attempt: int) -> JobRecord:
-        name = f"{_slug(work.stage)}-{work.key[:_KEY_DIGITS]}-{attempt}"
+        name = f"{_slug(work.stage)}-{work.key[:_KEY_DIGITS]}-{self._records.submitter[:_SUBMITTER_DIGITS]}-{attempt}"
         folder = work.prepare(attempt)
         return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, self._logs / f"{name}.log", self._owner, time.time())
 
@@ -167,4 +167,4 @@ class Dispatcher:
 
 def _slug(stage: str) -> str:
     """Of a stage's name what a job may be called."""
-    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower()).strip("-")[:40] or "stage"
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower()).strip("-")[:36] or "stage"

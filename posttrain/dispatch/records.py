@@ -32,6 +32,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     UNIQUE (key, attempt)
 )
 """
+_SUBMITTER = "CREATE TABLE IF NOT EXISTS submitter (name TEXT NOT NULL)"
+_NEW_SUBMITTER = "INSERT INTO submitter SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT * FROM submitter)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,14 @@ class JobRecords:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._connection() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(_SCHEMA)
+            for statement in (_SCHEMA, _SUBMITTER, _NEW_SUBMITTER):
+                connection.execute(statement)
+
+    @property
+    def submitter(self) -> str:
+        """32 hex digits that no other records have: a pool remembers names for longer than a folder lives, and has other submitters."""
+        with self._connection() as connection:
+            return str(connection.execute("SELECT name FROM submitter").fetchone()[0])
 
     def latest(self, key: str) -> JobRecord | None:
         """The last attempt at what `key` names."""

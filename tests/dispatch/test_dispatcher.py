@@ -40,7 +40,12 @@ def test_an_interrupted_job_runs_again_in_a_folder_of_its_own_until_it_is_done(t
     record, status = end.record, end.status
     assert (record.attempt, status.exit_code, len(records.all())) == (3, 0, 3)
     assert [line for line in told if "started again" in line]
-    assert record.name == "evaluate-sft-kkkkkkkkkk-3"
+    assert record.name == f"evaluate-sft-kkkkkkkkkk-{records.submitter[:6]}-3"
+
+
+def test_other_records_name_the_same_work_differently(tmp_path, records):
+    assert (JobRecords(tmp_path / "jobs.db").submitter, len(records.submitter)) == (records.submitter, 32)
+    assert JobRecords(tmp_path / "other.db").submitter != records.submitter
 
 
 @pytest.mark.parametrize("exit_code", [3, 65, 78])
