@@ -61,7 +61,10 @@ class ObjectStore:
             request_checksum_calculation="when_required" if remote.endpoint_url else "when_supported",
             response_checksum_validation="when_required" if remote.endpoint_url else "when_supported",
         )
-        self._client: Any = boto3.client("s3", endpoint_url=remote.endpoint_url, region_name=remote.region or _region(), config=config)
+        session = boto3.session.Session()  # its own: boto3's common one keeps the keys of who came first
+        # Only signatures need a region where an endpoint is named; boto3 refuses to work without.
+        region = remote.region or session.region_name or "us-east-1"
+        self._client: Any = session.client("s3", endpoint_url=remote.endpoint_url, region_name=region, config=config)
 
     def check(self) -> None:
         """Whether the bucket is there and may be used; asked once. Raises Unreachable too."""
@@ -156,8 +159,3 @@ def _code_of(error: ClientError) -> tuple[str, int]:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
     return code if re.fullmatch(r"[A-Za-z0-9.]{1,60}", code) else str(status), status
-
-
-def _region() -> str:
-    """Only signatures need one where an endpoint is named; boto3 refuses to work without."""
-    return boto3.session.Session().region_name or "us-east-1"

@@ -1,7 +1,8 @@
 """What of DVC's cache and run cache goes to S3 and comes back? Of a stage its inputs and its one result, in the layout of a DVC remote.
 
 Anybody's DVC with a remote of the same address reads it. The whole cache is never listed or moved. DVC's own transfers say no more than that they
-failed, and count a folder whose listing did not come for want of an answer as absent; so S3 is then asked what is wrong, and the transfer made again.
+failed, and count a folder whose listing did not come for want of an answer as absent; so S3 is then asked what is wrong, and the transfer made
+again. The working folder is the repository's root: DVC takes the paths of old runs from there.
 """
 
 import contextlib
@@ -57,9 +58,9 @@ def push_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore) -> frozens
     return frozenset(Path(out.def_path) for out in outs)
 
 
-def pull_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore, root: Path) -> None:
-    """What `push_inputs` of the same tree has pushed, into DVC's cache and the tree at `root`."""
-    missing = [path for path in _inputs(stage) if not (root / path).exists()]
+def pull_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore) -> None:
+    """What `push_inputs` of the same tree has pushed, into DVC's cache and the tree."""
+    missing = [path for path in _inputs(stage) if not Path(path).exists()]
     for out in [out for out in outs_holding(repo, missing) if out.use_cache]:
         with contextlib.suppress(CollectCacheError):
             _pull(repo, store, [out])
@@ -149,10 +150,8 @@ def _move(store: ObjectStore, move: Callable[[], TransferResult]) -> None:
             raise Unreachable(f"{store.remote.url} lost a transfer") from cause
         if isinstance(cause, CollectCacheError):
             raise cause
-        raise Interrupted(
-            f"files did not get to or from {store.remote.url} in {_NUM_TRIES} tries ({type(cause).__name__ if cause else 'see above'}), though S3 answers; "
-            "run again"
-        ) from cause
+        why = type(cause).__name__ if cause else "DVC's words are above"
+        raise Interrupted(f"files did not get to or from {store.remote.url} in {_NUM_TRIES} tries ({why}), though S3 answers; run again") from cause
 
     store.patiently(try_once)
 

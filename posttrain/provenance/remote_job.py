@@ -57,8 +57,10 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
     preemption = Preemption()
     preemption.listen()
     store.patiently(store.check)
-    checkpoints = ShippedCheckpoints(store, place.checkpoints, (TREE / STATE_DIR / "checkpoints").absolute())
-    _bring_tree(stage, store, place, attempt)
+    _bring_tree(store, place, attempt)
+    os.chdir(TREE)
+    _bring_inputs(stage, store, place)
+    checkpoints = ShippedCheckpoints(store, place.checkpoints, STATE_DIR / "checkpoints")
     if num_brought := checkpoints.bring():
         _tell(f"{num_brought} checkpoints of earlier attempts are here")
     code = _run_stage(stage, store, checkpoints, preemption)
@@ -67,17 +69,17 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
             checkpoints.ship()
         _ship_traces(store, place, attempt)
         if code == 0:
-            with Repo(str(TREE)) as repo, repo.lock:
+            with Repo() as repo, repo.lock:
                 push_result(repo, find_stage(repo, stage), store)
             _tell("the result is shipped")
-    except (StageError, DvcException) as error:
+    except StageError as error:
         _tell(f"what the stage left could not all be shipped: {error}")
-        return code or Interrupted.code
+        return code or error.code
     return code
 
 
-def _bring_tree(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> None:
-    """The files, DVC's settings, the inputs from its remote; and the result, where another attempt or another person has it already."""
+def _bring_tree(store: ObjectStore, place: JobFolder, attempt: int) -> None:
+    """The files, and DVC's settings."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         archive = Path(folder) / "snapshot.tar.gz"
         try:
@@ -89,11 +91,15 @@ def _bring_tree(stage: str, store: ObjectStore, place: JobFolder, attempt: int) 
         unpack(archive, TREE)
     (TREE / CACHE_OF_DVC).parent.mkdir(exist_ok=True)
     (TREE / CACHE_OF_DVC).write_text(_CONFIG + config_section(store.remote), encoding="utf-8")
-    (TREE / STATE_DIR).mkdir(exist_ok=True)
+
+
+def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
+    """From DVC's remote; and the result, where another attempt or another person has it already."""
+    (STATE_DIR / "checkpoints").mkdir(parents=True, exist_ok=True)
     try:
-        with Repo(str(TREE)) as repo, repo.lock:
+        with Repo() as repo, repo.lock:
             found = find_stage(repo, stage)
-            pull_inputs(repo, found, store, TREE)
+            pull_inputs(repo, found, store)
             if key_of(found) != place.key:
                 raise DataError(f"the tree that came for {stage} has other inputs than were sent ({place.key[:10]}), so nothing was run. Run again")
             if fetch_result(repo, found, store):
@@ -106,7 +112,7 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
     if preemption.is_asked:  # in the middle of what swallows exceptions
         raise Interrupted("asked to stop before the stage began; run again")
     command = [sys.executable, "-u", "-m", "posttrain.provenance.job", "--", stage]
-    preemption.process = process = subprocess.Popen(command, cwd=TREE)
+    preemption.process = process = subprocess.Popen(command)
     while True:
         try:
             code = process.wait(store.remote.ship_every_s)
@@ -124,7 +130,7 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
 
 def _ship_traces(store: ObjectStore, place: JobFolder, attempt: int) -> None:
     for name in ("traces.db", "traces.db-wal"):
-        path = TREE / STATE_DIR / name
+        path = STATE_DIR / name
         if path.exists():
             store.put(path, f"{place.traces}{attempt}/{name}")
 
