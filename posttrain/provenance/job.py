@@ -13,7 +13,7 @@ from types import FrameType
 from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 
-from posttrain.exits import exit_codes
+from posttrain.exits import Interrupted, exit_codes
 from posttrain.provenance.reproduce import Reproducer
 from posttrain.provenance.snapshot import find_stage
 
@@ -21,17 +21,20 @@ NOT_THERE = 3
 
 
 def run(stage: str) -> int:
-    """The exit code of the stage's command, 1 where DVC itself failed. SIGTERM and SIGUSR1 reach the stage, which ends at its next checkpoint."""
-    reproducer = Reproducer(Path())
+    """The exit code of the stage's command, 1 where DVC itself failed. SIGTERM and SIGUSR1 reach the stage, which ends at its next checkpoint; DVC
+    dies of them at once, so that nobody hears the stage's code, and it counts as interrupted."""
+    reproducer, asked = Reproducer(Path()), []
 
-    def pass_on(_: int, __: FrameType | None) -> None:
+    def pass_on(number: int, _: FrameType | None) -> None:
+        asked.append(number)
         reproducer.interrupt()
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, pass_on)
     outcome = reproducer.reproduce(stage, lambda line: print(line, flush=True))
     if outcome.state == "failed":
-        return outcome.exit_code or 1
+        is_killed = outcome.exit_code is not None and outcome.exit_code < 0
+        return Interrupted.code if is_killed and asked else outcome.exit_code or 1
     with Repo() as repo, repo.lock:
         found = find_stage(repo, stage)
         found.save_deps()

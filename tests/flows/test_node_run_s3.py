@@ -183,11 +183,12 @@ def test_a_job_that_is_preempted_or_lost_goes_on_from_what_it_has_shipped(root, 
         assert not planted(tmp_path)
         assert sum(name.endswith(MARKER) for name in server.names(place)) <= 3
         supervisor = supervisor_of(root)
-        (tmp_path / "hold").unlink()
         if end == "preempted":
             os.kill(supervisor, signal.SIGTERM)
         else:
+            os.kill(supervisor, signal.SIGSTOP)  # or it would see its job die, and say so
             kill_tree(supervisor)
+        (tmp_path / "hold").unlink()
         outcome = running.result(120)
     assert (outcome.state, outcome.num_preempted, (root / "model").read_text()) == ("completed", 1, "trained\n")
     assert (tmp_path / "calls").read_text() == "from 1\nfrom 4\n"
