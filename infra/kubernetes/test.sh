@@ -14,4 +14,4 @@ KUBECONFIG names no cluster. The suite's pods run this machine's Python, so a no
 HOW
   exit 2
 fi
-exec pytest tests/real/test_kubernetes.py tests/real/test_kubernetes_stage.py
+exec pytest tests/real/test_kubernetes.py tests/real/test_kubernetes_stage.py tests/real/test_kubernetes_s3.py

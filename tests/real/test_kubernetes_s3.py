@@ -6,6 +6,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import yaml
 from kubernetes import client
 
 from flows.node_run import NodeRuns
+from posttrain.dispatch.contract import JobSpec, Resources
+from posttrain.dispatch.kubernetes_pool import KubernetesPool
 from posttrain.dispatch.settings import DispatchSettings
 from posttrain.provenance.graph import read_graph
 from posttrain.provenance.shipped_checkpoints import CHECKPOINT, MARKER
@@ -147,3 +150,15 @@ def test_a_pod_that_sees_nothing_of_the_tree_runs_its_stages_and_their_results_l
     assert not planted(tmp_path)
     assert not [key for key in KEYS.values() if key in text + manifests(namespace)]
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_a_job_that_shares_no_disk_may_write_into_its_folder_also_as_a_plain_user(namespace, tmp_path):
+    chosen = replace(cluster.settings(namespace, tmp_path), mounts=(), user=1000, is_disk_shared=False)
+    pool = KubernetesPool(chosen, cluster.submitter(namespace))
+    command = ("/bin/sh", "-c", "mkdir tree && echo $(id -u) in $(pwd)")
+    pool.submit(JobSpec("plain-user", command, tmp_path, tmp_path / "log", Resources(memory_gb=0.1, shm_gb=0.1)))
+    end = time.monotonic() + 120
+    while not (status := pool.status("plain-user")).is_over:
+        assert time.monotonic() < end, status
+        time.sleep(0.2)
+    assert (status.exit_code, (tmp_path / "log").read_text()) == (0, "1000 in /posttrain-job\n")
