@@ -7,6 +7,7 @@ writes about a refused key is not ours to print.
 import re
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,6 +80,11 @@ class ObjectStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.patiently(partial(self._once, partial(self._client.download_file, self.remote.bucket, self._key(name), str(path), Config=_TRANSFER)))
 
+    def claim(self, name: str) -> bool:
+        """Whether this call has made the object; of several from anywhere one is told so. An S3 without conditional writes tells every one."""
+        own = uuid.uuid4().hex.encode()
+        return self.patiently(partial(self._once, partial(self._claim, name, own)))
+
     def list(self, prefix: str) -> list[StoredObject]:
         """Those whose name begins so."""
         return self.patiently(partial(self._once, lambda: list(self._list(prefix))))
@@ -104,6 +110,18 @@ class ObjectStore:
                     self._tell(f"{error}; asking again for {self.remote.patience_s:g} s")
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    def _claim(self, name: str, own: bytes) -> bool:
+        place = {"Bucket": self.remote.bucket, "Key": self._key(name)}
+        try:
+            self._client.put_object(**place, Body=own, IfNoneMatch="*")
+        except ClientError as error:
+            code, status = _code_of(error)
+            if status == 412:  # also where our own first try got through and its answer did not
+                return bool(self._client.get_object(**place)["Body"].read() == own)
+            if code != "NotImplemented":
+                raise
+        return True
 
     def _list(self, prefix: str) -> Iterator[StoredObject]:
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.remote.bucket, Prefix=self._key(prefix)):

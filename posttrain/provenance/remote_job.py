@@ -57,6 +57,8 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
     preemption = Preemption()
     preemption.listen()
     store.patiently(store.check)
+    if not store.claim(place.claim(attempt)):
+        raise Interrupted(f"{stage} is run by another process as attempt {attempt} already: its pod was replaced; two would spoil each other's files")
     _bring_tree(store, place, attempt)
     os.chdir(TREE)
     _bring_inputs(stage, store, place)

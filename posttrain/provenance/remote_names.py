@@ -92,6 +92,10 @@ class JobFolder:
         """Of those of the packed trees."""
         return f"{self.prefix}snapshots/"
 
+    def claim(self, attempt: int) -> str:
+        """What the one process that runs an attempt has made."""
+        return f"{self.prefix}claims/{attempt}"
+
     def snapshot(self, attempt: int) -> str:
         """The packed tree of one."""
         return f"{self.snapshots}{attempt}.tar.gz"

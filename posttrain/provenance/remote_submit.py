@@ -37,6 +37,7 @@ def prepare(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> i
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "snapshot.tar.gz"
         pack(Path(), archive, is_left_out=is_left_out)
+        store.delete(place.claim(attempt))  # of records that were lost, and their numbers given again
         store.put(archive, place.snapshot(attempt))
     return 0
 

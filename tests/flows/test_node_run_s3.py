@@ -1,5 +1,6 @@
 """Nodes run as jobs that share no disk with the submitter: an empty folder, a DVC cache of their own, and S3 between."""
 
+import json
 import os
 import shutil
 import signal
@@ -171,6 +172,22 @@ def test_what_another_tree_has_in_the_bucket_is_not_run_again(root, server, tmp_
     (root / "dvc.lock").unlink()
     outcome = run(root, "prepare", settings(server.url, "team"))
     assert (outcome.state, outcome.job, (root / "data/folder/two").read_text()) == ("cached", "", "s\n")
+
+
+def test_a_second_process_of_one_attempt_leaves_at_once(root, server, tmp_path):
+    (tmp_path / "hold").touch()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, root, "train", settings(server.url, "twice"))
+        wait_for((tmp_path / "calls").exists)
+        (spec,) = (root / ".posttrain" / "local" / "jobs").glob("train-*/spec.json")
+        job = json.loads(spec.read_text())
+        (tmp_path / "second").mkdir()
+        environment = {**os.environ, **job["environment"]}
+        second = subprocess.run(job["command"], cwd=tmp_path / "second", env=environment, capture_output=True, text=True, check=False)
+        (tmp_path / "hold").unlink()
+        assert running.result(120).state == "completed"
+    assert (second.returncode, (tmp_path / "calls").read_text()) == (75, "from 1\n")
+    assert "another process as attempt 1" in second.stderr
 
 
 @pytest.mark.parametrize("end", ["preempted", "lost"])

@@ -2,6 +2,7 @@
 
 import argparse
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -54,6 +55,15 @@ def test_more_objects_than_a_page_holds_are_all_deleted(server, tmp_path):
     assert len(there.list("")) == 1010
     there.delete("")
     assert not there.list("")
+
+
+def test_of_those_who_claim_a_name_one_gets_it(server):
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda _: store(server.url).claim("claims/1"), range(8)))
+    assert sorted(got) == [False] * 7 + [True]
+    assert store(server.url).claim("claims/2")
+    store(server.url).delete("claims/1")
+    assert store(server.url).claim("claims/1")
 
 
 def test_a_bucket_that_is_not_there_is_named(server, tmp_path):
