@@ -159,7 +159,9 @@ class NodeRuns:
     def _take_traces(self, folder: Path, tell: Callable[[str], None]) -> None:
         """What a job elsewhere has recorded, into the store here; no result depends on it."""
         location = trace_location()
-        for store in sorted((folder / STATE_DIR).glob("**/traces.db")) if location else ():
+        if location is None:
+            return
+        for store in sorted((folder / STATE_DIR).glob("**/traces.db")):
             try:
                 tell(f"{import_store(self._root / location.path, store)} episodes are in the trace store")
             except StageError as error:

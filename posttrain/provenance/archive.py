@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from gzip import BadGzipFile
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError, DataError
+from posttrain.exits import ConfigurationError, DataError, Interrupted
 
 
 def pack(folder: Path, file: Path, *, is_left_out: Callable[[Path], bool]) -> None:
@@ -36,13 +36,15 @@ def pack(folder: Path, file: Path, *, is_left_out: Callable[[Path], bool]) -> No
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Into a folder that is made. Raises DataError where the archive is damaged, or a member of it would land elsewhere."""
+    """Into a folder that is made. Raises DataError where a member would land elsewhere, Interrupted where the archive is damaged."""
     folder.mkdir(parents=True)
     try:
         with tarfile.open(file, "r:gz") as archive:
             archive.extractall(folder, filter="data")
+    except tarfile.FilterError as error:
+        raise DataError(f"{file.name} may not be unpacked ({error}): we pack no such thing, so see who may write where it came from") from error
     except (tarfile.TarError, BadGzipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{file.name} is no snapshot that may be unpacked ({error}), so no stage was run: run again to have another") from error
+        raise Interrupted(f"{file.name} did not come whole ({error}), so no stage was run: run again to have another") from error
 
 
 def _walk(folder: Path, root: Path, is_left_out: Callable[[Path], bool]) -> Iterator[Path]:

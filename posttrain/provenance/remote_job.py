@@ -37,7 +37,7 @@ class Preemption:
     """Whether the pool has asked for the end. Before the stage runs that ends the job at once, while it runs the stage decides, afterwards the rest
     is shipped as far as the grace lasts."""
 
-    is_asked: bool = False
+    signals: list[int] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def listen(self) -> None:
@@ -45,8 +45,12 @@ class Preemption:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._hear)
 
+    def has_come(self) -> bool:
+        """So far."""
+        return bool(self.signals)
+
     def _hear(self, number: int, _: FrameType | None) -> None:
-        self.is_asked = True
+        self.signals.append(number)
         if self.process is None:
             raise Interrupted(f"asked to stop ({signal.Signals(number).name}) before the stage began; run again")
         self.process.send_signal(signal.SIGTERM)  # nothing where it is over
@@ -87,7 +91,7 @@ def _bring_tree(store: ObjectStore, place: JobFolder, attempt: int) -> None:
         try:
             store.get(place.snapshot(attempt), archive)
         except FileNotFoundError as error:
-            raise DataError(
+            raise Interrupted(
                 f"{store.remote.url}/{place.snapshot(attempt)} is not there: the run that sent it has taken it back since. Run again"
             ) from error
         unpack(archive, TREE)
@@ -103,15 +107,17 @@ def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
             found = find_stage(repo, stage)
             pull_inputs(repo, found, store)
             if key_of(found) != place.key:
-                raise DataError(f"the tree that came for {stage} has other inputs than were sent ({place.key[:10]}), so nothing was run. Run again")
+                raise DataError(
+                    f"the tree that came for {stage} has other inputs than were sent ({place.key[:10]}), so nothing was run: are its deps files of the tree?"
+                )
             if fetch_result(repo, found, store):
                 _tell("S3 has a result of these inputs already")
     except DvcException as error:
-        raise DataError(f"{stage} cannot be prepared from what came: {error}; nothing was run. Run again") from error
+        raise DataError(f"{stage} cannot be prepared from what came, so nothing was run: {error}. Are its deps files of the tree?") from error
 
 
 def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, preemption: Preemption) -> int:
-    if preemption.is_asked:  # in the middle of what swallows exceptions
+    if preemption.has_come():  # in the middle of what swallows exceptions
         raise Interrupted("asked to stop before the stage began; run again")
     command = [sys.executable, "-u", "-m", "posttrain.provenance.job", "--", stage]
     preemption.process = process = subprocess.Popen(command)
@@ -125,7 +131,7 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
             except StageError as error:
                 _tell(f"no checkpoint could be shipped for now, the stage goes on: {error}")
             continue
-        if code < 0 and preemption.is_asked:  # so early that it did not listen yet
+        if code < 0 and preemption.has_come():  # so early that it did not listen yet
             return Interrupted.code
         return code if code >= 0 else 128 - code
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from posttrain.exits import ConfigurationError
 
+PATIENCE_S, SHIP_EVERY_S = 120.0, 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class S3Remote:
@@ -20,8 +22,8 @@ class S3Remote:
     url: str
     endpoint_url: str | None = None
     region: str | None = None
-    patience_s: float = 120.0
-    ship_every_s: float = 60.0
+    patience_s: float = PATIENCE_S
+    ship_every_s: float = SHIP_EVERY_S
 
     @property
     def bucket(self) -> str:
@@ -45,8 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", required=True, help="s3://bucket/prefix")
     parser.add_argument("--endpoint-url", help="of an S3 that is not Amazon's")
     parser.add_argument("--region")
-    parser.add_argument("--patience-s", type=float, default=S3Remote.patience_s, help="how long an S3 that does not answer is asked again")
-    parser.add_argument("--ship-every-s", type=float, default=S3Remote.ship_every_s, help="seconds between two looks for new checkpoints")
+    parser.add_argument("--patience-s", type=float, default=PATIENCE_S, help="how long an S3 that does not answer is asked again")
+    parser.add_argument("--ship-every-s", type=float, default=SHIP_EVERY_S, help="seconds between two looks for new checkpoints")
 
 
 def from_options(given: argparse.Namespace) -> S3Remote:
