@@ -113,7 +113,7 @@ def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
             if fetch_result(repo, found, store):
                 _tell("S3 has a result of these inputs already")
     except DvcException as error:
-        raise DataError(f"{stage} cannot be prepared from what came, so nothing was run: {error}. Are its deps files of the tree?") from error
+        raise DataError(f"{stage} cannot be prepared from what came, so nothing was run: {error}. Are all its deps files of the tree?") from error
 
 
 def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, preemption: Preemption) -> int:

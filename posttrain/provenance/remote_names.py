@@ -94,9 +94,14 @@ class JobFolder:
         """Of those of the packed trees."""
         return f"{self.prefix}snapshots/"
 
+    @property
+    def claims(self) -> str:
+        """Of those of the claims."""
+        return f"{self.prefix}claims/"
+
     def claim(self, attempt: int) -> str:
         """What the one process that runs an attempt has made."""
-        return f"{self.prefix}claims/{attempt}"
+        return f"{self.claims}{attempt}"
 
     def snapshot(self, attempt: int) -> str:
         """The packed tree of one."""

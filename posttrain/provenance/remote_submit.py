@@ -51,7 +51,7 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
         store.get(found.name, STATE_DIR / "traces" / Path(found.name).parent.name / Path(found.name).name)
     with Repo() as repo, repo.lock:
         is_there = fetch_result(repo, find_stage(repo, stage), store)
-    for prefix in (place.prefix,) if is_there else (place.traces, place.snapshots) if is_over else ():
+    for prefix in (place.prefix,) if is_there else (place.snapshots, place.claims, place.traces) if is_over else ():
         store.delete(prefix)
     return 0 if is_there else NOT_THERE
 

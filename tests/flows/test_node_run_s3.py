@@ -138,6 +138,12 @@ def wait_for(condition):
         time.sleep(0.05)
 
 
+def leaked(server, place, folder, told):
+    """Files, objects and lines with one of the keys."""
+    texts = {name: server.read(name) for name in server.names(place)} | {line: line.encode() for line in told}
+    return planted(folder) + [name for name, text in texts.items() if any(key.encode() in text for key in KEYS.values())]
+
+
 def supervisor_of(root):
     (lock,) = (root / ".posttrain" / "local" / "jobs").glob("train-*/lock")
     return int(lock.read_text())
@@ -156,6 +162,7 @@ def test_results_come_back_through_s3_alone_and_the_lock_file_is_that_of_dvc_rep
     assert "up to date" in dvc(root, "status", "prepare", use)
     assert {name.split("/")[1] for name in server.names("whole/")} == {"dvc"}, "nothing but caches is left"
     assert not list(tmp_path.rglob("pwned"))
+    assert not leaked(server, "whole/", tmp_path, told)
 
     for name in ("dvc.lock", "data/.gitignore"):
         (root / name).unlink()
@@ -163,15 +170,6 @@ def test_results_come_back_through_s3_alone_and_the_lock_file_is_that_of_dvc_rep
     shutil.rmtree(root / ".dvc" / "cache")
     dvc(root, "repro", "prepare", use)
     assert [(root / name).read_bytes() for name in ("dvc.lock", ".gitignore", "data/.gitignore")] == by_jobs
-
-
-def test_what_another_tree_has_in_the_bucket_is_not_run_again(root, server, tmp_path):
-    assert run(root, "prepare", settings(server.url, "team")).state == "completed"
-    for gone in (root / ".dvc" / "cache", root / "data", root / ".posttrain"):
-        shutil.rmtree(gone)
-    (root / "dvc.lock").unlink()
-    outcome = run(root, "prepare", settings(server.url, "team"))
-    assert (outcome.state, outcome.job, (root / "data/folder/two").read_text()) == ("cached", "", "s\n")
 
 
 def test_a_second_process_of_one_attempt_leaves_at_once(root, server, tmp_path):
@@ -197,7 +195,7 @@ def test_a_job_that_is_preempted_or_lost_goes_on_from_what_it_has_shipped(root, 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, root, "train", settings(server.url, place))
         wait_for(lambda: any(name.endswith(f"{CHECKPOINT}3/{MARKER}") for name in server.names(place)))
-        assert not planted(tmp_path)
+        assert not leaked(server, place, tmp_path, [])
         assert sum(name.endswith(MARKER) for name in server.names(place)) <= 3
         supervisor = supervisor_of(root)
         if end == "preempted":
@@ -212,23 +210,14 @@ def test_a_job_that_is_preempted_or_lost_goes_on_from_what_it_has_shipped(root, 
     assert {name.split("/")[2] for name in server.names(place)} == {"dvc"}
 
 
-def test_keys_are_in_no_file_and_no_object(root, server, tmp_path):
-    told = []
-    assert run(root, "prepare", settings(server.url, "keys"), told.append).state == "completed"
-    assert run(root, "fail", settings(server.url, "keys"), told.append).exit_code == 65
-    assert not planted(tmp_path)
-    objects = [server.read(name) for name in server.names("keys/")]
-    assert objects
-    assert not [text for text in [*objects, *(line.encode() for line in told)] if any(key.encode() in text for key in KEYS.values())]
-
-
-def test_a_job_that_fails_leaves_its_traces_and_no_snapshot(root, server):
+def test_a_job_that_fails_leaves_its_traces_and_no_snapshot(root, server, tmp_path):
     told = []
     outcome = run(root, "fail", settings(server.url, "failed"), told.append)
     assert (outcome.state, outcome.exit_code) == ("failed", 65)
     assert len(ids(root / ".posttrain" / "traces.db")) == 3
     assert "3 episodes are in the trace store" in told
     assert not server.names("failed/jobs/")
+    assert not leaked(server, "failed/", tmp_path, told)
 
 
 def test_an_s3_that_is_away_while_the_stage_runs_is_waited_for(root, server, tmp_path):
@@ -246,7 +235,7 @@ def test_an_s3_that_is_away_while_the_stage_runs_is_waited_for(root, server, tmp
     assert [line for line in told if "does not answer" in line]
 
 
-def test_an_s3_that_stays_away_interrupts_and_running_again_later_goes_on(root, server):
+def test_an_s3_that_stays_away_interrupts_and_what_was_made_later_another_tree_does_not_run_again(root, server):
     wire = Wire(server.url)
     wire.cut()
     outcome = run(root, "prepare", settings(wire.url, "down", patience_s=1))
@@ -256,6 +245,12 @@ def test_an_s3_that_stays_away_interrupts_and_running_again_later_goes_on(root, 
     wire.mend()
     assert run(root, "prepare", settings(wire.url, "down")).state == "completed"
     wire.cut()
+
+    for gone in (root / ".dvc" / "cache", root / "data", root / ".posttrain"):
+        shutil.rmtree(gone)
+    (root / "dvc.lock").unlink()
+    outcome = run(root, "prepare", settings(server.url, "down"))
+    assert (outcome.state, outcome.job, (root / "data/folder/two").read_text()) == ("cached", "", "s\n")
 
 
 def test_a_stage_that_the_run_cache_cannot_keep_is_refused_before_it_runs(root, server):
