@@ -108,7 +108,7 @@ def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
             pull_inputs(repo, found, store)
             if key_of(found) != place.key:
                 raise DataError(
-                    f"the tree that came for {stage} has other inputs than were sent ({place.key[:10]}), so nothing was run: are its deps files of the tree?"
+                    f"the tree that came for {stage} has other inputs than were sent, so nothing was run: are all its deps files of the tree?"
                 )
             if fetch_result(repo, found, store):
                 _tell("S3 has a result of these inputs already")
