@@ -5,8 +5,6 @@ Knows DVC's side (`posttrain.provenance`) and the pools (`posttrain.dispatch`), 
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import uuid
 from collections import deque
@@ -23,9 +21,12 @@ from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.exits import Interrupted, StageError
 from posttrain.provenance.graph import StageNode, current_stages
 from posttrain.provenance.landing import land
-from posttrain.provenance.snapshot import Snapshot, copy_snapshot, freeze
+from posttrain.provenance.remote_names import S3Remote
+from posttrain.provenance.snapshot import Snapshot, freeze
 from posttrain.provenance.stage import STATE_DIR
-from posttrain.traces.location import VARIABLE
+from posttrain.provenance.storage import S3, SharedDisk, Storage, restore
+from posttrain.traces.location import VARIABLE, trace_location
+from posttrain.traces.merge import import_store
 
 NUM_TAIL_LINES = 20
 
@@ -58,17 +59,19 @@ class NodeRuns:
         self._settings = settings or load_settings(self._root)
         self._snapshots = state / "snapshots"
         self._owner = Owner(state / "runs")
+        records = JobRecords(state / "jobs.db")
         self._dispatcher = Dispatcher(
             self._settings.pool(self._settings.target, self._root, state),
-            JobRecords(state / "jobs.db"),
+            records,
             target=self._settings.target,
             owner=self._owner.name,
             logs=state / "logs",
             poll_s=0.5,
         )
         (state / "logs").mkdir(parents=True, exist_ok=True)
-        # A job on this machine leaves its traces with all others; elsewhere they lie in its snapshot.
-        is_traced_here = self._settings.is_local and VARIABLE not in os.environ
+        self._storage = _storage(self._settings, records.submitter)
+        # A job on this machine leaves its traces with all others; elsewhere they lie with its other files.
+        is_traced_here = self._settings.is_local and self._settings.storage is None and VARIABLE not in os.environ
         self._environment = {VARIABLE: str(state / "traces.db")} if is_traced_here else {}
         self._current = current_stages(self._root)
         self._has_run: set[str] = set()
@@ -110,7 +113,8 @@ class NodeRuns:
         with self._writes:
             frozen = freeze(self._root, node.name, self._snapshots / f".{uuid.uuid4().hex}")
         try:
-            if frozen.has_run and _restore(frozen):
+            if self._storage.has_result(frozen) and restore(frozen):
+                self._take_traces(frozen.folder, tell)
                 return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
             return self._run_as_job(node, frozen, tell, started_s)
         finally:
@@ -122,9 +126,10 @@ class NodeRuns:
         def prepare(attempt: int) -> Path:
             folder = self._snapshots / f"{node.name}-{frozen.key[:10]}-{attempt}"
             for old in (*folders, folder):  # of the attempts before; of one whose record was never written
+                self._take_traces(old, tell)
                 shutil.rmtree(old, ignore_errors=True)
             folders.append(folder)
-            copy_snapshot(frozen, folder)
+            self._storage.prepare(frozen, folder, attempt)
             return folder
 
         tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
@@ -133,7 +138,7 @@ class NodeRuns:
             tail.append(line)
             tell(line)
 
-        command = (sys.executable, "-u", "-m", "posttrain.provenance.job", node.name)
+        command = self._storage.command(frozen)
         work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), self._environment)
         end = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
         ran = NodeOutcome(
@@ -143,11 +148,24 @@ class NodeRuns:
             why = f"another run has taken {end.record.name} over, or started it again: what it brings is the other's to land"
             return replace(ran, state="superseded", reason=why, exit_code=Interrupted.code)
         try:
+            left = self._storage.collect(frozen, end.record.folder, is_good=end.is_good)
+            self._take_traces(left.folder, tell)
             if not end.is_good:
                 return replace(ran, state="failed", reason=end.reason, exit_code=end.status.exit_code)
-            return self._land(Snapshot(end.record.folder, node.name, frozen.key, has_run=True), ran)
+            return self._land(left, ran)
         finally:
             shutil.rmtree(end.record.folder, ignore_errors=True)
+
+    def _take_traces(self, folder: Path, tell: Callable[[str], None]) -> None:
+        """What a job elsewhere has recorded, into the store here; no result depends on it."""
+        location = trace_location()
+        if location is None:
+            return
+        for store in sorted((folder / STATE_DIR).glob("**/traces.db")):
+            try:
+                tell(f"{import_store(self._root / location.path, store)} episodes are in the trace store")
+            except StageError as error:
+                tell(f"the traces of a job were not taken in: {error}")
 
     def _land(self, snapshot: Snapshot, outcome: NodeOutcome) -> NodeOutcome:
         with self._writes:
@@ -161,7 +179,9 @@ class NodeRuns:
         return replace(outcome, state="superseded", reason=why, exit_code=Interrupted.code)
 
 
-def _restore(snapshot: Snapshot) -> bool:
-    """Outputs and entry from the run cache into the snapshot; False where its files are gone."""
-    command = [sys.executable, "-m", "posttrain.provenance.job", "--from-run-cache", "--", snapshot.stage]
-    return subprocess.run(command, cwd=snapshot.folder, capture_output=True, check=False).returncode == 0
+def _storage(settings: DispatchSettings, submitter: str) -> Storage:
+    section = settings.storage
+    if section is None:
+        return SharedDisk(python=settings.python)
+    remote = S3Remote(section.url, section.endpoint_url, section.region, section.patience_s, section.ship_every_s)
+    return S3(remote, submitter=submitter, python=settings.python)

@@ -18,6 +18,7 @@ from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.dispatch.retries import Verdict, reason, verdict
 from posttrain.exits import Interrupted
 
+ATTEMPT = "POSTTRAIN_ATTEMPT"  # in a job's environment: its number, from 1
 MAX_PAUSE_S = 60.0
 OUTAGE_PATIENCE_S = 600.0  # a pool's controller may be down for so long; its jobs live on
 _KEY_DIGITS, _SUBMITTER_DIGITS = 10, 6
@@ -118,7 +119,8 @@ class Dispatcher:
                 self._records.set_owner(record.name, self._owner)
                 tell(f"{record.name}: found again, {'started' if record.job_id else 'not started'} by an earlier run")
             if record.job_id is None:
-                spec = JobSpec(record.name, work.command, record.folder, record.log, work.resources, work.environment)
+                environment = {**work.environment, ATTEMPT: str(record.attempt)}
+                spec = JobSpec(record.name, work.command, record.folder, record.log, work.resources, environment)
                 job_id = self._reached(partial(self._pool.submit, spec), tell)
                 self._records.set_job_id(record.name, job_id)
                 tell(f"{record.name}: submitted to {self._target} as {job_id}")

@@ -20,6 +20,7 @@ from posttrain.exits import ConfigurationError
 GPU = "nvidia.com/gpu"
 FOLDER, LOG = "posttrain/folder", "posttrain/log"  # annotations: what another process of the submitter has to know of a job
 MAIN = "main"
+OWN_FOLDER, OWN_VOLUME = "/posttrain-job", "work"  # of a job that shares no disk
 REFUSAL = "a second pod of this job"
 GUARD = (
     'mkdir "$0" && exec "$@"; test -d "$0" || { echo "$0 cannot be made: is the folder mounted, and may this user write to it?" >&2; exit 78; }; '
@@ -42,7 +43,8 @@ class KubernetesSettings:
 
     `user` runs the containers, 0 is root. `queue` is a Kueue LocalQueue, `secret` a Secret whose keys become the job's environment: they are never
     in a manifest. `grace_s` is the time for a checkpoint, `keep_s` how long an ended job can still be asked for. `patience_s` bounds the wait for an
-    image, and for a node that could ever hold the job.
+    image, and for a node that could ever hold the job. Where `is_disk_shared`, a job works in the submitter's folder, which a mount must show; else
+    in an empty one of its own.
     """
 
     template: Path
@@ -55,6 +57,7 @@ class KubernetesSettings:
     grace_s: int = 60
     keep_s: int = 7 * 24 * 3600
     patience_s: float = 300.0
+    is_disk_shared: bool = True
 
 
 def read_template(path: Path) -> dict[str, Any]:
@@ -84,11 +87,12 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
     pod |= {"terminationGracePeriodSeconds": settings.grace_s, "activeDeadlineSeconds": resources.time_limit_s}
     pod["securityContext"] = pod.get("securityContext", {}) | _identity(settings.user)
     container = next(one for one in pod["containers"] if one["name"] == MAIN)
+    works_in = folder if settings.is_disk_shared else OWN_FOLDER
     container |= {
         "image": settings.image,
-        "workingDir": folder,
+        "workingDir": works_in,
         "command": ["/bin/sh", "-c", _verbatim(GUARD)],
-        "args": [_verbatim(word) for word in (f"{folder}/.{spec.name}.started", *spec.command)],
+        "args": [_verbatim(word) for word in (f"{works_in}/.{spec.name}.started", *spec.command)],
         "env": [*container.get("env", []), *({"name": name, "value": _verbatim(value)} for name, value in sorted(spec.environment.items()))],
         "resources": {
             "requests": {"cpu": str(resources.cpus), "memory": _mebibytes(resources.memory_gb)},
@@ -100,6 +104,10 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
     for volume in pod.get("volumes", []):
         if volume["name"] == "shm":
             volume["emptyDir"]["sizeLimit"] = _mebibytes(resources.shm_gb)
+    if not settings.is_disk_shared:
+        if all(volume["name"] != OWN_VOLUME for volume in pod.get("volumes", [])):  # the template may have a larger one than the node's own disk
+            pod.setdefault("volumes", []).append({"name": OWN_VOLUME, "emptyDir": {}})
+        container.setdefault("volumeMounts", []).append({"name": OWN_VOLUME, "mountPath": OWN_FOLDER})
     for number, mount in enumerate(settings.mounts):
         volume = {"name": f"mount-{number}"}
         pod.setdefault("volumes", []).append(volume | json.loads(json.dumps(mount.source)))

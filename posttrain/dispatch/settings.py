@@ -1,5 +1,6 @@
 """Which pool, and what does a stage reserve there? `infra/dispatch.yaml`, read and refused where it says what nobody knows."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -19,14 +20,36 @@ class _Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
-class LocalTarget(_Section):
+class S3Section(_Section):
+    """Where no disk is shared: trees, inputs, checkpoints and results go through a bucket. Keys come from the environment alone.
+
+    An S3 that does not answer is asked again for `patience_s`; new checkpoints are shipped every `ship_every_s`.
+    """
+
+    type: Literal["s3"]
+    url: str = pydantic.Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._-]*)*/?$")
+    endpoint_url: str | None = pydantic.Field(None, pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")  # no user:password@
+    region: str | None = pydantic.Field(None, pattern=r"^[A-Za-z0-9-]+$")
+    patience_s: float = pydantic.Field(120.0, ge=0)
+    ship_every_s: float = pydantic.Field(60.0, gt=0)
+
+
+class _Target(_Section):
+    """`storage` is how files get to a job; None: by a disk that submitter and jobs share, the tree's folder under the same path. `python` is the
+    interpreter that a job is started with, on the PATH there or in full; None: the path of the submitter's own."""
+
+    storage: S3Section | None = None
+    python: str | None = None
+
+
+class LocalTarget(_Target):
     """This machine."""
 
     type: Literal["local"]
     num_gpus: int = pydantic.Field(ge=0)
 
 
-class SlurmTarget(_Section):
+class SlurmTarget(_Target):
     """`options` go to sbatch with every job, as `--partition=gpu`."""
 
     type: Literal["slurm"]
@@ -41,16 +64,18 @@ class MountSection(_Section):
     is_read_only: bool = False
 
 
-class KubernetesTarget(_Section):
-    """As `kubernetes_manifest.KubernetesSettings`; the folder of the tree must be mounted at its own path."""
+class KubernetesTarget(_Target):
+    """As `kubernetes_manifest.KubernetesSettings`; without a `storage`, the folder of the tree must be mounted at its own path."""
 
     type: Literal["kubernetes"]
+    python: str | None = "python"
     image: str
     namespace: str = "default"
     mounts: tuple[MountSection, ...] = ()
     user: int = 1000
     queue: str | None = None
     secret: str | None = None
+    grace_s: int = pydantic.Field(60, ge=0)
 
 
 Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pydantic.Field(discriminator="type")]
@@ -77,6 +102,18 @@ class DispatchSettings(_Section):
     def is_local(self) -> bool:
         """Whether jobs run on this machine."""
         return isinstance(self.targets.get(self.target), LocalTarget)
+
+    @property
+    def storage(self) -> S3Section | None:
+        """Of the target; None where it shares a disk."""
+        target = self.targets.get(self.target)
+        return target.storage if target else None
+
+    @property
+    def python(self) -> str:
+        """What starts a job on the target."""
+        target = self.targets.get(self.target)
+        return (target.python if target else None) or sys.executable
 
     def pool(self, target: str, root: Path, state: Path) -> Pool:
         """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it keeps. Raises ConfigurationError."""
@@ -116,4 +153,5 @@ def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Pool:
     from posttrain.dispatch.kubernetes_pool import KubernetesPool
 
     mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
-    return KubernetesPool(KubernetesSettings(template=root / JOB_YAML, mounts=mounts, **target.model_dump(exclude={"type", "mounts"})))
+    known = target.model_dump(exclude={"type", "mounts", "storage", "python"})
+    return KubernetesPool(KubernetesSettings(template=root / JOB_YAML, mounts=mounts, is_disk_shared=target.storage is None, **known))

@@ -10,13 +10,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from dvc.exceptions import DvcException
+from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 from dvc.stage.cache import _can_hash
@@ -92,6 +93,15 @@ def find_stage(repo: Repo, name: str) -> PipelineStage:
     return found
 
 
+def outs_holding(repo: Repo, paths: Iterable[str]) -> Iterator[Output]:
+    """What some stage makes and is one of the paths, or a folder above one."""
+    wanted = [Path(path) for path in paths]
+    for maker in repo.index.stages:
+        for out in maker.outs:
+            if any(path == Path(out.def_path) or Path(out.def_path) in path.parents for path in wanted):
+                yield out
+
+
 def key_of(stage: PipelineStage) -> str:
     """As `Snapshot.key` has it, of the files as they are now. Raises DvcException where an input is missing."""
     stage.save_deps()
@@ -122,10 +132,8 @@ def _files_of_git(root: Path) -> Iterator[Path]:
 def _bring_inputs(repo: Repo, stage: PipelineStage, root: Path, folder: Path) -> None:
     """What other stages made comes from the cache, as `dvc.lock` has it; an input that nobody makes and git ignores is copied."""
     missing = {dep.def_path for dep in stage.deps if dep.def_path and not (folder / dep.def_path).exists()}
-    for maker in repo.index.stages:
-        for out in maker.outs:
-            if any(Path(path) == Path(out.def_path) or Path(out.def_path) in Path(path).parents for path in missing):
-                out.checkout()
+    for out in outs_holding(repo, missing):
+        out.checkout()
     for path in missing:
         if not (folder / path).exists() and (root / path).exists():
             copy = shutil.copytree if (root / path).is_dir() else shutil.copy2

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from posttrain.dispatch.contract import JobSpec, Resources
-from posttrain.dispatch.kubernetes_manifest import KubernetesSettings, Mount, manifest, read_template
+from posttrain.dispatch.kubernetes_manifest import OWN_FOLDER, OWN_VOLUME, KubernetesSettings, Mount, manifest, read_template
 from posttrain.exits import ConfigurationError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,9 +32,12 @@ FULL = KubernetesSettings(
     secret="posttrain-keys",
 )
 SMALL = KubernetesSettings(template=TEMPLATE, image="busybox:1", user=0)
+NO_DISK = KubernetesSettings(template=TEMPLATE, image="busybox:1", secret="posttrain-keys", is_disk_shared=False)
 
 
-@pytest.mark.parametrize(("settings", "golden"), [(FULL, "kubernetes_job.yaml"), (SMALL, "kubernetes_job_small.yaml")])
+@pytest.mark.parametrize(
+    ("settings", "golden"), [(FULL, "kubernetes_job.yaml"), (SMALL, "kubernetes_job_small.yaml"), (NO_DISK, "kubernetes_job_no_disk.yaml")]
+)
 def test_a_job_is_the_golden_one_and_valid_by_the_newest_schema(settings, golden):
     spec = SPEC if settings is FULL else JobSpec("small", ("true",), Path("/w"), Path("/w/log"))
     job = manifest(spec, settings, read_template(TEMPLATE))
@@ -52,6 +55,15 @@ def test_a_misspelt_field_does_not_pass():
     job["spec"]["backofLimit"] = 0
     with pytest.raises(kubernetes_validate.ValidationError, match="backofLimit"):
         kubernetes_validate.validate(job, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_template_may_have_a_larger_disk_for_jobs_that_share_none():
+    template = read_template(TEMPLATE)
+    own = {"name": OWN_VOLUME, "ephemeral": {"volumeClaimTemplate": {}}}
+    template["spec"]["template"]["spec"]["volumes"].append(own)
+    pod = manifest(SPEC, NO_DISK, template)["spec"]["template"]["spec"]
+    assert [volume for volume in pod["volumes"] if volume["name"] == OWN_VOLUME] == [own]
+    assert {"name": OWN_VOLUME, "mountPath": OWN_FOLDER} in pod["containers"][0]["volumeMounts"]
 
 
 def test_keys_of_the_environment_are_in_no_manifest(monkeypatch):

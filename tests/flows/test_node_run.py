@@ -51,5 +51,9 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
     (tmp_path / "infra" / "dispatch.yaml").write_text("target: slrum\ntargets: {}\nresources: {train_sft: {gpu: 1}}\n")
     with pytest.raises(ConfigurationError, match="gpu"):
         load_settings(tmp_path)
+    for wrong in ({"url": "s3://b"}, {"url": "s3://bucket/../x"}, {"url": "bucket"}, {"endpoint_url": "http://me:key@host"}, {"key": "x"}):
+        storage = {"type": "s3", "url": "s3://bucket/x", **wrong}
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            DispatchSettings.model_validate({"target": "x", "targets": {"x": {"type": "slurm", "storage": storage}}, "resources": {}})
     with pytest.raises(ConfigurationError, match="slrum"):
         DispatchSettings(target="slrum", targets={}, resources={}).pool("slrum", repository, tmp_path)

@@ -16,6 +16,7 @@ from posttrain.dispatch.records import JobRecords
 from posttrain.exits import ConfigurationError, Interrupted
 from tests.dispatch.pool_contract import PoolContract
 from tests.real import cluster
+from tests.wire import Wire
 
 SLEEP = "import time; open('up', 'w').close(); time.sleep(600)"
 CHECKPOINT = (
@@ -185,7 +186,7 @@ class TestKubernetesPool(PoolContract):
 
     @pytest.mark.parametrize("how", ["cut", "mute"])
     def test_an_api_server_that_does_not_answer_interrupts_and_later_goes_on(self, settings, namespace, folder, how, request):
-        wire = cluster.Wire(cluster.admin().configuration.host)
+        wire = Wire(cluster.admin().configuration.host)
         pool = KubernetesPool(settings, cluster.submitter(namespace, wire.url))
         job_id = pool.submit(self.job(folder, "import time; time.sleep(3)", name=f"wire-{how}"))
         request.addfinalizer(wire.cut)

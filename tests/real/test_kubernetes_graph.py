@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> Di
     """Root: the folders of a test are its own alone."""
     mounts = [{"path": one.path, "source": one.source, "is_read_only": one.is_read_only} for one in cluster.mounts(*writable)]
     image = os.environ.get("KUBERNETES_TEST_IMAGE", "localhost/busybox:1")
-    target = {"type": "kubernetes", "namespace": namespace, "image": image, "user": 0, "mounts": mounts}
+    target = {"type": "kubernetes", "namespace": namespace, "image": image, "user": 0, "mounts": mounts, "python": sys.executable}
     resources = {"default": {"gpus": 1, "memory_gb": memory_gb, "shm_gb": 0.1}}
     return DispatchSettings.model_validate({"target": "kubernetes", "targets": {"kubernetes": target}, "resources": resources})
 
