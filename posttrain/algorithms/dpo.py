@@ -14,7 +14,7 @@ from datasets import Dataset
 from torch import Tensor
 from trl import DPOConfig, DPOTrainer
 
-from posttrain.algorithms.processes import parts_of
+from posttrain.algorithms.processes import is_sharded, parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
 from posttrain.algorithms.sharding import learner_of
@@ -58,6 +58,7 @@ def train_dpo(
     trainer = _Dpo(
         model=learner,
         whole=model,
+        ref_model=learner_of(model) if is_sharded() else None,  # TRL wants one then, which nothing reads, and lets it go
         args=arguments,
         train_dataset=dataset,
         data_collator=_Collator(tokenizer.pad_token_id),
