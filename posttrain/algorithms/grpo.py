@@ -251,9 +251,10 @@ def _reward_already_known(reward: list[float], **_: Any) -> list[float]:
 
 
 def _without_idle(batch: dict[str, Tensor], *, at_least: int) -> dict[str, Tensor]:
-    """The rows with an advantage, and as many others as it takes to have `at_least`. The loss divides by all tokens of the step, as before."""
+    """The rows with an advantage, and as many others as it takes to have `at_least` and as many as every other process: TRL gathers a number of each.
+    The loss divides by all tokens of the step, as before."""
     is_idle = batch["advantages"] == 0
-    kept = torch.argsort(is_idle.int(), stable=True)[: max(int((~is_idle).sum()), at_least)]
+    kept = torch.argsort(is_idle.int(), stable=True)[: max(*gather(int((~is_idle).sum())), at_least)]
     return {name: tensor[kept] if tensor.dim() else tensor for name, tensor in batch.items()}
 
 

@@ -50,19 +50,18 @@ def run_as_rank(work: Callable[[], None], to_end: Callable[[BaseException], tupl
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(str(os.getpid()))
         lock.flush()
-        for stop_signal in STOP_SIGNALS:
-            signal.signal(stop_signal, _stop)
+        _listen(_stop)
         code, message, is_follow_up = 0, "", False
         try:
             work()
         except Exception as error:  # the boundary: every end is written down
+            _listen(signal.SIG_IGN)  # where another has failed accelerate asks this one to end, too: it is about to
             end = to_end(error)
-            if end is not None:
-                code, message = end
-            else:
-                code, is_follow_up = 1, _another_has_ended(folder, rank, number)
-                if not is_follow_up:
-                    traceback.print_exc()
+            code, message = end or (1, "")
+            is_follow_up = (end is None or isinstance(error, _Stopped)) and _another_has_ended(folder, rank, number)
+            if end is None and not is_follow_up:
+                traceback.print_exc()
+        _listen(signal.SIG_IGN)
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         _write_end(folder, rank, End(code, message, time.time(), peak_mib, is_follow_up))
     sys.exit(code)
@@ -102,9 +101,18 @@ def is_alive(folder: Path, rank: int) -> bool:
     return False
 
 
+class _Stopped(Interrupted):
+    """By a signal, outside the training."""
+
+
+def _listen(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
+
+
 def _stop(number: int, _: FrameType | None) -> None:
-    """Outside the training, which listens for itself: there is no step to finish."""
-    raise Interrupted(f"asked to stop ({signal.Signals(number).name}) outside of the training: run again to go on from the last checkpoint")
+    """The training listens for itself; outside of it there is no step to finish."""
+    raise _Stopped(f"asked to stop ({signal.Signals(number).name}) outside of the training: run again to go on from the last checkpoint")
 
 
 def _another_has_ended(folder: Path, rank: int, number: int) -> bool:
