@@ -40,7 +40,7 @@ def train_dpo(
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from `run.checkpoint` where there is one."""
     num_parts, pairs_per_part = parts_of(params.batch_size, "train_policy.algorithm.batch_size")
-    learner = learner_of(model)
+    learner = learner_of(model, optimizer)
     order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
     order = sort_within_batches(order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size)
     arguments = DPOConfig(
@@ -58,7 +58,7 @@ def train_dpo(
     trainer = _Dpo(
         model=learner,
         whole=model,
-        ref_model=learner_of(model) if is_sharded() else None,  # TRL wants one then, which nothing reads, and lets it go
+        ref_model=learner_of(model, optimizer) if is_sharded() else None,  # TRL wants one then, which nothing reads, and lets it go
         args=arguments,
         train_dataset=dataset,
         data_collator=_Collator(tokenizer.pad_token_id),

@@ -61,7 +61,7 @@ def train_grpo(
     `on_step` hears of a step's episodes before they are learnt from. Resumes from `run.checkpoint` where there is one.
     """
     num_parts, episodes_per_part = parts_of(params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size")
-    learner = learner_of(model)
+    learner = learner_of(model, optimizer)
     order = repeated_passes(np.arange(len(tasks)), params.max_steps * params.tasks_per_step, np.random.default_rng(seed))
     arguments = GRPOConfig(
         **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed),

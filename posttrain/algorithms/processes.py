@@ -66,6 +66,11 @@ def share_of(count_all: int) -> slice:
     return slice(index() * size, (index() + 1) * size)
 
 
+def share_rows(rows: Sequence[T]) -> Sequence[T]:
+    """This process's of `rows`."""
+    return rows[share_of(len(rows))]
+
+
 def gather(value: T) -> list[T]:
     """What each of them gives, the first's first; all of them must call it."""
     if count() == 1:
@@ -99,7 +104,7 @@ def join() -> None:
     """Meet the others, before a trainer does; nothing for a process that was not launched.
 
     Where there is no GPU accelerate has to be told so. It knows no FSDP then and would do without, in silence; PyTorch's runs on gloo, so it is told
-    of GPUs that are called cpu.
+    of GPUs that are called cpu. Raises ConfigurationError where shards are to be kept in the host's memory and there is nothing else.
     """
     if not is_launched() or dist.is_initialized():
         return
@@ -107,6 +112,10 @@ def join() -> None:
     from accelerate.utils import DistributedType
 
     is_cpu = not torch.cuda.is_available()
+    if is_cpu and is_sharded() and os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
+        raise ConfigurationError(
+            "the shards are to lie in the host's memory between uses, and this machine has no GPU; take infra/accelerate/fsdp.yaml"
+        )
     if is_cpu and is_sharded():
         os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
         PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
@@ -119,8 +128,3 @@ def join() -> None:
 @cache
 def _channel() -> Any:
     return dist.new_group(backend="gloo", timeout=_TIMEOUT)
-
-
-def share_rows(rows: Sequence[T]) -> Sequence[T]:
-    """This process's of `rows`."""
-    return rows[share_of(len(rows))]

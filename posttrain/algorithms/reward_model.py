@@ -56,7 +56,7 @@ def train_reward_model(
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from `run.checkpoint` where there is one."""
     num_parts, pairs_per_part = parts_of(params.batch_size, "train_reward_model.batch_size")
-    learner = learner_of(model)
+    learner = learner_of(model, "adamw")
     order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
     order = sort_within_batches(order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size)
     arguments = RewardConfig(

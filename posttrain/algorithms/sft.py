@@ -41,7 +41,7 @@ def train_sft(
 ) -> None:
     """Train `model` in place; at the end it holds the weights of the lowest dev loss. Resumes from `run.checkpoint` where there is one."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size")
-    learner = learner_of(model)
+    learner = learner_of(model, params.optimizer)
     order = weighted_order(kinds, params.kind_weights.model_dump(), count=params.max_steps * params.batch_size, seed=seed)
     order = sort_within_batches(order, [len(row.input_ids) for row in rows], batch_size=params.batch_size)
     arguments = SFTConfig(

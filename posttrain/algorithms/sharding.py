@@ -6,6 +6,7 @@ them with any number of processes. The price is one more copy of the weights in 
 """
 
 import copy
+import os
 from typing import Any
 
 import torch
@@ -15,11 +16,17 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from posttrain.algorithms.processes import is_sharded
-from posttrain.models.optimizers import OptimizerPair
+from posttrain.exits import ConfigurationError
+from posttrain.models.optimizers import OptimizerKind, OptimizerPair
 
 
-def learner_of(model: Any) -> Any:
-    """The model to give to the trainer: a copy where it will be sharded, else the model itself."""
+def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
+    """The model to give to the trainer: a copy where it will be sharded, else the model itself.
+
+    Raises ConfigurationError where the optimizer cannot work on such shards: DeepSpeed's are flat, and Muon's step is made of whole matrices.
+    """
+    if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
+        raise ConfigurationError("optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml")
     return copy.deepcopy(model) if is_sharded() else model
 
 

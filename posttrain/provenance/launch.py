@@ -22,8 +22,9 @@ import yaml
 
 from posttrain.exits import ConfigurationError, DataError, Interrupted
 from posttrain.provenance.rank import CHECKPOINTS, RANKS, STOP_SIGNALS, End, is_alive, read_end, read_pid
+from posttrain.provenance.threads import VARIABLE as THREADS
 
-LAUNCH, PROCESSES, THREADS = "POSTTRAIN_LAUNCH", "POSTTRAIN_PROCESSES", "POSTTRAIN_THREADS"
+LAUNCH, PROCESSES = "POSTTRAIN_LAUNCH", "POSTTRAIN_PROCESSES"
 _POLL_S = 0.1
 
 

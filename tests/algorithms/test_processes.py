@@ -1,9 +1,14 @@
 """Several processes make the step that one would make: its rows or episodes, its loss, its metrics. More ways to run and to die: tests/real."""
 
+from types import SimpleNamespace
+
 import pytest
 from launched import episodes, run
+from tiny import tiny_model
 
 from posttrain.algorithms.processes import from_first, gather, parts_of, share_of, share_rows
+from posttrain.algorithms.rollouts import Plays, Rollouts
+from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import ConfigurationError
 
 
@@ -25,6 +30,23 @@ def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):
     assert list(range(8))[share_of(8)] == [4, 5, 6, 7]
     assert parts_of(16, "batch_size") == (4, 2)
     assert parts_of(12, "batch_size") == (1, 6)
+
+
+def test_where_servers_play_the_first_process_alone_asks_them(second_of_two, monkeypatch):
+    plays = Plays(["a", "a", "b", "b"], [1, 2, 3, 4])
+    here, elsewhere = SimpleNamespace(is_elsewhere=False), SimpleNamespace(is_elsewhere=True)
+    assert Rollouts(here)._own(plays) == Plays(["b", "b"], [3, 4])
+    assert Rollouts(elsewhere)._own(plays) == Plays((), ())
+    monkeypatch.setenv("RANK", "0")
+    assert Rollouts(elsewhere)._own(plays) == plays
+
+
+def test_muon_is_refused_where_matrices_are_cut_into_flat_pieces(monkeypatch):
+    model = tiny_model()
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert learner_of(model, "adamw") is model
+    with pytest.raises(ConfigurationError, match="take adamw"):
+        learner_of(model, "muon")
 
 
 def test_a_step_that_does_not_divide_is_refused(second_of_two):
