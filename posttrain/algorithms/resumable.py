@@ -117,7 +117,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         self.run, self.whole = run, whole
         logging.disable_progress_bar()
         super().__init__(*args, **kwargs)
-        self.optimizer = optimizer  # not as an argument, which is refused under FSDP
+        self.optimizer: Any = optimizer  # not as an argument, which is refused under FSDP
         self.remove_callback(PrinterCallback)
         processes.refuse_another_count(self.accelerator.num_processes)
 

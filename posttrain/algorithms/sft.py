@@ -124,7 +124,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
             raise ValueError("the loss is a mean over the tokens of all parts of a step; it has no meaning for a part alone")
         logprobs_N_T = agent_logprobs(model, inputs["input_ids"], inputs["labels"])
         _add_by_category(self._sums, self._counts, logprobs_N_T.detach().cpu(), inputs["category"].cpu())
-        return -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes  # of all; gradients are averaged over processes
+        loss: Tensor = -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes  # of all; gradients are averaged over processes
+        return loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         self.model.eval()
