@@ -41,6 +41,9 @@ test-slurm: setup  ## jobs on a real SLURM, which is started on this machine for
 test-k8s: setup  ## jobs on the Kubernetes cluster that KUBECONFIG names, with two GPUs or names of GPUs
 	infra/kubernetes/test.sh
 
+test-processes: setup  ## training in two processes on this machine's CPU: every algorithm, DDP and FSDP, every way to die (10 minutes)
+	pytest tests/real/test_processes.py
+
 FOLDER ?= data/models/sft
 PORT ?= 8101
 serve-vllm: setup infra/vllm/.venv/.installed  ## a vLLM server for rollouts (FOLDER=…, PORT=…), see infra/vllm/serve.sh
@@ -64,5 +67,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s serve-vllm
+.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s test-processes serve-vllm
 .DEFAULT_GOAL := help

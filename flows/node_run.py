@@ -139,7 +139,8 @@ class NodeRuns:
             tell(line)
 
         command = self._storage.command(frozen)
-        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), self._environment)
+        environment = {**self._environment, **self._settings.environment_of(node.stage)}
+        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), environment)
         end = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
         ran = NodeOutcome(
             "completed", monotonic() - started_s, job=end.record.name, target=end.record.target, num_preempted=end.num_preempted, tail=tuple(tail)

@@ -42,10 +42,11 @@ def train_policy(run: StageRun) -> None:
                     _grpo(model, codec, params, algorithm, training, record)
             case DpoParams() as algorithm:
                 _dpo(model, codec, params, algorithm, training)
-    save_trained(model, codec.tokenizer, Path("data/models/policy"))
-    report = Path("reports/train_policy") / METRICS
-    report.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run.checkpoint_dir / METRICS, report)
+    if run.is_first:
+        save_trained(model, codec.tokenizer, Path("data/models/policy"))
+        report = Path("reports/train_policy") / METRICS
+        report.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
 def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun, record: Record) -> None:
@@ -100,4 +101,4 @@ def _dpo(model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams, run
 
 
 if __name__ == "__main__":
-    run_stage(train_policy)
+    run_stage(train_policy, is_launchable=True)

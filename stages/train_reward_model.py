@@ -44,9 +44,10 @@ def train_reward_model(run: StageRun) -> None:
     chosen, rejected = (token_rows([getattr(pair, side) for pair in seen], codec) for side in ("chosen", "rejected"))
     with open_run(run.checkpoint_dir, sinks=wandb_sinks(run.name, settings.model_dump()), progress=run.progress) as training:
         train(model, codec.tokenizer, pairs=list(zip(chosen, rejected, strict=True)), params=settings, seed=params.seed, run=training)
-    model.eval()
-    write_json(Path("reports/train_reward_model/summary.json"), _judge(model, codec, seen, held_out, held_out_groups))
-    save_trained(model, codec.tokenizer, Path("data/models/reward"))
+    if run.is_first:
+        model.eval()
+        write_json(Path("reports/train_reward_model/summary.json"), _judge(model, codec, seen, held_out, held_out_groups))
+        save_trained(model, codec.tokenizer, Path("data/models/reward"))
 
 
 def _draw(groups: Sequence[list[TrajectoryRow]], frac: float, *, seed: int) -> list[list[TrajectoryRow]]:
@@ -92,4 +93,4 @@ def _num_turns(row: TrajectoryRow) -> int:
 
 
 if __name__ == "__main__":
-    run_stage(train_reward_model)
+    run_stage(train_reward_model, is_launchable=True)

@@ -37,11 +37,12 @@ def train_sft(run: StageRun) -> None:
     with open_run(run.checkpoint_dir, sinks=sinks, progress=run.progress) as training:
         kinds = [row.kind for row in demonstrations]
         train(model, codec.tokenizer, rows=rows, kinds=kinds, dev_rows=dev_rows, params=params.train_sft, seed=params.seed, run=training)
-    save_trained(model, codec.tokenizer, Path("data/models/sft"))
-    report = Path("reports/train_sft") / METRICS
-    report.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(run.checkpoint_dir / METRICS, report)
+    if run.is_first:
+        save_trained(model, codec.tokenizer, Path("data/models/sft"))
+        report = Path("reports/train_sft") / METRICS
+        report.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
 if __name__ == "__main__":
-    run_stage(train_sft)
+    run_stage(train_sft, is_launchable=True)

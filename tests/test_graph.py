@@ -112,7 +112,7 @@ def test_a_stage_runs_the_function_of_its_own_name_and_depends_on_its_file(name)
     assert declared(name).get("desc"), "a person reads the graph before the code"
     functions = {node.name for node in tree_of(stage_file(name)).body if isinstance(node, ast.FunctionDef)}
     assert name in functions
-    assert f"run_stage({name})" in (REPOSITORY / stage_file(name)).read_text(encoding="utf-8")
+    assert f"run_stage({name}" in (REPOSITORY / stage_file(name)).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(STAGES))

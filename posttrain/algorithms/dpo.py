@@ -14,14 +14,15 @@ from datasets import Dataset
 from torch import Tensor
 from trl import DPOConfig, DPOTrainer
 
+from posttrain.algorithms.processes import is_sharded, parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
+from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, pad_right
 from posttrain.models.codec import TokenRow
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.params import DpoParams
 
-NUM_PARTS = 4  # of a batch, forward and backward one after the other, pairs of one length together
 SIDES = ("chosen", "rejected")
 
 
@@ -38,13 +39,14 @@ def train_dpo(
     run: TrainingRun,
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from `run.checkpoint` where there is one."""
-    num_parts = NUM_PARTS if params.batch_size % NUM_PARTS == 0 else 1
+    num_parts, pairs_per_part = parts_of(params.batch_size, "train_policy.algorithm.batch_size")
+    learner = learner_of(model, optimizer)
     order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
     order = sort_within_batches(order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size)
     arguments = DPOConfig(
         **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed),
         lr_scheduler_type="linear",
-        per_device_train_batch_size=params.batch_size // num_parts,
+        per_device_train_batch_size=pairs_per_part,
         gradient_accumulation_steps=num_parts,
         beta=params.beta,
         precompute_ref_log_probs=True,
@@ -54,12 +56,14 @@ def train_dpo(
         {f"{side}_{name}": [getattr(pair[index], name) for pair in pairs] for index, side in enumerate(SIDES) for name in ("input_ids", "mask")}
     )
     trainer = _Dpo(
-        model=model,
+        model=learner,
+        whole=model,
+        ref_model=learner_of(model, optimizer) if is_sharded() else None,  # TRL wants one then, which nothing reads, and lets it go
         args=arguments,
         train_dataset=dataset,
         data_collator=_Collator(tokenizer.pad_token_id),
         processing_class=tokenizer,
-        optimizers=(build_optimizer(model, optimizer, lr), None),
+        optimizer=build_optimizer(learner, optimizer, lr),
         run=run,
     )
     trainer.train_dataset = trainer.train_dataset.select(order)

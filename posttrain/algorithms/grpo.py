@@ -6,6 +6,9 @@ mean over all agent tokens of the step (TRL's `dapo`), so that a long episode is
 replaced by ours (`advantages.py`). Tool results are masked. Left out: several steps per generation, TRL's own vLLM.
 
 Where no KL term asks for them, episodes without an advantage are not passed through the model again: their gradient is exactly zero.
+
+With several processes each plays its share of the step and learns from it; a group may be split. All hear of all episodes, so that advantages and
+metrics are those of one process.
 """
 
 import contextlib
@@ -23,16 +26,17 @@ from trl import GRPOConfig, GRPOTrainer
 from posttrain.algorithms.advantages import group_advantages
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
 from posttrain.algorithms.importance import importance_metrics, importance_weights
+from posttrain.algorithms.processes import gather, is_first, parts_of, share_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.rollouts import Played, Player, Plays, Rollouts
 from posttrain.algorithms.row_order import repeated_passes
 from posttrain.algorithms.sampling import episode_seeds
-from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
+from posttrain.algorithms.sharding import learner_of
+from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, can_pick_before_head, labels_of, pad_right
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.params import GrpoParams
 from posttrain.types import Task, Trajectory
 
-NUM_PARTS = 4  # of a step, forward and backward one after the other, episodes of one length together
 _ANY_TOKEN = 0
 
 Hear = Callable[[int, Sequence[Played], Sequence[float]], None]  # a step as `metrics.jsonl` counts it, its episodes, their advantages
@@ -56,13 +60,13 @@ def train_grpo(
 
     `on_step` hears of a step's episodes before they are learnt from. Resumes from `run.checkpoint` where there is one.
     """
-    batch_size = params.tasks_per_step * params.group_size
-    num_parts = NUM_PARTS if batch_size % NUM_PARTS == 0 else 1
+    num_parts, episodes_per_part = parts_of(params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size")
+    learner = learner_of(model, optimizer)
     order = repeated_passes(np.arange(len(tasks)), params.max_steps * params.tasks_per_step, np.random.default_rng(seed))
     arguments = GRPOConfig(
         **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed),
         lr_scheduler_type="linear",
-        per_device_train_batch_size=batch_size // num_parts,
+        per_device_train_batch_size=episodes_per_part,
         gradient_accumulation_steps=num_parts,
         steps_per_generation=num_parts,
         num_generations=params.group_size,
@@ -74,13 +78,14 @@ def train_grpo(
         scale_rewards="none",
     )
     trainer = _Grpo(
-        model=model,
+        model=learner,
+        whole=model,
         args=arguments,
         reward_funcs=_reward_already_known,
         rollout_func=_rollout,
         train_dataset=Dataset.from_dict({"prompt": [""] * len(order)}),  # TRL counts them; `plays_of` knows the tasks
         processing_class=tokenizer,
-        optimizers=(build_optimizer(model, optimizer, lr), None),
+        optimizer=build_optimizer(learner, optimizer, lr),
         run=run,
         on_step=on_step,
         params=params,
@@ -100,7 +105,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
 
     def __init__(self, *args: Any, on_step: Hear, params: GrpoParams, **kwargs: Any) -> None:
         self.on_step, self.params = on_step, params
-        self.played: list[Played] = []
+        self.played: list[Played] = []  # of all processes
         self.staleness = 0
         self._step_metrics: dict[str, float] = {}
         self._log_ratios: list[float] = []
@@ -108,11 +113,16 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         self._buffered_inputs: list[dict[str, Tensor]] | None = None
         super().__init__(*args, **kwargs)
         self._reference = None if hasattr(self.model, "disable_adapter") else copy.deepcopy(self.model).eval().requires_grad_(False)
+        if self._reference is not None:
+            self._reference.to(self.accelerator.device)  # under FSDP the model itself is not there yet
         self.beta, self.ref_model = params.beta, self._reference
 
     def metrics_of(self, logs: Mapping[str, float]) -> dict[str, Any]:
         metrics = super().metrics_of(logs)
-        return metrics | self._step_metrics | importance_metrics(self._log_ratios, cap=self.params.importance_cap) if metrics else {}
+        if not metrics:
+            return {}
+        log_ratios = [ratio for ratios in gather(self._log_ratios) for ratio in ratios]
+        return metrics | self._step_metrics | importance_metrics(log_ratios, cap=self.params.importance_cap)
 
     def plays_of(self, step: int) -> Plays | None:
         """The plays of a step counted from 0, a group after the other; None after the last one."""
@@ -147,10 +157,12 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
             "staleness": self.staleness,
         }
         self._log_ratios = []
-        self.on_step(self.state.global_step + 1, self.played, advantages_P_G.flatten().tolist())
+        if is_first():
+            self.on_step(self.state.global_step + 1, self.played, advantages_P_G.flatten().tolist())
         device, width = batch["advantages"].device, batch["completion_ids"].shape[1]
-        batch["advantages"] = torch.tensor(advantages_P_G.flatten(), dtype=torch.float32, device=device)
-        engine_logprobs = pad_right([_completion(played.trajectory).logprobs for played in self.played], 0)
+        own = share_of(len(self.played))
+        batch["advantages"] = torch.tensor(advantages_P_G.flatten()[own], dtype=torch.float32, device=device)
+        engine_logprobs = pad_right([_completion(played.trajectory).logprobs for played in self.played[own]], 0)
         batch["engine_logprobs"] = torch.nn.functional.pad(engine_logprobs, (0, width - engine_logprobs.shape[1])).to(device)
         return batch if self.beta else _without_idle(batch, at_least=self.args.steps_per_generation)
 
@@ -179,7 +191,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         if self._part is None:
             return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **rest)  # type: ignore[no-any-return]
         is_scored = (self._part["completion_mask"] * self._part["tool_mask"]).bool()
-        if input_ids.device.type == "cpu":
+        if can_pick_before_head(model, input_ids):
             labels = torch.full_like(input_ids, IGNORED)
             labels[:, -logits_to_keep:] = input_ids[:, -logits_to_keep:].masked_fill(~is_scored, IGNORED)
             num_padding_N = attention_mask.argmax(1)
@@ -196,19 +208,21 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
 
 
 def _rollout(_: Sequence[str], trainer: _Grpo) -> dict[str, list[Any]]:
-    """What TRL asks for: the step's episodes. A prompt is what the agent read before its first token."""
+    """What TRL asks for: this process's share of the step's episodes. A prompt is what the agent read before its first token."""
     step = trainer.state.global_step
     plays = trainer.plays_of(step)
     assert plays is not None
+    trainer.refresh_whole()
     is_ahead = trainer.params.max_staleness and not trainer.is_checkpointed(step)
     trainer.played, trainer.staleness = trainer.rollouts.take(plays, following=trainer.plays_of(step + 1) if is_ahead else None)
-    completions = [_completion(played.trajectory) for played in trainer.played]
+    own = trainer.played[share_of(len(trainer.played))]
+    completions = [_completion(played.trajectory) for played in own]
     return {
         "prompt_ids": [completion.prompt_ids for completion in completions],
         "completion_ids": [completion.token_ids for completion in completions],
         "env_mask": [completion.mask for completion in completions],
         "logprobs": [completion.logprobs for completion in completions],
-        "reward": [played.rule_reward + played.bonus for played in trainer.played],
+        "reward": [played.rule_reward + played.bonus for played in own],
     }
 
 
@@ -237,9 +251,10 @@ def _reward_already_known(reward: list[float], **_: Any) -> list[float]:
 
 
 def _without_idle(batch: dict[str, Tensor], *, at_least: int) -> dict[str, Tensor]:
-    """The rows with an advantage, and as many others as it takes to have `at_least`. The loss divides by all tokens of the step, as before."""
+    """The rows with an advantage, and as many others as it takes to have `at_least` and as many as every other process: TRL gathers a number of each.
+    The loss divides by all tokens of the step, as before."""
     is_idle = batch["advantages"] == 0
-    kept = torch.argsort(is_idle.int(), stable=True)[: max(int((~is_idle).sum()), at_least)]
+    kept = torch.argsort(is_idle.int(), stable=True)[: max(*gather(int((~is_idle).sum())), at_least)]
     return {name: tensor[kept] if tensor.dim() else tensor for name, tensor in batch.items()}
 
 

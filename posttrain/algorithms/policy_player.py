@@ -8,6 +8,7 @@ from posttrain.algorithms.reward_model import score_episodes
 from posttrain.algorithms.rollouts import Played
 from posttrain.algorithms.sampling import Sampler
 from posttrain.rewards.completion import is_success
+from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.types import Task
 
 
@@ -16,6 +17,11 @@ class PolicyPlayer:
 
     def __init__(self, sampler: Sampler, *, reward_model: Any = None, weight: float = 0.0) -> None:
         self._sampler, self._reward_model, self._weight = sampler, reward_model, weight
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """As `Player` has it."""
+        return is_elsewhere()
 
     def refresh(self) -> None:
         """As `Player` has it."""

@@ -15,8 +15,10 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
+from posttrain.algorithms.processes import parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
+from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import pad_right
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import refuse_unsafe_folder, use_gradient_checkpointing
@@ -24,7 +26,6 @@ from posttrain.models.lora import add_lora
 from posttrain.models.optimizers import build_optimizer
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel, TrainRewardModelParams
 
-NUM_PARTS = 4  # of a batch, forward and backward one after the other, pairs of one length together
 SCORE_BATCH_SIZE = 64
 
 
@@ -54,23 +55,25 @@ def train_reward_model(
     model: Any, tokenizer: Any, *, pairs: Sequence[tuple[TokenRow, TokenRow]], params: TrainRewardModelParams, seed: int, run: TrainingRun
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from `run.checkpoint` where there is one."""
-    num_parts = NUM_PARTS if params.batch_size % NUM_PARTS == 0 else 1
+    num_parts, pairs_per_part = parts_of(params.batch_size, "train_reward_model.batch_size")
+    learner = learner_of(model, "adamw")
     order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
     order = sort_within_batches(order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size)
     arguments = RewardConfig(
         **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=params.checkpoint_every_steps, lr=params.lr, seed=seed),
         lr_scheduler_type="linear",
-        per_device_train_batch_size=params.batch_size // num_parts,
+        per_device_train_batch_size=pairs_per_part,
         gradient_accumulation_steps=num_parts,
         max_length=None,
     )
     columns = {"chosen_ids": [chosen.input_ids for chosen, _ in pairs], "rejected_ids": [rejected.input_ids for _, rejected in pairs]}
     trainer = _RewardModel(
-        model=model,
+        model=learner,
+        whole=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns).select(order),
         processing_class=tokenizer,
-        optimizers=(build_optimizer(model, "adamw", params.lr), None),
+        optimizer=build_optimizer(learner, "adamw", params.lr),
         run=run,
     )
     trainer.train_or_resume()

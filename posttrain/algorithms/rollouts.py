@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 import torch
 
+from posttrain.algorithms.processes import gather, is_first, share_rows
 from posttrain.types import LOST, Task, Trajectory
 
 
@@ -39,6 +40,11 @@ class Played:
 
 class Player(Protocol):
     """Plays and scores episodes with a model in training."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether other machines write the messages: then the first process alone has them play, else each plays its share."""
+        ...
 
     def refresh(self) -> None:
         """Take a copy of the model's weights as they are now."""
@@ -73,13 +79,28 @@ class Rollouts:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, plays: Plays, *, following: Plays | None = None) -> tuple[list[Played], int]:
-        """The step's episodes, and by how many optimizer steps their weights are older than the model's (0 or 1). `following` is begun meanwhile."""
+        """The step's episodes, those that other processes played among them, and by how many optimizer steps their weights are older than the model's
+        (0 or 1). `following` is begun meanwhile."""
+        own, own_following = self._own(plays), self._own(following) if following else None
         staleness = 0
-        if self._ahead is not None and self._ahead[0] == plays:
+        if self._ahead is not None and self._ahead[0] == own:
             staleness, played = 1, self._ahead[1].result()
-            self._player.refresh()
+            self._refresh(own)
         else:
+            self._refresh(own)
+            played = self._play(own)
+        self._ahead = (own_following, self._thread.submit(self._play, own_following)) if own_following else None
+        return [one for of_process in gather(played) for one in of_process], staleness
+
+    def _own(self, plays: Plays) -> Plays:
+        if self._player.is_elsewhere:
+            return plays if is_first() else Plays((), ())
+        return Plays(share_rows(plays.tasks), share_rows(plays.seeds))
+
+    def _refresh(self, own: Plays) -> None:
+        """Nothing for a process that plays nothing: servers would get the weights once from each."""
+        if own.tasks:
             self._player.refresh()
-            played = self._player.play(plays.tasks, plays.seeds)
-        self._ahead = (following, self._thread.submit(self._player.play, following.tasks, following.seeds)) if following else None
-        return played, staleness
+
+    def _play(self, own: Plays) -> list[Played]:
+        return self._player.play(own.tasks, own.seeds) if own.tasks else []

@@ -15,15 +15,16 @@ from torch import Tensor
 from transformers import TrainerState
 from trl import SFTConfig, SFTTrainer
 
+from posttrain.algorithms.processes import count, gather, index, parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import sort_within_batches, weighted_order
+from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.models.codec import CALL, NONE, REASONING, TokenRow
 from posttrain.models.optimizers import build_optimizer
 from posttrain.params import TrainSftParams
 from posttrain.types import Kind
 
-NUM_PARTS = 4  # of a batch, forward and backward one after the other, rows of one length together
 CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}
 
 
@@ -39,14 +40,15 @@ def train_sft(
     run: TrainingRun,
 ) -> None:
     """Train `model` in place; at the end it holds the weights of the lowest dev loss. Resumes from `run.checkpoint` where there is one."""
-    num_parts = NUM_PARTS if params.batch_size % NUM_PARTS == 0 else 1
+    num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size")
+    learner = learner_of(model, params.optimizer)
     order = weighted_order(kinds, params.kind_weights.model_dump(), count=params.max_steps * params.batch_size, seed=seed)
     order = sort_within_batches(order, [len(row.input_ids) for row in rows], batch_size=params.batch_size)
     arguments = SFTConfig(
         **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=params.eval_every_steps, lr=params.lr, seed=seed),
-        per_device_train_batch_size=params.batch_size // num_parts,
+        per_device_train_batch_size=rows_per_part,
         gradient_accumulation_steps=num_parts,
-        per_device_eval_batch_size=params.batch_size,
+        per_device_eval_batch_size=max(1, params.batch_size // count()),
         lr_scheduler_type="cosine",
         warmup_steps=round(params.lr_warmup_frac * params.max_steps),
         eval_strategy="steps",
@@ -57,13 +59,14 @@ def train_sft(
         max_length=None,
     )
     trainer = _Sft(
-        model=model,
+        model=learner,
+        whole=model,
         args=arguments,
         train_dataset=_dataset(rows).select(order),
         eval_dataset=_dataset(dev_rows),
         data_collator=_Collator(tokenizer.pad_token_id),
         processing_class=tokenizer,
-        optimizers=(build_optimizer(model, params.optimizer, params.lr), None),
+        optimizer=build_optimizer(learner, params.optimizer, params.lr),
         run=run,
         patience=params.early_stopping_patience,
     )
@@ -76,15 +79,22 @@ def has_stopped_improving(losses: Sequence[float], patience: int) -> bool:
 
 
 def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size: int) -> dict[str, float]:
-    """Mean loss per agent token over all rows, and over those of each category (NaN where no row has any)."""
+    """Mean loss per agent token over all rows, and over those of each category (NaN where no row has any).
+
+    Processes take batches of `batch_size` in turns. One for which none is left in the last turn takes a row to no effect: they exchange shards.
+    """
     sums, counts = np.zeros(4), np.zeros(4)
     lengths = [len(ids) for ids in rows["input_ids"]]
     by_length = rows.select(np.argsort(lengths, kind="stable"))
-    for start in range(0, len(by_length), batch_size):
-        batch = collator(by_length.select(range(start, min(start + batch_size, len(by_length)))).to_list())
+    for turn in range(0, len(by_length), batch_size * count()):
+        start = turn + batch_size * index()
+        own = range(start, min(start + batch_size, len(by_length)))
+        batch = collator(by_length.select(own or range(1)).to_list())
         with torch.no_grad():
             logprobs = agent_logprobs(model, batch["input_ids"].to(model.device), batch["labels"].to(model.device)).cpu()
-        _add_by_category(sums, counts, logprobs, batch["category"])
+        if own:
+            _add_by_category(sums, counts, logprobs, batch["category"])
+    sums, counts = _added(sums, counts)
     return {"loss": float(-sums.sum() / counts.sum()), **_by_name(sums, counts)}
 
 
@@ -114,7 +124,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
             raise ValueError("the loss is a mean over the tokens of all parts of a step; it has no meaning for a part alone")
         logprobs_N_T = agent_logprobs(model, inputs["input_ids"], inputs["labels"])
         _add_by_category(self._sums, self._counts, logprobs_N_T.detach().cpu(), inputs["category"].cpu())
-        return -logprobs_N_T.sum() / num_items_in_batch
+        loss: Tensor = -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes  # of all; gradients are averaged over processes
+        return loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         self.model.eval()
@@ -127,7 +138,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs.update(_by_name(self._sums, self._counts))
+            logs.update(_by_name(*_added(self._sums, self._counts)))
             self._sums, self._counts = np.zeros(4), np.zeros(4)
         super().log(logs, start_time)
 
@@ -162,6 +173,12 @@ def _add_by_category(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]
     categories = category_N_T[:, 1:].flatten()
     sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
     counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
+
+
+def _added(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
+    """Over all processes."""
+    all_sums, all_counts = zip(*gather((sums, counts)), strict=True)
+    return np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
 
 
 def _by_name(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> dict[str, float]:

@@ -89,6 +89,7 @@ class Reservation(_Section):
     memory_gb: float | None = pydantic.Field(None, gt=0)
     time_limit_min: int | None = pydantic.Field(None, ge=1)
     shm_gb: float | None = pydantic.Field(None, ge=0)
+    launch: str | None = None  # one of infra/accelerate/: the stage runs in several processes, one for each GPU where it reserves any
 
 
 class DispatchSettings(_Section):
@@ -131,10 +132,18 @@ class DispatchSettings(_Section):
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""
         said = [section.model_dump(exclude_none=True) for name in ("default", stage) if (section := self.resources.get(name))]
-        merged = {key: value for section in said for key, value in section.items()}
+        merged = {key: value for section in said for key, value in section.items() if key != "launch"}
         if "time_limit_min" in merged:
             merged["time_limit_s"] = 60 * merged.pop("time_limit_min")
         return Resources(**merged)
+
+    def environment_of(self, stage: str) -> dict[str, str]:
+        """What its job is told of this machine, which is in no fingerprint; `stage` is the name without its item."""
+        launches = [section.launch for name in (stage, "default") if (section := self.resources.get(name)) and section.launch]
+        if not launches:
+            return {}
+        gpus = self.resources_of(stage).gpus
+        return {"POSTTRAIN_LAUNCH": launches[0], **({"POSTTRAIN_PROCESSES": str(gpus)} if gpus else {})}
 
 
 def load_settings(root: Path) -> DispatchSettings:

@@ -22,6 +22,8 @@ from pathlib import Path
 from posttrain.exits import ConfigurationError, Interrupted, StageError
 from posttrain.params import ImportSource, Params, load_params
 from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, read_stage_inputs, take_fingerprint
+from posttrain.provenance.launch import LAUNCH, asked_launch, run_launched
+from posttrain.provenance.rank import CHECKPOINTS, RANKS, run_as_rank
 from posttrain.provenance.threads import choose_num_threads, limit_threads
 
 STATE_DIR = Path(".posttrain")
@@ -50,12 +52,14 @@ class ProgressClock:
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """What a stage's function gets. `item` is the matrix item (`sft` in `evaluate@sft`), empty where the stage has none."""
+    """What a stage's function gets. `item` is the matrix item (`sft` in `evaluate@sft`), empty where the stage has none. `is_first`: of several
+    processes this is the one that writes the outputs."""
 
     name: str
     item: str
     params: Params
     checkpoint_dir: Path
+    is_first: bool = True
     clock: ProgressClock = field(default_factory=ProgressClock)
 
     @property
@@ -74,27 +78,50 @@ class StageRun:
             print(f"[{self.full_name}] {line}  {note}".rstrip(), file=sys.stderr, flush=True)
 
 
-def run_stage(function: Callable[[StageRun], None]) -> None:
+def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = False) -> None:
     """Run a stage as a program and exit with its code: 0, 78 wrong configuration, 65 bad data, 75 interrupted and resumable, 1 our bug.
 
-    The stage is named as the function; one command-line argument, if any, is the matrix item.
+    The stage is named as the function; one command-line argument, if any, is the matrix item. Where it `is_launchable` and `POSTTRAIN_LAUNCH` is set,
+    the function runs in several processes below this one (`launch.py`).
     """
     _make_deterministic()
     item = sys.argv[1] if len(sys.argv) > 1 else ""
+    if RANKS in os.environ:
+        run_as_rank(lambda: _run_rank(function, item), _end_of)
     try:
-        _run(function, item)
-    except StageError as error:
-        sys.exit(_fail(function.__name__, item, str(error), error.code))
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+        _run(function, item, is_launchable=is_launchable)
+    except (StageError, OSError) as error:
+        end = _end_of(error)
+        if end is None:
             raise
+        code, message = end
+        sys.exit(_fail(function.__name__, item, message, code))
+
+
+def _end_of(error: BaseException) -> tuple[int, str] | None:
+    """Exit code and message of an error with a meaning, None of a bug."""
+    if isinstance(error, StageError):
+        return error.code, str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         where = error.filename or "an output"
-        message = f"no space left on the disk while writing {where}; the last good checkpoint is kept: free some space and run again"
-        sys.exit(_fail(function.__name__, item, message, Interrupted.code))
+        return Interrupted.code, f"no space left on the disk while writing {where}; the last good checkpoint is kept: free some space and run again"
+    return None
 
 
-def _run(function: Callable[[StageRun], None], item: str) -> None:
+def _run_rank(function: Callable[[StageRun], None], item: str) -> None:
+    """As one of the processes that the frame has started: it holds the locks and looks after the inputs."""
+    limit_threads(choose_num_threads())
+    function(StageRun(function.__name__, item, load_params(), Path(os.environ[CHECKPOINTS]), is_first=os.environ["RANK"] == "0"))
+
+
+def _run(function: Callable[[StageRun], None], item: str, *, is_launchable: bool) -> None:
     name = function.__name__
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ConfigurationError(
+            f"{name} was started by accelerate or torchrun itself, so every process would be a run of its own. Set {LAUNCH} to a file of "
+            f"infra/accelerate/ and run python -m stages.{name}: it starts the processes"
+        )
+    launch = asked_launch(os.environ) if is_launchable else None
     num_threads = choose_num_threads()
     limit_threads(num_threads)
     params = load_params()
@@ -106,10 +133,16 @@ def _run(function: Callable[[StageRun], None], item: str) -> None:
         checkpoint_dir = STATE_DIR / "checkpoints" / _full_name(name, item) / before.digest[:16]
         held.enter_context(_only_one(checkpoint_dir / "lock"))  # snapshots of a tree have locks of their own and share its checkpoints
         started_s = time.monotonic()
-        print(f"[{_full_name(name, item)}] started with {num_threads} thread{'s' if num_threads > 1 else ''}", file=sys.stderr, flush=True)
-        function(StageRun(name, item, params, checkpoint_dir))
+        started = f"{num_threads} thread{'s' if num_threads > 1 else ''}" if launch is None else f"{launch.num_processes} processes ({launch.config})"
+        print(f"[{_full_name(name, item)}] started with {started}", file=sys.stderr, flush=True)
+        if launch is None:
+            function(StageRun(name, item, params, checkpoint_dir))
+            peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        else:
+            ranks = STATE_DIR / "ranks" / _full_name(name, item)
+            peak_mib = run_launched(launch, ranks, checkpoint_dir, num_threads=num_threads)
         _refuse_if_changed(inputs, before)
-        _record_cost(_full_name(name, item), time.monotonic() - started_s)
+        _record_cost(_full_name(name, item), time.monotonic() - started_s, peak_mib)
         _forget_old_runs(checkpoint_dir.parent)
 
 
@@ -187,9 +220,8 @@ def _forget_old_runs(stage_dir: Path) -> None:
             shutil.rmtree(folder)
 
 
-def _record_cost(name: str, seconds: float) -> None:
+def _record_cost(name: str, seconds: float, peak_mib: float) -> None:
     """Append seconds and peak memory for `make bench`; outside every output, because no two runs agree on them."""
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with (STATE_DIR / "costs.jsonl").open("a", encoding="utf-8") as costs:
         costs.write(json.dumps({"stage": name, "seconds": round(seconds, 2), "peak_mib": round(peak_mib)}) + "\n")
     print(f"[{name}] done in {seconds:.1f} s, peak {peak_mib:.0f} MiB", file=sys.stderr, flush=True)

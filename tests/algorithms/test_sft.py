@@ -5,7 +5,7 @@ import torch
 from tiny import copy_rows, tiny_model, tiny_tokenizer
 from tiny_runs import digest_of, run_sft, sft_params, train
 
-from posttrain.algorithms import sft
+from posttrain.algorithms import processes
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.sft import has_stopped_improving, train_sft
 from posttrain.models.codec import TokenRow
@@ -51,7 +51,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_tokens_whatever_parts_it_is_cut
     rows = [TokenRow([2, 5, 2, 1], [0, 0, 0, 1], [0, 0, 0, 3]), TokenRow([2, 5, 2, 7, 8, 9, 4, 1], [0] * 3 + [1] * 5, [0] * 3 + [3] * 5)] * 4
     # AdamW: Muon makes all directions of a step equally long, those too in which the gradient is rounding and no more.
     in_parts, lines_in_parts = trained(tmp_path / "parts", rows, max_steps=4, optimizer="adamw")
-    monkeypatch.setattr(sft, "NUM_PARTS", 1)
+    monkeypatch.setattr(processes, "NUM_PARTS", 1)
     whole, lines_whole = trained(tmp_path / "whole", rows, max_steps=4, optimizer="adamw")
 
     assert [line["loss"] for line in lines_in_parts if "loss" in line] == pytest.approx(

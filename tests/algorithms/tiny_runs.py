@@ -68,7 +68,7 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def run_grpo(run: TrainingRun, model, **changes):
+def run_grpo(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
     values = {"type": "grpo", "max_steps": 12, "tasks_per_step": 2, "group_size": 4, "temperature": 1.0, "beta": 0.0, "epsilon": 0.2}
     values |= {"advantage": "group_std", "importance_cap": 2.0, "max_staleness": 0}
     params = GrpoParams.model_validate(values | changes)
@@ -83,11 +83,14 @@ def run_grpo(run: TrainingRun, model, **changes):
         checkpoint_every_steps=4,
         seed=1,
         run=run,
+        on_step=on_step,
     )
 
 
 class WordPlayer:
     """Plays by a copy of the weights, as an engine does. The copy is made of a model that no trainer has had: it patches `forward`."""
+
+    is_elsewhere = False
 
     def __init__(self, model):
         self.model, self.copy = model, copy.deepcopy(model)

@@ -38,6 +38,11 @@ def make_engine(model: Any, *, max_context_tokens: int, check_prompts: Callable[
     raise ConfigurationError(f"POSTTRAIN_ENGINE is {name!r}; there are torch and vllm")
 
 
+def is_elsewhere() -> bool:
+    """Whether servers write the messages, not this process."""
+    return os.environ.get("POSTTRAIN_ENGINE", "torch") != "torch"
+
+
 def server_urls() -> list[str]:
     """Raises ConfigurationError where the environment names none."""
     named = os.environ.get("POSTTRAIN_VLLM_URLS", "")

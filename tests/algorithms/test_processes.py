@@ -1,0 +1,80 @@
+"""Several processes make the step that one would make: its rows or episodes, its loss, its metrics. More ways to run and to die: tests/real."""
+
+from types import SimpleNamespace
+
+import pytest
+from launched import episodes, run
+from tiny import tiny_model
+
+from posttrain.algorithms.processes import from_first, gather, parts_of, share_of, share_rows
+from posttrain.algorithms.rollouts import Plays, Rollouts
+from posttrain.algorithms.sharding import learner_of
+from posttrain.exits import ConfigurationError
+
+
+@pytest.fixture
+def second_of_two(monkeypatch):
+    for name, value in {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_one_process_has_everything_to_itself():
+    assert gather("word") == ["word"]
+    assert from_first("word") == "word"
+    assert share_rows([1, 2, 3]) == [1, 2, 3]
+    assert parts_of(16, "batch_size") == (4, 4)
+    assert parts_of(6, "batch_size") == (1, 6)
+
+
+def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):
+    assert list(range(8))[share_of(8)] == [4, 5, 6, 7]
+    assert parts_of(16, "batch_size") == (4, 2)
+    assert parts_of(12, "batch_size") == (1, 6)
+
+
+def test_where_servers_play_the_first_process_alone_asks_them(second_of_two, monkeypatch):
+    plays = Plays(["a", "a", "b", "b"], [1, 2, 3, 4])
+    here, elsewhere = SimpleNamespace(is_elsewhere=False), SimpleNamespace(is_elsewhere=True)
+    assert Rollouts(here)._own(plays) == Plays(["b", "b"], [3, 4])
+    assert Rollouts(elsewhere)._own(plays) == Plays((), ())
+    monkeypatch.setenv("RANK", "0")
+    assert Rollouts(elsewhere)._own(plays) == plays
+
+
+def test_muon_is_refused_where_matrices_are_cut_into_flat_pieces(monkeypatch):
+    model = tiny_model()
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert learner_of(model, "adamw") is model
+    with pytest.raises(ConfigurationError, match="take adamw"):
+        learner_of(model, "muon")
+
+
+def test_a_step_that_does_not_divide_is_refused(second_of_two):
+    with pytest.raises(ConfigurationError, match="batch_size is 7, which 2 processes cannot share equally"):
+        parts_of(7, "batch_size")
+
+
+def test_the_first_step_of_sft_is_that_of_one_process(tmp_path):
+    expected, found = run(tmp_path / "one", algorithm="sft"), run(tmp_path / "two", "ddp", algorithm="sft")
+
+    assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
+    assert found["metrics"][0] == pytest.approx(expected["metrics"][0], abs=1e-4)
+    assert [set(line) for line in found["metrics"]] == [set(line) for line in expected["metrics"]]
+    assert [line["eval_loss"] for line in found["metrics"] if "eval_loss" in line] == pytest.approx(
+        [line["eval_loss"] for line in expected["metrics"] if "eval_loss" in line], abs=1e-2
+    )
+
+
+def test_the_first_step_of_grpo_has_the_episodes_advantages_and_metrics_of_one_process(tmp_path):
+    # 2 tasks, groups of 3: the second process begins in the middle of a group
+    changes = {"tasks_per_step": 2, "group_size": 3}
+    expected = run(tmp_path / "one", algorithm="grpo", changes=changes)
+    found = run(tmp_path / "two", "ddp", algorithm="grpo", changes=changes)
+
+    own, others = episodes(tmp_path / "one", 1), episodes(tmp_path / "two", 1)
+    assert len(own) == 6
+    for one, other in zip(own, others, strict=True):
+        assert other == one | {"logprobs": pytest.approx(one["logprobs"], abs=1e-4), "advantage": pytest.approx(one["advantage"], abs=1e-4)}
+    assert found["metrics"][0] == pytest.approx(expected["metrics"][0], abs=1e-4)
+    assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
+    assert [set(line) for line in found["metrics"]] == [set(line) for line in expected["metrics"]]

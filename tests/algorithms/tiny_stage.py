@@ -1,0 +1,64 @@
+"""A stage that trains a tiny model, run as the program that DVC would start: `what.json` says which, and how one of its processes dies."""
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import torch
+from tiny_runs import RUNS, digest_of, make_model
+
+from posttrain.algorithms import processes
+from posttrain.algorithms.resumable import METRICS, open_run
+from posttrain.exits import ConfigurationError
+from posttrain.provenance.stage import StageRun, run_stage
+
+
+def tiny_stage(run: StageRun):
+    """`kill`, `fail` and `refuse` name the process that dies of SIGKILL or of an exception, or finds its knobs wrong, after step `at`. The file
+    `step` appears in step `at`."""
+    what = json.loads(Path("what.json").read_text())
+    model = make_model(what["algorithm"], is_adapted=what.get("is_adapted", False))
+    more = {"on_step": write_episodes} if what["algorithm"] == "grpo" else {}
+    with open_run(run.checkpoint_dir) as training:
+        training.progress = lambda done, total, note: die(what) if done == what.get("at") else None
+        RUNS[what["algorithm"]](training, model, **more, **what.get("changes", {}))
+    if run.is_first:
+        write_result(run.checkpoint_dir, model)
+
+
+def die(what):
+    match processes.index():
+        case rank if rank == what.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        case rank if rank == what.get("fail"):
+            raise ZeroDivisionError("a bug of ours")
+        case rank if rank == what.get("refuse"):
+            raise ConfigurationError("a knob is wrong")
+        case 0:
+            Path("step").touch()
+
+
+def write_episodes(step, played, advantages):
+    with Path("episodes.jsonl").open("a") as file:
+        for one, advantage in zip(played, advantages, strict=True):
+            episode = dataclasses.asdict(one.trajectory)
+            line = {name: episode[name] for name in ("task_id", "seed", "token_ids", "logprobs", "reward")}
+            file.write(json.dumps({"step": step, "advantage": advantage, **line}) + "\n")
+
+
+def write_result(checkpoint_dir, model):
+    newest = max(checkpoint_dir.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+    history = json.loads(newest.read_text())["log_history"]
+    result = {
+        "weights": digest_of(model),
+        "losses": [line["loss"] for line in history if "loss" in line],
+        "metrics": [json.loads(line) for line in (checkpoint_dir / METRICS).read_text().splitlines()],
+    }
+    Path("result.json").write_text(json.dumps(result))
+    torch.save(dict(model.state_dict()), "weights.pt")
+
+
+if __name__ == "__main__":
+    run_stage(tiny_stage, is_launchable=True)

@@ -1,0 +1,152 @@
+"""Two gloo processes on this machine's CPU through `accelerate launch`: every algorithm under DDP and FSDP, every way to die.
+
+`make test-processes`.
+"""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
+
+from launched import episodes, finish, run, start
+
+ALGORITHMS = ("sft", "grpo", "dpo", "reward_model")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The result of one process, for each algorithm and adapter, once."""
+    results = {}
+
+    def result(algorithm, *, is_adapted=False):
+        if (algorithm, is_adapted) not in results:
+            root = tmp_path_factory.mktemp(algorithm)
+            results[algorithm, is_adapted] = root, run(root, algorithm=algorithm, is_adapted=is_adapted)
+        return results[algorithm, is_adapted]
+
+    return result
+
+
+def close(found, expected, *, abs_gap=1e-4, but=()):
+    assert set(found) == set(expected)
+    assert {name: found[name] for name in found if name not in but} == pytest.approx(
+        {name: expected[name] for name in expected if name not in but}, abs=abs_gap
+    )
+
+
+@pytest.mark.parametrize("config", ["ddp", "fsdp"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_first_step_is_that_of_one_process(algorithm, config, alone, tmp_path):
+    root, expected = alone(algorithm)
+    found = run(tmp_path, config, algorithm=algorithm)
+
+    assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
+    close(found["metrics"][0], expected["metrics"][0])
+    assert found["losses"] == pytest.approx(expected["losses"], abs=0.01)  # 12 steps later: rounding that Muon has blown up
+    if algorithm == "grpo":
+        for one, other in zip(episodes(root, 1), episodes(tmp_path, 1), strict=True):
+            close(
+                {name: other[name] for name in ("seed", "reward", "advantage")},
+                {name: one[name] for name in ("seed", "reward", "advantage")},
+            )
+            assert (one["task_id"], one["token_ids"]) == (other["task_id"], other["token_ids"])
+
+
+@pytest.mark.parametrize(("algorithm", "config"), [("grpo", "ddp"), ("grpo", "fsdp"), ("reward_model", "fsdp")])
+def test_adapters_are_trained_by_several_processes_too(algorithm, config, alone, tmp_path):
+    _, expected = alone(algorithm, is_adapted=True)
+    found = run(tmp_path, config, algorithm=algorithm, is_adapted=True)
+
+    close(found["metrics"][0], expected["metrics"][0], but=("grad_norm", "loss", "margin", "pair_accuracy"), abs_gap=1e-3)  # dropout is drawn anew
+    assert found["losses"][-1] == pytest.approx(expected["losses"][-1], abs=0.05)
+
+
+@pytest.mark.parametrize(("config", "number"), [("ddp", signal.SIGTERM), ("fsdp", signal.SIGUSR1)])
+def test_a_stop_signal_stops_all_after_one_step_and_the_run_goes_on_to_the_same_weights(config, number, tmp_path):
+    whole = run(tmp_path / "whole", config, algorithm="sft", changes={"max_steps": 60})
+    root = tmp_path / "cut"
+    process = start(root, config, algorithm="sft", changes={"max_steps": 60}, at=5)
+    wait_for(root / "step")
+    process.send_signal(number)
+    code, errors = finish(process)
+
+    assert code == 75, errors
+    assert "asked to stop after step" in errors
+    assert "Traceback" not in errors
+    assert errors.count("asked to stop") == 1
+    assert run(root, config, algorithm="sft", changes={"max_steps": 60}) == whole
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "before", "after"),
+    [("grpo", "ddp", None), ("sft", None, "ddp"), ("sft", "ddp", "fsdp"), ("grpo", "fsdp", "ddp"), ("sft", "fsdp", None)],
+)
+def test_a_run_goes_on_with_another_number_of_processes(algorithm, before, after, alone, tmp_path):
+    _, expected = alone(algorithm)
+    code, errors = finish(start(tmp_path, before, algorithm=algorithm, at=6, kill=0))
+    assert code == (75 if before else -signal.SIGKILL), errors
+    found = run(tmp_path, after, algorithm=algorithm)
+
+    assert len(found["metrics"]) == len(expected["metrics"])
+    assert found["losses"] == pytest.approx(expected["losses"], abs=0.01)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_one_that_is_killed_ends_all_and_the_run_goes_on(killed, tmp_path):
+    code, errors = finish(start(tmp_path, "ddp", algorithm="grpo", at=6, kill=killed))
+
+    assert code == 75
+    assert f"process {killed + 1} of 2 died without a word" in errors
+    assert "Traceback" not in errors
+    assert left_over(tmp_path) == []
+    assert len(run(tmp_path, "ddp", algorithm="grpo")["metrics"]) == 12
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_end_with_a_meaning_is_the_stages_and_a_bug_shows_its_traceback(rank, tmp_path):
+    code, errors = finish(start(tmp_path, "ddp", algorithm="sft", at=2, refuse=rank))
+    assert code == 78
+    assert "wrong configuration: a knob is wrong" in errors
+    assert "Traceback" not in errors
+
+    code, errors = finish(start(tmp_path, "ddp", algorithm="sft", at=2, fail=rank))
+    assert code == 1
+    assert errors.count("Traceback (most recent call last)") == 1
+    assert "ZeroDivisionError: a bug of ours" in errors
+
+
+def test_a_step_that_does_not_divide_is_refused_in_words(tmp_path):
+    code, errors = finish(start(tmp_path, "ddp", algorithm="sft", changes={"batch_size": 7}))
+
+    assert code == 78
+    assert "train_sft.batch_size is 7, which 2 processes cannot share equally" in errors
+
+
+def test_a_killed_frame_leaves_no_process_behind(tmp_path):
+    process = start(tmp_path, "ddp", algorithm="sft", changes={"max_steps": 20_000}, at=3)
+    wait_for(tmp_path / "step")
+    assert len(left_over(tmp_path)) == 2
+    process.kill()
+    process.communicate()
+    deadline_s = time.monotonic() + 20
+    while left_over(tmp_path) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert left_over(tmp_path) == []
+
+
+def left_over(root):
+    """The processes of the stage that are still there."""
+    numbers = [int(path.read_text()) for path in (root / ".posttrain" / "ranks" / "tiny_stage").glob("*.pid")]
+    return [number for number in numbers if psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_for(path):
+    deadline_s = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline_s, f"{path.name} did not appear"
+        time.sleep(0.02)
