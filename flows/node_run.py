@@ -16,12 +16,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
+from flows.alone import alone_with
+from posttrain.dispatch.contract import JobStatus
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.owners import Owner
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.exits import Interrupted, StageError
-from posttrain.provenance.graph import StageNode, current_stages
+from posttrain.provenance.graph import StageNode, current_stages, read_tree
 from posttrain.provenance.landing import land
 from posttrain.provenance.snapshot import Snapshot, copy_snapshot, freeze
 from posttrain.provenance.stage import STATE_DIR
@@ -50,13 +52,16 @@ class NodeOutcome:
 
 
 class NodeRuns:
-    """Runs nodes of the tree at `root`, several at a time from threads. Made when a flow starts; `stop` ends its jobs."""
+    """Runs nodes of the tree at `root`, several at a time from threads. Made when a flow starts; `stop` ends its jobs.
 
-    def __init__(self, root: Path, *, settings: DispatchSettings | None = None) -> None:
+    `state` keeps jobs, their records and the GPU slots: trees that name the same folder share them. By default it is the tree's own.
+    """
+
+    def __init__(self, root: Path, *, settings: DispatchSettings | None = None, state: Path | None = None) -> None:
         self._root = root.resolve()
-        state = self._root / STATE_DIR
+        state = (state or self._root / STATE_DIR).resolve()
         self._settings = settings or load_settings(self._root)
-        self._snapshots = state / "snapshots"
+        self._snapshots, self._keys = state / "snapshots", state / "keys"
         self._owner = Owner(state / "runs")
         self._dispatcher = Dispatcher(
             self._settings.pool(self._settings.target, self._root, state),
@@ -70,18 +75,27 @@ class NodeRuns:
         # A job on this machine leaves its traces with all others; elsewhere they lie in its snapshot.
         is_traced_here = self._settings.is_local and VARIABLE not in os.environ
         self._environment = {VARIABLE: str(state / "traces.db")} if is_traced_here else {}
-        self._current = current_stages(self._root)
+        self.nodes, self._current = read_tree(self._root)
         self._has_run: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
         self._stopped = threading.Event()
 
-    def run(self, node: StageNode, tell: Callable[[str], None]) -> NodeOutcome:
-        """`tell` gets the job's output line by line, and what happens to it. Its upstream is up to date. Raises Interrupted after `stop`."""
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def run(
+        self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None
+    ) -> NodeOutcome:
+        """`tell` gets the job's output line by line, and what happens to it; `watch` as `Dispatcher.run` has it. The node's upstream is up to date.
+
+        Raises Interrupted after `stop`.
+        """
         started_s = monotonic()
         if self._is_current(node):
             return NodeOutcome("cached", monotonic() - started_s)
         try:
-            outcome = self._run(node, tell, started_s)
+            outcome = self._run(node, tell, watch, started_s)
         except StageError as error:
             outcome = NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
         if self._stopped.is_set() and not outcome.is_good:
@@ -106,17 +120,20 @@ class NodeRuns:
         with self._writes:
             return node.name in current_stages(self._root)
 
-    def _run(self, node: StageNode, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
+    def _run(self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float) -> NodeOutcome:
         with self._writes:
             frozen = freeze(self._root, node.name, self._snapshots / f".{uuid.uuid4().hex}")
         try:
-            if frozen.has_run and _restore(frozen):
-                return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
-            return self._run_as_job(node, frozen, tell, started_s)
+            with alone_with(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:
+                if (frozen.has_run or has_waited) and _restore(frozen):
+                    return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
+                return self._run_as_job(node, frozen, tell, watch, started_s)
         finally:
             shutil.rmtree(frozen.folder, ignore_errors=True)
 
-    def _run_as_job(self, node: StageNode, frozen: Snapshot, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
+    def _run_as_job(
+        self, node: StageNode, frozen: Snapshot, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float
+    ) -> NodeOutcome:
         folders: list[Path] = []
 
         def prepare(attempt: int) -> Path:
@@ -135,7 +152,7 @@ class NodeRuns:
 
         command = (sys.executable, "-u", "-m", "posttrain.provenance.job", node.name)
         work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), self._environment)
-        end = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
+        end = self._dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
         ran = NodeOutcome(
             "completed", monotonic() - started_s, job=end.record.name, target=end.record.target, num_preempted=end.num_preempted, tail=tuple(tail)
         )
