@@ -18,6 +18,7 @@ from flows.git import file_at, git, succeeds
 from flows.variants import Variant, with_knobs
 from posttrain.exits import ConfigurationError
 from posttrain.provenance.snapshot import CACHE_OF_DVC
+from posttrain.provenance.stage import STATE_DIR
 
 PARAMS = "params.yaml"
 
@@ -51,7 +52,8 @@ def open_worktree(root: Path, variant: Variant, folder: Path) -> None:
 
 def commit_results(folder: Path, message: str) -> str:
     """Everything in the worktree that git sees, `dvc.lock` and reports before all; the short name of the branch's last commit."""
-    git(folder, "add", "--all", "--", ".", ":(exclude).posttrain")
+    git(folder, "add", "--all")
+    git(folder, "rm", "-r", "--cached", "--quiet", "--ignore-unmatch", "--", STATE_DIR.as_posix())  # where no .gitignore names it
     if not succeeds(folder, "diff", "--cached", "--quiet"):
         git(folder, "commit", "--quiet", "--no-verify", "--message", message)  # hooks are for what people edit
     return git(folder, "rev-parse", "--short", "HEAD")

@@ -33,7 +33,7 @@ from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
 from flows.node_run import NodeRuns
 from flows.variants import Variant, read_plan, variants
 from posttrain.dispatch.settings import load_settings
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, StageError
 from posttrain.provenance.stage import STATE_DIR
 from posttrain.report.table import interval, percent, read_evaluations
 
@@ -93,7 +93,7 @@ def experiments(file: str = "", overrides: list[dict[str, Any]] | None = None, s
     if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
         message = "; ".join(f"{name}: {state.message}" for name, state in failed.items())
         error = next(iter(failed.values())).result(raise_on_failure=False)
-        return Failed(message=message, data=StageFailure(message, getattr(error, "exit_code", None) or getattr(error, "code", 1)))
+        return Failed(message=message, data=StageFailure(message, getattr(error, "exit_code", 1)))
     return Completed(message=f"{len(chosen)} experiments are up to date")
 
 
@@ -137,20 +137,28 @@ def _run(variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, Sta
     def experiment(knobs: dict[str, Any]) -> State[Any]:
         """One branch: brought up to date, and what came out committed there."""
         get_run_logger().info("%s: %s", variant.branch, ", ".join(f"{key} = {value}" for key, value in knobs.items()))
-        state, folder = root / STATE_DIR, folder_of(root, variant)
-        tell = get_run_logger().info
-        with alone_with(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
-            with under_way.one_opens:
-                open_worktree(root, variant, folder)
-            runs = NodeRuns(folder, settings=load_settings(root), state=state)
-            under_way.add(runs)
-            came_out = run_graph(runs, folder / REPORTS)
-            if not came_out.is_completed():
-                return came_out
-            commit = commit_results(folder, f"{variant.branch}: {came_out.message}")
-            return Completed(message=f"{came_out.message}; at {commit}")
+        try:
+            return _bring_up_to_date(variant, root, under_way)
+        except StageError as error:
+            return Failed(message=str(error), data=StageFailure(str(error), error.code))
 
     ended[variant.name] = experiment(dict(variant.knobs), return_state=True)
+
+
+def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> State[Any]:
+    state, folder = root / STATE_DIR, folder_of(root, variant)
+    tell = get_run_logger().info
+    with alone_with(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
+        with under_way.one_opens:
+            open_worktree(root, variant, folder)
+        runs = NodeRuns(folder, settings=load_settings(root), state=state)
+        under_way.add(runs)
+        came_out = run_graph(runs, folder / REPORTS)
+        if not came_out.is_completed():
+            return came_out
+        policy = read_evaluations(folder / REPORTS)["policy"]
+        commit = commit_results(folder, f"{variant.branch}: policy {percent(policy.success_rate)} ({interval(policy)})")
+        return Completed(message=f"{came_out.message}; at {commit}")
 
 
 def _wait_for(futures: Sequence[Future[None]], under_way: UnderWay) -> None:
