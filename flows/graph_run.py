@@ -93,8 +93,8 @@ def run_stage(node: StageNode, runs: NodeRuns, board: Board) -> State[Any]:
     if outcome.state == "completed":
         return Completed(message=f"ran for {outcome.seconds:.0f} s{preempted(outcome.num_preempted)}")
     message = "\n".join([outcome.reason + preempted(outcome.num_preempted), *outcome.tail[-MAX_MESSAGE_LINES:]])
-    was_never_there = outcome.exit_code == Interrupted.code and not outcome.job
-    return Failed(name="Interrupted" if was_never_there else "Failed", message=message)
+    is_cut_off = outcome.state == "failed" and outcome.exit_code == Interrupted.code and not outcome.job
+    return Failed(name="Interrupted" if is_cut_off else "Failed", message=message)
 
 
 def _show(status: JobStatus, num_preempted: int) -> None:

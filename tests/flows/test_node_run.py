@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from flows.node_run import NodeRuns
+from posttrain.dispatch import dispatcher
+from posttrain.dispatch.local import LocalPool
+from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.dispatch.slurm import SlurmPool
 from posttrain.exits import ConfigurationError, Interrupted
@@ -43,6 +46,8 @@ def root(tmp_path: Path, monkeypatch, repository) -> Path:
     (folder / "params.yaml").write_text("lr: 1\n")
     (folder / "code").write_text("c\n")
     (folder / ".gitignore").write_text("/.posttrain/\n")
+    subprocess.run(["git", "add", "--all"], cwd=folder, check=True)
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "start"], cwd=folder, check=True)
     return folder
 
 
@@ -110,6 +115,51 @@ def test_a_run_that_was_killed_leaves_its_job_to_the_next(root, tmp_path):
     outcome = NodeRuns(root, settings=settings()).run(nodes(root)["train"], told.append)
     assert (outcome.state, num_calls(root), (root / "model").read_text()) == ("completed", 1, "lr: 1\n")
     assert "found again" in told[0]
+
+
+def test_a_run_that_lost_sight_of_the_pool_finds_its_job_when_it_comes_again(root, tmp_path, monkeypatch):
+    """What a retried task does: the same call once more."""
+    (tmp_path / "hold").touch()
+    runs, away = NodeRuns(root, settings=settings()), threading.Event()
+    status = LocalPool.status
+
+    def status_where_it_is_not_away(pool, job_id):
+        if away.is_set():
+            raise Interrupted("no route to the pool")
+        return status(pool, job_id)
+
+    monkeypatch.setattr(LocalPool, "status", status_where_it_is_not_away)
+    monkeypatch.setattr(dispatcher, "OUTAGE_PATIENCE_S", 0.0)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(runs.run, nodes(root)["train"], str)
+        wait_for_calls(root)
+        away.set()
+        outcome = running.result(timeout=60)
+        assert (outcome.state, outcome.exit_code, outcome.job) == ("failed", 75, "")
+        away.clear()
+        (tmp_path / "hold").unlink()
+        assert runs.run(nodes(root)["train"], str).state == "completed"
+    assert num_calls(root) == 1
+
+
+def test_trees_that_share_a_state_folder_run_what_they_have_in_common_once(root, tmp_path):
+    subprocess.run(["git", "clone", "--quiet", str(root), str(tmp_path / "other")], check=True)
+    cache = root / ".dvc" / "cache"
+    (tmp_path / "other" / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n")
+    (tmp_path / "hold").touch()
+    state, told = root / ".posttrain", []
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(NodeRuns(root, settings=settings(), state=state).run, nodes(root)["train"], str)
+        wait_for_calls(root)
+        other = NodeRuns(tmp_path / "other", settings=settings(), state=state)
+        second = pool.submit(other.run, nodes(tmp_path / "other")["train"], told.append)
+        while not told:
+            time.sleep(0.05)
+        (tmp_path / "hold").unlink()
+        assert (first.result().state, second.result().state) == ("completed", "cached")
+    assert "another run" in told[0]
+    assert (num_calls(root), (tmp_path / "other" / "model").read_text()) == (1, "lr: 1\n")
+    assert len(JobRecords(state / "jobs.db").all()) == 1
 
 
 def test_a_stopped_run_leaves_no_job(root, tmp_path):

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flows.toy import calls, environment_of, jobs, make_tree, set_lr, start, states, wait_until
+from tests.flows.toy import artifact, calls, environment_of, jobs, make_tree, set_lr, start, states, wait_until
 
 pytestmark = pytest.mark.xdist_group("prefect")
 START_S, RUN_S = 300, 120
@@ -48,9 +48,10 @@ class Served:
         command = [sys.executable, "-m", "prefect", *arguments]
         return subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True).stdout
 
-    def start_run(self) -> str:
-        """The id of a new run of the deployment that the worker picks up."""
-        return re.search(r"UUID: ([0-9a-f-]{36})", self.prefect("deployment", "run", "train-and-evaluate/process"))[1]
+    def start_run(self, *deployment: str) -> str:
+        """The id of a new run that the worker picks up."""
+        said = self.prefect("deployment", "run", *(deployment or ("train-and-evaluate/process",)))
+        return re.search(r"UUID: ([0-9a-f-]{36})", said)[1]
 
     def state(self, run: str) -> str:
         return self.ask(f"flow_runs/{run}")["state"]["name"]
@@ -196,6 +197,31 @@ def test_a_lost_job_shows_in_the_run_while_it_runs(served):
     (served.root.parent / "hold").unlink()
     wait_until(lambda: served.state(run) == "Completed", limit_s=RUN_S, what="the end of the run")
     assert served.ask(f"flow_runs/{run}")["state"]["message"].endswith("stages ran, preempted 1 time")
+
+
+def test_the_nightly_deployment_fetches_the_branch_and_leaves_its_page(served):
+    run = served.start_run("nightly/nightly-process")
+    wait_until(lambda: served.state(run) in ("Completed", "Failed", "Crashed"), limit_s=RUN_S, what="the end of the night")
+    assert served.state(run) == "Completed"
+    assert "this branch follows no remote one" in (served.home / "worker.log").read_text()
+    assert "| policy |" in artifact(served.home, "nightly")
+
+
+def test_experiments_that_are_cancelled_leave_no_job_and_are_gone_on_with(served):
+    plan = ["experiments/experiments-process", "--param", 'overrides=[{"name": "one"}, {"name": "two", "set": {"train_policy.lr": 0.003}}]']
+    (served.root.parent / "hold").touch()
+    num_before = calls(served.root).count("train")
+    run = served.start_run(*plan)
+    wait_until(lambda: calls(served.root).count("train") == num_before + 2, limit_s=RUN_S, what="two trainings beside each other")
+    served.prefect("flow-run", "cancel", run)
+    wait_until(lambda: all(job["ended_at"] for job in jobs(served.root, "train")), limit_s=15, what="the end of the cancelled jobs")
+    assert not processes_of(served.root, "hold")
+    wait_until(lambda: served.state(run) == "Cancelled", limit_s=RUN_S, what="the cancelled state")
+    (served.root.parent / "hold").unlink()
+    run = served.start_run(*plan)
+    wait_until(lambda: served.state(run) in ("Completed", "Failed", "Crashed"), limit_s=RUN_S, what="the end of the experiments")
+    assert served.state(run) == "Completed"
+    assert "| `exp/two-seed1` | train_policy.lr = 0.003, seed = 1 | 50.3 % | 50.3 % |" in artifact(served.home, "experiments")
 
 
 def test_no_key_of_the_environment_is_written_down(served):

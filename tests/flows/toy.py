@@ -13,11 +13,11 @@ from typing import Any
 DVC_YAML = """
 stages:
   prepare:
-    cmd: echo prepare >> {folder}/calls; cp evaluate.py prepared
+    cmd: echo prepare >> '{folder}/calls'; cp evaluate.py prepared
     deps: [evaluate.py]
     outs: [prepared]
   train:
-    cmd: echo train >> {folder}/calls; while [ -e {folder}/hold ]; do sleep 0.1; done; cat params.yaml prepared > model
+    cmd: echo train >> '{folder}/calls'; while [ -e '{folder}/hold' ]; do sleep 0.1; done; cat params.yaml prepared > model
     deps: [prepared]
     params: [seed, train_policy.lr]
     outs: [model]
