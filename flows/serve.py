@@ -41,6 +41,7 @@ def serve(root: Path, port: int) -> None:
         "PREFECT_HOME": str(home),
         "PREFECT_API_URL": f"{url}/api",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": HEARTBEAT_S,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
     }
     environment.pop("POSTTRAIN_ROOT", None)  # while deploying: it is the worker's, and would be written into the deployments

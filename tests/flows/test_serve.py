@@ -69,7 +69,9 @@ def served(tmp_path_factory, repository):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
-    environment = environment_of(repository, PREFECT_HOME=str(root / ".posttrain" / "prefect"), PREFECT_API_URL=url, A_KEY="not-to-be-written-down")
+    environment = environment_of(repository, PREFECT_HOME=str(root / ".posttrain" / "prefect"), PREFECT_API_URL=url)
+    (root.parent / "tmp").mkdir()
+    environment |= {"A_KEY": "not-to-be-written-down", "TMPDIR": str(root.parent / "tmp")}
     process = start(root, environment, "flows.serve", "--port", str(port))
     said = []
     while "prefect deployment run" not in "".join(said):
@@ -116,6 +118,14 @@ def test_everything_is_deployed_on_loopback_and_deploying_again_changes_nothing(
     assert set(on_server()[0]) == set(deployments)
     listening = {at.laddr.ip for process in served.processes for at in process.net_connections() if at.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}
+
+
+def test_the_next_night_is_scheduled(served):
+    asked = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    runs = wait_until(lambda: served.ask("flow_runs/filter", asked), limit_s=RUN_S, what="the schedule")
+    [deployment] = {run["deployment_id"] for run in runs}
+    assert served.ask(f"deployments/{deployment}")["name"] == "nightly-process"
+    assert "Traceback" not in (served.home / "server.log").read_text()
 
 
 def test_a_cancelled_run_leaves_no_job_alive(served):
@@ -224,17 +234,14 @@ def test_experiments_that_are_cancelled_leave_no_job_and_are_gone_on_with(served
     assert "| `exp/two-seed1` | train_policy.lr = 0.003, seed = 1 | 50.3 % | 50.3 % |" in artifact(served.home, "experiments")
 
 
-def test_no_key_of_the_environment_is_written_down(served):
-    for path in (served.root / ".posttrain").rglob("*"):
-        assert not path.is_file() or b"not-to-be-written-down" not in path.read_bytes(), path
-
-
-def test_it_ends_with_all_that_it_started_and_with_the_jobs_of_its_runs(served):
+def test_no_key_is_written_down_and_it_ends_with_all_that_it_started_and_the_jobs_of_its_runs(served):
     set_lr(served.root, "2.8e-3")
     (served.root.parent / "hold").touch()
     num_before = calls(served.root).count("train")
     served.start_run()
     served.training(num_before)
+    for path in served.root.parent.rglob("*"):  # while a run is under way: neither in records nor in temporary files
+        assert not path.is_file() or b"not-to-be-written-down" not in path.read_bytes(), path
     started = served.processes + psutil.Process(served.process.pid).children(recursive=True)
     os.kill(served.process.pid, signal.SIGTERM)
     assert served.process.wait(120) == 143

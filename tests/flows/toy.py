@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -64,14 +65,16 @@ def commit(root: Path, message: str) -> None:
 
 
 def set_lr(root: Path, lr: str) -> None:
+    """The policy's."""
     text = (root / "params.yaml").read_text(encoding="utf-8")
-    (root / "params.yaml").write_text(text.replace("lr: 2.0e-3", f"lr: {lr}"), encoding="utf-8")
+    (root / "params.yaml").write_text(re.sub(r"lr: \S+(?= +# on dev)", f"lr: {lr}", text), encoding="utf-8")
 
 
 def environment_of(repository: Path, **added: str) -> dict[str, str]:
     """For flows in a toy tree: our code, and nothing of a Prefect that the person who tests may have."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    return {**kept, "PYTHONPATH": str(repository), **added}
+    path = os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, **added}
 
 
 def start(root: Path, environment: dict[str, str], *module_and_arguments: str) -> subprocess.Popen[str]:
