@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from posttrain.dispatch.processes import kill_tree
 from posttrain.exits import ConfigurationError, Interrupted, exit_codes
 from posttrain.provenance.stage import STATE_DIR
@@ -26,7 +28,8 @@ HOME = STATE_DIR / "prefect"
 POOL = "posttrain-process"
 HEARTBEAT_S = "30"
 _START_PATIENCE_S = 180.0  # the first start migrates a database
-_END_PATIENCE_S = 45.0  # a worker gives its runs thirty
+_RUN_PATIENCE_S = 30.0  # of a run whose jobs are to be cancelled first
+_END_PATIENCE_S = 45.0
 _LOOK_S = 0.3
 
 
@@ -52,6 +55,7 @@ def serve(root: Path, port: int) -> None:
         _deploy(home, environment)
         start = ("worker", "start", "--pool", POOL, "--type", "process")
         worker = ends.enter_context(_running("worker", home, {**environment, "POSTTRAIN_ROOT": str(root)}, *start))
+        ends.callback(_end_runs, worker)
         print(f"\n{url}  (logs in {home.relative_to(root)}; Ctrl-C ends it)\n\n  export PREFECT_API_URL={url}/api", flush=True)
         print("  prefect deployment run train-and-evaluate/process\n", flush=True)
         while True:
@@ -99,6 +103,17 @@ def _running(name: str, home: Path, environment: Mapping[str, str], *command: st
         except subprocess.TimeoutExpired:
             kill_tree(process.pid)
             process.wait()
+
+
+def _end_runs(worker: subprocess.Popen[bytes]) -> None:
+    """Before the worker: it kills its runs at once, and the jobs of a run that was killed live on. One that is asked cancels them."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        runs = psutil.Process(worker.pid).children()
+        for run in runs:
+            run.terminate()
+        if runs:
+            print(f"ending {len(runs)} of its runs", flush=True)
+        psutil.wait_procs(runs, timeout=_RUN_PATIENCE_S)
 
 
 def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], home: Path) -> None:

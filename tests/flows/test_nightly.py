@@ -48,7 +48,7 @@ def test_a_night_says_what_is_edited_and_fails_where_a_figure_leaves_its_interva
     page = artifact(home, "nightly")
     assert "with no files edited. 6 of 6 stages ran." in page
     assert "| sft | 50.2 % |  |  | new |" in page
-    assert "reports/evaluate/sft.json; commit them" in page
+    assert "reports/evaluate/teacher.json; commit them" in page
 
     commit(root, "results")
     text = (root / "evaluate.py").read_text()
