@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prefect.automations import Automation
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 from prefect.workers.process import ProcessWorker
@@ -32,10 +32,10 @@ def deploy() -> None:
     with get_client(sync_client=True) as client:
         bring_pool(client, PROCESS, "process", ProcessWorker.get_default_base_job_template())
         bring_pool(client, KUBERNETES, "kubernetes", json.loads(KUBERNETES_POOL.read_text(encoding="utf-8")))
-    if subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False).returncode:
-        raise Interrupted("the deployments of prefect.yaml are not all on the server; see above, and run this again")
-    for content in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
-        bring_automation(Automation.model_validate(content))
+        if subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False).returncode:
+            raise Interrupted("the deployments of prefect.yaml are not all on the server; see above, and run this again")
+        for content in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
+            bring_automation(client, AutomationCore.model_validate(content))
 
 
 def bring_pool(client: SyncPrefectClient, name: str, kind: str, template: dict[str, Any]) -> None:
@@ -49,14 +49,12 @@ def bring_pool(client: SyncPrefectClient, name: str, kind: str, template: dict[s
     print(f"work pool {name}", flush=True)
 
 
-def bring_automation(wanted: Automation) -> None:
+def bring_automation(client: SyncPrefectClient, wanted: AutomationCore) -> None:
     """Made, or made to be this one where there is one of that name."""
-    try:
-        wanted.id = Automation.read(name=wanted.name).id
-    except ValueError:
-        wanted.create()
+    if there := client.read_automations_by_name(wanted.name):
+        client.update_automation(there[0].id, wanted)
     else:
-        wanted.update()
+        client.create_automation(wanted)
     print(f"automation {wanted.name}", flush=True)
 
 

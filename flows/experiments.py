@@ -92,8 +92,8 @@ def experiments(file: str = "", overrides: list[dict[str, Any]] | None = None, s
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
     if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
         message = "; ".join(f"{name}: {state.message}" for name, state in failed.items())
-        error = next(iter(failed.values())).result(raise_on_failure=False)
-        return Failed(message=message, data=StageFailure(message, getattr(error, "exit_code", 1)))
+        first = next(iter(failed.values())).result(raise_on_failure=False)
+        return Failed(message=message, data=StageFailure(message, getattr(first, "exit_code", 1)))
     return Completed(message=f"{len(chosen)} experiments are up to date")
 
 

@@ -104,7 +104,9 @@ def _show(status: JobStatus, num_preempted: int) -> None:
         return
     note = f": {status.note}" if status.note else ""
     if status.is_over:
-        state = Running(name="Preempted", message=f"{status.cause or 'lost'}{note}{preempted(num_preempted)}; it goes on from its checkpoint")
+        state: State[Any] = Running(
+            name="Preempted", message=f"{status.cause or 'lost'}{note}{preempted(num_preempted)}; it goes on from its checkpoint"
+        )
     elif status.state is JobState.WAITING:
         state = Running(name="Waiting", message=f"for a machine{note}{preempted(num_preempted)}")
     else:
@@ -129,7 +131,9 @@ class _Progress:
     def show(self) -> None:
         percent = self._board.percent()
         if self._shown is None:
-            self._shown = create_progress_artifact(percent, key="progress", description="of all stages, each counted alike"), percent
+            made = create_progress_artifact(percent, key="progress", description="of all stages, each counted alike")
+            assert isinstance(made, UUID)  # and no coroutine: this thread has no event loop
+            self._shown = made, percent
         elif percent != self._shown[1]:
             self._shown = self._shown[0], percent
             update_progress_artifact(self._shown[0], percent)

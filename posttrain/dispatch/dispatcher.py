@@ -73,7 +73,7 @@ class Dispatcher:
             if is_stopped():
                 raise Interrupted(f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept")
             record = self._attached(work, tell)
-            status = self._wait(record, tell, follow, lambda status, before=attempt - 1: watch(status, before), is_stopped)
+            status = self._wait(record, tell, follow, _counted(watch, attempt - 1), is_stopped)
             self._records.end(record.name, status)
             match verdict(status, attempt=attempt):
                 case Verdict.DONE:
@@ -174,6 +174,13 @@ class Dispatcher:
                     tell(f"{self._target} cannot be reached ({error}); asking again, jobs that run there live on")
                     has_told = True
                 time.sleep(max(self._poll_s, 1.0))
+
+
+def _counted(watch: Callable[[JobStatus, int], None], num_preempted: int) -> Callable[[JobStatus], None]:
+    def told(status: JobStatus) -> None:
+        watch(status, num_preempted)
+
+    return told
 
 
 def _slug(stage: str) -> str:

@@ -162,7 +162,7 @@ def test_a_killed_runs_job_is_found_by_the_next_run_and_its_result_lands_once(se
     engine.kill()
     wait_until(lambda: served.state(run) == "Crashed", limit_s=RUN_S, what="the crashed state")
     next_run = served.start_run()
-    wait_until(lambda: ("Running", "its job runs") in states(served.home, "train"), limit_s=RUN_S, what="the job that is found again")
+    wait_until(lambda: jobs(served.root, "train")[-1]["owner"] != job["owner"], limit_s=RUN_S, what="the job that is found again")
     (served.root.parent / "hold").unlink()
     wait_until(lambda: served.state(next_run) == "Completed", limit_s=RUN_S, what="the end of the second run")
     assert calls(served.root).count("train") == num_before + 1
@@ -181,7 +181,7 @@ def test_a_run_whose_whole_side_died_is_marked_crashed_by_the_automation(served)
     process.wait()
     assert served.state(run["id"]) == "Running"
     found = start(served.root, served.environment, "flows.train_and_evaluate")
-    wait_until(lambda: ("Running", "its job runs") in states(served.home, "train"), limit_s=RUN_S, what="the job that is found again")
+    wait_until(lambda: jobs(served.root, "train")[-1]["owner"] != job["owner"], limit_s=RUN_S, what="the job that is found again")
     (served.root.parent / "hold").unlink()
     output, _ = found.communicate(timeout=RUN_S)
     assert (found.returncode, "found again" in output) == (0, True), output
