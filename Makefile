@@ -50,6 +50,10 @@ serve-vllm: setup infra/vllm/.venv/.installed  ## a vLLM server for rollouts (FO
 	posttrain export-served $(FOLDER) .posttrain/vllm/served
 	infra/vllm/serve.sh .posttrain/vllm/served $(PORT)
 
+SERVER_PORT ?= 4200
+serve: setup  ## a Prefect server and a worker on this machine, with all deployments (SERVER_PORT=…); Ctrl-C ends them
+	@exec python -m flows.serve --port $(SERVER_PORT)
+
 bench: setup  ## seconds and peak memory of every stage, and speed against named peers
 	python -m benchmarks.stages
 	python -m benchmarks.rollout
@@ -59,6 +63,7 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.traces
 	python -m benchmarks.traced_steps
 	python -m benchmarks.memory
+	python -m benchmarks.flow
 
 JOBS ?= 1
 seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into reports/seeds.json (an hour; JOBS=2 half)
@@ -67,5 +72,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s test-processes serve-vllm
+.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s test-processes serve serve-vllm
 .DEFAULT_GOAL := help

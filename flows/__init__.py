@@ -9,3 +9,5 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 # A fresh server migrates its database first; on a busy laptop the default of 20 s is too short.
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+# Dead runs are found by heartbeats that do not come (infra/prefect/automations.yaml); by default there is one in three minutes.
+os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")

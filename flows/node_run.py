@@ -14,12 +14,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
+from flows.alone import alone_with
+from posttrain.dispatch.contract import JobStatus
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.owners import Owner
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.exits import Interrupted, StageError
-from posttrain.provenance.graph import StageNode, current_stages
+from posttrain.provenance.graph import StageNode, current_stages, read_tree
 from posttrain.provenance.landing import land
 from posttrain.provenance.remote_names import S3Remote
 from posttrain.provenance.snapshot import Snapshot, freeze
@@ -51,13 +53,16 @@ class NodeOutcome:
 
 
 class NodeRuns:
-    """Runs nodes of the tree at `root`, several at a time from threads. Made when a flow starts; `stop` ends its jobs."""
+    """Runs nodes of the tree at `root`, several at a time from threads. Made when a flow starts; `stop` ends its jobs.
 
-    def __init__(self, root: Path, *, settings: DispatchSettings | None = None) -> None:
+    `state` keeps jobs, their records and the GPU slots: trees that name the same folder share them. By default it is the tree's own.
+    """
+
+    def __init__(self, root: Path, *, settings: DispatchSettings | None = None, state: Path | None = None) -> None:
         self._root = root.resolve()
-        state = self._root / STATE_DIR
+        state = (state or self._root / STATE_DIR).resolve()
         self._settings = settings or load_settings(self._root)
-        self._snapshots = state / "snapshots"
+        self._snapshots, self._keys = state / "snapshots", state / "keys"
         self._owner = Owner(state / "runs")
         records = JobRecords(state / "jobs.db")
         self._dispatcher = Dispatcher(
@@ -73,18 +78,27 @@ class NodeRuns:
         # A job on this machine leaves its traces with all others; elsewhere they lie with its other files.
         is_traced_here = self._settings.is_local and self._settings.storage is None and VARIABLE not in os.environ
         self._environment = {VARIABLE: str(state / "traces.db")} if is_traced_here else {}
-        self._current = current_stages(self._root)
+        self.nodes, self._current = read_tree(self._root)
         self._has_run: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
         self._stopped = threading.Event()
 
-    def run(self, node: StageNode, tell: Callable[[str], None]) -> NodeOutcome:
-        """`tell` gets the job's output line by line, and what happens to it. Its upstream is up to date. Raises Interrupted after `stop`."""
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def run(
+        self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None
+    ) -> NodeOutcome:
+        """`tell` gets the job's output line by line, and what happens to it; `watch` as `Dispatcher.run` has it. The node's upstream is up to date.
+
+        Raises Interrupted after `stop`.
+        """
         started_s = monotonic()
         if self._is_current(node):
             return NodeOutcome("cached", monotonic() - started_s)
         try:
-            outcome = self._run(node, tell, started_s)
+            outcome = self._run(node, tell, watch, started_s)
         except StageError as error:
             outcome = NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
         if self._stopped.is_set() and not outcome.is_good:
@@ -109,18 +123,21 @@ class NodeRuns:
         with self._writes:
             return node.name in current_stages(self._root)
 
-    def _run(self, node: StageNode, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
+    def _run(self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float) -> NodeOutcome:
         with self._writes:
             frozen = freeze(self._root, node.name, self._snapshots / f".{uuid.uuid4().hex}")
         try:
-            if self._storage.has_result(frozen) and restore(frozen):
-                self._take_traces(frozen.folder, tell)
-                return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
-            return self._run_as_job(node, frozen, tell, started_s)
+            with alone_with(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:
+                if (has_waited or self._storage.has_result(frozen)) and restore(frozen):
+                    self._take_traces(frozen.folder, tell)
+                    return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
+                return self._run_as_job(node, frozen, tell, watch, started_s)
         finally:
             shutil.rmtree(frozen.folder, ignore_errors=True)
 
-    def _run_as_job(self, node: StageNode, frozen: Snapshot, tell: Callable[[str], None], started_s: float) -> NodeOutcome:
+    def _run_as_job(
+        self, node: StageNode, frozen: Snapshot, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float
+    ) -> NodeOutcome:
         folders: list[Path] = []
 
         def prepare(attempt: int) -> Path:
@@ -141,7 +158,7 @@ class NodeRuns:
         command = self._storage.command(frozen)
         environment = {**self._environment, **self._settings.environment_of(node.stage)}
         work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), environment)
-        end = self._dispatcher.run(work, tell, follow=follow, is_stopped=self._stopped.is_set)
+        end = self._dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
         ran = NodeOutcome(
             "completed", monotonic() - started_s, job=end.record.name, target=end.record.target, num_preempted=end.num_preempted, tail=tuple(tail)
         )

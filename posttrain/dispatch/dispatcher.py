@@ -64,15 +64,17 @@ class Dispatcher:
         tell: Callable[[str], None],
         *,
         follow: Callable[[str], None] = lambda _: None,
+        watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> WorkEnd:
-        """From its first attempt to its last; `follow` gets the lines that they print. Once `is_stopped`, it is cancelled and Interrupted raised."""
+        """From its first attempt to its last; `follow` gets the lines that they print, `watch` the status whenever it is another, with how many
+        attempts were preempted, interrupted or lost before. Once `is_stopped`, it is cancelled and Interrupted raised."""
         pause_s = 0.0
         for attempt in itertools.count(1):
             if is_stopped():
                 raise Interrupted(f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept")
             record = self._attached(work, tell)
-            status = self._wait(record, tell, follow, is_stopped)
+            status = self._wait(record, tell, follow, _counted(watch, attempt - 1), is_stopped)
             self._records.end(record.name, status)
             match verdict(status, attempt=attempt):
                 case Verdict.DONE:
@@ -80,6 +82,7 @@ class Dispatcher:
                 case Verdict.FAILED:
                     return WorkEnd(record, status, reason(status, attempt=attempt), attempt - 1)
             tell(f"{record.name}: {status.cause}{f' ({status.note})' if status.note else ''}; it is started again and goes on from its checkpoint")
+            watch(status, attempt)
             self._pause(pause_s, is_stopped)
             pause_s = min(max(2 * pause_s, 1.0), MAX_PAUSE_S)
         raise AssertionError("itertools.count never ends")
@@ -131,7 +134,14 @@ class Dispatcher:
         folder = work.prepare(attempt)
         return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, self._logs / f"{name}.log", self._owner, time.time())
 
-    def _wait(self, record: JobRecord, tell: Callable[[str], None], follow: Callable[[str], None], is_stopped: Callable[[], bool]) -> JobStatus:
+    def _wait(
+        self,
+        record: JobRecord,
+        tell: Callable[[str], None],
+        follow: Callable[[str], None],
+        watch: Callable[[JobStatus], None],
+        is_stopped: Callable[[], bool],
+    ) -> JobStatus:
         told, log, is_cancelled = "", LogTail(record.log), False
         while True:
             status = self._reached(partial(self._pool.status, record.job_id or record.name), tell)
@@ -149,6 +159,7 @@ class Dispatcher:
             now = f"{record.name}: {status.state}{f', {status.note}' if status.note else ''}"
             if now != told and (status.state is not JobState.WAITING or status.note):
                 tell(now)
+                watch(status)
                 told = now
             time.sleep(self._poll_s)
 
@@ -165,6 +176,13 @@ class Dispatcher:
                     tell(f"{self._target} cannot be reached ({error}); asking again, jobs that run there live on")
                     has_told = True
                 time.sleep(max(self._poll_s, 1.0))
+
+
+def _counted(watch: Callable[[JobStatus, int], None], num_preempted: int) -> Callable[[JobStatus], None]:
+    def told(status: JobStatus) -> None:
+        watch(status, num_preempted)
+
+    return told
 
 
 def _slug(stage: str) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ class LocalPool:
 
 def write_json(path: Path, content: Any) -> None:
     """Whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")  # two threads of a run may cancel one job
     partial.write_text(json.dumps(content), encoding="utf-8")
     partial.replace(path)
 

@@ -52,21 +52,34 @@ def read_graph(root: Path) -> tuple[StageNode, ...]:
     """Every node, each after all of its upstream; among equals, the order of `dvc.yaml`. Raises ConfigurationError where DVC refuses the file."""
     try:
         with Repo(str(root)) as repo:
-            stages = [stage for stage in repo.index.stages if isinstance(stage, PipelineStage)]
-            edges = [(_name(needed, root), _name(stage, root)) for stage, needed in repo.index.graph.edges if isinstance(needed, PipelineStage)]
-            nodes = {_name(stage, root): _node(stage, root, edges) for stage in stages}
+            return _nodes(repo, root)
     except DvcException as error:
         raise ConfigurationError(f"DVC reads no graph from {root}: {error}. Without it no stage can run; `dvc status` says more") from error
-    return tuple(nodes[name] for name in _topological_order(tuple(nodes), edges))
 
 
 def current_stages(root: Path) -> frozenset[str]:
     """The nodes whose inputs, knobs and outputs are those of `dvc.lock`. Raises ConfigurationError where DVC refuses the file."""
+    return read_tree(root)[1]
+
+
+def read_tree(root: Path) -> tuple[tuple[StageNode, ...], frozenset[str]]:
+    """What `read_graph` and `current_stages` say, for the price of one: half of either is DVC reading its files."""
     try:
         with Repo(str(root)) as repo, repo.lock:
-            return frozenset(_name(stage, root) for stage in repo.index.stages if isinstance(stage, PipelineStage) and not stage.changed())
+            nodes = _nodes(repo, root)
+            return nodes, frozenset(_name(stage, root) for stage in _stages(repo) if not stage.changed())
     except DvcException as error:
         raise ConfigurationError(f"DVC cannot tell what is up to date in {root}: {error}; `dvc status` says more") from error
+
+
+def _stages(repo: Repo) -> list[PipelineStage]:
+    return [stage for stage in repo.index.stages if isinstance(stage, PipelineStage)]
+
+
+def _nodes(repo: Repo, root: Path) -> tuple[StageNode, ...]:
+    edges = [(_name(needed, root), _name(stage, root)) for stage, needed in repo.index.graph.edges if isinstance(needed, PipelineStage)]
+    nodes = {_name(stage, root): _node(stage, root, edges) for stage in _stages(repo)}
+    return tuple(nodes[name] for name in _topological_order(tuple(nodes), edges))
 
 
 def _node(stage: PipelineStage, root: Path, edges: Iterable[tuple[str, str]]) -> StageNode:

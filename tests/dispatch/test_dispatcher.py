@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,16 @@ dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
     assert (status.exit_code, record.attempt, (tmp_path / "runs").read_text()) == (0, 1, "x")
     assert "found again" in told[0]
     assert records.latest(record.key).owner == "run-2"
+
+
+def test_only_the_last_run_that_took_the_last_attempt_may_land_it(tmp_path, records):
+    first, second = dispatcher(tmp_path, records), dispatcher(tmp_path, records, owner="run-2")
+    record = first.run(work(tmp_path, ""), str).record
+    assert (first.owns(record), second.owns(record)) == (True, False)
+    records.set_owner(record.name, "run-2")
+    assert (first.owns(record), second.owns(record)) == (False, True)
+    assert records.add(replace(record, name="later", attempt=record.attempt + 1, owner="run-2"))
+    assert not second.owns(record)
 
 
 def test_two_runs_that_want_the_same_wait_for_one_job(tmp_path, records):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -54,6 +55,14 @@ class TestLocalPool(PoolContract):
         command.kill()
         assert pool.status(pool.submit(spec)).cause is Cause.NODE_LOST  # never a second one of that name
         assert self.wait(pool, pool.submit(self.job(folder, "", name="next", gpus=2)), JobState.ENDED).exit_code == 0
+
+    def test_many_threads_may_cancel_one_job(self, pool, folder):
+        pool.submit(self.job(folder, "import time; time.sleep(600)", name="wanted"))
+        self.wait(pool, "wanted", JobState.RUNNING)
+        with ThreadPoolExecutor(8) as threads:
+            for cancelled in [threads.submit(pool.cancel, "wanted") for _ in range(8)]:
+                cancelled.result()
+        assert pool.status("wanted").is_over
 
     def test_a_preempted_job_may_write_its_checkpoint(self, pool, folder):
         script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); open('up', 'w'); time.sleep(600)"

@@ -1,15 +1,21 @@
 """The flow's contract on this machine, and the settings that the repository itself has."""
 
+import json
+import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from flows.node_run import NodeRuns
+from posttrain.dispatch import dispatcher
+from posttrain.dispatch.local import LocalPool
+from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.dispatch.slurm import SlurmPool
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.provenance.graph import read_graph
-from tests.flows.graph_contract import GraphContract, calls, nodes
+from tests.flows.graph_contract import GraphContract, calls, hold, nodes
 
 
 def local(num_gpus: int = 2) -> DispatchSettings:
@@ -38,6 +44,51 @@ class TestLocal(GraphContract):
         told = []
         runs.run(graph["evaluate@a"], told.append)
         assert [line for line in told if line.startswith("links=") and int(line[6:]) > 1]
+
+    def test_a_run_that_lost_sight_of_the_pool_finds_its_job_when_it_comes_again(self, root, runs, monkeypatch):
+        """What a retried task does: the same call once more."""
+        hold(root).touch()
+        away, status = threading.Event(), LocalPool.status
+
+        def status_where_it_is_not_away(pool, job_id):
+            if away.is_set():
+                raise Interrupted("no route to the pool")
+            return status(pool, job_id)
+
+        def let_go(line):
+            if "running" in line:
+                hold(root).unlink(missing_ok=True)
+
+        monkeypatch.setattr(LocalPool, "status", status_where_it_is_not_away)
+        monkeypatch.setattr(dispatcher, "OUTAGE_PATIENCE_S", 0.0)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(runs.run, nodes(root)["train"], str)
+            self.wait_until(lambda: calls(root))
+            away.set()
+            outcome = running.result(timeout=60)
+            assert (outcome.state, outcome.exit_code, outcome.job) == ("failed", 75, "")
+            away.clear()
+            assert runs.run(nodes(root)["train"], let_go).state == "completed"
+        assert len(calls(root)) == 1
+
+    def test_trees_that_share_a_state_folder_run_what_they_have_in_common_once(self, root, tmp_path, settings):
+        other, state, told = tmp_path / "other", root / ".posttrain", []
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run([*git, "add", "--all"], cwd=root, check=True)
+        subprocess.run([*git, "commit", "--quiet", "--message", "start"], cwd=root, check=True)
+        subprocess.run(["git", "clone", "--quiet", str(root), str(other)], check=True)
+        (other / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {json.dumps(str(root / '.dvc' / 'cache'))}\n")
+        hold(root).touch()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(NodeRuns(root, settings=settings, state=state).run, nodes(root)["train"], str)
+            self.wait_until(lambda: calls(root))
+            second = pool.submit(NodeRuns(other, settings=settings, state=state).run, nodes(other)["train"], told.append)
+            self.wait_until(lambda: told)
+            hold(root).unlink()
+            assert (first.result().state, second.result().state) == ("completed", "cached")
+        assert "another run" in told[0]
+        assert (len(calls(root)), (other / "model").read_text()) == (1, "lr: 1\n")
+        assert len(JobRecords(state / "jobs.db").all()) == 1
 
 
 def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refused(repository, tmp_path):

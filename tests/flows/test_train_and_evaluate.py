@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flows.board import Board, stages_markdown
 from flows.node_run import NodeOutcome
-from flows.train_and_evaluate import stages_markdown
 from posttrain.provenance.graph import StageNode
 
 DVC_YAML = """
@@ -95,9 +96,9 @@ def final_states(root: Path) -> dict[str, tuple[str, str]]:
     return {name: (state, message or "") for name, state, message in rows}
 
 
-def artifacts(root: Path) -> dict[str, str]:
+def artifacts(root: Path) -> dict[str, Any]:
     with sqlite3.connect(root.parent / "prefect" / "prefect.db") as database:
-        return {key: json.loads(text) for key, text in database.execute("select key, data from artifact order by created").fetchall()}
+        return {key: json.loads(str(text)) for key, text in database.execute("select key, data from artifact order by created").fetchall()}
 
 
 def is_server_alive(output: str) -> bool:
@@ -126,12 +127,14 @@ def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(
     names = ["train", "evaluate@teacher", "evaluate@base", "evaluate@sft", "evaluate@policy", "report"]
     assert {name: state for name, (state, _) in final_states(root).items()} == dict.fromkeys(names, "Completed")
     assert "| policy | 75.0 % | 50.0 … 100.0 % | 25.0 % | 40 |" in artifacts(root)["evaluation"]
+    assert artifacts(root)["progress"] == 100
     assert not is_server_alive(output)
 
     exit_code, output = run_flow(root, repository)
     assert exit_code == 0, output
     assert {name: state for name, (state, _) in final_states(root).items()} == dict.fromkeys(names, "Cached")
-    assert re.search(r"\| report \| [\d.]+ \| +\| +\| cached \|", artifacts(root)["stages"])
+    files = "`reports/evaluate/sft.json`, `reports/evaluate/policy.json` → `reports/index.html`"
+    assert re.search(rf"\| report \| {files} \| [\d.]+ \| +\| +\| cached \|", artifacts(root)["stages"])
 
 
 def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_lines(root, repository):
@@ -144,7 +147,7 @@ def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_
     assert "a share above 1 means nothing" in states["evaluate@sft"][1]
     assert states["evaluate@policy"][0] == "Completed"  # it does not need the one that failed
     assert states["report"][0] == "NotReady"
-    assert "| report | | | | not run |" in artifacts(root)["stages"]
+    assert "`reports/index.html` | | | | not run |" in artifacts(root)["stages"]
     assert "evaluation" not in artifacts(root)
     assert not is_server_alive(output)
 
@@ -164,7 +167,8 @@ def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive(root, repos
 
 
 def test_a_flow_never_loads_torch_not_even_indirectly(repository):
-    check = "import sys, flows.train_and_evaluate; print([name for name in ('torch', 'transformers', 'trl', 'stages') if name in sys.modules])"
+    modules = ", ".join(f"flows.{path.stem}" for path in (repository / "flows").glob("[!_]*.py"))
+    check = f"import sys, {modules}; print([name for name in ('torch', 'transformers', 'trl', 'stages') if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", check], cwd=repository, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
@@ -176,11 +180,23 @@ def test_prefect_is_told_not_to_report_on_its_users_before_it_is_imported(reposi
     assert shown.stdout.split() == ["False", "1", "false"]
 
 
-def test_the_table_of_stages_names_the_cause_of_a_failure():
-    nodes = [StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three")]
-    outcomes = {"one": NodeOutcome("cached", 0.44), "two": NodeOutcome("failed", 61.25, "exit code 65 (bad data)", 65, "two-1", "local")}
+def test_the_table_of_stages_names_the_cause_of_a_failure_and_what_other_stages_made():
+    nodes = [StageNode("one", "", "", ("code",), ("model",), (), ()), StageNode("two", "", "", ("code", "model"), (), (), ("one",))]
+    nodes.append(StageNode("three", "", "", (), ("a|b",), (), ()))
+    outcomes = {"one": NodeOutcome("cached", 0.44), "two": NodeOutcome("failed", 61.25, "exit code 65 (bad\n| data)", 65, "two-1", "local", 1)}
     assert stages_markdown(nodes, outcomes).splitlines()[2:] == [
-        "| one | 0.4 |  |  | cached |",
-        "| two | 61.2 | local | two-1 | failed: exit code 65 (bad data) |",
-        "| three | | | | not run |",
+        "| one | – → `model` | 0.4 |  |  | cached |",
+        "| two | `model` → – | 61.2 | local | two-1 | failed, preempted 1 time: exit code 65 (bad \\| data) |",
+        "| three | – → `a\\|b` | | | | not run |",
     ]
+
+
+def test_progress_counts_stages_alike_and_the_one_that_runs_by_what_it_prints():
+    board = Board([StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three", "four")])
+    board.ended("one", NodeOutcome("cached", 0.1))
+    board.ended("two", NodeOutcome("completed", 9.0, num_preempted=2))
+    board.heard("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
+    board.heard("three", "[three] 1/100  3.1/s  38 s left  another loop")
+    board.heard("three", "[threefold] 240/240  3.1/s  0 s left")
+    assert (board.percent(), board.missing()) == (62.5, ["three", "four"])
+    assert board.sentence() == "1 of 4 stages ran, preempted 2 times"

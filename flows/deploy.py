@@ -1,0 +1,63 @@
+"""Everything of ours that a Prefect server keeps: work pools, the deployments of `prefect.yaml`, the automation that marks dead runs.
+
+`python -m flows.deploy` in the repository, with PREFECT_API_URL naming the server. What is there already is brought up to date, so twice is once; a
+pool that a person has paused stays paused.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL
+from prefect.workers.process import ProcessWorker
+
+from posttrain.exits import ConfigurationError, Interrupted, exit_codes
+
+AUTOMATIONS = Path("infra/prefect/automations.yaml")
+KUBERNETES_POOL = Path("infra/prefect/kubernetes_pool.json")
+PROCESS, KUBERNETES = "posttrain-process", "posttrain-kubernetes"
+
+
+def deploy() -> None:
+    """Raises ConfigurationError where no server is named, Interrupted where it refuses a deployment, with the command's own words before."""
+    if not PREFECT_API_URL.value():
+        raise ConfigurationError("PREFECT_API_URL is not set, so there is no server to deploy to; `make serve` starts one and says its URL")
+    with get_client(sync_client=True) as client:
+        bring_pool(client, PROCESS, "process", ProcessWorker.get_default_base_job_template())
+        bring_pool(client, KUBERNETES, "kubernetes", json.loads(KUBERNETES_POOL.read_text(encoding="utf-8")))
+        if subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False).returncode:
+            raise Interrupted("the deployments of prefect.yaml are not all on the server; see above, and run this again")
+        for content in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
+            bring_automation(client, AutomationCore.model_validate(content))
+
+
+def bring_pool(client: SyncPrefectClient, name: str, kind: str, template: dict[str, Any]) -> None:
+    """Made, or given this template."""
+    try:
+        client.read_work_pool(name)
+    except ObjectNotFound:
+        client.create_work_pool(WorkPoolCreate(name=name, type=kind, base_job_template=template))
+    else:
+        client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
+    print(f"work pool {name}", flush=True)
+
+
+def bring_automation(client: SyncPrefectClient, wanted: AutomationCore) -> None:
+    """Made, or made to be this one where there is one of that name."""
+    if there := client.read_automations_by_name(wanted.name):
+        client.update_automation(there[0].id, wanted)
+    else:
+        client.create_automation(wanted)
+    print(f"automation {wanted.name}", flush=True)
+
+
+if __name__ == "__main__":
+    with exit_codes():
+        deploy()

@@ -1,0 +1,54 @@
+"""How does a flow that a person started in a terminal end? With an exit code that says how, and without the server that was started for it."""
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from prefect.exceptions import CancelledRun
+from prefect.settings import PREFECT_API_URL
+
+from posttrain.exits import Interrupted, StageError
+
+
+class StageFailure(Exception):
+    """A stage did not end well. `exit_code` is that of its command, 1 where DVC itself failed."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def exit_with(run: Callable[[], Any]) -> NoReturn:
+    """Exit with 0, with the exit code of the stage that failed, 75 where the run was cancelled on the server, or 128 + the signal that ended it."""
+    gc.freeze()  # what was imported lives to the end; looking it all through once more at exit takes half a second
+    # After a SIGTERM Prefect puts this handler back and sends the signal again. An exit ends the temporary server; the default action would not.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        run()
+    except StageFailure as failure:
+        print(failure, file=sys.stderr)
+        sys.exit(failure.exit_code)
+    except StageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.code)
+    except CancelledRun as error:
+        print(error, file=sys.stderr)
+        sys.exit(Interrupted.code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(0)
+
+
+def leave_if_alone(error: BaseException) -> None:
+    """After Ctrl-C with a temporary server end without a report: the terminal's Ctrl-C ended that server too, and Prefect would go on for minutes
+    trying to reach it."""
+    if not isinstance(error, KeyboardInterrupt) or PREFECT_API_URL.value():
+        return
+    from prefect.server.api.server import SubprocessASGIServer  # the whole server: a second of import that only this needs
+
+    SubprocessASGIServer().stop()
+    print("interrupted: run it again, what is done is kept", file=sys.stderr, flush=True)
+    os._exit(128 + signal.SIGINT)

@@ -1,0 +1,192 @@
+"""Overrides times seeds: each experiment on a branch of its own, beside each other as far as the target has room, and one table of what came out.
+
+`python -m flows.experiments FILE` with
+
+    overrides:
+      - {name: base}
+      - {name: faster, set: {train_policy.lr: 4.0e-3}}
+    seeds: [1, 2]
+
+makes `exp/base-seed1` and so on from the last commit. Jobs, their records and the GPU slots are the main tree's, and so is DVC's cache: what two
+experiments have in common runs once. Everything is checked before the first one starts.
+"""
+
+import argparse
+import contextvars
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Completed, Failed
+
+from flows.alone import alone_with
+from flows.branches import PARAMS, check_branches, commit_results, open_worktree
+from flows.ends import StageFailure, exit_with, leave_if_alone
+from flows.git import edited_files, file_at
+from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
+from flows.node_run import NodeRuns
+from flows.variants import Variant, read_plan, variants
+from posttrain.dispatch.settings import load_settings
+from posttrain.exits import ConfigurationError, StageError
+from posttrain.provenance.stage import STATE_DIR
+from posttrain.report.table import interval, percent, read_evaluations
+
+REPORTS = Path("reports")
+
+
+class UnderWay:
+    """The experiments of one run. After `stop` none of their jobs lives, and none starts."""
+
+    def __init__(self) -> None:
+        self._runs: list[NodeRuns] = []
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self.one_opens = threading.Lock()  # git makes one worktree at a time
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def add(self, runs: NodeRuns) -> None:
+        with self._lock:
+            self._runs.append(runs)
+        if self.is_stopped:
+            runs.stop()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._lock:
+            under_way = list(self._runs)
+        for runs in under_way:
+            runs.stop()
+
+
+@flow(log_prints=False, validate_parameters=False)
+def experiments(file: str = "", overrides: list[dict[str, Any]] | None = None, seeds: list[int] | None = None, num_beside: int = 2) -> State[Any]:
+    """Run overrides times seeds, from a YAML file or given here; `num_beside` at a time. A branch that is there is gone on with."""
+    root = Path.cwd()
+    chosen = chosen_variants(root, file, overrides or (), seeds or ())
+    log = get_run_logger()
+    if edited := edited_files(root):
+        log.warning("experiments start from the last commit, without your edits of %s", ", ".join(edited[:10]))
+    log.info("%d experiments: %s", len(chosen), ", ".join(variant.branch for variant in chosen))
+    under_way, ended = UnderWay(), dict[str, State[Any]]()
+    with ThreadPoolExecutor(max(num_beside, 1), thread_name_prefix="experiment") as pool:
+        futures: list[Future[None]] = []
+        for variant in chosen:  # each in a copy of this context, so that its run is a child of this one
+            futures.append(pool.submit(contextvars.copy_context().run, partial(_run, variant, root, under_way, ended)))
+        try:
+            _wait_for(futures, under_way)
+        except BaseException as error:  # the job of a stage is ended by no signal to this process
+            under_way.stop()
+            leave_if_alone(error)
+            raise
+    create_markdown_artifact(experiments_markdown(root, chosen, ended), key="experiments", description="what each experiment came to")
+    if under_way.is_stopped:
+        return Cancelled(message="it was cancelled; run it again, what is done is kept")
+    if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
+        message = "; ".join(f"{name}: {state.message}" for name, state in failed.items())
+        first = next(iter(failed.values())).result(raise_on_failure=False)
+        return Failed(message=message, data=StageFailure(message, getattr(first, "exit_code", 1)))
+    return Completed(message=f"{len(chosen)} experiments are up to date")
+
+
+def chosen_variants(root: Path, file: str, overrides: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[Variant]:
+    """What is to be run, checked. Raises ConfigurationError, before anything was run."""
+    params = file_at(root, "HEAD", PARAMS)
+    if params is None:
+        raise ConfigurationError(f"{root} has no commit with a {PARAMS}: experiments start from the last commit")
+    chosen = variants(read_plan(Path(file) if file else None, overrides, seeds), params)
+    check_branches(root, chosen)
+    return chosen
+
+
+def experiments_markdown(root: Path, chosen: Sequence[Variant], ended: Mapping[str, State[Any]]) -> str:
+    """A row per experiment, with the success of what was trained where it ended well."""
+    rows = ["| branch | knobs | sft | policy | its interval | state |", "| --- | --- | ---: | ---: | ---: | --- |"]
+    for variant in chosen:
+        state = ended.get(variant.name)
+        figures = " |  | "
+        if state is not None and state.is_completed():
+            evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
+            figures = (
+                f"{percent(evaluations['sft'].success_rate)} | {percent(evaluations['policy'].success_rate)} | {interval(evaluations['policy'])}"
+            )
+        told = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
+        rows.append(" | ".join([f"| `{variant.branch}`", variant.sentence().replace("|", "\\|"), figures, told.replace("|", "\\|") + " |"]))
+    return "\n".join(rows) + "\n"
+
+
+def folder_of(root: Path, variant: Variant) -> Path:
+    """Its worktree."""
+    return root / STATE_DIR / "experiments" / variant.name
+
+
+def _run(variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, State[Any]]) -> None:
+    """One experiment as a flow run of its own, in `ended` when it is over."""
+    if under_way.is_stopped:
+        return
+
+    @flow(name="experiment", flow_run_name=variant.branch, log_prints=False, validate_parameters=False, task_runner=BESIDE_EACH_OTHER)
+    def experiment(knobs: dict[str, Any]) -> State[Any]:
+        """One branch: brought up to date, and what came out committed there."""
+        get_run_logger().info("%s: %s", variant.branch, ", ".join(f"{key} = {value}" for key, value in knobs.items()))
+        try:
+            return _bring_up_to_date(variant, root, under_way)
+        except StageError as error:
+            return Failed(message=str(error), data=StageFailure(str(error), error.code))
+
+    ended[variant.name] = experiment(dict(variant.knobs), return_state=True)
+
+
+def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> State[Any]:
+    state, folder = root / STATE_DIR, folder_of(root, variant)
+    tell = get_run_logger().info
+    with alone_with(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
+        with under_way.one_opens:
+            open_worktree(root, variant, folder)
+        runs = NodeRuns(folder, settings=load_settings(root), state=state)
+        under_way.add(runs)
+        came_out = run_graph(runs, folder / REPORTS)
+        if not came_out.is_completed():
+            return came_out
+        policy = read_evaluations(folder / REPORTS)["policy"]
+        commit = commit_results(folder, f"{variant.branch}: policy {percent(policy.success_rate)} ({interval(policy)})")
+        return Completed(message=f"{came_out.message}; at {commit}")
+
+
+def _wait_for(futures: Sequence[Future[None]], under_way: UnderWay) -> None:
+    """Raises what an experiment's thread raised; an experiment that failed raises nothing."""
+    left = set(futures)
+    while left:
+        done, left = wait(left, timeout=LOOK_S)
+        for future in done:
+            future.result()
+        if left and not under_way.is_stopped and is_cancelled():
+            get_run_logger().warning("cancelled on the server: all jobs are killed")
+            under_way.stop()
+
+
+def main() -> None:
+    """Refuses a wrong plan before a server is started for it."""
+    parser = argparse.ArgumentParser("flows.experiments", description="Run overrides times seeds, each on a branch exp/NAME-seedN.")
+    parser.add_argument("file", help="YAML: overrides, each with a name and what to set, and seeds")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[], help="instead of the file's")
+    parser.add_argument("--beside", type=int, default=2, help="experiments at a time")
+    given = parser.parse_args()
+
+    def run() -> None:
+        chosen_variants(Path.cwd(), given.file, (), given.seeds)
+        experiments(file=given.file, seeds=given.seeds, num_beside=given.beside)
+
+    exit_with(run)
+
+
+if __name__ == "__main__":
+    main()

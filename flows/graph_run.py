@@ -1,0 +1,174 @@
+"""One tree's graph inside a flow run: a task per stage, what it does at the moment, and the tables at the end.
+
+The body of every flow. A task's state is the stage's own, also between start and end ("Waiting", "Preempted"), because a person looks there first.
+"""
+
+import contextlib
+import queue
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect import get_run_logger, task
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import PrefectException
+from prefect.futures import PrefectFuture
+from prefect.states import Cancelled, Completed, Failed, Running
+from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.tasks import Task
+from prefect.utilities.engine import emit_task_run_state_change_event
+
+from flows.board import Board, preempted
+from flows.ends import StageFailure, leave_if_alone
+from flows.node_run import NodeRuns
+from posttrain.dispatch.contract import JobState, JobStatus
+from posttrain.exits import Interrupted
+from posttrain.provenance.graph import StageNode
+from posttrain.report.table import summary_markdown, summary_table
+
+BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(max_workers=16)  # Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
+MAX_MESSAGE_LINES = 8
+LOOK_S = 2.0  # a cancelled run's jobs are to be dead in 15 s, and a pool may take five of them
+
+
+def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
+    """Run every stage in DVC's order; a failed stage keeps those that need it from starting, and no other. Called in a flow run.
+
+    Where it is left by an exception (Ctrl-C, a SIGTERM), or its run is cancelled on the server, no job of it lives on.
+    """
+    board = Board(runs.nodes)
+    futures: dict[str, PrefectFuture[Any]] = {}
+    for node in runs.nodes:
+        needed = [futures[name] for name in node.upstream]
+        stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
+        futures[node.name] = stage_task.submit(node, runs, board, wait_for=needed, return_state=False)
+    try:
+        _wait_for(list(futures.values()), runs, board)
+    except BaseException as error:  # the job of a stage is ended by no signal to this process
+        runs.stop()
+        leave_if_alone(error)
+        raise
+    runs.close()
+    create_markdown_artifact(board.table(), key="stages", description="what ran, for how long, and how it ended")
+    if runs.is_stopped:
+        return Cancelled(message="it was cancelled; run it again, what is done is kept")
+    if failed := board.failed():
+        message = "; ".join(f"{name}: {outcome.reason}" for name, outcome in failed.items())
+        return Failed(message=message, data=StageFailure(message, next(iter(failed.values())).exit_code or 1))
+    if missing := board.missing():
+        raise RuntimeError(f"{', '.join(missing)}: neither ran nor failed; the run's log says why")
+    create_markdown_artifact(summary_markdown(reports), key="evaluation", description="success on companies never seen in training")
+    get_run_logger().info("\n%s", summary_table(reports))
+    return Completed(message=board.sentence())
+
+
+def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    """A pool that could not be reached or a held lock, and not a stage's own end: the dispatcher has started that again where it can help."""
+    return state.name == "Interrupted"
+
+
+@task(cache_policy=NO_CACHE, persist_result=False, retries=3, retry_delay_seconds=10, retry_condition_fn=is_worth_retrying)
+def run_stage(node: StageNode, runs: NodeRuns, board: Board) -> State[Any]:
+    """Bring one stage up to date and note on the `board` how it ended. Retried, it finds the job that it left and starts no second."""
+    log = get_run_logger()
+
+    def tell(line: str) -> None:
+        log.info(line)
+        board.heard(node.name, line)
+
+    try:
+        outcome = runs.run(node, tell, _show)
+    except Interrupted as error:
+        return Cancelled(message=str(error))
+    board.ended(node.name, outcome)
+    if outcome.state == "cached":
+        return Completed(name="Cached", message="DVC had nothing to run")
+    if outcome.state == "completed":
+        return Completed(message=f"ran for {outcome.seconds:.0f} s{preempted(outcome.num_preempted)}")
+    message = "\n".join([outcome.reason + preempted(outcome.num_preempted), *outcome.tail[-MAX_MESSAGE_LINES:]])
+    is_cut_off = outcome.state == "failed" and outcome.exit_code == Interrupted.code and not outcome.job
+    return Failed(name="Interrupted" if is_cut_off else "Failed", message=message)
+
+
+def _show(status: JobStatus, num_preempted: int) -> None:
+    """As the state of the task that this is called in."""
+    run = TaskRunContext.get()
+    if run is None:
+        return
+    note = f": {status.note}" if status.note else ""
+    if status.is_over:
+        state: State[Any] = Running(
+            name="Preempted", message=f"{status.cause or 'lost'}{note}{preempted(num_preempted)}; it goes on from its checkpoint"
+        )
+    elif status.state is JobState.WAITING:
+        state = Running(name="Waiting", message=f"for a machine{note}{preempted(num_preempted)}")
+    else:
+        state = Running(message=f"its job runs{note}{preempted(num_preempted)}")
+    state.state_details.task_run_id, state.state_details.flow_run_id = run.task_run.id, run.task_run.flow_run_id
+    before, run.task_run.state = run.task_run.state, state
+    run.task_run.state_name = state.name
+    emit_task_run_state_change_event(run.task_run, before, state)
+
+
+class _Progress:
+    """The artifact that shows how much of the run is done. There is none where all is done before anybody could look."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._shown: tuple[UUID, float] | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        return self._shown is not None
+
+    def show(self) -> None:
+        percent = self._board.percent()
+        if self._shown is None:
+            made = create_progress_artifact(percent, key="progress", description="of all stages, each counted alike")
+            assert isinstance(made, UUID)  # and no coroutine: this thread has no event loop
+            self._shown = made, percent
+        elif percent != self._shown[1]:
+            self._shown = self._shown[0], percent
+            update_progress_artifact(self._shown[0], percent)
+
+
+def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: NodeRuns, board: Board) -> None:
+    """Until all are done. Meanwhile the server hears how far it is, and is asked whether the run was cancelled: a worker would send a signal, but
+    a run that a person started by hand has none."""
+    done: queue.Queue[PrefectFuture[Any]] = queue.Queue()
+    for future in futures:
+        future.add_done_callback(done.put)
+    progress, num_left, next_look_s = _Progress(board), len(futures), time.monotonic() + LOOK_S
+    while num_left:
+        with contextlib.suppress(queue.Empty):
+            done.get(timeout=LOOK_S)
+            num_left -= 1
+        if time.monotonic() < next_look_s:
+            continue
+        next_look_s = time.monotonic() + LOOK_S
+        with contextlib.suppress(httpx.HTTPError):  # a server that is away for a while ends no run
+            progress.show()
+        if not runs.is_stopped and is_cancelled():
+            get_run_logger().warning("cancelled on the server: its jobs are killed")
+            runs.stop()
+    if progress.is_shown:
+        progress.show()
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancelled the flow run that this is called in. A server that does not answer says no."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return False
+    try:
+        state = get_client(sync_client=True).read_flow_run(context.flow_run.id).state
+    except (httpx.HTTPError, PrefectException):
+        return False
+    return state is not None and (state.is_cancelling() or state.is_cancelled())

@@ -1,0 +1,57 @@
+"""Does the branch still give the figures that it claims? Bring the tree up to date and compare each policy with what is committed.
+
+Fetching the branch is the deployment's (`infra/prefect/pull.sh`), not the flow's. A run fails where a stage fails, and where a figure lies outside of
+its committed interval; an edited tree is said so and runs, because a nightly that is silent tells nobody anything.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from flows.committed import compare_all, comparison_markdown
+from flows.ends import StageFailure, exit_with
+from flows.git import edited_files, git
+from flows.graph_run import BESIDE_EACH_OTHER, run_graph
+from flows.node_run import NodeRuns
+from posttrain.exits import DataError
+from posttrain.report.table import compare_with_committed
+
+ROOT = Path()
+REPORTS = Path("reports")
+RESULTS = ("dvc.lock", REPORTS.as_posix())
+
+
+@flow(log_prints=False, validate_parameters=False, task_runner=BESIDE_EACH_OTHER)
+def nightly() -> State[Any]:
+    """Run the graph, and fail where a figure is not what is committed."""
+    edited = edited_files(ROOT)
+    commit = git(ROOT, "log", "-1", "--format=%h %s")
+    get_run_logger().info("at %s, with %s", commit, _named(edited, "edited"))
+    ended = run_graph(NodeRuns(ROOT), REPORTS)
+    if not ended.is_completed():
+        return ended
+    comparisons = compare_all(ROOT, REPORTS)
+    changed = [path for path in edited_files(ROOT, *RESULTS) if path not in edited]
+    page = [f"At `{commit}`, with {_named(edited, 'edited')}. {ended.message}.", compare_with_committed(REPORTS), comparison_markdown(comparisons)]
+    page += [f"Other than committed now: {_named(changed, 'changed')}; commit them where they are right."] if changed else []
+    create_markdown_artifact("\n\n".join(page), key="nightly", description="each policy against the figures committed at HEAD")
+    if outside := [one.policy for one in comparisons if one.verdict == "OUTSIDE"]:
+        message = f"{', '.join(outside)}: outside of the committed interval; see the artifact `nightly`"
+        return Failed(message=message, data=StageFailure(message, DataError.code))
+    return Completed(message=f"{ended.message}; every figure is as committed or within its interval")
+
+
+def _named(paths: Sequence[str], what: str) -> str:
+    """`2 files edited: a, b`; at most ten by name."""
+    more = f" and {len(paths) - 10} more" if len(paths) > 10 else ""
+    names = f": {', '.join(paths[:10])}{more}" if paths else ""
+    return f"{len(paths) or 'no'} file{'' if len(paths) == 1 else 's'} {what}{names}"
+
+
+if __name__ == "__main__":
+    exit_with(nightly)

@@ -1,0 +1,101 @@
+"""Experiments on a toy tree and a real temporary server: a branch each, what they share runs once, and no branch is ever rewritten."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.branches import check_branches, open_worktree
+from flows.experiments import chosen_variants, folder_of
+from flows.git import edited_files, git
+from posttrain.exits import ConfigurationError
+from tests.flows.toy import artifact, calls, commit, environment_of, make_tree, run, set_lr
+
+PLAN = "overrides:\n  - {name: base}\n  - {name: fast, set: {train_policy.lr: 4.0e-3}}\nseeds: [1, 2]\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path, repository, monkeypatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    return make_tree(tmp_path, repository)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    file = tmp_path / "plan; $(touch pwned).yaml"
+    file.write_text(PLAN)
+    return file
+
+
+def run_plan(root: Path, plan: Path, repository: Path, *more: str) -> tuple[int, str]:
+    return run(root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.experiments", str(plan), *more)
+
+
+def test_each_experiment_has_a_branch_with_its_results_and_a_second_run_runs_nothing(root, plan, repository):
+    exit_code, output = run_plan(root, plan, repository, "--beside", "4")
+    assert exit_code == 0, output
+    assert calls(root).count("prepare") == 1  # all four have it in common
+    assert calls(root).count("train") == 4
+    heads = {name: git(root, "rev-parse", f"exp/{name}") for name in ("base-seed1", "base-seed2", "fast-seed1", "fast-seed2")}
+    for name, head in heads.items():
+        changed = git(root, "diff", "--name-only", "HEAD", head).splitlines()
+        expected = {"dvc.lock", *(f"reports/evaluate/{policy}.json" for policy in ("teacher", "base", "sft", "policy"))}
+        assert expected <= set(changed), name
+        assert not [path for path in changed if path.startswith(".posttrain")]
+    assert git(root, "diff", "--stat", "--format=", "HEAD", "exp/fast-seed2", "--", "params.yaml").splitlines()[0].endswith("| 4 ++--")
+    assert json.loads(git(root, "show", "exp/fast-seed1:reports/evaluate/policy.json"))["success_rate"] == pytest.approx(0.504)
+    assert "| `exp/fast-seed1` | train_policy.lr = 0.004, seed = 1 | 50.4 % | 50.4 % |" in artifact(root.parent / "prefect", "experiments")
+    assert edited_files(root) == []
+
+    exit_code, output = run_plan(root, plan, repository)
+    assert exit_code == 0, output
+    assert len(calls(root)) == 5
+    assert {name: git(root, "rev-parse", f"exp/{name}") for name in heads} == heads
+
+
+def test_a_wrong_plan_is_refused_before_a_server_is_started_and_nothing_of_it_is_executed(root, plan, repository):
+    for overrides, why in [
+        ("[{name: '$(touch pwned)'}]", "cannot be named"),
+        ("[{name: a, set: {train_policy.rate: 1}}]", "unknown key"),
+        ("[{name: a, set: {'x; touch pwned': 1}}]", "unknown key"),
+        ("'; touch pwned'", "no experiment can be read"),
+    ]:
+        plan.write_text(f"overrides: {overrides}\n")
+        exit_code, output = run_plan(root, plan, repository)
+        assert (exit_code, why in output) == (78, True), output
+        assert "temporary server" not in output
+    assert not git(root, "branch", "--list", "exp/*")
+    assert not [*root.parent.rglob("pwned"), *repository.glob("pwned")]
+
+
+def test_a_branch_that_other_knobs_made_is_refused_and_left_as_it_is(root):
+    [made] = chosen_variants(root, "", [{"name": "fast", "set": {"train_policy.lr": 0.004}}], [1])
+    open_worktree(root, made, folder_of(root, made))
+    head = git(root, "rev-parse", made.branch)
+    assert git(root, "log", "-1", "--format=%s", made.branch) == "exp/fast-seed1: train_policy.lr = 0.004, seed = 1"
+    with pytest.raises(ConfigurationError, match="made with other knobs"):
+        chosen_variants(root, "", [{"name": "fast", "set": {"train_policy.lr": 0.005}}], [1])
+    assert git(root, "rev-parse", made.branch) == head
+
+
+def test_a_branch_is_gone_on_with_after_the_base_has_moved_or_its_folder_is_gone(root):
+    [made] = chosen_variants(root, "", [{"name": "base"}], [2])
+    open_worktree(root, made, folder_of(root, made))
+    head = git(root, "rev-parse", made.branch)
+    set_lr(root, "2.5e-3")
+    commit(root, "another base")
+    subprocess.run(["rm", "-r", str(folder_of(root, made))], check=True)
+    check_branches(root, [made])
+    open_worktree(root, made, folder_of(root, made))
+    assert git(root, "rev-parse", made.branch) == head
+    assert "lr: 2.0e-3" in (folder_of(root, made) / "params.yaml").read_text()
+
+
+def test_hostile_values_are_data(root):
+    """A world's name may be anything importable; it reaches a YAML string and a commit message, and no shell."""
+    name = "ours:$(touch pwned); touch 'pwned' #"
+    [made] = chosen_variants(root, "", [{"name": "odd", "set": {"world.type": name}}], [1])
+    open_worktree(root, made, folder_of(root, made))
+    assert name in git(root, "log", "-1", "--format=%B", made.branch)
+    assert not list(root.parent.rglob("pwned"))

@@ -1,0 +1,53 @@
+"""What a stage's end means to Prefect, without a server."""
+
+from prefect.logging import disable_run_logger
+
+from flows.board import Board
+from flows.graph_run import is_worth_retrying, run_stage
+from flows.node_run import NodeOutcome
+from posttrain.exits import Interrupted
+from posttrain.provenance.graph import StageNode
+
+NODE = StageNode("train", "", "", (), (), (), ())
+
+
+class Ends:
+    """Stands in for NodeRuns: its stage ends as it is told."""
+
+    def __init__(self, outcome):
+        self._outcome = outcome
+
+    def run(self, node, tell, watch):
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+def state_of(outcome):
+    board = Board([NODE])
+    with disable_run_logger():
+        state = run_stage.fn(NODE, Ends(outcome), board)
+    return state, board
+
+
+def test_a_stage_that_ended_is_completed_cached_or_failed_with_its_cause():
+    assert state_of(NodeOutcome("cached", 0.1))[0].name == "Cached"
+    assert state_of(NodeOutcome("completed", 12.3, num_preempted=2))[0].message == "ran for 12 s, preempted 2 times"
+    state, board = state_of(NodeOutcome("failed", 1.0, "exit code 65 (bad data)", 65, "train-1", "local", tail=("last words",)))
+    assert (state.name, state.message) == ("Failed", "exit code 65 (bad data)\nlast words")
+    assert board.failed().keys() == {"train"}
+
+
+def test_only_what_never_reached_its_end_is_tried_again():
+    cut_off = state_of(NodeOutcome("failed", 600.0, "no route to the pool", Interrupted.code))[0]
+    assert is_worth_retrying(run_stage, None, cut_off)
+    given_up = state_of(NodeOutcome("failed", 600.0, "node lost, 20 times", Interrupted.code, "train-20", "slurm"))[0]
+    assert not is_worth_retrying(run_stage, None, given_up)
+    superseded = state_of(NodeOutcome("superseded", 60.0, "params.yaml:seed changed while it ran", Interrupted.code))[0]
+    assert not is_worth_retrying(run_stage, None, superseded)
+
+
+def test_a_stage_of_a_stopped_run_is_cancelled_and_not_tried_again():
+    state, board = state_of(Interrupted("its run was stopped"))
+    assert (state.is_cancelled(), board.missing()) == (True, ["train"])
+    assert not is_worth_retrying(run_stage, None, state)

@@ -1,0 +1,62 @@
+"""The nightly run on a toy tree and a real temporary server, and the verdicts by hand."""
+
+import subprocess
+
+import pytest
+
+from flows.committed import Comparison, comparison_markdown
+from posttrain.report.sources import Evaluation
+from tests.flows.toy import artifact, commit, environment_of, make_tree, run, set_lr
+from tests.report.example import evaluation
+
+
+def example(rate: float) -> Evaluation:
+    return Evaluation.model_validate(evaluation(rate))
+
+
+@pytest.mark.parametrize(("now", "verdict"), [(0.75, "as committed"), (0.79, "within"), (0.70, "within"), (0.81, "OUTSIDE"), (0.69, "OUTSIDE")])
+def test_a_figure_may_be_anywhere_in_the_committed_interval(now, verdict):
+    assert Comparison("sft", example(now), example(0.75)).verdict == verdict  # 0.70 … 0.80
+
+
+def test_a_policy_that_is_not_committed_is_new():
+    assert comparison_markdown([Comparison("sft", example(0.75), None)]).splitlines()[-1] == "| sft | 75.0 % |  |  | new |"
+
+
+def test_only_a_tree_without_edits_is_brought_to_its_remote_branch(tmp_path, repository):
+    def pull(tree):
+        return subprocess.run([repository / "infra/prefect/pull.sh"], cwd=tree, capture_output=True, text=True, check=True).stdout
+
+    root, clone = make_tree(tmp_path, repository), tmp_path / "clone"
+    assert "follows no remote" in pull(root)
+    subprocess.run(["git", "clone", "--quiet", str(root), str(clone)], check=True)
+    set_lr(root, "2.5e-3")
+    commit(root, "a colleague's edit")
+    (clone / "evaluate.py").write_text("edited")
+    assert "has edits" in pull(clone)
+    assert "lr: 2.0e-3" in (clone / "params.yaml").read_text()
+    subprocess.run(["git", "checkout", "--quiet", "--", "."], cwd=clone, check=True)
+    assert "at " in pull(clone)
+    assert "lr: 2.5e-3" in (clone / "params.yaml").read_text()
+
+
+def test_a_night_says_what_is_edited_and_fails_where_a_figure_leaves_its_interval(tmp_path, repository):
+    root, home = make_tree(tmp_path, repository), tmp_path / "prefect"
+    environment = environment_of(repository, PREFECT_HOME=str(home))
+    exit_code, output = run(root, environment, "flows.nightly")
+    assert exit_code == 0, output
+    page = artifact(home, "nightly")
+    assert "with no files edited. 6 of 6 stages ran." in page
+    assert "| sft | 50.2 % |  |  | new |" in page
+    assert "reports/evaluate/teacher.json; commit them" in page
+
+    commit(root, "results")
+    text = (root / "evaluate.py").read_text()
+    (root / "evaluate.py").write_text(text.replace("0.5 + lr", "(0.5 if sys.argv[1] == 'teacher' else 0.6) + lr"))
+    exit_code, output = run(root, environment, "flows.nightly")
+    assert exit_code == 65, output
+    assert "base, sft, policy: outside of the committed interval" in output
+    page = artifact(home, "nightly")
+    assert "with 1 file edited: evaluate.py. 6 of 6 stages ran." in page
+    assert "| teacher | 50.2 % | 50.2 % | 45.0 … 55.0 % | as committed |" in page
+    assert "| policy | 60.2 % | 50.2 % | 45.0 … 55.0 % | OUTSIDE |" in page
