@@ -27,11 +27,11 @@ from transformers.utils import logging
 from posttrain.algorithms import processes, sharding
 from posttrain.algorithms.checkpointing import PREFIX, newest_complete, no_room, prune, seal
 from posttrain.exits import Interrupted
+from posttrain.provenance.rank import STOP_SIGNALS
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
 
 METRICS = "metrics.jsonl"
 STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # SLURM warns of a preemption by the second
 
 
 @dataclass(slots=True)

@@ -13,17 +13,19 @@ import json
 import os
 import resource
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from posttrain.exits import ConfigurationError, Interrupted, StageError
 from posttrain.params import ImportSource, Params, load_params
 from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, read_stage_inputs, take_fingerprint
 from posttrain.provenance.launch import LAUNCH, asked_launch, run_launched
-from posttrain.provenance.rank import CHECKPOINTS, RANKS, run_as_rank
+from posttrain.provenance.rank import CHECKPOINTS, RANKS, STOP_SIGNALS, run_as_rank
 from posttrain.provenance.threads import choose_num_threads, limit_threads
 
 STATE_DIR = Path(".posttrain")
@@ -88,6 +90,8 @@ def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = Fal
     item = sys.argv[1] if len(sys.argv) > 1 else ""
     if RANKS in os.environ:
         run_as_rank(lambda: _run_rank(function, item), _end_of)
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop)
     try:
         _run(function, item, is_launchable=is_launchable)
     except (StageError, OSError) as error:
@@ -96,6 +100,11 @@ def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = Fal
             raise
         code, message = end
         sys.exit(_fail(function.__name__, item, message, code))
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    """Where nothing listens for a signal to stop: a training does, and ends with a checkpoint."""
+    raise Interrupted(f"asked to stop by {signal.Signals(number).name}: what is done is kept, run again to go on")
 
 
 def _end_of(error: BaseException) -> tuple[int, str] | None:
