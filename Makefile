@@ -41,6 +41,12 @@ test-slurm: setup  ## jobs on a real SLURM, which is started on this machine for
 test-k8s: setup  ## jobs on the Kubernetes cluster that KUBECONFIG names, with two GPUs or names of GPUs
 	infra/kubernetes/test.sh
 
+test-s3: setup  ## jobs that share no disk with the submitter, through a local S3 server
+	pytest tests/real/test_s3.py
+
+test-prefect: setup  ## deployments, cancelled and killed runs on a real Prefect server and worker
+	pytest tests/real/test_prefect.py
+
 test-processes: setup  ## training in two processes on this machine's CPU: every algorithm, DDP and FSDP, every way to die (10 minutes)
 	pytest tests/real/test_processes.py
 
@@ -72,5 +78,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s test-processes serve serve-vllm
+.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s test-s3 test-prefect test-processes serve serve-vllm
 .DEFAULT_GOAL := help

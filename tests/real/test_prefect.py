@@ -107,7 +107,7 @@ def test_everything_is_deployed_on_loopback_and_deploying_again_changes_nothing(
     assert pools == {"posttrain-process": "process", "posttrain-kubernetes": "kubernetes"}
     assert set(deployments) == {f"{name}{kind}" for name in ("", "nightly-", "experiments-") for kind in ("process", "kubernetes")}
     [schedule] = deployments["nightly-process"]["schedules"]
-    assert (schedule["active"], schedule["schedule"]["timezone"]) == (True, "Europe/Berlin")
+    assert (schedule["active"], schedule["schedule"]["timezone"]) == (True, "UTC")
     assert not deployments["nightly-kubernetes"]["schedules"][0]["active"]
     assert automations == ["posttrain-dead-runs"]
     assert str(served.root) not in json.dumps(deployments)  # a worker says where its tree is
