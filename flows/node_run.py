@@ -3,7 +3,6 @@
 Knows DVC's side (`posttrain.provenance`) and the pools (`posttrain.dispatch`), and not Prefect.
 """
 
-import os
 import shutil
 import threading
 import uuid
@@ -15,19 +14,18 @@ from time import monotonic
 from typing import Literal
 
 from flows.alone import alone_with
+from flows.places import Place, Places
 from posttrain.dispatch.contract import JobStatus
-from posttrain.dispatch.dispatcher import Dispatcher, Work
+from posttrain.dispatch.dispatcher import Work
 from posttrain.dispatch.owners import Owner
-from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.exits import Interrupted, StageError
 from posttrain.provenance.graph import StageNode, current_stages, read_tree
 from posttrain.provenance.landing import land
-from posttrain.provenance.remote_names import S3Remote
 from posttrain.provenance.snapshot import Snapshot, freeze
 from posttrain.provenance.stage import STATE_DIR
-from posttrain.provenance.storage import S3, SharedDisk, Storage, restore
-from posttrain.traces.location import VARIABLE, trace_location
+from posttrain.provenance.storage import restore
+from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
 
 NUM_TAIL_LINES = 20
@@ -64,20 +62,7 @@ class NodeRuns:
         self._settings = settings or load_settings(self._root)
         self._snapshots, self._keys = state / "snapshots", state / "keys"
         self._owner = Owner(state / "runs")
-        records = JobRecords(state / "jobs.db")
-        self._dispatcher = Dispatcher(
-            self._settings.pool(self._settings.target, self._root, state),
-            records,
-            target=self._settings.target,
-            owner=self._owner.name,
-            logs=state / "logs",
-            poll_s=0.5,
-        )
-        (state / "logs").mkdir(parents=True, exist_ok=True)
-        self._storage = _storage(self._settings, records.submitter)
-        # A job on this machine leaves its traces with all others; elsewhere they lie with its other files.
-        is_traced_here = self._settings.is_local and self._settings.storage is None and VARIABLE not in os.environ
-        self._environment = {VARIABLE: str(state / "traces.db")} if is_traced_here else {}
+        self._places = Places(self._settings, root=self._root, state=state, owner=self._owner.name)
         self.nodes, self._current = read_tree(self._root)
         self._has_run: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
@@ -110,7 +95,7 @@ class NodeRuns:
     def stop(self) -> None:
         """Cancel what runs; nothing is started after this."""
         self._stopped.set()
-        self._dispatcher.cancel_all()
+        self._places.cancel_all()
 
     def close(self) -> None:
         """After the last node: this run waits for nothing any more."""
@@ -127,16 +112,23 @@ class NodeRuns:
         with self._writes:
             frozen = freeze(self._root, node.name, self._snapshots / f".{uuid.uuid4().hex}")
         try:
+            place = self._places.of(node.stage)
             with alone_with(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:
-                if (has_waited or self._storage.has_result(frozen)) and restore(frozen):
+                if (has_waited or place.storage.has_result(frozen)) and restore(frozen):
                     self._take_traces(frozen.folder, tell)
                     return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
-                return self._run_as_job(node, frozen, tell, watch, started_s)
+                return self._run_as_job(node, place, frozen, tell, watch, started_s)
         finally:
             shutil.rmtree(frozen.folder, ignore_errors=True)
 
     def _run_as_job(
-        self, node: StageNode, frozen: Snapshot, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float
+        self,
+        node: StageNode,
+        place: Place,
+        frozen: Snapshot,
+        tell: Callable[[str], None],
+        watch: Callable[[JobStatus, int], None],
+        started_s: float,
     ) -> NodeOutcome:
         folders: list[Path] = []
 
@@ -146,7 +138,7 @@ class NodeRuns:
                 self._take_traces(old, tell)
                 shutil.rmtree(old, ignore_errors=True)
             folders.append(folder)
-            self._storage.prepare(frozen, folder, attempt)
+            place.storage.prepare(frozen, folder, attempt)
             return folder
 
         tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
@@ -155,18 +147,18 @@ class NodeRuns:
             tail.append(line)
             tell(line)
 
-        command = self._storage.command(frozen)
-        environment = {**self._environment, **self._settings.environment_of(node.stage)}
+        command = place.storage.command(frozen)
+        environment = {**place.environment, **self._settings.environment_of(node.stage)}
         work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), environment)
-        end = self._dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
+        end = place.dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
         ran = NodeOutcome(
             "completed", monotonic() - started_s, job=end.record.name, target=end.record.target, num_preempted=end.num_preempted, tail=tuple(tail)
         )
-        if not self._dispatcher.owns(end.record):
+        if not place.dispatcher.owns(end.record):
             why = f"another run has taken {end.record.name} over, or started it again: what it brings is the other's to land"
             return replace(ran, state="superseded", reason=why, exit_code=Interrupted.code)
         try:
-            left = self._storage.collect(frozen, end.record.folder, is_good=end.is_good)
+            left = place.storage.collect(frozen, end.record.folder, is_good=end.is_good)
             self._take_traces(left.folder, tell)
             if not end.is_good:
                 return replace(ran, state="failed", reason=end.reason, exit_code=end.status.exit_code)
@@ -195,11 +187,3 @@ class NodeRuns:
             "edit back finds it. Run again for the new ones"
         )
         return replace(outcome, state="superseded", reason=why, exit_code=Interrupted.code)
-
-
-def _storage(settings: DispatchSettings, submitter: str) -> Storage:
-    section = settings.storage
-    if section is None:
-        return SharedDisk(python=settings.python)
-    remote = S3Remote(section.url, section.endpoint_url, section.region, section.patience_s, section.ship_every_s)
-    return S3(remote, submitter=submitter, python=settings.python)

@@ -16,7 +16,7 @@ from posttrain.dispatch.contract import JobSpec, JobState, JobStatus, Pool, Reso
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.dispatch.retries import Verdict, reason, verdict
-from posttrain.exits import Interrupted
+from posttrain.exits import ConfigurationError, Interrupted
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # in a job's environment: its number, from 1
 MAX_PAUSE_S = 60.0
@@ -94,7 +94,7 @@ class Dispatcher:
 
     def cancel_all(self) -> None:
         """Of the jobs that this run waits for, whoever started them; returns when they are dead, or after a while where the pool does not say so."""
-        own = [record for record in self._records.all() if record.owner == self._owner and not record.is_over]
+        own = [record for record in self._records.all() if (record.owner, record.target) == (self._owner, self._target) and not record.is_over]
         for record in own:
             self._pool.cancel(record.job_id or record.name)
         deadline = time.monotonic() + _CANCEL_PATIENCE_S
@@ -118,6 +118,11 @@ class Dispatcher:
                 record = self._new(work, attempt=record.attempt + 1 if record else 1)
                 if not self._records.add(record):
                     continue
+            elif record.target != self._target:
+                raise ConfigurationError(
+                    f"{record.name} is on {record.target} still, and would run twice if {self._target} started it too: name that target again, or "
+                    f"end it with `posttrain jobs cancel {record.name}`"
+                )
             elif record.owner != self._owner:
                 self._records.set_owner(record.name, self._owner)
                 tell(f"{record.name}: found again, {'started' if record.job_id else 'not started'} by an earlier run")

@@ -93,28 +93,31 @@ class Reservation(_Section):
 
 
 class DispatchSettings(_Section):
-    """The whole file. `target` is the one string that a person edits to run elsewhere."""
+    """The whole file. `target` is the one string that a person edits to run elsewhere: there stages go that reserve a GPU. `beside` is the target of
+    all others, which are too cheap to queue for; None: the same."""
 
     target: str
+    beside: str | None = None
     targets: dict[str, Target]
     resources: dict[str, Reservation]
 
-    @property
-    def is_local(self) -> bool:
-        """Whether jobs run on this machine."""
-        return isinstance(self.targets.get(self.target), LocalTarget)
+    def target_of(self, stage: str) -> str:
+        """Where a stage runs; `stage` is the name without its item."""
+        return self.target if self.beside is None or self.resources_of(stage).gpus else self.beside
 
-    @property
-    def storage(self) -> S3Section | None:
-        """Of the target; None where it shares a disk."""
-        target = self.targets.get(self.target)
-        return target.storage if target else None
+    def is_local(self, target: str) -> bool:
+        """Whether its jobs run on this machine."""
+        return isinstance(self.targets.get(target), LocalTarget)
 
-    @property
-    def python(self) -> str:
-        """What starts a job on the target."""
-        target = self.targets.get(self.target)
-        return (target.python if target else None) or sys.executable
+    def storage(self, target: str) -> S3Section | None:
+        """None where it shares a disk."""
+        found = self.targets.get(target)
+        return found.storage if found else None
+
+    def python(self, target: str) -> str:
+        """What starts a job there."""
+        found = self.targets.get(target)
+        return (found.python if found else None) or sys.executable
 
     def pool(self, target: str, root: Path, state: Path) -> Pool:
         """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it keeps. Raises ConfigurationError."""

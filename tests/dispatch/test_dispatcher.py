@@ -13,7 +13,7 @@ from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.local import LocalPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.retries import MAX_ATTEMPTS, Verdict, reason, verdict
-from posttrain.exits import Interrupted
+from posttrain.exits import ConfigurationError, Interrupted
 
 
 @pytest.fixture
@@ -79,6 +79,15 @@ dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
     assert (status.exit_code, record.attempt, (tmp_path / "runs").read_text()) == (0, 1, "x")
     assert "found again" in told[0]
     assert records.latest(record.key).owner == "run-2"
+
+
+def test_a_job_that_is_still_on_another_target_is_not_started_twice(tmp_path, records):
+    elsewhere = Dispatcher(LocalPool(tmp_path / "state", num_gpus=2), records, target="elsewhere", owner="run-0", logs=tmp_path)
+    job = work(tmp_path, "")
+    record = elsewhere._new(job, attempt=1)
+    assert records.add(record)
+    with pytest.raises(ConfigurationError, match=f"jobs cancel {record.name}"):
+        dispatcher(tmp_path, records).run(job, str)
 
 
 def test_only_the_last_run_that_took_the_last_attempt_may_land_it(tmp_path, records):

@@ -96,7 +96,9 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
     stages = {node.stage for node in read_graph(repository)}
     assert set(ours.resources) - {"default"} <= stages
     assert ours.resources_of("train_sft").gpus == 1
-    assert ours.is_local
+    assert ours.is_local(ours.target)
+    elsewhere = ours.model_copy(update={"target": "slurm"})
+    assert [elsewhere.target_of(stage) for stage in ("validate_data", "train_sft", "report")] == ["local", "slurm", "local"]
     assert isinstance(ours.pool("slurm", repository, tmp_path), SlurmPool)
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "dispatch.yaml").write_text("target: slrum\ntargets: {}\nresources: {train_sft: {gpu: 1}}\n")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 
@@ -183,6 +184,24 @@ class TestKubernetesPool(PoolContract):
     def test_what_kubernetes_refuses_is_a_wrong_configuration(self, pool, folder, name, refused):
         with pytest.raises(ConfigurationError, match=refused):
             pool.submit(self.job(folder, "", name=name))
+
+    def test_an_api_server_that_is_away_for_20_s_is_said_and_costs_a_run_nothing(self, settings, namespace, folder, tmp_path):
+        wire, told = Wire(cluster.admin().configuration.host), []
+
+        def tell(line):
+            if ": running" in line and not any(": running" in other for other in told):
+                wire.cut()
+                threading.Timer(20.0, wire.mend).start()
+            told.append(line)
+
+        pool = KubernetesPool(settings, cluster.submitter(namespace, wire.url))
+        spec = self.job(folder, "import time; time.sleep(10)", name="unused")
+        work = Work("outage", "b" * 64, spec.command, lambda _: folder, spec.resources)
+        records = JobRecords(tmp_path / "jobs.db")
+        end = Dispatcher(pool, records, target="kubernetes", owner="run-1", logs=folder, poll_s=0.2).run(work, tell)
+        wire.cut()
+        assert (end.status.exit_code, len(records.all())) == (0, 1)
+        assert [line for line in told if "cannot be reached" in line]
 
     @pytest.mark.parametrize("how", ["cut", "mute"])
     def test_an_api_server_that_does_not_answer_interrupts_and_later_goes_on(self, settings, namespace, folder, how, request):

@@ -1,0 +1,67 @@
+"""Where does a stage run, and how do its files get there? On the target if it reserves a GPU, beside the flow if it is too cheap to queue for."""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.dispatch.dispatcher import Dispatcher
+from posttrain.dispatch.records import JobRecords
+from posttrain.dispatch.settings import DispatchSettings
+from posttrain.provenance.remote_names import S3Remote
+from posttrain.provenance.storage import S3, SharedDisk, Storage
+from posttrain.traces.location import VARIABLE
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One target. `environment` is what its jobs are told besides."""
+
+    dispatcher: Dispatcher
+    storage: Storage
+    environment: dict[str, str]
+
+
+class Places:
+    """Of one run (`owner`) of the tree at `root`, with its jobs' records in `state`; each is made when the first stage needs it."""
+
+    def __init__(self, settings: DispatchSettings, *, root: Path, state: Path, owner: str) -> None:
+        self._settings, self._root, self._state, self._owner = settings, root, state, owner
+        self._records = JobRecords(state / "jobs.db")
+        self._made: dict[str, Place] = {}
+        self._lock = threading.Lock()
+        (state / "logs").mkdir(parents=True, exist_ok=True)
+
+    def of(self, stage: str) -> Place:
+        """`stage` is the name without its item. Raises ConfigurationError where infra/dispatch.yaml names no such target."""
+        target = self._settings.target_of(stage)
+        with self._lock:
+            if target not in self._made:
+                self._made[target] = self._make(target)
+            return self._made[target]
+
+    def cancel_all(self) -> None:
+        """Kill every job of the run."""
+        with self._lock:
+            places = list(self._made.values())
+        for place in places:
+            place.dispatcher.cancel_all()
+
+    def _make(self, target: str) -> Place:
+        pool = self._settings.pool(target, self._root, self._state)
+        dispatcher = Dispatcher(pool, self._records, target=target, owner=self._owner, logs=self._state / "logs", poll_s=_POLL_S)
+        return Place(dispatcher, self._storage(target), self._environment(target))
+
+    def _storage(self, target: str) -> Storage:
+        python, section = self._settings.python(target), self._settings.storage(target)
+        if section is None:
+            return SharedDisk(python=python)
+        remote = S3Remote(section.url, section.endpoint_url, section.region, section.patience_s, section.ship_every_s)
+        return S3(remote, submitter=self._records.submitter, python=python)
+
+    def _environment(self, target: str) -> dict[str, str]:
+        """A job on this machine leaves its traces with all others; elsewhere they lie with its other files."""
+        is_traced_here = self._settings.is_local(target) and self._settings.storage(target) is None and VARIABLE not in os.environ
+        return {VARIABLE: str(self._state / "traces.db")} if is_traced_here else {}
