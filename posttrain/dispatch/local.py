@@ -5,10 +5,12 @@ What it writes lies in one folder for each job. That it lives is told by a lock 
 be another's by now.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -66,9 +68,14 @@ class LocalPool:
         """As `Pool` has it."""
         job = self._job(job_id)
         supervisor = _supervisor(job)
-        if supervisor is not None and not (job / END).exists():
-            kill_tree(supervisor)
-            write_json(job / END, {"exit_code": None, "cause": Cause.CANCELLED, "note": "cancelled"})
+        if supervisor is None or (job / END).exists():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGSTOP)  # or it would write down how its command ended, that of the kill
+            kill_tree(supervisor, keep_root=True)
+            if not (job / END).exists():
+                write_json(job / END, {"exit_code": None, "cause": Cause.CANCELLED, "note": "cancelled"})
+            os.kill(supervisor, signal.SIGKILL)  # last: without it and an end the job would count as lost, and be started again
 
     def _job(self, name: str) -> Path:
         return self._state / "jobs" / name

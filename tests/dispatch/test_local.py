@@ -62,7 +62,17 @@ class TestLocalPool(PoolContract):
         with ThreadPoolExecutor(8) as threads:
             for cancelled in [threads.submit(pool.cancel, "wanted") for _ in range(8)]:
                 cancelled.result()
-        assert pool.status("wanted").is_over
+        assert (pool.status("wanted").cause, pool.status("wanted").exit_code) == (Cause.CANCELLED, None)
+
+    def test_a_job_that_is_being_cancelled_never_looks_lost_or_failed(self, pool, folder):
+        pool.submit(self.job(folder, "import time; time.sleep(600)", name="watched"))
+        self.wait(pool, "watched", JobState.RUNNING)
+        with ThreadPoolExecutor(1) as threads:
+            cancelled, seen = threads.submit(pool.cancel, "watched"), set()
+            while not cancelled.done():
+                seen.add(pool.status("watched").cause)
+        assert seen <= {None, Cause.CANCELLED}
+        assert pool.status("watched").cause is Cause.CANCELLED
 
     def test_a_preempted_job_may_write_its_checkpoint(self, pool, folder):
         script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); open('up', 'w'); time.sleep(600)"
