@@ -1,4 +1,7 @@
-"""`posttrain jobs`: what the flows of this folder started on its pools, read as it comes, cancelled, and set right after a crash."""
+"""`posttrain jobs`: what the flows of this folder started on its pools, read as it comes, cancelled, and set right after a crash.
+
+What asks the pools is imported where it is asked: the console command loads this page for every command.
+"""
 
 import argparse
 import time
@@ -10,10 +13,9 @@ from posttrain.dispatch.contract import JobStatus, Pool
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.owners import is_alive
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.settings import load_settings
 from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.provenance.stage import STATE_DIR
 
+_STATE = Path(".posttrain")
 _LOOK_S = 0.5
 _CANCEL_PATIENCE_S = 15.0
 
@@ -71,7 +73,7 @@ def reconcile(is_dry: bool) -> None:
             print(f"{record.name}: it is over ({status.cause or 'the pool does not know it'})")
             if not is_dry:
                 _records().end(record.name, status)
-        elif not is_alive(STATE_DIR / "runs", record.owner):
+        elif not is_alive(_STATE / "runs", record.owner):
             print(f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled")
             if not is_dry:
                 _cancel(record)
@@ -114,11 +116,13 @@ def _status(record: JobRecord) -> JobStatus:
 
 
 def _records() -> JobRecords:
-    path = STATE_DIR / "jobs.db"
+    path = _STATE / "jobs.db"
     if not path.exists():
         raise ConfigurationError(f"no flow has started a job in {Path.cwd()}: there is no {path}. Stand in the repository's folder")
     return JobRecords(path)
 
 
 def _pool(target: str) -> Pool:
-    return load_settings(Path()).pool(target, Path(), STATE_DIR)
+    from posttrain.dispatch.settings import load_settings
+
+    return load_settings(Path()).pool(target, Path(), _STATE)
