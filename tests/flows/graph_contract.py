@@ -55,7 +55,11 @@ class GraphContract:
         (folder / "params.yaml").write_text("lr: 1\n")
         (folder / "code").write_text(uuid.uuid4().hex)  # of the keys, and so of the jobs' names, which a cluster remembers
         (folder / ".gitignore").write_text("/.posttrain/\n")
+        self.furnish(folder)
         return folder
+
+    def furnish(self, root: Path) -> None:
+        """What else the target needs in the person's folder."""
 
     @pytest.fixture
     def runs(self, root: Path, settings: DispatchSettings) -> NodeRuns:

@@ -35,11 +35,9 @@ class TestKubernetes(GraphContract):
     def settings(self, namespace, tmp_path):
         return on_kubernetes(namespace, tmp_path)
 
-    @pytest.fixture
-    def root(self, root):
+    def furnish(self, root):
         (root / "infra/kubernetes").mkdir(parents=True)
         shutil.copy(cluster.TEMPLATE, root / "infra/kubernetes")
-        return root
 
 
 def test_a_training_whose_pod_is_deleted_ends_with_the_same_bytes(namespace, make_copy, dvc):  # noqa: F811
