@@ -44,11 +44,11 @@ test-k8s: setup  ## jobs on the Kubernetes cluster that KUBECONFIG names, with t
 test-s3: setup  ## jobs that share no disk with the submitter, through a local S3 server
 	pytest tests/real/test_s3.py
 
-test-prefect: setup  ## deployments, cancelled and killed runs on a real Prefect server and worker
-	pytest tests/real/test_prefect.py
+test-prefect: setup  ## deployments, nights, experiments, cancelled and killed runs on a real Prefect server and worker
+	pytest -m 'slow or not slow' tests/real/test_prefect.py tests/flows/test_experiments.py tests/flows/test_nightly.py
 
 test-processes: setup  ## training in two processes on this machine's CPU: every algorithm, DDP and FSDP, every way to die (10 minutes)
-	pytest tests/real/test_processes.py
+	pytest -m 'slow or not slow' tests/real/test_processes.py tests/algorithms/test_processes.py
 
 FOLDER ?= data/models/sft
 PORT ?= 8101

@@ -32,6 +32,7 @@ def run_plan(root: Path, plan: Path, repository: Path, *more: str) -> tuple[int,
     return run(root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.experiments", str(plan), *more)
 
 
+@pytest.mark.slow
 def test_each_experiment_has_a_branch_with_its_results_and_a_second_run_runs_nothing(root, plan, repository):
     exit_code, output = run_plan(root, plan, repository, "--beside", "4")
     assert exit_code == 0, output

@@ -40,6 +40,7 @@ def test_only_a_tree_without_edits_is_brought_to_its_remote_branch(tmp_path, rep
     assert "lr: 2.5e-3" in (clone / "params.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_night_says_what_is_edited_and_fails_where_a_figure_leaves_its_interval(tmp_path, repository):
     root, home = make_tree(tmp_path, repository), tmp_path / "prefect"
     environment = environment_of(repository, PREFECT_HOME=str(home))
