@@ -6,7 +6,6 @@ be another's by now.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus
+from posttrain.dispatch.locks import is_held
 from posttrain.dispatch.processes import kill_tree
 from posttrain.exits import ConfigurationError
 
@@ -90,13 +90,4 @@ def write_json(path: Path, content: Any) -> None:
 
 def _supervisor(job: Path) -> int | None:
     """The number of the job's supervisor, None where it does not live."""
-    try:
-        lock = (job / LOCK).open(encoding="ascii")
-    except FileNotFoundError:
-        return None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return int(lock.read())
-        return None
+    return int((job / LOCK).read_text(encoding="ascii")) if is_held(job / LOCK) else None

@@ -7,6 +7,8 @@ import fcntl
 import uuid
 from pathlib import Path
 
+from posttrain.dispatch.locks import is_held
+
 
 class Owner:
     """A run, alive as long as this object (and the process) is. `name` is unique among all runs that ever were."""
@@ -25,13 +27,4 @@ class Owner:
 
 def is_alive(folder: Path, name: str) -> bool:
     """Whether a process holds the run's lock."""
-    try:
-        lock = (folder / name).open(encoding="ascii")
-    except FileNotFoundError:
-        return False
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+    return is_held(folder / name)
