@@ -1,4 +1,4 @@
-"""Does somebody live? Told by a lock on a file, which the kernel frees with its holder, and never by a process number, which may be another's by now."""
+"""Does somebody live? Told by a lock on a file, which the kernel frees with its holder, and never by a process number: it may be another's by now."""
 
 import fcntl
 from pathlib import Path
