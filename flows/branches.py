@@ -17,8 +17,8 @@ from dvc.repo import Repo
 from flows.git import file_at, git, succeeds
 from flows.variants import Variant, with_knobs
 from posttrain.exits import ConfigurationError
-from posttrain.provenance.snapshot import CACHE_OF_DVC
-from posttrain.provenance.stage import STATE_DIR
+from posttrain.provenance.snapshot import configure_dvc
+from posttrain.state import STATE_DIR
 
 PARAMS = "params.yaml"
 
@@ -45,7 +45,7 @@ def open_worktree(root: Path, variant: Variant, folder: Path) -> None:
         git(root, "worktree", "add", "--quiet", str(folder), variant.branch)
     with Repo(str(root)) as repo:
         cache = Path(repo.cache.legacy.path)
-    (folder / CACHE_OF_DVC).write_text(f"[cache]\n    dir = {cache}\n    type = reflink,hardlink,symlink\n", encoding="utf-8")
+    configure_dvc(folder, cache)
     command = [sys.executable, "-m", "dvc", "checkout", "--quiet", "--force", "--allow-missing"]
     subprocess.run(command, cwd=folder, capture_output=True, check=False)  # what it cannot bring, the stages make
 

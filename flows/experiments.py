@@ -34,8 +34,8 @@ from flows.node_run import NodeRuns
 from flows.variants import Variant, read_plan, variants
 from posttrain.dispatch.settings import load_settings
 from posttrain.exits import ConfigurationError, StageError
-from posttrain.provenance.stage import STATE_DIR
 from posttrain.report.table import interval, percent, read_evaluations
+from posttrain.state import STATE_DIR
 
 REPORTS = Path("reports")
 

@@ -23,8 +23,8 @@ from posttrain.exits import Interrupted, StageError
 from posttrain.provenance.graph import StageNode, current_stages, read_tree
 from posttrain.provenance.landing import land
 from posttrain.provenance.snapshot import Snapshot, freeze
-from posttrain.provenance.stage import STATE_DIR
 from posttrain.provenance.storage import restore
+from posttrain.state import RUNS, STATE_DIR, TRACES
 from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
 
@@ -61,7 +61,7 @@ class NodeRuns:
         state = (state or self._root / STATE_DIR).resolve()
         self._settings = settings or load_settings(self._root)
         self._snapshots, self._keys = state / "snapshots", state / "keys"
-        self._owner = Owner(state / "runs")
+        self._owner = Owner(state / RUNS)
         self._places = Places(self._settings, root=self._root, state=state, owner=self._owner.name)
         self.nodes, self._current = read_tree(self._root)
         self._has_run: set[str] = set()
@@ -171,7 +171,7 @@ class NodeRuns:
         location = trace_location()
         if location is None:
             return
-        for store in sorted((folder / STATE_DIR).glob("**/traces.db")):
+        for store in sorted((folder / STATE_DIR).glob(f"**/{TRACES}")):
             try:
                 tell(f"{import_store(self._root / location.path, store)} episodes are in the trace store")
             except StageError as error:

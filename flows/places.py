@@ -10,6 +10,7 @@ from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
 from posttrain.provenance.remote_names import S3Remote
 from posttrain.provenance.storage import S3, SharedDisk, Storage
+from posttrain.state import JOBS, TRACES
 from posttrain.traces.location import VARIABLE
 
 _POLL_S = 0.5
@@ -29,7 +30,7 @@ class Places:
 
     def __init__(self, settings: DispatchSettings, *, root: Path, state: Path, owner: str) -> None:
         self._settings, self._root, self._state, self._owner = settings, root, state, owner
-        self._records = JobRecords(state / "jobs.db")
+        self._records = JobRecords(state / JOBS)
         self._made: dict[str, Place] = {}
         self._lock = threading.Lock()
         (state / "logs").mkdir(parents=True, exist_ok=True)
@@ -64,4 +65,4 @@ class Places:
     def _environment(self, target: str) -> dict[str, str]:
         """A job on this machine leaves its traces with all others; elsewhere they lie with its other files."""
         is_traced_here = self._settings.is_local(target) and self._settings.storage(target) is None and VARIABLE not in os.environ
-        return {VARIABLE: str(self._state / "traces.db")} if is_traced_here else {}
+        return {VARIABLE: str(self._state / TRACES)} if is_traced_here else {}

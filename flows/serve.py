@@ -22,11 +22,10 @@ import psutil
 
 from posttrain.dispatch.processes import kill_tree
 from posttrain.exits import ConfigurationError, Interrupted, exit_codes
-from posttrain.provenance.stage import STATE_DIR
+from posttrain.state import STATE_DIR
 
 HOME = STATE_DIR / "prefect"
 POOL = "posttrain-process"
-HEARTBEAT_S = "30"
 _START_PATIENCE_S = 180.0  # the first start migrates a database
 _RUN_PATIENCE_S = 30.0  # of a run whose jobs are to be cancelled first
 _END_PATIENCE_S = 45.0
@@ -43,7 +42,6 @@ def serve(root: Path, port: int) -> None:
         **os.environ,
         "PREFECT_HOME": str(home),
         "PREFECT_API_URL": f"{url}/api",
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": HEARTBEAT_S,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
     }

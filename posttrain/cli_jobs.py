@@ -9,15 +9,15 @@ from datetime import datetime
 from pathlib import Path
 
 from posttrain.cli_command import Commands, add_command
+from posttrain.dispatch.cancelling import PATIENCE_S, cancel_jobs
 from posttrain.dispatch.contract import JobStatus, Pool
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.owners import is_alive
 from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.state import JOBS, RUNS, STATE_DIR
 
-_STATE = Path(".posttrain")
 _LOOK_S = 0.5
-_CANCEL_PATIENCE_S = 15.0
 
 
 def add_jobs(commands: Commands) -> None:
@@ -73,7 +73,7 @@ def reconcile(is_dry: bool) -> None:
             print(f"{record.name}: it is over ({status.cause or 'the pool does not know it'})")
             if not is_dry:
                 _records().end(record.name, status)
-        elif not is_alive(_STATE / "runs", record.owner):
+        elif not is_alive(STATE_DIR / RUNS, record.owner):
             print(f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled")
             if not is_dry:
                 _cancel(record)
@@ -85,13 +85,9 @@ def _cancel(record: JobRecord) -> None:
     if record.is_over:
         print(f"{record.name} is over already: {_state(record)}")
         return
-    _pool(record.target).cancel(record.job_id or record.name)
-    deadline = time.monotonic() + _CANCEL_PATIENCE_S
-    while not (status := _status(record)).is_over:
-        if time.monotonic() > deadline:
-            raise Interrupted(f"{record.name} is still {status.state} on {record.target} {_CANCEL_PATIENCE_S:g} s after it was cancelled; ask again")
-        time.sleep(_LOOK_S)
-    _records().end(record.name, status)
+    [status] = cancel_jobs(_pool(record.target), _records(), [record])
+    if not status.is_over:
+        raise Interrupted(f"{record.name} is still {status.state} on {record.target} {PATIENCE_S:g} s after it was cancelled; ask again")
     print(f"{record.name} is cancelled")
 
 
@@ -112,11 +108,11 @@ def _state(record: JobRecord) -> str:
 
 
 def _status(record: JobRecord) -> JobStatus:
-    return _pool(record.target).status(record.job_id or record.name)
+    return _pool(record.target).status(record.handle)
 
 
 def _records() -> JobRecords:
-    path = _STATE / "jobs.db"
+    path = STATE_DIR / JOBS
     if not path.exists():
         raise ConfigurationError(f"no flow has started a job in {Path.cwd()}: there is no {path}. Stand in the repository's folder")
     return JobRecords(path)
@@ -125,4 +121,4 @@ def _records() -> JobRecords:
 def _pool(target: str) -> Pool:
     from posttrain.dispatch.settings import load_settings
 
-    return load_settings(Path()).pool(target, Path(), _STATE)
+    return load_settings(Path()).pool(target, Path(), STATE_DIR)

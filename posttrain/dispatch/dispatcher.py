@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from posttrain.dispatch.cancelling import cancel_jobs
 from posttrain.dispatch.contract import JobSpec, JobState, JobStatus, Pool, Resources
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.records import JobRecord, JobRecords
@@ -22,7 +23,6 @@ ATTEMPT = "POSTTRAIN_ATTEMPT"  # in a job's environment: its number, from 1
 MAX_PAUSE_S = 60.0
 OUTAGE_PATIENCE_S = 600.0  # a pool's controller may be down for so long; its jobs live on
 _KEY_DIGITS, _SUBMITTER_DIGITS = 10, 6
-_CANCEL_PATIENCE_S = 15.0
 T = TypeVar("T")
 
 
@@ -74,7 +74,7 @@ class Dispatcher:
             if is_stopped():
                 raise Interrupted(f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept")
             record = self._attached(work, tell)
-            status = self._wait(record, tell, follow, _counted(watch, attempt - 1), is_stopped)
+            status = self._wait(record, tell, follow, watch, is_stopped, num_preempted=attempt - 1)
             self._records.end(record.name, status)
             match verdict(status, attempt=attempt):
                 case Verdict.DONE:
@@ -95,14 +95,7 @@ class Dispatcher:
     def cancel_all(self) -> None:
         """Of the jobs that this run waits for, whoever started them; returns when they are dead, or after a while where the pool does not say so."""
         own = [record for record in self._records.all() if (record.owner, record.target) == (self._owner, self._target) and not record.is_over]
-        for record in own:
-            self._pool.cancel(record.job_id or record.name)
-        deadline = time.monotonic() + _CANCEL_PATIENCE_S
-        for record in own:
-            while not (status := self._pool.status(record.job_id or record.name)).is_over and time.monotonic() < deadline:
-                time.sleep(0.1)
-            if status.is_over:
-                self._records.end(record.name, status)
+        cancel_jobs(self._pool, self._records, own)
 
     def _pause(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
         """Between two attempts, longer each time: what ends at once (a checkpoint that another process still holds) must not use them up."""
@@ -144,12 +137,14 @@ class Dispatcher:
         record: JobRecord,
         tell: Callable[[str], None],
         follow: Callable[[str], None],
-        watch: Callable[[JobStatus], None],
+        watch: Callable[[JobStatus, int], None],
         is_stopped: Callable[[], bool],
+        *,
+        num_preempted: int,
     ) -> JobStatus:
         told, log, is_cancelled = "", LogTail(record.log), False
         while True:
-            status = self._reached(partial(self._pool.status, record.job_id or record.name), tell)
+            status = self._reached(partial(self._pool.status, record.handle), tell)
             for line in log.new_lines(is_whole=status.is_over):
                 follow(line)
             if status.is_over and is_cancelled:
@@ -158,13 +153,13 @@ class Dispatcher:
             if status.is_over:
                 return status
             if is_stopped() and not is_cancelled:
-                self._reached(partial(self._pool.cancel, record.job_id or record.name), tell)
+                self._reached(partial(self._pool.cancel, record.handle), tell)
                 is_cancelled = True  # and is over when it is dead: recorded sooner, another attempt could run beside it
                 continue
             now = f"{record.name}: {status.state}{f', {status.note}' if status.note else ''}"
             if now != told and (status.state is not JobState.WAITING or status.note):
                 tell(now)
-                watch(status)
+                watch(status, num_preempted)
                 told = now
             time.sleep(self._poll_s)
 
@@ -181,13 +176,6 @@ class Dispatcher:
                     tell(f"{self._target} cannot be reached ({error}); asking again, jobs that run there live on")
                     has_told = True
                 time.sleep(max(self._poll_s, 1.0))
-
-
-def _counted(watch: Callable[[JobStatus, int], None], num_preempted: int) -> Callable[[JobStatus], None]:
-    def told(status: JobStatus) -> None:
-        watch(status, num_preempted)
-
-    return told
 
 
 def _slug(stage: str) -> str:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus
-from posttrain.dispatch.locks import is_held
 from posttrain.dispatch.processes import kill_tree
 from posttrain.exits import ConfigurationError
+from posttrain.locks import is_held
 
 SPEC, LOCK, START, END = "spec.json", "lock", "start.json", "end.json"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

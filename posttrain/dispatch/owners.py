@@ -7,7 +7,7 @@ import fcntl
 import uuid
 from pathlib import Path
 
-from posttrain.dispatch.locks import is_held
+from posttrain.locks import is_held
 
 
 class Owner:

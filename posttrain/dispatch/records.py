@@ -56,6 +56,11 @@ class JobRecord:
     note: str = ""
 
     @property
+    def handle(self) -> str:
+        """What the pool knows it by: a pool finds a job that it has not named yet by our name."""
+        return self.job_id or self.name
+
+    @property
     def is_over(self) -> bool:
         return self.ended_at is not None
 

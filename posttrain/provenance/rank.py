@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from posttrain.exits import Interrupted
+from posttrain.locks import is_held
 
 RANKS, CHECKPOINTS = "POSTTRAIN_RANKS", "POSTTRAIN_CHECKPOINTS"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # SLURM warns by the second
@@ -91,14 +92,7 @@ def read_pid(folder: Path, rank: int) -> int | None:
 
 def is_alive(folder: Path, rank: int) -> bool:
     """False where it has not begun, too."""
-    try:
-        with (folder / f"rank-{rank}.pid").open(encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return is_held(folder / f"rank-{rank}.pid")
 
 
 class _Stopped(Interrupted):

@@ -24,12 +24,11 @@ from posttrain.provenance.object_store import ObjectStore
 from posttrain.provenance.remote_cache import config_section, fetch_result, pull_inputs, push_result
 from posttrain.provenance.remote_names import JobFolder, add_options, from_options
 from posttrain.provenance.shipped_checkpoints import ShippedCheckpoints
-from posttrain.provenance.snapshot import CACHE_OF_DVC, find_stage, key_of
-from posttrain.provenance.stage import STATE_DIR
+from posttrain.provenance.snapshot import FROZEN, configure_dvc, find_stage, key_of
+from posttrain.state import STATE_DIR, TRACES
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # the dispatcher sets it
 TREE = Path("tree")
-_CONFIG = "[core]\n    no_scm = true\n    analytics = false\n[cache]\n    dir = ../../cache\n    type = reflink,hardlink,symlink\n"
 
 
 @dataclass(slots=True)
@@ -95,8 +94,7 @@ def _bring_tree(store: ObjectStore, place: JobFolder, attempt: int) -> None:
                 f"{store.remote.url}/{place.snapshot(attempt)} is not there: the run that sent it has taken it back since. Run again"
             ) from error
         unpack(archive, TREE)
-    (TREE / CACHE_OF_DVC).parent.mkdir(exist_ok=True)
-    (TREE / CACHE_OF_DVC).write_text(_CONFIG + config_section(store.remote), encoding="utf-8")
+    configure_dvc(TREE, "../../cache", FROZEN + config_section(store.remote))
 
 
 def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
@@ -137,7 +135,7 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
 
 
 def _ship_traces(store: ObjectStore, place: JobFolder, attempt: int) -> None:
-    for name in ("traces.db", "traces.db-wal"):
+    for name in (TRACES, f"{TRACES}-wal"):
         path = STATE_DIR / name
         if path.exists():
             store.put(path, f"{place.traces}{attempt}/{name}")

@@ -19,7 +19,7 @@ from posttrain.provenance.object_store import ObjectStore
 from posttrain.provenance.remote_cache import NAME, config_section, fetch_result, push_inputs, refuse_without_run_cache
 from posttrain.provenance.remote_names import JobFolder, add_options, from_options
 from posttrain.provenance.snapshot import CACHE_OF_DVC, find_stage
-from posttrain.provenance.stage import STATE_DIR
+from posttrain.state import STATE_DIR
 
 _OWN = (STATE_DIR, CACHE_OF_DVC, Path(".dvc/tmp"), Path(".dvc/cache"))  # of this machine
 

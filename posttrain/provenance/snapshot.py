@@ -24,9 +24,10 @@ from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError
-from posttrain.provenance.stage import STATE_DIR
+from posttrain.state import STATE_DIR
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
+FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC tells nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,7 @@ def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
     try:
         with Repo(str(root)) as repo:
             cache = Path(repo.cache.legacy.path)
-        links = "reflink,hardlink,symlink"  # no second copy of a model
-        settings = f"[core]\n    no_scm = true\n    analytics = false\n[cache]\n    dir = {cache}\n    type = {links}\n"
-        (folder / CACHE_OF_DVC).write_text(settings, encoding="utf-8")
+        configure_dvc(folder, cache, FROZEN)
         with Repo(str(folder)) as repo, repo.lock:
             found = find_stage(repo, stage)
             _bring_inputs(repo, found, root, folder)
@@ -83,6 +82,12 @@ def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
         return target
 
     shutil.copytree(snapshot.folder, folder, symlinks=True, copy_function=copy)
+
+
+def configure_dvc(folder: Path, cache: Path | str, more: str = "") -> None:
+    """The tree in `folder` takes what it needs from `cache` (relative to `.dvc`) by links: no second copy of a model."""
+    (folder / CACHE_OF_DVC).parent.mkdir(exist_ok=True)
+    (folder / CACHE_OF_DVC).write_text(f"{more}[cache]\n    dir = {cache}\n    type = reflink,hardlink,symlink\n", encoding="utf-8")
 
 
 def find_stage(repo: Repo, name: str) -> PipelineStage:

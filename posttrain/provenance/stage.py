@@ -27,8 +27,8 @@ from posttrain.provenance.fingerprint import Fingerprint, StageInputs, changes, 
 from posttrain.provenance.launch import LAUNCH, asked_launch, run_launched
 from posttrain.provenance.rank import CHECKPOINTS, RANKS, STOP_SIGNALS, run_as_rank
 from posttrain.provenance.threads import choose_num_threads, limit_threads
+from posttrain.state import STATE_DIR
 
-STATE_DIR = Path(".posttrain")
 NUM_RUNS_KEPT = 3  # with their checkpoints: an interrupted run of the values before this edit can still be gone back to
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError
+from posttrain.state import STATE_DIR, TRACES
 
 VARIABLE = "POSTTRAIN_TRACES"
 MAX_VARIABLE = "POSTTRAIN_TRACES_MAX_GB"
-DEFAULT_PATH = Path(".posttrain/traces.db")
+DEFAULT_PATH = STATE_DIR / TRACES
 DEFAULT_MAX_GB = 2.0
 _MOUNTS = Path("/proc/mounts")  # absent outside Linux: there nothing is known and nothing refused
 _NETWORK = re.compile(

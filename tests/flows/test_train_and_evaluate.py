@@ -17,6 +17,7 @@ import pytest
 from flows.board import Board, stages_markdown
 from flows.node_run import NodeOutcome
 from posttrain.provenance.graph import StageNode
+from tests.flows.toy import environment_of, run, start
 
 DVC_YAML = """
 stages:
@@ -65,24 +66,11 @@ def root(tmp_path: Path) -> Path:
 
 
 def start_flow(root: Path, repository: Path) -> subprocess.Popen[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    environment = {**kept, "PYTHONPATH": str(repository), "PREFECT_HOME": str(root.parent / "prefect")}
-    return subprocess.Popen(
-        # A shell starts its background jobs deaf to SIGINT, and they hand that on; a person's terminal does not.
-        ["env", "--default-signal=INT", sys.executable, "-m", "flows.train_and_evaluate"],
-        cwd=root,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return start(root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.train_and_evaluate")
 
 
 def run_flow(root: Path, repository: Path) -> tuple[int, str]:
-    process = start_flow(root, repository)
-    output, _ = process.communicate(timeout=300)
-    return process.returncode, output
+    return run(root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.train_and_evaluate")
 
 
 def final_states(root: Path) -> dict[str, tuple[str, str]]:

@@ -80,7 +80,8 @@ def environment_of(repository: Path, **added: str) -> dict[str, str]:
 def start(root: Path, environment: dict[str, str], *module_and_arguments: str) -> subprocess.Popen[str]:
     """`python -m …` in the tree."""
     return subprocess.Popen(
-        [sys.executable, "-m", *module_and_arguments],
+        # A shell starts its background jobs deaf to SIGINT, and they hand that on; a person's terminal does not.
+        ["env", "--default-signal=INT", sys.executable, "-m", *module_and_arguments],
         cwd=root,
         env=environment,
         stdout=subprocess.PIPE,

@@ -1,5 +1,6 @@
 """What the suites of real components share: the experiment on the SFT model of the last `dvc repro`, and servers that end with their suite."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,6 +13,25 @@ from posttrain.rollout.engines.weight_files import write_served_folder
 from tests.real.experiment import Experiment
 
 SFT = REPOSITORY / "data" / "models" / "sft"
+SLURM_CLUSTER = REPOSITORY / "infra" / "slurm" / "dev_cluster.sh"
+
+
+@pytest.fixture(scope="module")
+def namespace() -> Iterator[str]:
+    """One of the module's own on the cluster that KUBECONFIG names."""
+    from tests.real import cluster  # its client is imported where a cluster is asked for
+
+    with cluster.namespace() as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def _slurm() -> Iterator[None]:
+    """The SLURM of this machine is the one that commands ask."""
+    conf = subprocess.run([SLURM_CLUSTER, "conf"], check=True, capture_output=True, text=True).stdout.strip()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", conf)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -27,12 +27,6 @@ CHECKPOINT = (
 )
 
 
-@pytest.fixture(scope="module")
-def namespace():
-    with cluster.namespace() as name:
-        yield name
-
-
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "a folder; $(touch pwned) $$HOME"

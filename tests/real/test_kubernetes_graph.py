@@ -15,12 +15,6 @@ from tests.real.preempted import check_preempted_training
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
 
 
-@pytest.fixture(scope="module")
-def namespace():
-    with cluster.namespace() as name:
-        yield name
-
-
 def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> DispatchSettings:
     """Root: the folders of a test are its own alone."""
     mounts = [{"path": one.path, "source": one.source, "is_read_only": one.is_read_only} for one in cluster.mounts(*writable)]

@@ -54,12 +54,10 @@ pathlib.Path("model").write_text("trained\\n")
 """
 
 
-@pytest.fixture(scope="module")
-def namespace():
-    with cluster.namespace() as name:
-        kept = {name: base64.b64encode(text.encode()).decode() for name, text in KEYS.items()}
-        client.CoreV1Api(cluster.admin()).create_namespaced_secret(name, {"metadata": {"name": SECRET}, "data": kept})
-        yield name
+@pytest.fixture(scope="module", autouse=True)
+def _secret(namespace):
+    kept = {name: base64.b64encode(text.encode()).decode() for name, text in KEYS.items()}
+    client.CoreV1Api(cluster.admin()).create_namespaced_secret(namespace, {"metadata": {"name": SECRET}, "data": kept})
 
 
 @pytest.fixture(scope="module")

@@ -28,12 +28,6 @@ stages:
 """
 
 
-@pytest.fixture(scope="module")
-def namespace():
-    with cluster.namespace() as name:
-        yield name
-
-
 @pytest.fixture
 def root(tmp_path):
     folder = tmp_path / "root; $(touch pwned)"

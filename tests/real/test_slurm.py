@@ -24,8 +24,9 @@ from posttrain.provenance.snapshot import Snapshot, freeze
 from tests.conftest import REPOSITORY
 from tests.dispatch.pool_contract import PoolContract
 from tests.provenance.test_snapshot import dvc, sh
+from tests.real.conftest import SLURM_CLUSTER
 
-CLUSTER = REPOSITORY / "infra" / "slurm" / "dev_cluster.sh"
+pytestmark = pytest.mark.usefixtures("_slurm")
 FORGET_S = 120  # the controller forgets ended jobs once a minute
 SLEEP = "import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)"
 WAIT_FOR_GO = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
@@ -64,13 +65,6 @@ def wait_for(condition, *, timeout_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cluster():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", slurm(str(CLUSTER), "conf").strip())
-        yield
 
 
 class TestSlurmPool(PoolContract):
@@ -234,7 +228,7 @@ class TestSlurmPool(PoolContract):
                 assert time.monotonic() - start < ANSWER_LIMIT_S + 5
             time.sleep(max(down_at + 20 - time.monotonic(), 0))
         finally:
-            slurm(str(CLUSTER), "up")
+            slurm(str(SLURM_CLUSTER), "up")
         assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
         assert self.wait(pool, pool.submit(next_one), JobState.ENDED).exit_code == 0
 

@@ -10,15 +10,10 @@ from posttrain.dispatch.settings import DispatchSettings
 from posttrain.dispatch.slurm import SlurmPool
 from tests.flows.graph_contract import GraphContract
 from tests.real.preempted import check_preempted_training
-from tests.real.test_slurm import CLUSTER, WAIT_FOR_GO, named, slurm
+from tests.real.test_slurm import WAIT_FOR_GO, named
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _cluster():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", slurm(str(CLUSTER), "conf").strip())
-        yield
+pytestmark = pytest.mark.usefixtures("_slurm")
 
 
 def on_slurm(*options: str, memory_gb: float = 0.5) -> DispatchSettings:

@@ -1,0 +1,24 @@
+"""When is a cancelled job over? When its pool says that it is dead: recorded sooner, another attempt could run beside it."""
+
+import time
+from collections.abc import Sequence
+
+from posttrain.dispatch.contract import JobStatus, Pool
+from posttrain.dispatch.records import JobRecord, JobRecords
+
+PATIENCE_S = 15.0
+_LOOK_S = 0.1
+
+
+def cancel_jobs(pool: Pool, records: JobRecords, jobs: Sequence[JobRecord]) -> list[JobStatus]:
+    """Cancel jobs of one pool, wait at most 15 s until it calls them over, and record the ends of those that are. The last status of each."""
+    for job in jobs:
+        pool.cancel(job.handle)
+    deadline, last = time.monotonic() + PATIENCE_S, []
+    for job in jobs:
+        while not (status := pool.status(job.handle)).is_over and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        if status.is_over:
+            records.end(job.name, status)
+        last.append(status)
+    return last
