@@ -44,8 +44,11 @@ test-k8s: setup  ## jobs on the Kubernetes cluster that KUBECONFIG names, with t
 test-s3: setup  ## jobs that share no disk with the submitter, through a local S3 server
 	pytest tests/real/test_s3.py
 
+test-killed: setup  ## a training killed at any point, or dvc, or both: the next `dvc repro` reaches the same bytes
+	pytest -m slow tests/smoke/test_killed.py
+
 test-prefect: setup  ## deployments, nights, experiments, cancelled and killed runs on a real Prefect server and worker
-	pytest -m 'slow or not slow' tests/real/test_prefect.py tests/flows/test_experiments.py tests/flows/test_nightly.py
+	pytest -m 'slow or not slow' tests/real/test_prefect.py tests/flows/test_train_and_evaluate.py tests/flows/test_experiments.py tests/flows/test_nightly.py
 
 test-processes: setup  ## training in two processes on this machine's CPU: every algorithm, DDP and FSDP, every way to die (10 minutes)
 	pytest -m 'slow or not slow' tests/real/test_processes.py tests/algorithms/test_processes.py
@@ -78,5 +81,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s test-s3 test-prefect test-processes serve serve-vllm
+.PHONY: help setup run test lint bench seeds resampling test-vllm test-slurm test-k8s test-s3 test-killed test-prefect test-processes serve serve-vllm
 .DEFAULT_GOAL := help

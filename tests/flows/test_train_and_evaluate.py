@@ -108,6 +108,7 @@ def is_process_alive(pid: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(root, repository):
     exit_code, output = run_flow(root, repository)
     assert exit_code == 0, output
@@ -125,6 +126,7 @@ def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(
     assert re.search(rf"\| report \| {files} \| [\d.]+ \| +\| +\| cached \|", artifacts(root)["stages"])
 
 
+@pytest.mark.slow
 def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_lines(root, repository):
     (root / "params.yaml").write_text("seed: 1\nquality: 1.5\n")
     exit_code, output = run_flow(root, repository)
@@ -140,6 +142,7 @@ def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_
     assert not is_server_alive(output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive(root, repository, number, exit_code):
     (root / "dvc.yaml").write_text(f"stages:\n  slow:\n    cmd: echo $$ > '{root}/pid'; exec sleep 600\n    outs: [never]\n")
