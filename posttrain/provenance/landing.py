@@ -13,8 +13,11 @@ from typing import Any
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
+from dvc.repo.reproduce import plan_repro
+from dvc.stage import PipelineStage
 from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
+from dvc.utils.serialize import modify_yaml
 
 from posttrain.exits import DataError, Interrupted
 from posttrain.provenance.snapshot import Snapshot, find_stage, key_of, lock_entry
@@ -71,8 +74,22 @@ def _land(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> 
                 out.ignore()  # by git, as `dvc repro` has it
             else:
                 _copy(snapshot.folder / out.def_path, root / out.def_path)
+        is_new = lock_entry(root, stage.name) is None
         stage.dump(update_pipeline=False)
+        if is_new:
+            _put_in_order(repo, root, stage.name)
     return Landing()
+
+
+def _put_in_order(repo: Repo, root: Path, name: str) -> None:
+    """DVC appends a new entry, and siblings land as they end: it goes before the first of those that `dvc repro` would have come to later."""
+    order = [stage.name for stage in plan_repro(repo.index.graph) if isinstance(stage, PipelineStage)]
+    later = set(order[order.index(name) + 1 :])
+    with modify_yaml(str(root / "dvc.lock")) as lock:
+        entries = lock["stages"]
+        place = next((number for number, other in enumerate(entries) if other in later), None)
+        if place is not None:
+            entries.insert(place, name, entries.pop(name))
 
 
 def _differences(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
