@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides, clone_checkout, environment_of
+from posttrain.state import STATE_DIR
 
 NUM_TIMES = 3
 START_LIMIT_S = 180.0
@@ -63,10 +64,10 @@ def compare(folder: Path, server: Mapping[str, str], overrides: Mapping[str, Any
         apply_overrides(copy / "params.yaml", overrides)
         forget_results(copy)
     plain_s = seconds_of(["dvc", "repro"], plain, environment_of(plain))
-    costs = (plain / ".posttrain/costs.jsonl").read_text(encoding="utf-8").splitlines()
+    costs = (plain / STATE_DIR / "costs.jsonl").read_text(encoding="utf-8").splitlines()
     plain_stages_s = sum(json.loads(line)["seconds"] for line in costs)
     flow_s = seconds_of(FLOW, through, {**environment_of(through), **server})
-    logs = [log.read_text(encoding="utf-8") for log in (through / ".posttrain/logs").glob("*.log")]
+    logs = [log.read_text(encoding="utf-8") for log in (through / STATE_DIR / "logs").glob("*.log")]
     flow_stages_s = sum(float(seconds) for log in logs for seconds in re.findall(r"^\[.*\] done in ([\d.]+) s", log, re.MULTILINE))
     locks = [yaml.safe_load((copy / "dvc.lock").read_text(encoding="utf-8")) for copy in (plain, through)]
     more_s = (flow_s - flow_stages_s) - (plain_s - plain_stages_s)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from benchmarks.arms import SMALL as SMALL_GRAPH
 from posttrain.algorithms.preferences import read_pairs
 from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
@@ -38,18 +39,7 @@ SMALL = {
     "train_reward_model": {"max_steps": 2, "batch_size": 4, "checkpoint_every_steps": 2, "holdout_frac": 0.5},
     "train_policy": {"checkpoint_every_steps": 1},
 }
-GRPO = {
-    "type": "grpo",
-    "max_steps": 2,
-    "tasks_per_step": 2,
-    "group_size": 4,
-    "temperature": 1.0,
-    "beta": 0.0,
-    "epsilon": 0.2,
-    "advantage": "group_std",
-    "importance_cap": 2.0,
-    "max_staleness": 0,
-}
+GRPO = SMALL_GRAPH["train_policy.algorithm"]
 DPO = {"type": "dpo", "max_steps": 2, "batch_size": 4, "beta": 0.1}
 
 
