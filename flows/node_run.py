@@ -20,7 +20,7 @@ from posttrain.dispatch.dispatcher import Work
 from posttrain.dispatch.owners import Owner
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.exits import Interrupted, StageError
-from posttrain.provenance.graph import StageNode, current_stages, read_tree
+from posttrain.provenance.graph import StageNode, is_current, read_tree
 from posttrain.provenance.landing import land
 from posttrain.provenance.snapshot import Snapshot, freeze
 from posttrain.provenance.storage import restore
@@ -106,7 +106,7 @@ class NodeRuns:
         if not self._has_run.intersection(node.upstream):
             return node.name in self._current
         with self._writes:
-            return node.name in current_stages(self._root)
+            return is_current(self._root, node.name)
 
     def _run(self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float) -> NodeOutcome:
         with self._writes:

@@ -13,7 +13,7 @@ from posttrain.provenance.storage import S3, SharedDisk, Storage
 from posttrain.state import JOBS, TRACES
 from posttrain.traces.location import VARIABLE
 
-_POLL_S = 0.5
+_POLL_S, _LOCAL_POLL_S = 0.5, 0.1  # to ask this machine is to read two small files
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class Places:
 
     def _make(self, target: str) -> Place:
         pool = self._settings.pool(target, self._root, self._state)
-        dispatcher = Dispatcher(pool, self._records, target=target, owner=self._owner, logs=self._state / "logs", poll_s=_POLL_S)
+        poll_s = _LOCAL_POLL_S if self._settings.is_local(target) else _POLL_S
+        dispatcher = Dispatcher(pool, self._records, target=target, owner=self._owner, logs=self._state / "logs", poll_s=poll_s)
         return Place(dispatcher, self._storage(target), self._environment(target))
 
     def _storage(self, target: str) -> Storage:

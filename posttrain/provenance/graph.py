@@ -4,8 +4,9 @@ DVC is asked instead of parsing `dvc.yaml` again, because matrices, templates an
 graph what DVC has not (a target, retries, a schedule) and never an edge of its own.
 """
 
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
@@ -57,17 +58,23 @@ def read_graph(root: Path) -> tuple[StageNode, ...]:
         raise ConfigurationError(f"DVC reads no graph from {root}: {error}. Without it no stage can run; `dvc status` says more") from error
 
 
-def current_stages(root: Path) -> frozenset[str]:
-    """The nodes whose inputs, knobs and outputs are those of `dvc.lock`. Raises ConfigurationError where DVC refuses the file."""
-    return read_tree(root)[1]
+def is_current(root: Path, name: str) -> bool:
+    """Whether the node's inputs, knobs and outputs are those of `dvc.lock`. Raises ConfigurationError where DVC refuses the file."""
+    with _reading(root) as repo:
+        return any(_name(stage, root) == name and not stage.changed() for stage in _stages(repo))
 
 
 def read_tree(root: Path) -> tuple[tuple[StageNode, ...], frozenset[str]]:
-    """What `read_graph` and `current_stages` say, for the price of one: half of either is DVC reading its files."""
+    """What `read_graph` says, and which nodes are current, for the price of one: half of either is DVC reading its files."""
+    with _reading(root) as repo:
+        return _nodes(repo, root), frozenset(_name(stage, root) for stage in _stages(repo) if not stage.changed())
+
+
+@contextlib.contextmanager
+def _reading(root: Path) -> Iterator[Repo]:
     try:
         with Repo(str(root)) as repo, repo.lock:
-            nodes = _nodes(repo, root)
-            return nodes, frozenset(_name(stage, root) for stage in _stages(repo) if not stage.changed())
+            yield repo
     except DvcException as error:
         raise ConfigurationError(f"DVC cannot tell what is up to date in {root}: {error}; `dvc status` says more") from error
 

@@ -6,6 +6,7 @@ running. So `dvc.lock` never binds a new value to an old output.
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import modify_yaml
 
 from posttrain.exits import DataError, Interrupted
-from posttrain.provenance.snapshot import Snapshot, find_stage, key_of, lock_entry
+from posttrain.provenance.snapshot import Snapshot, find_stage, key_of, lock_entries, lock_entry
 
 LOCK_PATIENCE_S = 60.0  # a person's `dvc` holds the lock for moments, not while its stage runs
 
@@ -74,22 +75,21 @@ def _land(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> 
                 out.ignore()  # by git, as `dvc repro` has it
             else:
                 _copy(snapshot.folder / out.def_path, root / out.def_path)
-        is_new = lock_entry(root, stage.name) is None
+        there = tuple(lock_entries(root))
         stage.dump(update_pipeline=False)
-        if is_new:
-            _put_in_order(repo, root, stage.name)
+        if stage.name not in there:
+            _put_in_order(repo, root, stage.name, there)
     return Landing()
 
 
-def _put_in_order(repo: Repo, root: Path, name: str) -> None:
+def _put_in_order(repo: Repo, root: Path, name: str, others: Sequence[str]) -> None:
     """DVC appends a new entry, and siblings land as they end: it goes before the first of those that `dvc repro` would have come to later."""
     order = [stage.name for stage in plan_repro(repo.index.graph) if isinstance(stage, PipelineStage)]
     later = set(order[order.index(name) + 1 :])
-    with modify_yaml(str(root / "dvc.lock")) as lock:
-        entries = lock["stages"]
-        place = next((number for number, other in enumerate(entries) if other in later), None)
-        if place is not None:
-            entries.insert(place, name, entries.pop(name))
+    place = next((number for number, other in enumerate(others) if other in later), None)
+    if place is not None:
+        with modify_yaml(str(root / "dvc.lock")) as lock:
+            lock["stages"].insert(place, name, lock["stages"].pop(name))
 
 
 def _differences(now: dict[str, Any], then: dict[str, Any]) -> list[str]:

@@ -14,10 +14,10 @@ from dvc.repo import Repo
 
 from posttrain.exits import ConfigurationError, exit_codes
 from posttrain.provenance.archive import pack
-from posttrain.provenance.job import NOT_THERE
 from posttrain.provenance.object_store import ObjectStore
 from posttrain.provenance.remote_cache import NAME, config_section, fetch_result, push_inputs, refuse_without_run_cache
 from posttrain.provenance.remote_names import JobFolder, add_options, from_options
+from posttrain.provenance.single_stage import NOT_THERE
 from posttrain.provenance.snapshot import CACHE_OF_DVC, find_stage
 from posttrain.state import STATE_DIR
 

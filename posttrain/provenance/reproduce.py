@@ -1,6 +1,6 @@
 """How one stage is run through DVC from a program: its output line by line, and afterwards whether it ran, was already there, or why it failed.
 
-`dvc repro` runs as a process of its own: its output can be followed, its death harms nobody, and what it records is what a person's `dvc repro`
+`dvc repro` runs in a process of its own: its output can be followed, its death harms nobody, and what it records is what a person's `dvc repro`
 records. Never two at a time in one folder: DVC's locks make the second fail.
 """
 
@@ -47,7 +47,7 @@ class Reproducer:
         self._process: subprocess.Popen[str] | None = None
 
     def reproduce(self, name: str, follow: Callable[[str], None]) -> Outcome:
-        """Run `dvc repro --single-item` for a stage whose upstream is up to date; `follow` gets each line that is not empty, as it is printed."""
+        """Run a stage whose upstream is up to date, as `single_stage.py` does; `follow` gets each line that is not empty, as it is printed."""
         tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
         has_run, exit_code, started_s = False, None, monotonic()
         with self._start(name) as process:
@@ -69,7 +69,7 @@ class Reproducer:
                 os.killpg(self._process.pid, signal.SIGTERM)
 
     def _start(self, name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "dvc", "repro", "--single-item", "--", name]
+        command = [sys.executable, "-m", "posttrain.provenance.single_stage", "--", name]
         self._process = subprocess.Popen(
             [
                 "/bin/sh",

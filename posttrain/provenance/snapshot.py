@@ -27,6 +27,7 @@ from posttrain.exits import ConfigurationError
 from posttrain.state import STATE_DIR
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where PyYAML was built with libyaml
 FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC tells nobody
 
 
@@ -117,10 +118,15 @@ def key_of(stage: PipelineStage) -> str:
 
 def lock_entry(folder: Path, stage: str) -> dict[str, Any] | None:
     """What `dvc.lock` says of a stage; None where it says nothing."""
+    return lock_entries(folder).get(stage)
+
+
+def lock_entries(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `dvc.lock` says of each stage, in the order in which they stand there."""
     lock = folder / "dvc.lock"
-    content = yaml.safe_load(lock.read_text(encoding="utf-8")) if lock.exists() else {}
-    entry: dict[str, Any] | None = (content.get("stages") or {}).get(stage)
-    return entry
+    content = yaml.load(lock.read_text(encoding="utf-8"), _LOADER) if lock.exists() else {}  # noqa: S506 either loader is a safe one
+    entries: dict[str, dict[str, Any]] = content.get("stages") or {}
+    return entries
 
 
 def _files_of_git(root: Path) -> Iterator[Path]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from posttrain.exits import ConfigurationError, DataError, Interrupted
-from posttrain.provenance.job import NOT_THERE
 from posttrain.provenance.remote_names import JobFolder, S3Remote
+from posttrain.provenance.single_stage import NOT_THERE
 from posttrain.provenance.snapshot import Snapshot, copy_snapshot
 
 
@@ -99,5 +99,5 @@ class S3:
 
 def restore(snapshot: Snapshot) -> bool:
     """Outputs and entry from the run cache into the snapshot; False where its files are gone."""
-    command = [sys.executable, "-m", "posttrain.provenance.job", "--from-run-cache", "--", snapshot.stage]
+    command = [sys.executable, "-m", "posttrain.provenance.single_stage", "--from-run-cache", "--", snapshot.stage]
     return subprocess.run(command, cwd=snapshot.folder, capture_output=True, check=False).returncode == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.exits import ConfigurationError
-from posttrain.provenance.job import NOT_THERE
 from posttrain.provenance.landing import land
+from posttrain.provenance.single_stage import NOT_THERE
 from posttrain.provenance.snapshot import freeze
 
 DVC_YAML = """
@@ -47,9 +47,18 @@ def dvc(root: Path, *arguments: str) -> str:
     return sh(root, sys.executable, "-m", "dvc", *arguments)
 
 
-def job(folder: Path, *arguments: str) -> int:
-    command = [sys.executable, "-m", "posttrain.provenance.job", *arguments]
-    return subprocess.run(command, check=False, cwd=folder, env=PYTHON, capture_output=True).returncode
+def job(folder: Path, stage: str) -> int:
+    return program(folder, "job", stage)
+
+
+def from_run_cache(folder: Path, stage: str) -> int:
+    return program(folder, "single_stage", "--from-run-cache", stage)
+
+
+def program(folder: Path, *command: str) -> int:
+    name, *arguments = command
+    line = [sys.executable, "-m", f"posttrain.provenance.{name}", *arguments]
+    return subprocess.run(line, check=False, cwd=folder, env=PYTHON, capture_output=True).returncode
 
 
 @pytest.fixture
@@ -76,7 +85,7 @@ def test_what_is_edited_while_a_job_runs_is_not_bound_to_its_output(root, tmp_pa
     (root / "params.yaml").write_text("x: 1\ny: 2\n")  # taken back: the result comes from the run cache, git's output too
     again = freeze(root, "make", tmp_path / "b")
     assert again.key == snapshot.key
-    assert job(again.folder, "make", "--from-run-cache") == 0
+    assert from_run_cache(again.folder, "make") == 0
     assert land(root, again).has_landed
     assert (root / "reports" / "made.txt").read_text() == "x: 1\n"
 
@@ -117,7 +126,7 @@ def test_uncommitted_and_untracked_files_are_in_and_a_key_is_of_contents(root, t
     assert (second.folder / "letter").read_text() == "b\n"
     assert (second.folder / "untracked").exists()
     assert first.key != second.key
-    assert job(second.folder, "use@one", "--from-run-cache") == NOT_THERE
+    assert from_run_cache(second.folder, "use@one") == NOT_THERE
 
 
 def test_a_job_ends_with_the_code_of_its_stage(root, tmp_path):
