@@ -1,8 +1,8 @@
 """What does the flow cost over plain DVC? Seconds to recognise an up-to-date graph, with `--whole` or `--small` every stage through both.
 
 A server is started for it on loopback, with a database of its own, and is up before the clock runs. The up-to-date graph is this checkout's, which
-`dvc repro` must have brought up to date; `dvc status` on the same tree stands beside it. `--whole` (20 to 30 minutes) and `--small` (15) run
-everything from nothing in two fresh clones, one after the other, and look at the up-to-date graph there.
+`dvc repro` must have brought up to date; `dvc status` on the same tree stands beside it. `--whole` (40 to 60 minutes) and `--small` (8) run
+everything from nothing in two fresh clones, twice, the second time in the other order, and look at the up-to-date graph there.
 """
 
 import argparse
@@ -18,16 +18,15 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides, clone_checkout, environment_of
 from posttrain.state import STATE_DIR
 
-NUM_TIMES = 3
+NUM_TIMES, NUM_TURNS = 3, 2
 START_LIMIT_S = 180.0
 FLOW = [sys.executable, "-m", "flows.train_and_evaluate"]
 
@@ -35,18 +34,13 @@ FLOW = [sys.executable, "-m", "flows.train_and_evaluate"]
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--whole", action="store_true", help="the default pipeline too, through `dvc repro` and through the flow")
-    parser.add_argument("--small", action="store_true", help="the same with the tests' knobs, three times in turns: what the flow adds is the same")
+    parser.add_argument("--small", action="store_true", help="the same with the tests' knobs: what the flow adds is the same")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="posttrain-bench-") as folder, running_server(Path(folder) / "prefect") as server:
         tree = REPOSITORY
-        if given.whole:
-            tree, _ = compare(Path(folder), server, {})
-        if given.small:
-            added_s = []
-            for _ in range(NUM_TIMES):
-                tree, more_s = compare(Path(folder), server, SMALL)
-                added_s.append(more_s)
-            print(f"what the flow adds to a run of every stage, median of {NUM_TIMES}: {median(added_s)}", flush=True)
+        for is_given, overrides in ((given.whole, {}), (given.small, SMALL)):
+            if is_given:
+                tree = compare(Path(folder), server, overrides)
         if subprocess.run(["dvc", "status", "--quiet"], cwd=tree, env=environment_of(tree), check=False).returncode:
             raise SystemExit("this checkout is not up to date: run `dvc repro` first, or name --whole or --small")
         recognised_s = [seconds_of(FLOW, tree, {**environment_of(tree), **server}) for _ in range(NUM_TIMES)]
@@ -54,27 +48,62 @@ def main() -> None:
         print(f"an up-to-date graph, median of {NUM_TIMES}: flow {median(recognised_s)}, dvc status {median(status_s)}", flush=True)
 
 
-def compare(folder: Path, server: Mapping[str, str], overrides: Mapping[str, Any]) -> tuple[Path, float]:
-    """The tree that the flow made, and the seconds that it took more than `dvc repro` besides those of the stages.
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One run of every stage. `stages_s` is the seconds of the stages by their own clock, added up."""
+
+    seconds: float
+    stages_s: float
+
+    @property
+    def others_s(self) -> float:
+        """What was not a stage. Negative where stages ran beside each other."""
+        return self.seconds - self.stages_s
+
+    @staticmethod
+    def mean(arms: Sequence["Arm"]) -> "Arm":
+        """Of one kind of run."""
+        return Arm(statistics.mean(arm.seconds for arm in arms), statistics.mean(arm.stages_s for arm in arms))
+
+
+def compare(folder: Path, server: Mapping[str, str], overrides: Mapping[str, Any]) -> Path:
+    """Both runs `NUM_TURNS` times in turns; gives a tree that the flow made.
 
     The stages' own seconds stand apart: they are the machine's at the moment, and what a flow adds to them is small beside how they vary.
     """
-    plain, through = (clone_checkout(folder / name) for name in ("plain", "through"))
-    for copy in (plain, through):
-        apply_overrides(copy / "params.yaml", overrides)
-        forget_results(copy)
-    plain_s = seconds_of(["dvc", "repro"], plain, environment_of(plain))
-    costs = (plain / STATE_DIR / "costs.jsonl").read_text(encoding="utf-8").splitlines()
-    plain_stages_s = sum(json.loads(line)["seconds"] for line in costs)
-    flow_s = seconds_of(FLOW, through, {**environment_of(through), **server})
-    logs = [log.read_text(encoding="utf-8") for log in (through / STATE_DIR / "logs").glob("*.log")]
-    flow_stages_s = sum(float(seconds) for log in logs for seconds in re.findall(r"^\[.*\] done in ([\d.]+) s", log, re.MULTILINE))
-    locks = [yaml.safe_load((copy / "dvc.lock").read_text(encoding="utf-8")) for copy in (plain, through)]
-    more_s = (flow_s - flow_stages_s) - (plain_s - plain_stages_s)
-    print(f"dvc repro {plain_s:.0f} s, of which stages {plain_stages_s:.0f}; flow {flow_s:.0f} s, of which stages {flow_stages_s:.0f}", flush=True)
-    print(f"  ratio {flow_s / plain_s:.3f}, with the same stages {1 + more_s / plain_s:.3f}; {len(logs)} jobs", flush=True)
-    print(f"  dvc.lock {'equal' if locks[0] == locks[1] else 'NOT equal'}, stage by stage", flush=True)
-    return through, more_s
+    plain, through = folder / "plain", folder / "through"
+    arms: dict[Path, list[Arm]] = {plain: [], through: []}
+    for turn in range(NUM_TURNS):
+        for tree in (plain, through) if turn % 2 == 0 else (through, plain):
+            clone_checkout(tree)
+            apply_overrides(tree / "params.yaml", overrides)
+            forget_results(tree)
+            arms[tree].append(run_by_dvc(tree) if tree == plain else run_by_flow(tree, server))
+            print(f"{'dvc repro' if tree == plain else 'the flow'}: {arms[tree][-1].seconds:.0f} s, stages {arms[tree][-1].stages_s:.0f}", flush=True)
+        are_equal = (plain / "dvc.lock").read_bytes() == (through / "dvc.lock").read_bytes()
+        print(f"dvc.lock: {'equal byte for byte' if are_equal else 'NOT equal'}", flush=True)
+    by_dvc, by_flow = Arm.mean(arms[plain]), Arm.mean(arms[through])
+    more_s = by_flow.others_s - by_dvc.others_s
+    print(
+        f"the flow takes {by_flow.seconds / by_dvc.seconds:.3f} times as long, means of {NUM_TURNS}; with the same stages "
+        f"{1 + more_s / by_dvc.seconds:.3f}, {more_s:.0f} s more",
+        flush=True,
+    )
+    return through
+
+
+def run_by_dvc(tree: Path) -> Arm:
+    """`dvc repro`."""
+    seconds = seconds_of(["dvc", "repro"], tree, environment_of(tree))
+    costs = (tree / STATE_DIR / "costs.jsonl").read_text(encoding="utf-8").splitlines()
+    return Arm(seconds, sum(json.loads(line)["seconds"] for line in costs))
+
+
+def run_by_flow(tree: Path, server: Mapping[str, str]) -> Arm:
+    """The flow `train_and_evaluate`."""
+    seconds = seconds_of(FLOW, tree, {**environment_of(tree), **server})
+    logs = [log.read_text(encoding="utf-8") for log in (tree / STATE_DIR / "logs").glob("*.log")]
+    return Arm(seconds, sum(float(one) for log in logs for one in re.findall(r"^\[.*\] done in ([\d.]+) s", log, re.MULTILINE)))
 
 
 def forget_results(copy: Path) -> None:
