@@ -25,8 +25,9 @@ def alone_with(folder: Path, key: str, tell: Callable[[str], None], *, is_stoppe
         lock = path.open("w", encoding="ascii")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(lock.fileno())):
-                break
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+                    break
             lock.close()  # its holder took the file away between the two calls
         except BlockingIOError:
             lock.close()

@@ -18,11 +18,12 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 from prefect.workers.process import ProcessWorker
 
+from flows.serve import POOL
 from posttrain.exits import ConfigurationError, Interrupted, exit_codes
 
 AUTOMATIONS = Path("infra/prefect/automations.yaml")
 KUBERNETES_POOL = Path("infra/prefect/kubernetes_pool.json")
-PROCESS, KUBERNETES = "posttrain-process", "posttrain-kubernetes"
+KUBERNETES = "posttrain-kubernetes"
 
 
 def deploy() -> None:
@@ -30,22 +31,24 @@ def deploy() -> None:
     if not PREFECT_API_URL.value():
         raise ConfigurationError("PREFECT_API_URL is not set, so there is no server to deploy to; `make serve` starts one and says its URL")
     with get_client(sync_client=True) as client:
-        bring_pool(client, PROCESS, "process", ProcessWorker.get_default_base_job_template())
-        bring_pool(client, KUBERNETES, "kubernetes", json.loads(KUBERNETES_POOL.read_text(encoding="utf-8")))
+        bring_pool(client, POOL, "process", ProcessWorker.get_default_base_job_template())
+        # One run at a time: their pods may be on two nodes, and the records of jobs are a SQLite file, which the processes of one machine may share.
+        bring_pool(client, KUBERNETES, "kubernetes", json.loads(KUBERNETES_POOL.read_text(encoding="utf-8")), limit=1)
         if subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False).returncode:
             raise Interrupted("the deployments of prefect.yaml are not all on the server; see above, and run this again")
         for content in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
             bring_automation(client, AutomationCore.model_validate(content))
 
 
-def bring_pool(client: SyncPrefectClient, name: str, kind: str, template: dict[str, Any]) -> None:
-    """Made, or given this template."""
+def bring_pool(client: SyncPrefectClient, name: str, kind: str, template: dict[str, Any], *, limit: int | None = None) -> None:
+    """Made, or given this template, and the limit of runs at a time where there is one: a person may have set another."""
+    limits: Any = {} if limit is None else {"concurrency_limit": limit}
     try:
         client.read_work_pool(name)
     except ObjectNotFound:
-        client.create_work_pool(WorkPoolCreate(name=name, type=kind, base_job_template=template))
+        client.create_work_pool(WorkPoolCreate(name=name, type=kind, base_job_template=template, **limits))
     else:
-        client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
+        client.update_work_pool(name, WorkPoolUpdate(base_job_template=template, **limits))
     print(f"work pool {name}", flush=True)
 
 

@@ -63,8 +63,8 @@ class UnderWay:
         self._stopped.set()
         with self._lock:
             under_way = list(self._runs)
-        for runs in under_way:
-            runs.stop()
+        with ThreadPoolExecutor(max(len(under_way), 1)) as pool:
+            list(pool.map(NodeRuns.stop, under_way))
 
 
 @flow(log_prints=False, validate_parameters=False)

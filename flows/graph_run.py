@@ -45,11 +45,11 @@ def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
     """
     board = Board(runs.nodes)
     futures: dict[str, PrefectFuture[Any]] = {}
-    for node in runs.nodes:
-        needed = [futures[name] for name in node.upstream]
-        stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
-        futures[node.name] = stage_task.submit(node, runs, board, wait_for=needed, return_state=False)
     try:
+        for node in runs.nodes:
+            needed = [futures[name] for name in node.upstream]
+            stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
+            futures[node.name] = stage_task.submit(node, runs, board, wait_for=needed, return_state=False)
         _wait_for(list(futures.values()), runs, board)
     except BaseException as error:  # the job of a stage is ended by no signal to this process
         runs.stop()

@@ -3,11 +3,13 @@
 Knows DVC's side (`posttrain.provenance`) and the pools (`posttrain.dispatch`), and not Prefect.
 """
 
+import contextlib
+import glob
 import shutil
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -15,9 +17,10 @@ from typing import Literal
 
 from flows.alone import alone_with
 from flows.places import Place, Places
+from posttrain.dispatch.cancelling import PATIENCE_S
 from posttrain.dispatch.contract import JobStatus
 from posttrain.dispatch.dispatcher import Work
-from posttrain.dispatch.owners import Owner
+from posttrain.dispatch.owners import Owner, is_alive
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.exits import Interrupted, StageError
 from posttrain.provenance.graph import StageNode, is_current, read_tree
@@ -60,13 +63,15 @@ class NodeRuns:
         self._root = root.resolve()
         state = (state or self._root / STATE_DIR).resolve()
         self._settings = settings or load_settings(self._root)
-        self._snapshots, self._keys = state / "snapshots", state / "keys"
+        self._state, self._snapshots, self._keys = state, state / "snapshots", state / "keys"
         self._owner = Owner(state / RUNS)
+        self._forget_the_dead()
         self._places = Places(self._settings, root=self._root, state=state, owner=self._owner.name)
         self.nodes, self._current = read_tree(self._root)
         self._has_run: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
         self._stopped = threading.Event()
+        self._num_running, self._is_idle = 0, threading.Condition()
 
     @property
     def is_stopped(self) -> bool:
@@ -80,12 +85,13 @@ class NodeRuns:
         Raises Interrupted after `stop`.
         """
         started_s = monotonic()
-        if self._is_current(node):
-            return NodeOutcome("cached", monotonic() - started_s)
-        try:
-            outcome = self._run(node, tell, watch, started_s)
-        except StageError as error:
-            outcome = NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
+        with self._counted():
+            try:
+                outcome = self._run(node, tell, watch, started_s)
+            except StageError as error:
+                outcome = NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
+            except OSError as error:  # a full disk, a file that went while the tree was copied
+                outcome = NodeOutcome("failed", monotonic() - started_s, f"{node.name} could not be prepared or recorded: {error}", Interrupted.code)
         if self._stopped.is_set() and not outcome.is_good:
             raise Interrupted(f"{node.name} was cancelled, because its run was stopped. Run it again: what is done is kept")
         if outcome.is_good:
@@ -93,13 +99,33 @@ class NodeRuns:
         return outcome
 
     def stop(self) -> None:
-        """Cancel what runs; nothing is started after this."""
+        """Cancel what runs; nothing is started after this. Returns when all is over, or after a while: what was just being submitted is cancelled by
+        its own thread."""
         self._stopped.set()
         self._places.cancel_all()
+        with self._is_idle:
+            self._is_idle.wait_for(lambda: not self._num_running, PATIENCE_S)
 
     def close(self) -> None:
         """After the last node: this run waits for nothing any more."""
         self._owner.close()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._is_idle:
+            self._num_running += 1
+        try:
+            yield
+        finally:
+            with self._is_idle:
+                self._num_running -= 1
+                self._is_idle.notify_all()
+
+    def _forget_the_dead(self) -> None:
+        """Trees that runs were freezing when they were killed; those of their jobs are still wanted."""
+        for folder in self._snapshots.glob(".*"):
+            if not is_alive(self._state / RUNS, folder.name[1:].partition("-")[0]):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _is_current(self, node: StageNode) -> bool:
         """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and is again once something before it has run."""
@@ -109,17 +135,21 @@ class NodeRuns:
             return is_current(self._root, node.name)
 
     def _run(self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float) -> NodeOutcome:
-        with self._writes:
-            frozen = freeze(self._root, node.name, self._snapshots / f".{uuid.uuid4().hex}")
+        if self._is_current(node):
+            return NodeOutcome("cached", monotonic() - started_s)
+        folder = self._snapshots / f".{self._owner.name}-{uuid.uuid4().hex}"
         try:
+            with self._writes:
+                frozen = freeze(self._root, node.name, folder, state=self._state)
             place = self._places.of(node.stage)
             with alone_with(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:
-                if (has_waited or place.storage.has_result(frozen)) and restore(frozen):
+                is_left = place.dispatcher.has_job(frozen.key)  # by a run that died: its end is read, though its result may be there already
+                if not is_left and (has_waited or place.storage.has_result(frozen)) and restore(frozen):
                     self._take_traces(frozen.folder, tell)
                     return self._land(frozen, NodeOutcome("cached", monotonic() - started_s))
                 return self._run_as_job(node, place, frozen, tell, watch, started_s)
         finally:
-            shutil.rmtree(frozen.folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _run_as_job(
         self,
@@ -130,15 +160,16 @@ class NodeRuns:
         watch: Callable[[JobStatus, int], None],
         started_s: float,
     ) -> NodeOutcome:
-        folders: list[Path] = []
+        name = f"{node.name}-{frozen.key[:10]}"
 
-        def prepare(attempt: int) -> Path:
-            folder = self._snapshots / f"{node.name}-{frozen.key[:10]}-{attempt}"
-            for old in (*folders, folder):  # of the attempts before; of one whose record was never written
+        def forget_attempts() -> None:
+            for old in self._snapshots.glob(f"{glob.escape(name)}-*"):
                 self._take_traces(old, tell)
                 shutil.rmtree(old, ignore_errors=True)
-            folders.append(folder)
-            place.storage.prepare(frozen, folder, attempt)
+
+        def prepare(attempt: int) -> Path:
+            forget_attempts()  # those before are over
+            place.storage.prepare(frozen, folder := self._snapshots / f"{name}-{attempt}", attempt)
             return folder
 
         tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
@@ -150,7 +181,12 @@ class NodeRuns:
         command = place.storage.command(frozen)
         environment = {**place.environment, **self._settings.environment_of(node.stage)}
         work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), environment)
-        end = place.dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
+        try:
+            end = place.dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
+        except Interrupted:
+            if not place.dispatcher.has_job(frozen.key):  # cancelled, and dead
+                forget_attempts()
+            raise
         ran = NodeOutcome(
             "completed", monotonic() - started_s, job=end.record.name, target=end.record.target, num_preempted=end.num_preempted, tail=tuple(tail)
         )

@@ -66,4 +66,4 @@ class Places:
     def _environment(self, target: str) -> dict[str, str]:
         """A job on this machine leaves its traces with all others; elsewhere they lie with its other files."""
         is_traced_here = self._settings.is_local(target) and self._settings.storage(target) is None and VARIABLE not in os.environ
-        return {VARIABLE: str(self._state / TRACES)} if is_traced_here else {}
+        return ({VARIABLE: str(self._state / TRACES)} if is_traced_here else {}) | self._settings.told_on(target)

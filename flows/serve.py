@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,6 +49,7 @@ def serve(root: Path, port: int) -> None:
     environment.pop("POSTTRAIN_ROOT", None)  # while deploying: it is the worker's, and would be written into the deployments
     with contextlib.ExitStack() as ends:
         ends.enter_context(_only_one(home / "serve.lock"))
+        _check_port(port)
         server = ends.enter_context(_running("server", home, environment, "server", "start", "--host", "127.0.0.1", "--port", str(port)))
         _wait_until_healthy(url, server, home)
         _deploy(home, environment)
@@ -77,6 +79,18 @@ def main() -> None:
         signal.signal(number, leave)
     with exit_codes():
         serve(Path.cwd(), port)
+
+
+def _check_port(port: int) -> None:
+    """Another server there would answer in place of ours, and get our deployments."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(
+                f"port {port} of 127.0.0.1 cannot be had ({error}): end what has it, or name another (make serve SERVER_PORT=…)"
+            ) from error
 
 
 @contextlib.contextmanager
@@ -123,7 +137,7 @@ def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], home: Path) -
                 return
         if server.poll() is not None or time.monotonic() > deadline:
             why = f"ended with {server.returncode}" if server.poll() is not None else f"does not answer after {_START_PATIENCE_S:g} s"
-            raise Interrupted(f"the server {why}: {home / 'server.log'} says more. Where another program has its port, name one with --port")
+            raise Interrupted(f"the server {why}: {home / 'server.log'} says more")
         time.sleep(_LOOK_S)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posttrain.cli_command import Commands, add_command
 from posttrain.dispatch.cancelling import PATIENCE_S, cancel_jobs
-from posttrain.dispatch.contract import JobStatus, Pool
+from posttrain.dispatch.contract import Pool
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.owners import is_alive
 from posttrain.dispatch.records import JobRecord, JobRecords
@@ -48,10 +48,10 @@ def list_jobs(is_running: bool, limit: int) -> None:
 
 def tail(job: str, is_followed: bool) -> None:
     """What a job prints."""
-    record = _find(job)
+    record, pools = _find(job), _Pools()
     log = LogTail(record.log)
     while True:
-        is_over = record.is_over or not is_followed or _status(record).is_over
+        is_over = record.is_over or not is_followed or pools[record.target].status(record.handle).is_over
         for line in log.new_lines(is_whole=is_over):
             print(line, flush=True)
         if is_over:
@@ -62,30 +62,42 @@ def tail(job: str, is_followed: bool) -> None:
 
 def cancel(job: str) -> None:
     """Kill a job with all its processes. The run that waits for it, if one does, fails."""
-    _cancel(_find(job))
+    record = _find(job)
+    if record.is_over:
+        print(f"{record.name} is over already: {_state(record)}")
+    else:
+        _cancel(record, _Pools()[record.target])
 
 
 def reconcile(is_dry: bool) -> None:
     """Set the records right with the pools, and kill every job that no living run waits for."""
-    for record in [record for record in _records().all() if not record.is_over]:
-        status = _status(record)
-        if status.is_over:
+    records, pools = _records(), _Pools()
+    for record in [record for record in records.all() if not record.is_over]:
+        status = pools[record.target].status(record.handle)
+        if is_alive(STATE_DIR / RUNS, record.owner):  # which records its end, and may be submitting it right now
+            print(f"{record.name}: {status.state}, and a living run waits for it")
+        elif status.is_over:
             print(f"{record.name}: it is over ({status.cause or 'the pool does not know it'})")
             if not is_dry:
-                _records().end(record.name, status)
-        elif not is_alive(STATE_DIR / RUNS, record.owner):
+                records.end(record.name, status)
+        else:
             print(f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled")
             if not is_dry:
-                _cancel(record)
-        else:
-            print(f"{record.name}: {status.state}, and a living run waits for it")
+                _cancel(record, pools[record.target])
 
 
-def _cancel(record: JobRecord) -> None:
-    if record.is_over:
-        print(f"{record.name} is over already: {_state(record)}")
-        return
-    [status] = cancel_jobs(_pool(record.target), _records(), [record])
+class _Pools(dict[str, Pool]):
+    """By target, each made when it is first asked for: one remembers what it has read."""
+
+    def __missing__(self, target: str) -> Pool:
+        from posttrain.dispatch.settings import load_settings
+
+        self[target] = load_settings(Path()).pool(target, Path(), STATE_DIR)
+        return self[target]
+
+
+def _cancel(record: JobRecord, pool: Pool) -> None:
+    [status] = cancel_jobs(pool, _records(), [record])
     if not status.is_over:
         raise Interrupted(f"{record.name} is still {status.state} on {record.target} {PATIENCE_S:g} s after it was cancelled; ask again")
     print(f"{record.name} is cancelled")
@@ -107,18 +119,8 @@ def _state(record: JobRecord) -> str:
     return f"{record.cause}{code}{f': {record.note}' if record.note else ''}"
 
 
-def _status(record: JobRecord) -> JobStatus:
-    return _pool(record.target).status(record.handle)
-
-
 def _records() -> JobRecords:
     path = STATE_DIR / JOBS
     if not path.exists():
         raise ConfigurationError(f"no flow has started a job in {Path.cwd()}: there is no {path}. Stand in the repository's folder")
     return JobRecords(path)
-
-
-def _pool(target: str) -> Pool:
-    from posttrain.dispatch.settings import load_settings
-
-    return load_settings(Path()).pool(target, Path(), STATE_DIR)

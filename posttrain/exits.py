@@ -46,6 +46,11 @@ def meaning_of(exit_code: int) -> str:
     return "an error in the stage itself"
 
 
+def as_shell(exit_code: int) -> int:
+    """128 + n for death by signal n, which `subprocess` has as -n: no process can end with a negative code."""
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """Around a console command: an end with a meaning is said on stderr and exits with its code."""

@@ -64,6 +64,16 @@ def test_what_no_living_run_waits_for_is_killed_and_what_one_does_is_not(state):
     assert "owned is cancelled" in posttrain("jobs", "reconcile").stdout
 
 
+def test_a_job_that_a_living_run_is_just_submitting_is_left_to_it(state):
+    owner, records = Owner(state / "runs"), JobRecords(state / "jobs.db")
+    assert records.add(JobRecord("new", "new", "new", 1, "local", None, state, state / "log", owner.name, time.time()))
+    assert "a living run waits for it" in posttrain("jobs", "reconcile").stdout
+    assert not records.latest("new").is_over
+    owner.close()
+    assert "it is over (the pool does not know it)" in posttrain("jobs", "reconcile").stdout
+    assert records.latest("new").is_over
+
+
 @pytest.mark.parametrize("arguments", [("list",), ("tail", "x"), ("cancel", "x")])
 def test_where_there_are_no_jobs_that_is_said(state, arguments):
     ended = posttrain("jobs", *arguments)

@@ -92,6 +92,11 @@ class Dispatcher:
         latest = self._records.latest(record.key)
         return latest is not None and (latest.attempt, latest.owner) == (record.attempt, self._owner)
 
+    def has_job(self, key: str) -> bool:
+        """Whether a job for it, an earlier run's perhaps, is recorded here as not over: its end is still to be read."""
+        latest = self._records.latest(key)
+        return latest is not None and not latest.is_over and latest.target == self._target
+
     def cancel_all(self) -> None:
         """Of the jobs that this run waits for, whoever started them; returns when they are dead, or after a while where the pool does not say so."""
         own = [record for record in self._records.all() if (record.owner, record.target) == (self._owner, self._target) and not record.is_over]
@@ -152,10 +157,9 @@ class Dispatcher:
                 raise Interrupted(f"{record.name} was cancelled, because its run was. Run again: what is done is kept")
             if status.is_over:
                 return status
-            if is_stopped() and not is_cancelled:
+            if is_stopped():  # at every look: a pool may have had nothing to cancel yet
                 self._reached(partial(self._pool.cancel, record.handle), tell)
                 is_cancelled = True  # and is over when it is dead: recorded sooner, another attempt could run beside it
-                continue
             now = f"{record.name}: {status.state}{f', {status.note}' if status.note else ''}"
             if now != told and (status.state is not JobState.WAITING or status.note):
                 tell(now)

@@ -19,6 +19,7 @@ from posttrain.dispatch.kubernetes_status import END, FIRST_POD, STARTING, Json,
 from posttrain.exits import ConfigurationError, Interrupted
 
 LOG_EVERY_S = 10.0  # while the job runs; the rest comes when it ends
+NODES_EVERY_S = 5.0
 _KILL_GRACE_S = 1  # with 0 the API server forgets the pod at once, and nobody knows any more when its processes are dead
 _STARTING_S = 1.5  # a pod deleted while its container starts is forgotten by kubelets before 1.22, and its processes live on for their whole grace
 _KILLING_S = 3.5  # a node takes two seconds and one to say so; one that does not answer is not waited for
@@ -35,6 +36,8 @@ class KubernetesPool:
         self._jobs = ("apis", "batch", "v1", "namespaces", settings.namespace, "jobs")
         self._pods = ("api", "v1", "namespaces", settings.namespace, "pods")
         self._logged_at: dict[str, float] = {}
+        self._known_nodes: list[Json] | None = None
+        self._nodes_at = -NODES_EVERY_S
 
     def submit(self, spec: JobSpec) -> str:
         """As `Pool` has it."""
@@ -57,7 +60,8 @@ class KubernetesPool:
             job = self._job(job_id)
         except Absent:
             return JobStatus(JobState.GONE)
-        reading = read(job, self._pods_of(job), functools.cache(self._nodes), now=self._api.now, patience_s=self._settings.patience_s)
+        why_no_pod = functools.partial(self._why_no_pod, job)
+        reading = read(job, self._pods_of(job), self._nodes, why_no_pod, now=self._api.now, patience_s=self._settings.patience_s)
         with contextlib.suppress(Absent):
             if reading.pod is not None:
                 is_ending = reading.status.is_over or reading.end is not None or END in job["metadata"].get("annotations", {})
@@ -113,11 +117,23 @@ class KubernetesPool:
         return pods
 
     def _nodes(self) -> list[Json] | None:
+        """At most a few seconds old: every job that waits for one asks, and a large cluster has megabytes of them."""
+        if time.monotonic() - self._nodes_at > NODES_EVERY_S:
+            try:
+                self._known_nodes = self._api.get(("api", "v1", "nodes"))["items"]
+            except ConfigurationError:  # we may not see them
+                self._known_nodes = None
+            self._nodes_at = time.monotonic()
+        return self._known_nodes
+
+    def _why_no_pod(self, job: Json) -> str:
+        """The last refusal of its controller: a quota, a limit range, pod security, an admission webhook."""
+        selector = f"involvedObject.uid={job['metadata']['uid']},reason=FailedCreate"
         try:
-            nodes: list[Json] = self._api.get(("api", "v1", "nodes"))["items"]
+            events = self._api.get(("api", "v1", "namespaces", self._settings.namespace, "events"), fieldSelector=selector)["items"]
         except ConfigurationError:  # we may not see them
-            return None
-        return nodes
+            return ""
+        return str(max(events, key=lambda event: event.get("lastTimestamp") or "")["message"]) if events else ""
 
     def _save_log(self, job: Json, pod: Json, *, is_urgent: bool) -> None:
         """What cannot be read now is left out: a pod that never started has no log, one on a lost node has it there."""

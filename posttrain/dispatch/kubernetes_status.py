@@ -25,6 +25,7 @@ _OWN_WORDS = (0, ConfigurationError.code, DataError.code, Interrupted.code)  # o
 
 Json = Mapping[str, Any]
 Nodes = Callable[[], Sequence[Json] | None]
+WhyNoPod = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Reading:
     end: JobStatus | None = None
 
 
-def read(job: Json, pods: Sequence[Json], nodes: Nodes, *, now: datetime, patience_s: float) -> Reading:
-    """`nodes` is asked only where it matters; its None means that we may not know them."""
+def read(job: Json, pods: Sequence[Json], nodes: Nodes, why_no_pod: WhyNoPod, *, now: datetime, patience_s: float) -> Reading:
+    """`nodes` is asked only where it matters; its None means that we may not know them. `why_no_pod` is what Kubernetes says of a job without one."""
     pod = _first(job, pods)
     ours = [pod] if pod is not None or FIRST_POD in job["metadata"].get("annotations", {}) else pods  # what comes after the first refuses to run
     living = [one for one in ours if one is not None and may_run(one) and not _is_stuck(one, nodes, now)]
@@ -48,7 +49,7 @@ def read(job: Json, pods: Sequence[Json], nodes: Nodes, *, now: datetime, patien
             end = own
         return Reading(_ending(end, living), pod)
     if pod is None:
-        return _without_pod(job, living)
+        return _without_pod(job, living, why_no_pod)
     if _is_over(pod):
         end = _end_of(pod)
         is_replaced = end.cause in (Cause.PREEMPTED, Cause.NODE_LOST) and not _condition(job, "Failed")
@@ -79,7 +80,7 @@ def _ending(end: JobStatus, living: Sequence[Json]) -> JobStatus:
     return JobStatus(JobState.RUNNING, note=f"is being ended: {end.note or end.cause}") if living else end
 
 
-def _without_pod(job: Json, living: Sequence[Json]) -> Reading:
+def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Reading:
     if job["metadata"].get("annotations", {}).get(FIRST_POD) and not _condition(job, "Failed") and not _condition(job, "Complete"):
         end = _ended(Cause.PREEMPTED, "its pod was deleted")
         return Reading(_ending(end, living), None, end)
@@ -90,7 +91,10 @@ def _without_pod(job: Json, living: Sequence[Json]) -> Reading:
         note = failed.get("message", "") if is_late else "its pod was deleted"
         return Reading(_ended(Cause.TIME_LIMIT if is_late else Cause.PREEMPTED, note))
     queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
-    return Reading(JobStatus(JobState.WAITING, note=f"waits in the queue {queue}" if queue and job["spec"].get("suspend") else ""))
+    if queue and job["spec"].get("suspend"):
+        return Reading(JobStatus(JobState.WAITING, note=f"waits in the queue {queue}"))
+    said = why_no_pod()
+    return Reading(JobStatus(JobState.WAITING, note=f"Kubernetes makes no pod for it: {said}" if said else ""))
 
 
 def _of_living(pod: Json, nodes: Nodes, now: datetime, patience_s: float) -> tuple[JobStatus, JobStatus | None]:

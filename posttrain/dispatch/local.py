@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from posttrain.exits import ConfigurationError
 from posttrain.locks import is_held
 
 SPEC, LOCK, START, END = "spec.json", "lock", "start.json", "end.json"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+START_PATIENCE_S = 60.0  # a supervisor is there in a fraction of a second, unless it died at once
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -41,6 +45,12 @@ class LocalPool:
                 f"{spec.name} wants {spec.resources.gpus} GPUs and this machine has {self._num_gpus} slots: it would wait for ever. Ask for fewer, "
                 "or name another target"
             )
+        named = len(visible_gpus(range(self._num_gpus)))
+        if 0 < named < self._num_gpus:
+            raise ConfigurationError(
+                f"this machine's target has {self._num_gpus} GPU slots, and {VISIBLE} names {named} GPUs: two jobs would share one. Set num_gpus to "
+                f"{named} in infra/dispatch.yaml"
+            )
         job = self._job(spec.name)
         job.mkdir(parents=True, exist_ok=True)
         if not (job / LOCK).exists():  # two who come at once both start a supervisor, and the second finds the lock there
@@ -57,7 +67,12 @@ class LocalPool:
             end = json.loads((job / END).read_text(encoding="utf-8"))
             return JobStatus(JobState.ENDED, end["exit_code"], Cause(end["cause"]), end["note"])
         if not (job / LOCK).exists():
-            return JobStatus(JobState.WAITING, note="it is being started") if (job / SPEC).exists() else JobStatus(JobState.GONE)
+            if not (job / SPEC).exists():
+                return JobStatus(JobState.GONE)
+            if time.time() - (job / SPEC).stat().st_mtime < START_PATIENCE_S:
+                return JobStatus(JobState.WAITING, note="it is being started")
+            self._end_unstarted(job, Cause.NODE_LOST, "its supervisor never started")
+            return self.status(job_id)
         if supervisor is None:
             return JobStatus(JobState.ENDED, None, Cause.NODE_LOST, "its supervisor is gone: killed, or the machine was restarted")
         if (job / START).exists():
@@ -68,8 +83,20 @@ class LocalPool:
         """As `Pool` has it."""
         job = self._job(job_id)
         supervisor = _supervisor(job)
-        if supervisor is None or (job / END).exists():
+        if (job / END).exists() or not (job / SPEC).exists():
             return
+        if supervisor is not None:
+            self._kill(job, supervisor)
+        elif not (job / LOCK).exists():
+            self._end_unstarted(job, Cause.CANCELLED, "cancelled")
+
+    def _end_unstarted(self, job: Path, cause: Cause, note: str) -> None:
+        """Its supervisor looks for an end once it has the lock, and we for the lock once there is an end: one of us sees the other."""
+        write_json(job / END, {"exit_code": None, "cause": cause, "note": note})
+        if (supervisor := _supervisor(job)) is not None:
+            self._kill(job, supervisor)
+
+    def _kill(self, job: Path, supervisor: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(supervisor, signal.SIGSTOP)  # or it would write down how its command ended, that of the kill
             kill_tree(supervisor, keep_root=True)
@@ -79,6 +106,14 @@ class LocalPool:
 
     def _job(self, name: str) -> Path:
         return self._state / "jobs" / name
+
+
+def visible_gpus(slots: Sequence[int]) -> list[str]:
+    """What these slots' jobs are to see: the GPUs of those numbers, among those that CUDA_VISIBLE_DEVICES names where it is set."""
+    if VISIBLE not in os.environ:
+        return [str(slot) for slot in slots]
+    names = [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]
+    return [names[slot] for slot in slots if slot < len(names)]
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -18,8 +18,9 @@ from types import FrameType
 from typing import IO, Any
 
 from posttrain.dispatch.contract import Cause
-from posttrain.dispatch.local import END, LOCK, SPEC, START, write_json
+from posttrain.dispatch.local import END, LOCK, SPEC, START, VISIBLE, visible_gpus, write_json
 from posttrain.dispatch.processes import adopt_orphans, kill_tree
+from posttrain.exits import as_shell
 
 _POLL_S = 0.2
 
@@ -37,6 +38,8 @@ def supervise(job: Path, slots: Path, num_gpus: int) -> None:
             return
         finally:
             own.unlink()
+        if (job / END).exists():  # cancelled before there was anybody to cancel
+            return
         adopt_orphans()
         spec = json.loads((job / SPEC).read_text(encoding="utf-8"))
         gpus = _take_slots(slots, num_gpus, spec["resources"]["gpus"], held)
@@ -45,7 +48,7 @@ def supervise(job: Path, slots: Path, num_gpus: int) -> None:
 
 
 def _run(spec: dict[str, Any], gpus: Sequence[int]) -> dict[str, Any]:
-    environment = {**os.environ, **spec["environment"], "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+    environment = {**os.environ, **spec["environment"], VISIBLE: ",".join(visible_gpus(gpus))}
     limit_s = spec["resources"]["time_limit_s"]
     with Path(spec["log"]).open("ab") as log:
         try:
@@ -65,8 +68,7 @@ def _run(spec: dict[str, Any], gpus: Sequence[int]) -> dict[str, Any]:
             kill_tree(os.getpid(), keep_root=True)
             return {"exit_code": None, "cause": Cause.TIME_LIMIT, "note": f"it ran longer than its limit of {limit_s} s"}
     kill_tree(os.getpid(), keep_root=True)  # what it left behind would hold its GPU's memory
-    code = process.returncode
-    return {"exit_code": code if code >= 0 else 128 - code, "cause": Cause.EXITED, "note": ""}
+    return {"exit_code": as_shell(process.returncode), "cause": Cause.EXITED, "note": ""}
 
 
 def _take_slots(slots: Path, num_gpus: int, num_wanted: int, held: ExitStack) -> list[int]:

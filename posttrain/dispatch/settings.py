@@ -36,10 +36,12 @@ class S3Section(_Section):
 
 class _Target(_Section):
     """`storage` is how files get to a job; None: by a disk that submitter and jobs share, the tree's folder under the same path. `python` is the
-    interpreter that a job is started with, on the PATH there or in full; None: the path of the submitter's own."""
+    interpreter that a job is started with, on the PATH there or in full; None: the path of the submitter's own. `environment` is what its jobs are
+    told besides (WANDB_MODE, HF_HOME, POSTTRAIN_ENGINE): a pool hands on nothing of the submitter's. It is written down, so no keys."""
 
     storage: S3Section | None = None
     python: str | None = None
+    environment: dict[str, str] = pydantic.Field(default_factory=dict)
 
 
 class LocalTarget(_Target):
@@ -50,9 +52,10 @@ class LocalTarget(_Target):
 
 
 class SlurmTarget(_Target):
-    """`options` go to sbatch with every job, as `--partition=gpu`."""
+    """`options` go to sbatch with every job, as `--partition=gpu`. Logs and folders are on a disk that the nodes share, so there is no `storage`."""
 
     type: Literal["slurm"]
+    storage: None = None
     options: tuple[str, ...] = ()
 
 
@@ -76,6 +79,7 @@ class KubernetesTarget(_Target):
     queue: str | None = None
     secret: str | None = None
     grace_s: int = pydantic.Field(60, ge=0)
+    patience_s: float = pydantic.Field(300.0, gt=0)
 
 
 Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pydantic.Field(discriminator="type")]
@@ -118,6 +122,11 @@ class DispatchSettings(_Section):
         """What starts a job there."""
         found = self.targets.get(target)
         return (found.python if found else None) or sys.executable
+
+    def told_on(self, target: str) -> dict[str, str]:
+        """A target's `environment`."""
+        found = self.targets.get(target)
+        return dict(found.environment) if found else {}
 
     def pool(self, target: str, root: Path, state: Path) -> Pool:
         """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it keeps. Raises ConfigurationError."""
@@ -165,5 +174,5 @@ def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Pool:
     from posttrain.dispatch.kubernetes_pool import KubernetesPool
 
     mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
-    known = target.model_dump(exclude={"type", "mounts", "storage", "python"})
+    known = target.model_dump(exclude={"type", "mounts", "storage", "python", "environment"})
     return KubernetesPool(KubernetesSettings(template=root / JOB_YAML, mounts=mounts, is_disk_shared=target.storage is None, **known))

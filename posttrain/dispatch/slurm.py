@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posttrain.dispatch.contract import JobSpec, JobState, JobStatus
-from posttrain.dispatch.slurm_script import render
-from posttrain.dispatch.slurm_words import CANCELLED_MARK, from_sacct, from_scontrol
+from posttrain.dispatch.slurm_script import minutes_of, render
+from posttrain.dispatch.slurm_words import CANCELLED_MARK, SACCT_FORMAT, from_sacct, from_scontrol
 from posttrain.exits import ConfigurationError, Interrupted
 
 # All that a job, and SLURM's commands themselves, get of the submitter's environment: no key, and no SBATCH_… that overrules the script.
@@ -48,7 +48,7 @@ class SlurmPool:
         if answer.returncode:
             wanted = spec.resources
             raise ConfigurationError(
-                f"SLURM refuses {spec.name} ({wanted.gpus} GPUs, {wanted.cpus} CPUs, {wanted.memory_gb:g} GB, {wanted.time_limit_s} s"
+                f"SLURM refuses {spec.name} ({wanted.gpus} GPUs, {wanted.cpus} CPUs, {wanted.memory_gb:g} GB, {minutes_of(spec)} minutes"
                 f"{''.join(f', {option}' for option in self._options)}): {_words(answer)}. Running again cannot help: ask for what `sinfo` shows, or "
                 "name another target"
             )
@@ -62,7 +62,7 @@ class SlurmPool:
         live = _ask("scontrol", "show", "job", "--oneliner", number)
         if live.returncode == 0 and f" JobName={name} " in live.stdout:
             return from_scontrol(live.stdout)
-        recorded = [from_sacct(line) for line in _recorded(f"--jobs={number}", f"--name={name}", "--format=State,ExitCode,Comment")]
+        recorded = [from_sacct(line) for line in _recorded(f"--jobs={number}", f"--name={name}", SACCT_FORMAT)]
         if recorded and recorded[-1].is_over:
             return recorded[-1]
         return JobStatus(JobState.GONE, note="SLURM's controller has forgotten it")

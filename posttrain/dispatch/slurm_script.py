@@ -8,11 +8,10 @@ from pathlib import Path
 from string import Template
 
 from posttrain.dispatch.contract import JobSpec
+from posttrain.dispatch.slurm_words import EXTRA_MINUTES
 from posttrain.exits import ConfigurationError
 
 TEMPLATE = Path(__file__).parents[2] / "infra" / "slurm" / "job.sh"
-# SLURM counts whole minutes, warns 60 s before the end, and may be a minute early with it: so much more, and a job has its whole limit undisturbed.
-EXTRA_MINUTES = 2
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # one of digits alone would be a job's number
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -30,13 +29,18 @@ def render(spec: JobSpec, options: Sequence[str] = ()) -> str:
         name=spec.name,
         cpus=resources.cpus,
         memory_mib=math.ceil(resources.memory_gb * 1024),
-        minutes=math.ceil(resources.time_limit_s / 60) + EXTRA_MINUTES,
+        minutes=minutes_of(spec),
         options="\n".join(f"#SBATCH {flag}" for flag in flags) or "#",
         environment="\n".join(f"export {name}={_quoted(text)}" for name, text in sorted(spec.environment.items())) or "#",
         log=_quoted(str(spec.log.resolve())),
         folder=_quoted(str(spec.folder.resolve())),
         command=" ".join(map(_quoted, spec.command)),
     )
+
+
+def minutes_of(spec: JobSpec) -> int:
+    """What is asked for, so that a job has its whole limit undisturbed."""
+    return math.ceil(spec.resources.time_limit_s / 60) + EXTRA_MINUTES
 
 
 def _check(spec: JobSpec, options: Sequence[str]) -> None:

@@ -4,8 +4,10 @@ import re
 import signal
 
 from posttrain.dispatch.contract import Cause, JobState, JobStatus
+from posttrain.exits import Interrupted
 
 CANCELLED_MARK = "cancelled"  # a job's comment, written before it is killed
+SACCT_FORMAT = "--format=State,ExitCode,Elapsed,Timelimit,Comment"
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _CAUSES = {
     "COMPLETED": Cause.EXITED,
@@ -31,6 +33,7 @@ _HINTS = {
     "BadConstraints": "it will not start: no node can give what it asks for. Cancel it and ask for less",
 }
 _OOM_SIGNAL = 125  # SLURM's sign for it, no signal
+EXTRA_MINUTES = 2  # more than asked for: it counts whole minutes, warns 60 s before the end, and may be a minute early with it
 
 
 def from_scontrol(line: str) -> JobStatus:
@@ -41,16 +44,23 @@ def from_scontrol(line: str) -> JobStatus:
         return found.group(1) if found else ""
 
     is_marked = bool(re.search(rf" Comment={CANCELLED_MARK}(?: |$)", line))
-    return _status(field("JobState"), field("ExitCode"), field("Reason"), is_marked=is_marked, wants_gpus="gpu" in field("TresPerNode"))
+    return _status(
+        field("JobState"),
+        field("ExitCode"),
+        field("Reason"),
+        is_marked=is_marked,
+        is_late=_is_late(field("RunTime"), field("TimeLimit")),
+        wants_gpus="gpu" in field("TresPerNode"),
+    )
 
 
 def from_sacct(line: str) -> JobStatus:
-    """One line of `sacct --parsable2 --format=State,ExitCode,Comment`: a state may be `CANCELLED by 0`."""
-    state, exit_code, comment = line.split("|", 2)
-    return _status(state.split(" ")[0], exit_code, "", is_marked=comment == CANCELLED_MARK)
+    """One line of `sacct --parsable2` with the format `SACCT_FORMAT`: a state may be `CANCELLED by 0`."""
+    state, exit_code, ran, limit, comment = line.split("|", 4)
+    return _status(state.split(" ")[0], exit_code, "", is_marked=comment == CANCELLED_MARK, is_late=_is_late(ran, limit))
 
 
-def _status(state: str, exit_code: str, reason: str, *, is_marked: bool, wants_gpus: bool = False) -> JobStatus:
+def _status(state: str, exit_code: str, reason: str, *, is_marked: bool, is_late: bool, wants_gpus: bool = False) -> JobStatus:
     reason = "" if reason in ("None", "(null)") else reason
     if state in _WAITING:
         return JobStatus(JobState.WAITING, note=_why_it_waits(reason, "GPUs" if wants_gpus else "CPUs and memory"))
@@ -61,9 +71,25 @@ def _status(state: str, exit_code: str, reason: str, *, is_marked: bool, wants_g
     if cause is Cause.EXITED and number == signal.SIGKILL and is_marked:
         cause = Cause.CANCELLED
     own = 128 + number if number not in (0, _OOM_SIGNAL) else code or None
+    if cause is Cause.EXITED and own == Interrupted.code and is_late:
+        return JobStatus(JobState.ENDED, own, Cause.TIME_LIMIT, "it heeded the warning before its time limit")
     if cause is Cause.EXITED:
         return JobStatus(JobState.ENDED, own or 0, cause)
     return JobStatus(JobState.ENDED, own, cause, f"{state}, {reason}" if reason else state)
+
+
+def _is_late(ran: str, limit: str) -> bool:
+    """Whether a job has had the whole time that it asked for, by SLURM's [days-]hours:minutes:seconds. A limit may be a word."""
+    ran_s, limit_s = _seconds(ran), _seconds(limit)
+    return ran_s is not None and limit_s is not None and ran_s >= limit_s - 60 * EXTRA_MINUTES
+
+
+def _seconds(text: str) -> int | None:
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 def _why_it_waits(reason: str, what: str) -> str:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
+from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.provenance.snapshot import locked
 
 PARAMS_FILE = "params.yaml"
 
@@ -73,8 +75,10 @@ def read_tree(root: Path) -> tuple[tuple[StageNode, ...], frozenset[str]]:
 @contextlib.contextmanager
 def _reading(root: Path) -> Iterator[Repo]:
     try:
-        with Repo(str(root)) as repo, repo.lock:
+        with locked(root) as repo:
             yield repo
+    except LockError as error:
+        raise Interrupted(f"another dvc runs a stage in {root} ({error}); run again when it is done") from error
     except DvcException as error:
         raise ConfigurationError(f"DVC cannot tell what is up to date in {root}: {error}; `dvc status` says more") from error
 

@@ -20,10 +20,8 @@ from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import modify_yaml
 
-from posttrain.exits import DataError, Interrupted
-from posttrain.provenance.snapshot import Snapshot, find_stage, key_of, lock_entries, lock_entry
-
-LOCK_PATIENCE_S = 60.0  # a person's `dvc` holds the lock for moments, not while its stage runs
+from posttrain.exits import ConfigurationError, DataError, Interrupted
+from posttrain.provenance.snapshot import LOCK_PATIENCE_S, Snapshot, find_stage, key_of, lock_entries, lock_entry, locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,8 @@ class Landing:
 def land(root: Path, snapshot: Snapshot) -> Landing:
     """Add the entry of the snapshot's stage to `dvc.lock` in `root`, and check its outputs out there.
 
-    Raises DataError where the snapshot has no finished result, Interrupted where another `dvc` holds the folder's lock for too long.
+    Raises DataError where the snapshot has no finished result, or DVC's cache not all of it, ConfigurationError where DVC refuses `root`,
+    Interrupted where another `dvc` works there for too long.
     """
     entry = lock_entry(snapshot.folder, snapshot.stage)
     if entry is None or "outs" not in entry:
@@ -48,15 +47,19 @@ def land(root: Path, snapshot: Snapshot) -> Landing:
     deadline = time.monotonic() + LOCK_PATIENCE_S
     while True:
         try:
-            with Repo(str(root)) as repo, repo.lock:
+            with locked(root) as repo:
                 return _land(repo, root, snapshot, entry)
-        except LockError as error:
+        except LockError as error:  # of a stage that runs there, and has let go of the folder's lock meanwhile
             if time.monotonic() > deadline:
                 raise Interrupted(
-                    f"another dvc has held the lock of {root} for {LOCK_PATIENCE_S:g} s, so the result of {snapshot.stage} could not be recorded; "
-                    "it is in the run cache: run again when that dvc is done"
+                    f"another dvc runs a stage in {root} ({error}), so the result of {snapshot.stage} could not be recorded; it is in the run cache: "
+                    "run again when that dvc is done"
                 ) from error
             time.sleep(0.5)
+        except DvcException as error:
+            raise ConfigurationError(
+                f"the result of {snapshot.stage} could not be recorded in {root}: {error}; it is in the run cache: run again when `dvc status` works"
+            ) from error
 
 
 def _land(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> Landing:
@@ -68,7 +71,12 @@ def _land(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> 
     if key != snapshot.key:
         return Landing(tuple(_differences(to_single_stage_lockfile(stage), entry)) or (f"inputs of {snapshot.stage}",))
     StageLoader.fill_from_lock(stage, entry)
-    stage.checkout(force=True)
+    try:
+        gone = stage.checkout(force=True).get("failed", [])
+    except FileNotFoundError as error:
+        gone = [error.filename]
+    if gone:
+        raise DataError(f"{', '.join(map(str, gone))} of {stage.name} went from DVC's cache before it could be recorded (`dvc gc`?): run again")
     with repo.scm_context(quiet=True):
         for out in stage.outs:
             if out.use_cache:

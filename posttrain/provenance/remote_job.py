@@ -18,7 +18,7 @@ from types import FrameType
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from posttrain.exits import DataError, Interrupted, StageError, exit_codes
+from posttrain.exits import DataError, Interrupted, StageError, as_shell, exit_codes
 from posttrain.provenance.archive import unpack
 from posttrain.provenance.object_store import ObjectStore
 from posttrain.provenance.remote_cache import config_section, fetch_result, pull_inputs, push_result
@@ -131,7 +131,7 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
             continue
         if code < 0 and preemption.has_come():  # so early that it did not listen yet
             return Interrupted.code
-        return code if code >= 0 else 128 - code
+        return as_shell(code)
 
 
 def _ship_traces(store: ObjectStore, place: JobFolder, attempt: int) -> None:

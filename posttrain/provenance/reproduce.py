@@ -1,4 +1,4 @@
-"""How one stage is run through DVC from a program: its output line by line, and afterwards whether it ran, was already there, or why it failed.
+"""How one stage is run through DVC from a program: its output line by line, and afterwards the exit code of its own command.
 
 `dvc repro` runs in a process of its own: its output can be followed, its death harms nobody, and what it records is what a person's `dvc repro`
 records. Never two at a time in one folder: DVC's locks make the second fail.
@@ -10,33 +10,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
-from typing import Literal
 
-from posttrain.exits import meaning_of
-
-NUM_TAIL_LINES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a stage ended. `exit_code` is its command's; None where DVC itself refused to start or to record it. `tail`: the last lines printed."""
-
-    state: Literal["cached", "completed", "failed"]
-    seconds: float
-    exit_code: int | None
-    tail: tuple[str, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """For a failed stage, one sentence: the exit code and what it means."""
-        if self.exit_code is None:
-            return "dvc could not run or record the stage"
-        return f"exit code {self.exit_code} ({meaning_of(self.exit_code)})"
+from posttrain.exits import as_shell
 
 
 class Reproducer:
@@ -46,21 +23,20 @@ class Reproducer:
         self._root = root
         self._process: subprocess.Popen[str] | None = None
 
-    def reproduce(self, name: str, follow: Callable[[str], None]) -> Outcome:
-        """Run a stage whose upstream is up to date, as `single_stage.py` does; `follow` gets each line that is not empty, as it is printed."""
-        tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
-        has_run, exit_code, started_s = False, None, monotonic()
+    def reproduce(self, name: str, follow: Callable[[str], None]) -> int:
+        """Run a stage whose upstream is up to date, as `single_stage.py` does; `follow` gets each line that is not empty, as it is printed.
+
+        The exit code of the stage's command, 128 + n for death by signal n; 1 where DVC itself could not run or record it.
+        """
+        exit_code = 0
         with self._start(name) as process:
             for line in filter(None, _lines(process)):
                 follow(line)
-                tail.append(line)
-                has_run = has_run or line == f"Running stage '{name}':"
                 if found := re.search(r"failed to run: .*, exited with (-?\d+)$", line):
                     exit_code = int(found.group(1))
-        seconds = monotonic() - started_s
-        if process.returncode:
-            return Outcome("failed", seconds, process.returncode if process.returncode < 0 else exit_code, tuple(tail))
-        return Outcome("completed" if has_run else "cached", seconds, 0, tuple(tail))
+        if process.returncode < 0:
+            return as_shell(process.returncode)
+        return as_shell(exit_code) or 1 if process.returncode else 0
 
     def interrupt(self) -> None:
         """Ask the running stage to end at its next checkpoint, with a code of its own; may be called in a signal handler, and again."""

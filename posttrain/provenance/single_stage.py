@@ -11,6 +11,7 @@ from dvc.cli import main as dvc
 from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 
+from posttrain.exits import exit_codes
 from posttrain.provenance.snapshot import find_stage
 
 NOT_THERE = 3
@@ -46,7 +47,8 @@ def main() -> None:
     parser.add_argument("stage")
     parser.add_argument("--from-run-cache", action="store_true", help="run nothing")
     given = parser.parse_args()
-    sys.exit((restore if given.from_run_cache else run)(given.stage))
+    with exit_codes():
+        sys.exit((restore if given.from_run_cache else run)(given.stage))
 
 
 if __name__ == "__main__":

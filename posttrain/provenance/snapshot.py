@@ -5,11 +5,13 @@ with the old output. A snapshot holds every file that git sees, uncommitted edit
 DVC's cache. Nobody edits it, so what DVC records in it is what ran.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +19,19 @@ from typing import Any
 
 import yaml
 from dvc.exceptions import DvcException
+from dvc.lock import LockError
 from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.state import STATE_DIR
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where PyYAML was built with libyaml
+LOCK_PATIENCE_S = 60.0  # a person's `dvc` holds the lock for moments, not while its stage runs
 FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC tells nobody
 
 
@@ -42,25 +46,26 @@ class Snapshot:
     has_run: bool
 
 
-def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
+def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -> Snapshot:
     """Copy the tree of `root` into `folder`, which must not exist, with the inputs of one stage.
 
-    Checkpoints are shared with `root` and named by their inputs, so that a job that was interrupted is gone on with from any snapshot of the same
-    inputs. Raises ConfigurationError where an input is neither there nor in DVC's cache, or there is no such stage.
+    Checkpoints lie in `state` (by default the root's own) and are named by their inputs, so that a job that was interrupted is gone on with from any
+    snapshot of the same inputs. Raises ConfigurationError where an input is neither there nor in DVC's cache, or there is no such stage, Interrupted
+    where another `dvc` holds the root's lock for too long.
     """
     root = root.resolve()
     folder.mkdir(parents=True)
-    for path in _files_of_git(root):
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / path, target, follow_symlinks=False)
-    checkpoints = root / STATE_DIR / "checkpoints"
+    checkpoints = (state or root / STATE_DIR).resolve() / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
-    (folder / STATE_DIR).mkdir(exist_ok=True)
-    (folder / STATE_DIR / "checkpoints").symlink_to(checkpoints)
     try:
-        with Repo(str(root)) as repo:
+        with locked(root) as repo:  # DVC writes dvc.lock in place
             cache = Path(repo.cache.legacy.path)
+            for path in _files_of_git(root):
+                target = folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / path, target, follow_symlinks=False)
+        (folder / STATE_DIR).mkdir(exist_ok=True)
+        (folder / STATE_DIR / "checkpoints").symlink_to(checkpoints)
         configure_dvc(folder, cache, FROZEN)
         with Repo(str(folder)) as repo, repo.lock:
             found = find_stage(repo, stage)
@@ -70,6 +75,25 @@ def freeze(root: Path, stage: str, folder: Path) -> Snapshot:
             return Snapshot(folder, stage, key, has_run)
     except DvcException as error:
         raise ConfigurationError(f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more") from error
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[Repo]:
+    """The repository, with DVC's own lock on its folder. Raises Interrupted where another `dvc` does not let go of it."""
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    with contextlib.ExitStack() as held:
+        repo = held.enter_context(Repo(str(root)))
+        while True:
+            try:
+                held.enter_context(repo.lock)
+                break
+            except LockError as error:
+                if time.monotonic() > deadline:
+                    raise Interrupted(
+                        f"another dvc has held the lock of {root} for {LOCK_PATIENCE_S:g} s; what is done is kept: run again when that dvc is done"
+                    ) from error
+                time.sleep(0.2)
+        yield repo
 
 
 def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
@@ -88,7 +112,7 @@ def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
 def configure_dvc(folder: Path, cache: Path | str, more: str = "") -> None:
     """The tree in `folder` takes what it needs from `cache` (relative to `.dvc`) by links: no second copy of a model."""
     (folder / CACHE_OF_DVC).parent.mkdir(exist_ok=True)
-    (folder / CACHE_OF_DVC).write_text(f"{more}[cache]\n    dir = {cache}\n    type = reflink,hardlink,symlink\n", encoding="utf-8")
+    (folder / CACHE_OF_DVC).write_text(f"{more}[cache]\n    dir = {cache}\n    type = hardlink,symlink\n", encoding="utf-8")
 
 
 def find_stage(repo: Repo, name: str) -> PipelineStage:
@@ -135,7 +159,7 @@ def _files_of_git(root: Path) -> Iterator[Path]:
     listed = subprocess.run(command, cwd=root, capture_output=True, check=False)
     if listed.returncode:
         raise ConfigurationError(f"git lists no files of {root} ({listed.stderr.decode().strip()}): a snapshot is of a git repository")
-    for name in filter(None, listed.stdout.decode().split("\0")):
+    for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
         if (root / name).is_symlink() or (root / name).is_file():
             yield Path(name)
 

@@ -86,18 +86,25 @@ class S3:
     def _run(self, frozen: Snapshot, *command: str) -> bool:
         """False where it says that something is not there."""
         name, *options = command
-        line = [sys.executable, "-m", "posttrain.provenance.remote_submit", name, *self._options(frozen), *options, "--", frozen.stage]
-        done = subprocess.run(line, cwd=frozen.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
-        said = next((text for text in reversed(done.stderr.splitlines()) if text.strip()), f"it ended with {done.returncode}")
-        for end in (ConfigurationError, DataError, Interrupted):
-            if done.returncode == end.code:
-                raise end(said)
-        if done.returncode not in (0, NOT_THERE):
-            raise RuntimeError(f"{frozen.stage} could not be {'sent to' if name == 'prepare' else 'taken from'} {self._remote.url}: {done.stderr}")
-        return done.returncode == 0
+        return _ask(frozen, "remote_submit", name, *self._options(frozen), *options)
 
 
 def restore(snapshot: Snapshot) -> bool:
-    """Outputs and entry from the run cache into the snapshot; False where its files are gone."""
-    command = [sys.executable, "-m", "posttrain.provenance.single_stage", "--from-run-cache", "--", snapshot.stage]
-    return subprocess.run(command, cwd=snapshot.folder, capture_output=True, check=False).returncode == 0
+    """Outputs and entry from the run cache into the snapshot; False where its files are gone. Raises what the run cache's disk has to say."""
+    return _ask(snapshot, "single_stage", "--from-run-cache")
+
+
+def _ask(snapshot: Snapshot, program: str, *options: str) -> bool:
+    """One of our programs on a snapshot, in a process of its own; False where it says that something is not there.
+
+    It is the submitter's own code (-P): the snapshot may be of another commit.
+    """
+    line = [sys.executable, "-P", "-m", f"posttrain.provenance.{program}", *options, "--", snapshot.stage]
+    done = subprocess.run(line, cwd=snapshot.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    said = next((text for text in reversed(done.stderr.splitlines()) if text.strip()), f"it ended with {done.returncode}")
+    for end in (ConfigurationError, DataError, Interrupted):
+        if done.returncode == end.code:
+            raise end(said)
+    if done.returncode not in (0, NOT_THERE):
+        raise Interrupted(f"{snapshot.stage}: {' '.join((program, *options[:1]))} failed: {said}")
+    return done.returncode == 0

@@ -98,6 +98,14 @@ class PoolContract:
             assert time.monotonic() - start < 5, alive
             time.sleep(0.05)
 
+    def test_a_job_that_is_cancelled_at_once_is_dead_too(self, pool, folder):
+        job_id = pool.submit(self.job(folder, "import time; time.sleep(600)", name="at-once"))
+        pool.cancel(job_id)
+        assert self.wait(pool, job_id, JobState.ENDED, timeout_s=5).cause is Cause.CANCELLED
+        time.sleep(1)
+        assert pool.status(job_id).cause is Cause.CANCELLED
+        assert not [process for process in psutil.process_iter() if is_of(process, folder)]
+
     def test_a_job_that_runs_too_long_is_ended_and_its_limit_named(self, pool, folder):
         job_id = pool.submit(self.job(folder, "import time; time.sleep(600)", name="long", time_limit_s=1))
         self.bring_its_limit_near(pool, job_id)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.dispatch.contract import Cause, JobState, JobStatus
+from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.local import LocalPool
 from posttrain.dispatch.records import JobRecords
@@ -121,6 +121,36 @@ def test_a_stopped_run_cancels_its_job(tmp_path, records):
         dispatcher(tmp_path, records).run(work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: time.monotonic() > started + 1)
     [record] = records.all()
     assert (record.cause, record.is_over) == (Cause.CANCELLED, True)
+
+
+def test_a_run_that_is_stopped_while_its_job_is_being_started_cancels_it_until_it_is_dead(tmp_path, records):
+    class Slow(LocalPool):
+        num_unheard = 3
+
+        def cancel(self, job_id):
+            self.num_unheard -= 1
+            if self.num_unheard < 0:
+                super().cancel(job_id)
+
+    pool, looks = Slow(tmp_path / "state", num_gpus=0), iter([False] * 3)
+    with pytest.raises(Interrupted, match="cancelled"):
+        dispatcher(tmp_path, records, pool=pool).run(work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: next(looks, True))
+    assert records.all()[0].cause is Cause.CANCELLED
+
+    pool.num_unheard = 3
+    name = pool.submit(JobSpec("another", ("sleep", "600"), tmp_path, tmp_path / "log"))
+    assert records.add(replace(records.all()[0], name=name, key="another", job_id=name, ended_at=None, cause=None, exit_code=None))
+    dispatcher(tmp_path, records, pool=pool).cancel_all()
+    assert records.latest("another").cause is Cause.CANCELLED
+
+
+def test_a_job_that_is_just_being_submitted_is_not_taken_for_over(tmp_path, records):
+    first = dispatcher(tmp_path, records)
+    record = first._new(work(tmp_path, ""), attempt=1)
+    assert records.add(record)
+    first.cancel_all()  # its pool knows nothing of it yet
+    assert (records.latest(record.key).is_over, first.has_job(record.key)) == (False, True)
+    assert dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, ""), str).record.name == record.name
 
 
 def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):

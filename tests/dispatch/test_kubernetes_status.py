@@ -28,8 +28,8 @@ def terminated(code, reason="Error", **more):
     return {"terminated": {"exitCode": code, "reason": reason, **more}}
 
 
-def reading(*pods, job=JOB, nodes=({"metadata": {"name": "n1"}, "status": {"conditions": [READY], "allocatable": {}}},)):
-    return read(job, pods, lambda: nodes, now=NOW, patience_s=60)
+def reading(*pods, job=JOB, nodes=({"metadata": {"name": "n1"}, "status": {"conditions": [READY], "allocatable": {}}},), refusal=""):
+    return read(job, pods, lambda: nodes, lambda: refusal, now=NOW, patience_s=60)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,14 @@ def reading(*pods, job=JOB, nodes=({"metadata": {"name": "n1"}, "status": {"cond
 def test_how_it_ended(recorded, cause, code):
     status = reading(recorded).status
     assert (status.state, status.cause, status.exit_code) == (JobState.ENDED, cause, code)
+
+
+def test_a_job_without_a_pod_says_what_kubernetes_has_against_one():
+    new = {"metadata": {"name": "j"}, "spec": {}, "status": {}}
+    assert reading(job=new).status == JobStatus(JobState.WAITING)
+    assert reading(job=new, refusal="exceeded quota").status == JobStatus(JobState.WAITING, note="Kubernetes makes no pod for it: exceeded quota")
+    suspended = {"metadata": {"name": "j", "labels": {"kueue.x-k8s.io/queue-name": "q"}}, "spec": {"suspend": True}, "status": {}}
+    assert reading(job=suspended, refusal="never asked").status.note == "waits in the queue q"
 
 
 def test_a_pod_in_place_of_the_first_is_not_the_job():

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
+from posttrain.dispatch import local
 from posttrain.dispatch.contract import Cause, JobState
 from posttrain.dispatch.local import LocalPool
+from posttrain.dispatch.local_job import supervise
 from posttrain.exits import ConfigurationError
 from tests.dispatch.pool_contract import PoolContract
 
@@ -32,6 +34,32 @@ class TestLocalPool(PoolContract):
         for job in jobs:
             self.wait(pool, job, JobState.ENDED)
         assert sorted((folder / f"{name}.log").read_text().strip() for name in "abc") == ["", "0", "1"]
+
+    def test_the_gpus_are_those_that_the_person_lets_be_seen(self, pool, folder, tmp_path, monkeypatch):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, GPU-7c")
+        script = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(0.5)"
+        for job in [pool.submit(self.job(folder, script, name=name, gpus=1)) for name in ("a", "b")]:
+            self.wait(pool, job, JobState.ENDED)
+        assert sorted((folder / f"{name}.log").read_text().strip() for name in "ab") == ["5", "GPU-7c"]
+        with pytest.raises(ConfigurationError, match="Set num_gpus to 2"):
+            LocalPool(tmp_path / "state", num_gpus=3).submit(self.job(folder, script, name="c", gpus=1))
+
+    def test_a_supervisor_that_died_at_its_start_is_a_lost_node(self, pool, folder, monkeypatch):
+        monkeypatch.setattr(local.sys, "executable", "/bin/false")
+        spec = self.job(folder, "", name="unborn")
+        assert pool.status(pool.submit(spec)).state is JobState.WAITING
+        monkeypatch.setattr(local, "START_PATIENCE_S", 0.0)
+        assert pool.status("unborn").cause is Cause.NODE_LOST
+        assert pool.status(pool.submit(spec)).cause is Cause.NODE_LOST
+
+    def test_a_supervisor_that_comes_after_the_end_runs_nothing(self, pool, folder, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(local.subprocess, "Popen", lambda *_, **__: None)
+            pool.submit(self.job(folder, "open('ran', 'w')", name="late"))
+        pool.cancel("late")
+        supervise(pool._job("late"), folder / "slots", 2)
+        assert pool.status("late").cause is Cause.CANCELLED
+        assert not (folder / "ran").exists()
 
     def test_a_job_outlives_its_submitter_and_is_found_again(self, tmp_path, folder):
         submit = (

@@ -24,5 +24,11 @@ def test_a_stages_own_file_goes_before_the_defaults():
     assert found.environment_of("train_policy")["POSTTRAIN_LAUNCH"] == "infra/accelerate/fsdp.yaml"
 
 
+def test_a_targets_jobs_are_told_what_it_says():
+    target = {"type": "slurm", "environment": {"WANDB_MODE": "offline"}}
+    found = DispatchSettings.model_validate({"target": "pool", "targets": {"pool": target}, "resources": {}})
+    assert (found.told_on("pool"), found.told_on("other")) == ({"WANDB_MODE": "offline"}, {})
+
+
 def test_by_default_every_stage_runs_in_one_process(repository):
     assert load_settings(repository).environment_of("train_sft") == {}

@@ -13,14 +13,15 @@ from posttrain.exits import ConfigurationError
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm_job.sh"
 FIELDS = (
     "JobId=3 JobName=train-1 UserId=root(0) JobState={state} Reason={reason} Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 ExitCode={exit_code} "
-    "RunTime=00:00:02 TRES=cpu=1,mem=10847M,node=1 WorkDir=/ JobState=COMPLETED ExitCode=7:0 {comment} StdOut=/dev/null Power= "
+    "RunTime={ran} TimeLimit=01:02:00 TRES=cpu=1,mem=10847M,node=1 WorkDir=/ JobState=COMPLETED ExitCode=7:0 {comment} StdOut=/dev/null Power= "
     "TresPerNode={gres}"
 )
 KILLED = "RaisedSignal:9(Killed)"
+LATE = JobStatus(JobState.ENDED, 75, Cause.TIME_LIMIT, "it heeded the warning before its time limit")
 
 
-def line(state: str, exit_code: str = "0:0", reason: str = "None", comment: str = "", gres: str = "gres:gpu:1") -> str:
-    return FIELDS.format(state=state, exit_code=exit_code, reason=reason, comment=comment, gres=gres)
+def line(state: str, exit_code: str = "0:0", reason: str = "None", comment: str = "", *, gres: str = "gres:gpu:1", ran: str = "00:59:59") -> str:
+    return FIELDS.format(state=state, exit_code=exit_code, reason=reason, comment=comment, gres=gres, ran=ran)
 
 
 def test_the_script_is_the_golden_one(tmp_path):
@@ -63,6 +64,7 @@ def test_what_cannot_be_a_job_is_refused(tmp_path, name, environment, options):
         (line("SUSPENDED"), JobStatus(JobState.RUNNING, note="SUSPENDED")),
         (line("COMPLETED"), JobStatus(JobState.ENDED, 0, Cause.EXITED)),
         (line("FAILED", "75:0", "NonZeroExitCode"), JobStatus(JobState.ENDED, 75, Cause.EXITED)),
+        (line("FAILED", "75:0", "NonZeroExitCode", ran="01:01:10"), LATE),
         (line("FAILED", "0:11", "RaisedSignal:11(Segmentation_fault)"), JobStatus(JobState.ENDED, 139, Cause.EXITED)),
         (line("FAILED", "0:9", KILLED, "Comment=cancelled"), JobStatus(JobState.ENDED, 137, Cause.CANCELLED, f"FAILED, {KILLED}")),
         (line("OUT_OF_MEMORY", "0:125", "OutOfMemory"), JobStatus(JobState.ENDED, None, Cause.OUT_OF_MEMORY, "OUT_OF_MEMORY, OutOfMemory")),
@@ -78,10 +80,14 @@ def test_the_controllers_line_is_read(said, expected):
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("CANCELLED by 0|0:0|cancelled", JobStatus(JobState.ENDED, None, Cause.CANCELLED, "CANCELLED")),
-        ("FAILED|0:9|cancelled", JobStatus(JobState.ENDED, 137, Cause.CANCELLED, "FAILED")),
-        ("FAILED|3:0|", JobStatus(JobState.ENDED, 3, Cause.EXITED)),
-        ("COMPLETED|0:0|a|b", JobStatus(JobState.ENDED, 0, Cause.EXITED)),
+        ("CANCELLED by 0|0:0|00:00:09|01:02:00|cancelled", JobStatus(JobState.ENDED, None, Cause.CANCELLED, "CANCELLED")),
+        ("FAILED|0:9|00:00:09|01:02:00|cancelled", JobStatus(JobState.ENDED, 137, Cause.CANCELLED, "FAILED")),
+        ("FAILED|3:0|01:01:10|01:02:00|", JobStatus(JobState.ENDED, 3, Cause.EXITED)),
+        ("FAILED|75:0|00:59:59|01:02:00|", JobStatus(JobState.ENDED, 75, Cause.EXITED)),
+        ("FAILED|75:0|01:01:10|01:02:00|", LATE),
+        ("FAILED|75:0|1-00:00:10|1-00:01:00|", LATE),
+        ("FAILED|75:0|2-00:00:00|UNLIMITED|", JobStatus(JobState.ENDED, 75, Cause.EXITED)),
+        ("COMPLETED|0:0|00:00:09|01:02:00|a|b", JobStatus(JobState.ENDED, 0, Cause.EXITED)),
     ],
 )
 def test_the_accountings_line_is_read(said, expected):

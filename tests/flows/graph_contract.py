@@ -103,9 +103,7 @@ class GraphContract:
 
     def test_a_run_that_was_killed_leaves_its_job_to_the_next_and_it_lands_once(self, root, settings):
         hold(root).touch()
-        flow = f"import sys; from {__name__} import *; run_train(Path(sys.argv[1]), sys.argv[2])"
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        first = subprocess.Popen([sys.executable, "-c", flow, str(root), settings.model_dump_json()], env=environment)
+        first = start_train(root, settings)
         self.wait_until(lambda: calls(root))
         first.kill()
         first.wait()
@@ -141,6 +139,20 @@ class GraphContract:
             with pytest.raises(Interrupted):
                 running.result(timeout=15)
         assert not subprocess.run(["pgrep", "-f", str(hold(root))], capture_output=True, text=True, check=False).stdout
+        assert list((root / ".posttrain/snapshots").iterdir()) == []
+
+    def test_what_a_killed_runs_job_came_to_meanwhile_is_read_and_lands(self, root, settings):
+        hold(root).touch()
+        first = start_train(root, settings)
+        self.wait_until(lambda: calls(root))
+        first.kill()
+        first.wait()
+        hold(root).unlink()
+        pool, records = settings.pool(settings.target, root, root / ".posttrain"), JobRecords(root / ".posttrain/jobs.db")
+        self.wait_until(lambda: pool.status(records.all()[0].handle).is_over)
+        assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "completed"
+        assert [record.exit_code for record in records.all()] == [0]
+        assert (len(calls(root)), list((root / ".posttrain/snapshots").iterdir())) == (1, [])
 
     def test_a_stage_that_fails_says_its_code_and_runs_once(self, root, runs):
         (root / "dvc.yaml").write_text((root / "dvc.yaml").read_text().replace("grep lr", "exit 3; grep lr"))
@@ -154,6 +166,11 @@ class GraphContract:
         while not condition():
             assert time.monotonic() < end
             time.sleep(0.05)
+
+
+def start_train(root: Path, settings: DispatchSettings) -> subprocess.Popen[bytes]:
+    flow = f"import sys; from {__name__} import *; run_train(Path(sys.argv[1]), sys.argv[2])"
+    return subprocess.Popen([sys.executable, "-c", flow, str(root), settings.model_dump_json()], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
 
 
 def run_train(root: Path, settings: str) -> None:

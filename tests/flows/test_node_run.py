@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,8 +14,9 @@ from posttrain.dispatch.local import LocalPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.dispatch.slurm import SlurmPool
+from posttrain.dispatch.slurm_words import EXTRA_MINUTES
 from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.provenance.graph import read_graph
+from posttrain.provenance.graph import StageNode, read_graph
 from tests.flows.graph_contract import GraphContract, calls, hold, nodes
 
 
@@ -90,12 +92,51 @@ class TestLocal(GraphContract):
         assert (len(calls(root)), (other / "model").read_text()) == (1, "lr: 1\n")
         assert len(JobRecords(state / "jobs.db").all()) == 1
 
+    def test_beside_a_dvc_repro_by_hand_it_says_to_come_again(self, root, runs, settings):
+        hold(root).touch()
+        by_hand = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "--quiet", "train"], cwd=root, stdin=subprocess.DEVNULL)
+        self.wait_until(lambda: calls(root))
+        with pytest.raises(Interrupted, match="another dvc runs a stage"):
+            NodeRuns(root, settings=settings)
+        runs._has_run.add("train")  # so that it asks again
+        outcome = runs.run(nodes_of(runs)["evaluate@a"], str)
+        assert (outcome.state, outcome.exit_code, "another dvc" in outcome.reason) == ("failed", 75, True)
+        hold(root).unlink()
+        assert by_hand.wait(60) == 0
+        assert runs.run(nodes_of(runs)["evaluate@a"], str).state == "completed"
+
+    def test_a_graph_that_cannot_be_read_when_a_result_comes_is_named_and_the_result_kept(self, root, runs, settings):
+        whole = (root / "dvc.yaml").read_text()
+        hold(root).touch()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(runs.run, nodes_of(runs)["train"], str)
+            self.wait_until(lambda: calls(root))
+            (root / "dvc.yaml").write_text("stages: {train: [\n")
+            hold(root).unlink()
+            outcome = running.result()
+        assert (outcome.state, outcome.exit_code, "could not be recorded" in outcome.reason) == ("failed", 78, True)
+        (root / "dvc.yaml").write_text(whole)
+        assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "cached"
+        assert len(calls(root)) == 1
+
+    def test_trees_of_runs_that_died_while_freezing_are_cleared_away(self, root, runs, settings):
+        dead, living = (root / ".posttrain" / "snapshots" / f".{owner}-1" for owner in ("dead", runs._owner.name))
+        for folder in (dead, living):
+            folder.mkdir(parents=True)
+        NodeRuns(root, settings=settings)
+        assert (dead.exists(), living.exists()) == (False, True)
+
+
+def nodes_of(runs: NodeRuns) -> dict[str, StageNode]:
+    return {node.name: node for node in runs.nodes}
+
 
 def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refused(repository, tmp_path):
     ours = load_settings(repository)
     stages = {node.stage for node in read_graph(repository)}
     assert set(ours.resources) - {"default"} <= stages
     assert ours.resources_of("train_sft").gpus == 1
+    assert all(ours.resources_of(stage).time_limit_s <= (24 * 60 - EXTRA_MINUTES) * 60 for stage in stages)  # a partition of a day takes it
     assert ours.is_local(ours.target)
     elsewhere = ours.model_copy(update={"target": "slurm"})
     assert [elsewhere.target_of(stage) for stage in ("validate_data", "train_sft", "report")] == ["local", "slurm", "local"]
@@ -107,6 +148,10 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
     for wrong in ({"url": "s3://b"}, {"url": "s3://bucket/../x"}, {"url": "bucket"}, {"endpoint_url": "http://me:key@host"}, {"key": "x"}):
         storage = {"type": "s3", "url": "s3://bucket/x", **wrong}
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            DispatchSettings.model_validate({"target": "x", "targets": {"x": {"type": "slurm", "storage": storage}}, "resources": {}})
+            DispatchSettings.model_validate({"target": "x", "targets": {"x": {"type": "local", "num_gpus": 1, "storage": storage}}, "resources": {}})
+    with pytest.raises(ValueError, match="storage"):  # its logs and folders are on a disk that all see
+        DispatchSettings.model_validate(
+            {"target": "x", "targets": {"x": {"type": "slurm", "storage": {"type": "s3", "url": "s3://bucket/x"}}}, "resources": {}}
+        )
     with pytest.raises(ConfigurationError, match="slrum"):
         DispatchSettings(target="slrum", targets={}, resources={}).pool("slrum", repository, tmp_path)

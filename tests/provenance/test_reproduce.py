@@ -1,4 +1,4 @@
-"""One stage through DVC: cached, completed or failed with the stage's own exit code; interrupted at a checkpoint."""
+"""One stage through DVC: run, taken from the run cache, failed with the stage's own exit code; interrupted at a checkpoint."""
 
 import subprocess
 import sys
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.provenance.reproduce import Outcome, Reproducer
+from posttrain.exits import meaning_of
+from posttrain.provenance.reproduce import Reproducer
 
 DVC_YAML = """
 stages:
@@ -18,6 +19,9 @@ stages:
   bad_knobs:
     cmd: echo a reason >&2; exit 78
     outs: [never]
+  killed:
+    cmd: kill -9 $$
+    outs: [gone]
   which:
     cmd: python -c "import sys; print(sys.prefix)"
     outs: [none]
@@ -48,33 +52,38 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_stage_that_ran_is_completed_and_one_with_nothing_to_do_is_cached(root):
-    lines = []
-    assert Reproducer(root).reproduce("good", lines.append).state == "completed"
+def test_a_stage_runs_and_is_not_run_again(root):
+    lines, more = [], []
+    assert Reproducer(root).reproduce("good", lines.append) == 0
     assert "a line on its way" in lines
-    assert Reproducer(root).reproduce("good", lines.append).state == "cached"
+    assert Reproducer(root).reproduce("good", more.append) == 0
+    assert "a line on its way" not in more
 
 
-def test_a_stage_whose_output_comes_back_from_the_run_cache_is_cached(root):
-    reproducer = Reproducer(root)
+def test_an_output_comes_back_from_the_run_cache(root):
+    reproducer, lines = Reproducer(root), []
     reproducer.reproduce("good", str)
     (root / "one").unlink()
     (root / "dvc.lock").unlink()
-    assert reproducer.reproduce("good", str).state == "cached"
+    assert reproducer.reproduce("good", lines.append) == 0
+    assert "a line on its way" not in lines
     assert (root / "one").read_text() == "1\n"
 
 
 def test_a_failed_stage_keeps_its_own_exit_code_and_its_last_words(root):
-    outcome = Reproducer(root).reproduce("bad_knobs", str)
-    assert (outcome.state, outcome.exit_code) == ("failed", 78)
-    assert "a reason" in outcome.tail
-    assert outcome.reason == "exit code 78 (wrong configuration: running again without an edit cannot help)"
+    lines = []
+    assert Reproducer(root).reproduce("bad_knobs", lines.append) == 78
+    assert "a reason" in lines
 
 
-def test_a_stage_that_dvc_does_not_know_fails_without_an_exit_code(root):
-    outcome = Reproducer(root).reproduce("nobody", str)
-    assert (outcome.state, outcome.exit_code, outcome.reason) == ("failed", None, "dvc could not run or record the stage")
-    assert any("nobody" in line for line in outcome.tail)
+def test_a_stage_that_was_killed_ends_as_a_shell_has_it(root):
+    assert Reproducer(root).reproduce("killed", str) == 137
+
+
+def test_a_stage_that_dvc_does_not_know_is_named(root):
+    lines = []
+    assert Reproducer(root).reproduce("nobody", lines.append) == 1
+    assert any("nobody" in line for line in lines)
 
 
 def test_python_in_a_command_is_the_one_that_runs_the_flow(root, monkeypatch):
@@ -97,14 +106,20 @@ def test_python_in_a_command_is_the_one_that_runs_the_flow(root, monkeypatch):
     ],
 )
 def test_an_exit_code_is_told_with_its_meaning(exit_code, said):
-    assert said in Outcome("failed", 1.0, exit_code).reason
+    assert said in meaning_of(exit_code)
 
 
 def test_a_stage_that_is_interrupted_ends_by_itself_and_its_code_comes_through(root):
-    reproducer, started, outcomes = Reproducer(root), threading.Event(), []
-    thread = threading.Thread(target=lambda: outcomes.append(reproducer.reproduce("slow", lambda line: line == "started" and started.set())))
+    reproducer, started, lines, codes = Reproducer(root), threading.Event(), [], []
+
+    def follow(line):
+        lines.append(line)
+        if line == "started":
+            started.set()
+
+    thread = threading.Thread(target=lambda: codes.append(reproducer.reproduce("slow", follow)))
     thread.start()
     assert started.wait(60)
     reproducer.interrupt()
     thread.join(60)
-    assert (outcomes[0].state, outcomes[0].exit_code, "checkpoint written" in outcomes[0].tail) == ("failed", 75, True)
+    assert (codes, "checkpoint written" in lines) == ([75], True)

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, DataError
 from posttrain.provenance.landing import land
 from posttrain.provenance.single_stage import NOT_THERE
 from posttrain.provenance.snapshot import freeze
+from posttrain.provenance.storage import restore
+from posttrain.state import STATE_DIR
+
+CHECKPOINTS = STATE_DIR / "checkpoints"
 
 DVC_YAML = """
 stages:
@@ -127,6 +131,37 @@ def test_uncommitted_and_untracked_files_are_in_and_a_key_is_of_contents(root, t
     assert (second.folder / "untracked").exists()
     assert first.key != second.key
     assert from_run_cache(second.folder, "use@one") == NOT_THERE
+
+
+def test_a_name_that_is_no_utf8_is_in_too(root, tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    (root / name).write_text("a\n")
+    assert (freeze(root, "make", tmp_path / "a").folder / name).read_text() == "a\n"
+
+
+def test_checkpoints_are_where_those_are_who_share_them(root, tmp_path):
+    assert (freeze(root, "make", tmp_path / "a").folder / CHECKPOINTS).resolve() == (root / CHECKPOINTS).resolve()
+    state = tmp_path / "main" / STATE_DIR
+    assert (freeze(root, "make", tmp_path / "b", state=state).folder / CHECKPOINTS).resolve() == (tmp_path / "main" / CHECKPOINTS).resolve()
+
+
+def test_a_result_that_went_from_the_cache_is_not_recorded(root, tmp_path):
+    snapshot = freeze(root, "make", tmp_path / "a")
+    assert job(snapshot.folder, "make") == 0
+    shutil.rmtree(root / ".dvc" / "cache")
+    with pytest.raises(DataError, match=r"went from DVC's cache .*run again"):
+        land(root, snapshot)
+    assert not (root / "dvc.lock").exists()
+
+
+def test_the_run_cache_is_asked_by_the_submitters_own_code(root, tmp_path):
+    assert job(freeze(root, "make", tmp_path / "a").folder, "make") == 0
+    again = freeze(root, "make", tmp_path / "b")
+    (again.folder / "posttrain").mkdir()
+    (again.folder / "posttrain" / "__init__.py").write_text("raise SystemExit('of another commit')\n")
+    assert restore(again)
+    shutil.rmtree(root / ".dvc" / "cache" / "files")
+    assert not restore(freeze(root, "make", tmp_path / "c"))
 
 
 def test_a_job_ends_with_the_code_of_its_stage(root, tmp_path):

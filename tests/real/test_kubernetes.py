@@ -119,6 +119,22 @@ class TestKubernetesPool(PoolContract):
         assert [line for line in lines if line[0] != "e"] == ["0", "1", "2"]
         assert [line for line in lines if line[0] == "e"] == ["e 0", "e 1", "e 2"]
 
+    def test_a_job_to_which_kubernetes_gives_no_pod_says_why_and_runs_when_it_may(self, pool, folder, core, namespace):
+        core.create_namespaced_resource_quota(namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+        end = time.monotonic() + self.patience_s
+        try:
+            while not (core.read_namespaced_resource_quota("none", namespace).status.hard or {}):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            job_id = pool.submit(self.job(folder, "", name="unwanted"))
+            while "exceeded quota" not in (status := pool.status(job_id)).note:
+                assert time.monotonic() < end, status
+                time.sleep(0.2)
+            assert (status.state, status.note.startswith("Kubernetes makes no pod for it: ")) == (JobState.WAITING, True)
+        finally:
+            core.delete_namespaced_resource_quota("none", namespace)
+        assert self.wait(pool, job_id, JobState.ENDED, timeout_s=120).exit_code == 0
+
     def test_a_command_that_is_not_there_is_127(self, pool, folder):
         spec = replace(self.job(folder, "", name="absent"), command=("no-such-program",))
         assert self.wait(pool, pool.submit(spec), JobState.ENDED).exit_code == 127

@@ -9,8 +9,8 @@ import pytest
 from kubernetes import client
 
 from posttrain.dispatch.settings import DispatchSettings
-from tests.flows.graph_contract import GraphContract
 from tests.real import cluster
+from tests.real.flow_contract import FlowContract
 from tests.real.preempted import check_preempted_training
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
 
@@ -24,7 +24,7 @@ def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> Di
     return DispatchSettings.model_validate({"target": "kubernetes", "targets": {"kubernetes": target}, "resources": resources})
 
 
-class TestKubernetes(GraphContract):
+class TestKubernetes(FlowContract):
     @pytest.fixture
     def settings(self, namespace, tmp_path):
         return on_kubernetes(namespace, tmp_path)

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flows.toy import artifact, calls, environment_of, jobs, make_tree, set_lr, start, states, wait_until
+from tests.flows.toy import artifact, calls, environment_of, jobs, make_tree, run, set_lr, start, states, wait_until
 
 pytestmark = pytest.mark.xdist_group("prefect")
 START_S, RUN_S = 300, 120
@@ -118,6 +118,13 @@ def test_everything_is_deployed_on_loopback_and_deploying_again_changes_nothing(
     assert set(on_server()[0]) == set(deployments)
     listening = {at.laddr.ip for process in served.processes for at in process.net_connections() if at.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}
+
+
+def test_a_port_that_is_taken_gets_no_deployments(served, tmp_path):
+    port = served.environment["PREFECT_API_URL"].rpartition(":")[2].removesuffix("/api")
+    code, said = run(tmp_path, served.environment, "flows.serve", "--port", port)
+    assert (code, f"port {port} of 127.0.0.1 cannot be had" in said) == (78, True), said
+    assert run(tmp_path, served.environment, "flows.serve", "--port", "99999")[0] == 78
 
 
 def test_the_next_night_is_scheduled(served):

@@ -88,6 +88,14 @@ class TestSlurmPool(PoolContract):
         self.wait(pool, job_id, JobState.RUNNING)
         slurm("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now")
 
+    def test_a_job_that_heeds_the_warning_before_its_limit_is_at_its_limit_too(self, pool, folder):
+        job_id = pool.submit(self.job(folder, CHECKPOINT, name="warned", time_limit_s=60))
+        wait_for((folder / "up").exists)
+        slurm("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now+1minute")
+        status = self.wait(pool, job_id, JobState.ENDED, timeout_s=120)
+        assert (status.exit_code, status.cause, verdict(status, attempt=1)) == (75, Cause.TIME_LIMIT, Verdict.FAILED)
+        assert (folder / "checkpoint").exists()
+
     def test_why_a_job_waits_is_said_in_slurms_word_and_in_ours(self, pool, folder):
         jobs = [pool.submit(self.job(folder, WAIT_FOR_GO, name="full", gpus=1)) for _ in range(4)]
         notes = {"Resources: waits for free GPUs", "Priority: others that wait for GPUs are before it"}

@@ -8,7 +8,7 @@ import pytest
 from posttrain.dispatch.contract import JobSpec, JobState, Resources
 from posttrain.dispatch.settings import DispatchSettings
 from posttrain.dispatch.slurm import SlurmPool
-from tests.flows.graph_contract import GraphContract
+from tests.real.flow_contract import FlowContract
 from tests.real.preempted import check_preempted_training
 from tests.real.test_slurm import WAIT_FOR_GO, named
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
@@ -21,7 +21,7 @@ def on_slurm(*options: str, memory_gb: float = 0.5) -> DispatchSettings:
     return DispatchSettings.model_validate({"target": "slurm", "targets": {"slurm": {"type": "slurm", "options": options}}, "resources": resources})
 
 
-class TestSlurm(GraphContract):
+class TestSlurm(FlowContract):
     @pytest.fixture
     def settings(self):
         return on_slurm()
