@@ -68,6 +68,8 @@ class NodeRuns:
         self._forget_the_dead()
         self._places = Places(self._settings, root=self._root, state=state, owner=self._owner.name)
         self.nodes, self._current = read_tree(self._root)
+        if settings is None:
+            self._settings.check_stages({node.stage for node in self.nodes})
         self._has_run: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
         self._stopped = threading.Event()

@@ -89,6 +89,6 @@ class Pool(Protocol):
         ...
 
     def cancel(self, job_id: str) -> None:
-        """Kill it with all its processes; within five seconds its status says that it is over. Nothing where it is over already. Not a preemption:
-        it gets no time for a checkpoint."""
+        """Kill it with all its processes; within five seconds its status says that it is over, and asked again until then it catches one that was
+        just being started too. Nothing where it is over already. Not a preemption: it gets no time for a checkpoint."""
         ...

@@ -75,7 +75,7 @@ class KubernetesPool:
     def cancel(self, job_id: str) -> None:
         """As `Pool` has it."""
         deadline = time.monotonic() + _STARTING_S
-        while not (status := self.status(job_id)).is_over and status.note == STARTING and time.monotonic() < deadline:
+        while (status := self.status(job_id)).state is JobState.WAITING and status.note in ("", STARTING) and time.monotonic() < deadline:
             time.sleep(0.1)
         if status.is_over:
             return

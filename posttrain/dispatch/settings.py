@@ -1,6 +1,7 @@
 """Which pool, and what does a stage reserve there? `infra/dispatch.yaml`, read and refused where it says what nobody knows."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -105,6 +106,18 @@ class DispatchSettings(_Section):
     targets: dict[str, Target]
     resources: dict[str, Reservation]
 
+    @pydantic.model_validator(mode="after")
+    def _check_targets(self) -> "DispatchSettings":
+        for name in filter(None, (self.target, self.beside)):
+            if name not in self.targets:
+                raise ValueError(f"target {name!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run")
+        return self
+
+    def check_stages(self, stages: Collection[str]) -> None:
+        """Raises ConfigurationError where a reservation is for none of them: a misspelt one would reserve nothing, in silence."""
+        if unknown := sorted({*self.resources} - {*stages, "default"}):
+            raise ConfigurationError(f"{DISPATCH_YAML}: resources are reserved for {', '.join(unknown)}, and dvc.yaml has no such stage")
+
     def target_of(self, stage: str) -> str:
         """Where a stage runs; `stage` is the name without its item."""
         return self.target if self.beside is None or self.resources_of(stage).gpus else self.beside
@@ -137,9 +150,7 @@ class DispatchSettings(_Section):
                 return SlurmPool(state / "slurm", options=options)
             case KubernetesTarget() as found:
                 return _kubernetes_pool(found, root)
-        raise ConfigurationError(
-            f"{DISPATCH_YAML}: target {target!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
-        )
+        raise ConfigurationError(f"{DISPATCH_YAML} has no target {target!r} (any more): its jobs cannot be asked for. Name it there again")
 
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""

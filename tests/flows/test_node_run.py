@@ -119,6 +119,13 @@ class TestLocal(GraphContract):
         assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "cached"
         assert len(calls(root)) == 1
 
+    def test_a_reservation_for_no_stage_is_refused(self, root):
+        (root / "infra").mkdir(exist_ok=True)
+        text = json.dumps({"target": "here", "targets": {"here": {"type": "local", "num_gpus": 1}}, "resources": {"trian": {"gpus": 1}}})
+        (root / "infra" / "dispatch.yaml").write_text(text)
+        with pytest.raises(ConfigurationError, match="reserved for trian"):
+            NodeRuns(root)
+
     def test_trees_of_runs_that_died_while_freezing_are_cleared_away(self, root, runs, settings):
         dead, living = (root / ".posttrain" / "snapshots" / f".{owner}-1" for owner in ("dead", runs._owner.name))
         for folder in (dead, living):
@@ -153,5 +160,7 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
         DispatchSettings.model_validate(
             {"target": "x", "targets": {"x": {"type": "slurm", "storage": {"type": "s3", "url": "s3://bucket/x"}}}, "resources": {}}
         )
-    with pytest.raises(ConfigurationError, match="slrum"):
-        DispatchSettings(target="slrum", targets={}, resources={}).pool("slrum", repository, tmp_path)
+    with pytest.raises(ValueError, match="target 'slrum' is none of slurm"):
+        DispatchSettings.model_validate({"target": "slrum", "targets": {"slurm": {"type": "slurm"}}, "resources": {}})
+    with pytest.raises(ConfigurationError, match="no target 'gone'"):
+        ours.pool("gone", repository, tmp_path)
