@@ -53,18 +53,19 @@ class Board:
 
 
 def stages_markdown(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutcome]) -> str:
-    """The table of an artifact. Inputs are those that other stages made: code is the same for all. A stage that never started reads `not run`."""
+    """The table of an artifact, its widest column last, because a page shows the first ones. Inputs are those that other stages made: code is the
+    same for all. A stage that never started reads `not run`."""
     made = [out for node in nodes for out in node.outs]
-    rows = ["| stage | inputs → outputs | seconds | target | job | state |", "| --- | --- | ---: | --- | --- | --- |"]
+    rows = ["| stage | state | seconds | target | job | inputs → outputs |", "| --- | --- | ---: | --- | --- | --- |"]
     for node in nodes:
         files = f"{_listed([dep for dep in node.deps if dep in made])} → {_listed(node.outs)}"
         outcome = outcomes.get(node.name)
         if outcome is None:
-            rows.append(f"| {node.name} | {files} | | | | not run |")
+            rows.append(f"| {node.name} | not run | | | | {files} |")
             continue
         cause = f": {_in_cell(outcome.reason)}" if outcome.reason else ""
         state = f"{outcome.state}{preempted(outcome.num_preempted)}{cause}"
-        rows.append(f"| {node.name} | {files} | {outcome.seconds:.1f} | {outcome.target} | {outcome.job} | {state} |")
+        rows.append(f"| {node.name} | {state} | {outcome.seconds:.1f} | {outcome.target} | {outcome.job} | {files} |")
     return "\n".join(rows) + "\n"
 
 

@@ -5,6 +5,7 @@ Knows DVC's side (`posttrain.provenance`) and the pools (`posttrain.dispatch`), 
 
 import contextlib
 import glob
+import logging
 import shutil
 import threading
 import uuid
@@ -32,6 +33,7 @@ from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
 
 NUM_TAIL_LINES = 20
+logging.getLogger("dvc").setLevel(logging.WARNING)  # else each landing is told twice, by DVC's handler and by Prefect's, and is no news
 
 
 @dataclass(frozen=True, slots=True)
