@@ -5,6 +5,7 @@ jobs of several stages are sent and taken in beside each other, and DVC is not m
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -63,10 +64,12 @@ def main() -> None:
         command = commands.add_parser(name)
         add_options(command)
         command.add_argument("--place", required=True, help="SUBMITTER/KEY")
+        command.add_argument("--folder", type=Path, default=Path(), help="the tree, where it is not this folder")
         command.add_argument("stage")
     commands.choices["prepare"].add_argument("--attempt", type=int, required=True)
     commands.choices["collect"].add_argument("--is-over", action="store_true", help="no job runs any more")
     given = parser.parse_args()
+    os.chdir(given.folder)
     with exit_codes():
         store, place = ObjectStore(from_options(given)), JobFolder.parse(given.place)
         store.patiently(store.check)

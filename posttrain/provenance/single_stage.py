@@ -1,11 +1,13 @@
-"""`dvc repro` of one stage of this folder, whose result DVC's run cache has afterwards in any case; or what the run cache has of it already.
+"""`dvc repro` of one stage of a folder, whose result DVC's run cache has afterwards in any case; or what the run cache has of it already.
 
 `python -m posttrain.provenance.single_stage STAGE`; `--from-run-cache` runs nothing, and exits with `NOT_THERE` where no run had these inputs. A
 process of its own, because `dvc repro` is: the job around it keeps its signals and knows its end.
 """
 
 import argparse
+import os
 import sys
+from pathlib import Path
 
 from dvc.cli import main as dvc
 from dvc.repo import Repo
@@ -43,10 +45,12 @@ def restore(stage: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("posttrain.provenance.single_stage", description="Run one stage of this folder.")
+    parser = argparse.ArgumentParser("posttrain.provenance.single_stage", description="Run one stage of a folder.")
     parser.add_argument("stage")
     parser.add_argument("--from-run-cache", action="store_true", help="run nothing")
+    parser.add_argument("--folder", type=Path, default=Path(), help="the tree, where it is not this folder")
     given = parser.parse_args()
+    os.chdir(given.folder)
     with exit_codes():
         sys.exit((restore if given.from_run_cache else run)(given.stage))
 

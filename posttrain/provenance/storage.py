@@ -97,10 +97,10 @@ def restore(snapshot: Snapshot) -> bool:
 def _ask(snapshot: Snapshot, program: str, *options: str) -> bool:
     """One of our programs on a snapshot, in a process of its own; False where it says that something is not there.
 
-    It is the submitter's own code (-P): the snapshot may be of another commit.
+    Started where we were, it is our own code: the snapshot may be of another commit.
     """
-    line = [sys.executable, "-P", "-m", f"posttrain.provenance.{program}", *options, "--", snapshot.stage]
-    done = subprocess.run(line, cwd=snapshot.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    line = [sys.executable, "-m", f"posttrain.provenance.{program}", *options, f"--folder={snapshot.folder}", "--", snapshot.stage]
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     said = next((text for text in reversed(done.stderr.splitlines()) if text.strip()), f"it ended with {done.returncode}")
     for end in (ConfigurationError, DataError, Interrupted):
         if done.returncode == end.code:
