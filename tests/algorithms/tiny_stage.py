@@ -1,4 +1,7 @@
-"""A stage that trains a tiny model, run as the program that DVC would start: `what.json` says which, and how one of its processes dies."""
+"""A stage that trains a tiny model, run as the program that DVC would start: `what.json` says which, and how one of its processes dies.
+
+What trains is imported where it trains: the frame that waits for the processes does without, and dozens of them start in a suite.
+"""
 
 import dataclasses
 import json
@@ -6,11 +9,6 @@ import os
 import signal
 from pathlib import Path
 
-import torch
-from tiny_runs import RUNS, digest_of, make_model
-
-from posttrain.algorithms import processes
-from posttrain.algorithms.resumable import METRICS, open_run
 from posttrain.exits import ConfigurationError
 from posttrain.provenance.stage import StageRun, run_stage
 
@@ -18,6 +16,10 @@ from posttrain.provenance.stage import StageRun, run_stage
 def tiny_stage(run: StageRun):
     """`kill`, `fail` and `refuse` name the process that dies of SIGKILL or of an exception, or finds its knobs wrong, after step `at`. The file
     `step` appears in step `at`."""
+    from tiny_runs import RUNS, make_model
+
+    from posttrain.algorithms.resumable import open_run
+
     what = json.loads(Path("what.json").read_text())
     model = make_model(what["algorithm"], is_adapted=what.get("is_adapted", False))
     more = {"on_step": write_episodes} if what["algorithm"] == "grpo" else {}
@@ -29,6 +31,8 @@ def tiny_stage(run: StageRun):
 
 
 def die(what):
+    from posttrain.algorithms import processes
+
     match processes.index():
         case rank if rank == what.get("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -49,6 +53,11 @@ def write_episodes(step, played, advantages):
 
 
 def write_result(checkpoint_dir, model):
+    import torch
+    from tiny_runs import digest_of
+
+    from posttrain.algorithms.resumable import METRICS
+
     newest = max(checkpoint_dir.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     history = json.loads(newest.read_text())["log_history"]
     result = {

@@ -100,11 +100,11 @@ def processes_of(root: Path, what: str) -> list[psutil.Process]:
 def test_everything_is_deployed_on_loopback_and_deploying_again_changes_nothing(served):
     def on_server():
         deployments = {one["name"]: one for one in served.ask("deployments/filter", {})}
-        pools = {one["name"]: one["type"] for one in served.ask("work_pools/filter", {})}
+        pools = {one["name"]: (one["type"], one["concurrency_limit"]) for one in served.ask("work_pools/filter", {})}
         return deployments, pools, [one["name"] for one in served.ask("automations/filter", {})]
 
     deployments, pools, automations = on_server()
-    assert pools == {"posttrain-process": "process", "posttrain-kubernetes": "kubernetes"}
+    assert pools == {"posttrain-process": ("process", None), "posttrain-kubernetes": ("kubernetes", 1)}
     assert set(deployments) == {f"{name}{kind}" for name in ("", "nightly-", "experiments-") for kind in ("process", "kubernetes")}
     [schedule] = deployments["nightly-process"]["schedules"]
     assert (schedule["active"], schedule["schedule"]["timezone"]) == (True, "UTC")
