@@ -46,14 +46,10 @@ class Reproducer:
 
     def _start(self, name: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "posttrain.provenance.single_stage", "--", name]
+        # Only the stage hears SIGTERM: DVC and its shell would die of it and lose the stage's exit code.
+        deaf = ["/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh"]
         self._process = subprocess.Popen(
-            [
-                "/bin/sh",
-                "-c",
-                'trap "" TERM; exec "$@"',
-                "sh",
-                *command,
-            ],  # only the stage hears it: DVC and its shell would die and lose its exit code
+            [*deaf, *command],
             cwd=self._root,
             env=_environment(),
             stdout=subprocess.PIPE,

@@ -55,18 +55,6 @@ def test_a_step_that_does_not_divide_is_refused(second_of_two):
 
 
 @pytest.mark.slow
-def test_the_first_step_of_sft_is_that_of_one_process(tmp_path):
-    expected, found = run(tmp_path / "one", algorithm="sft"), run(tmp_path / "two", "ddp", algorithm="sft")
-
-    assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
-    assert found["metrics"][0] == pytest.approx(expected["metrics"][0], abs=1e-4)
-    assert [set(line) for line in found["metrics"]] == [set(line) for line in expected["metrics"]]
-    assert [line["eval_loss"] for line in found["metrics"] if "eval_loss" in line] == pytest.approx(
-        [line["eval_loss"] for line in expected["metrics"] if "eval_loss" in line], abs=1e-2
-    )
-
-
-@pytest.mark.slow
 def test_the_first_step_of_grpo_has_the_episodes_advantages_and_metrics_of_one_process(tmp_path):
     # 2 tasks, groups of 3: the second process begins in the middle of a group
     changes = {"tasks_per_step": 2, "group_size": 3}

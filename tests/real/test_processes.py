@@ -48,6 +48,11 @@ def test_the_first_step_is_that_of_one_process(algorithm, config, alone, tmp_pat
     assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
     close(found["metrics"][0], expected["metrics"][0])
     assert found["losses"] == pytest.approx(expected["losses"], abs=0.01)  # 12 steps later: rounding that Muon has blown up
+    if algorithm == "sft":
+        assert [set(line) for line in found["metrics"]] == [set(line) for line in expected["metrics"]]
+        dev, expected_dev = ([line["eval_loss"] for line in result["metrics"] if "eval_loss" in line] for result in (found, expected))
+        assert dev == pytest.approx(expected_dev, abs=0.01)
+        assert dev
     if algorithm == "grpo":
         for one, other in zip(episodes(root, 1), episodes(tmp_path, 1), strict=True):
             close(
