@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from flows.node_run import NodeRuns
+from flows.node_run import NodeOutcome, NodeRuns
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
 from posttrain.exits import Interrupted
@@ -86,13 +87,7 @@ class GraphContract:
         assert not (root.parent / "pwned").exists()
 
     def test_an_edit_while_a_stage_runs_supersedes_its_result_and_taking_it_back_needs_no_run(self, root, runs, settings):
-        hold(root).touch()
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(runs.run, nodes(root)["train"], str)
-            self.wait_until(lambda: calls(root))
-            (root / "params.yaml").write_text("lr: 2\n")
-            hold(root).unlink()
-            outcome = running.result()
+        outcome = self.train_and_meanwhile(root, runs, lambda: (root / "params.yaml").write_text("lr: 2\n"))
         assert (outcome.state, outcome.exit_code) == ("superseded", 75)
         assert "params.yaml:lr" in outcome.reason
         assert not (root / "dvc.lock").exists()
@@ -102,11 +97,7 @@ class GraphContract:
         assert (outcome.state, (root / "model").read_text(), len(calls(root))) == ("cached", "lr: 1\n", 1)
 
     def test_a_run_that_was_killed_leaves_its_job_to_the_next_and_it_lands_once(self, root, settings):
-        hold(root).touch()
-        first = start_train(root, settings)
-        self.wait_until(lambda: calls(root))
-        first.kill()
-        first.wait()
+        self.die_while_it_trains(root, settings)
         told: list[str] = []
 
         def tell(line: str) -> None:
@@ -142,11 +133,7 @@ class GraphContract:
         assert list((root / ".posttrain/snapshots").iterdir()) == []
 
     def test_what_a_killed_runs_job_came_to_meanwhile_is_read_and_lands(self, root, settings):
-        hold(root).touch()
-        first = start_train(root, settings)
-        self.wait_until(lambda: calls(root))
-        first.kill()
-        first.wait()
+        self.die_while_it_trains(root, settings)
         hold(root).unlink()
         pool, records = settings.pool(settings.target, root, root / ".posttrain"), JobRecords(root / ".posttrain/jobs.db")
         self.wait_until(lambda: pool.status(records.all()[0].handle).is_over)
@@ -161,16 +148,31 @@ class GraphContract:
         assert "exit code 3" in outcome.reason
         assert list((root / ".posttrain/snapshots").iterdir()) == []
 
+    def train_and_meanwhile(self, root: Path, runs: NodeRuns, act: Callable[[], object]) -> NodeOutcome:
+        """`act` while the command of `train` runs; how it then ended."""
+        hold(root).touch()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(runs.run, nodes(root)["train"], str)
+            self.wait_until(lambda: calls(root))
+            act()
+            hold(root).unlink()
+            return running.result()
+
+    def die_while_it_trains(self, root: Path, settings: DispatchSettings) -> None:
+        """A run in a process of its own that is killed once the command of `train` runs, which goes on and is held."""
+        hold(root).touch()
+        flow = f"import sys; from {__name__} import *; run_train(Path(sys.argv[1]), sys.argv[2])"
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        run = subprocess.Popen([sys.executable, "-c", flow, str(root), settings.model_dump_json()], env=environment)
+        self.wait_until(lambda: calls(root))
+        run.kill()
+        run.wait()
+
     def wait_until(self, condition) -> None:
         end = time.monotonic() + self.patience_s
         while not condition():
             assert time.monotonic() < end
             time.sleep(0.05)
-
-
-def start_train(root: Path, settings: DispatchSettings) -> subprocess.Popen[bytes]:
-    flow = f"import sys; from {__name__} import *; run_train(Path(sys.argv[1]), sys.argv[2])"
-    return subprocess.Popen([sys.executable, "-c", flow, str(root), settings.model_dump_json()], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
 
 
 def run_train(root: Path, settings: str) -> None:

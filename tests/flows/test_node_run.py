@@ -16,7 +16,7 @@ from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.dispatch.slurm import SlurmPool
 from posttrain.dispatch.slurm_words import EXTRA_MINUTES
 from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.provenance.graph import StageNode, read_graph
+from posttrain.provenance.graph import read_graph
 from tests.flows.graph_contract import GraphContract, calls, hold, nodes
 
 
@@ -99,21 +99,15 @@ class TestLocal(GraphContract):
         with pytest.raises(Interrupted, match="another dvc runs a stage"):
             NodeRuns(root, settings=settings)
         runs._has_run.add("train")  # so that it asks again
-        outcome = runs.run(nodes_of(runs)["evaluate@a"], str)
+        outcome = runs.run(nodes(root)["evaluate@a"], str)
         assert (outcome.state, outcome.exit_code, "another dvc" in outcome.reason) == ("failed", 75, True)
         hold(root).unlink()
         assert by_hand.wait(60) == 0
-        assert runs.run(nodes_of(runs)["evaluate@a"], str).state == "completed"
+        assert runs.run(nodes(root)["evaluate@a"], str).state == "completed"
 
     def test_a_graph_that_cannot_be_read_when_a_result_comes_is_named_and_the_result_kept(self, root, runs, settings):
         whole = (root / "dvc.yaml").read_text()
-        hold(root).touch()
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(runs.run, nodes_of(runs)["train"], str)
-            self.wait_until(lambda: calls(root))
-            (root / "dvc.yaml").write_text("stages: {train: [\n")
-            hold(root).unlink()
-            outcome = running.result()
+        outcome = self.train_and_meanwhile(root, runs, lambda: (root / "dvc.yaml").write_text("stages: {train: [\n"))
         assert (outcome.state, outcome.exit_code, "could not be recorded" in outcome.reason) == ("failed", 78, True)
         (root / "dvc.yaml").write_text(whole)
         assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "cached"
@@ -132,10 +126,6 @@ class TestLocal(GraphContract):
             folder.mkdir(parents=True)
         NodeRuns(root, settings=settings)
         assert (dead.exists(), living.exists()) == (False, True)
-
-
-def nodes_of(runs: NodeRuns) -> dict[str, StageNode]:
-    return {node.name: node for node in runs.nodes}
 
 
 def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refused(repository, tmp_path):

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,14 @@ def artifact(home: Path, key: str) -> Any:
     with sqlite3.connect(home / "prefect.db") as database:
         [data] = database.execute("select data from artifact where key = ? order by created desc limit 1", (key,)).fetchone()
     return json.loads(str(data))
+
+
+def ask(api_url: str, path: str, content: Any = None) -> Any:
+    """What a Prefect server answers; with `content`, to a POST of it."""
+    data = None if content is None else json.dumps(content).encode()
+    request = urllib.request.Request(f"{api_url}/{path}", data=data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
 
 
 def states(home: Path, task: str) -> list[tuple[str, str]]:

@@ -1,17 +1,14 @@
 """What a run on a real Prefect server promises besides on a real pool: it shows why a stage waits, and cancelled there it leaves no job alive."""
 
-import json
 import subprocess
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 from benchmarks.flow import running_server
 from posttrain.dispatch.records import JobRecords
 from posttrain.state import JOBS, STATE_DIR
 from tests.conftest import REPOSITORY
 from tests.flows.graph_contract import GraphContract, calls, hold, nodes
-from tests.flows.toy import environment_of, start, states, wait_until
+from tests.flows.toy import ask, environment_of, start, states, wait_until
 
 RUN_S, CANCEL_S = 120, 15
 
@@ -29,13 +26,13 @@ class FlowContract(GraphContract):
             process = start(root, environment_of(REPOSITORY, **server), "flows.train_and_evaluate")
             wait_until(lambda: len(calls(root)) == 3, limit_s=RUN_S, what="two stages on two GPUs")
             wait_until(lambda: "GPU" in waiting(home), limit_s=RUN_S, what="the third that says why it waits")
-            [run] = ask(server, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}})
-            ask(server, f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}})  # the button of its page
+            [run] = ask(server["PREFECT_API_URL"], "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}})
+            ask(server["PREFECT_API_URL"], f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}})  # the button of its page
             pool, records = settings.pool(settings.target, root, root / STATE_DIR), JobRecords(root / STATE_DIR / JOBS)
             wait_until(lambda: all(pool.status(record.handle).is_over for record in records.all()), limit_s=CANCEL_S, what="the end of its jobs")
             assert not subprocess.run(["pgrep", "-f", str(hold(root))], capture_output=True, text=True, check=False).stdout
             assert process.wait(RUN_S) == 75, process.stdout.read()
-            assert ask(server, f"flow_runs/{run['id']}")["state"]["name"] == "Cancelled"
+            assert ask(server["PREFECT_API_URL"], f"flow_runs/{run['id']}")["state"]["name"] == "Cancelled"
         assert len(records.all()) == 4
         assert len(calls(root)) == 3
 
@@ -44,10 +41,3 @@ def waiting(home: Path) -> str:
     """What the tasks that wait say on their pages."""
     last = [state for item in "abc" for state in states(home, f"evaluate@{item}")[-1:]]
     return " ".join(message.upper() for name, message in last if name == "Waiting")
-
-
-def ask(server: dict[str, str], path: str, content: Any = None) -> Any:
-    data = None if content is None else json.dumps(content).encode()
-    request = urllib.request.Request(f"{server['PREFECT_API_URL']}/{path}", data=data, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flows.toy import artifact, calls, environment_of, jobs, make_tree, run, set_lr, start, states, wait_until
+from tests.flows.toy import artifact, ask, calls, environment_of, jobs, make_tree, run, set_lr, start, states, wait_until
 
 pytestmark = pytest.mark.xdist_group("prefect")
 START_S, RUN_S = 300, 120
@@ -36,13 +35,7 @@ class Served:
         return self.root / ".posttrain" / "prefect"
 
     def ask(self, path: str, content: Any = None) -> Any:
-        request = urllib.request.Request(
-            f"{self.environment['PREFECT_API_URL']}/{path}",
-            data=None if content is None else json.dumps(content).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        return ask(self.environment["PREFECT_API_URL"], path, content)
 
     def prefect(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "prefect", *arguments]
