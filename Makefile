@@ -48,10 +48,10 @@ test-killed: setup  ## a training killed at any point, or dvc, or both: the next
 	pytest -m slow tests/smoke/test_killed.py
 
 test-prefect: setup  ## deployments, nights, experiments, cancelled and killed runs on a real Prefect server and worker
-	pytest -m 'slow or not slow' tests/real/test_prefect.py tests/flows/test_train_and_evaluate.py tests/flows/test_experiments.py tests/flows/test_nightly.py
+	pytest -n 2 --dist loadgroup -m 'slow or not slow' tests/real/test_prefect.py tests/flows/test_train_and_evaluate.py tests/flows/test_experiments.py tests/flows/test_nightly.py
 
 test-processes: setup  ## training in two processes on this machine's CPU: every algorithm, DDP and FSDP, every way to die (10 minutes)
-	pytest -m 'slow or not slow' tests/real/test_processes.py tests/algorithms/test_processes.py
+	pytest -n 2 --dist loadgroup -m 'slow or not slow' tests/real/test_processes.py tests/algorithms/test_processes.py
 
 FOLDER ?= data/models/sft
 PORT ?= 8101

@@ -48,3 +48,9 @@ def episodes(root: Path, step: int):
     """Those of a step, in the order of the step."""
     lines = [json.loads(line) for line in (root / "episodes.jsonl").read_text().splitlines()]
     return [line for line in lines if line["step"] == step]
+
+
+def first_steps(root: Path):
+    """The first step of each launch."""
+    launches = dict(reversed([line.split() for line in (root / "steps").read_text().splitlines()]))
+    return sorted(map(int, launches.values()))

@@ -24,10 +24,18 @@ def tiny_stage(run: StageRun):
     model = make_model(what["algorithm"], is_adapted=what.get("is_adapted", False))
     more = {"on_step": write_episodes} if what["algorithm"] == "grpo" else {}
     with open_run(run.checkpoint_dir) as training:
-        training.progress = lambda done, total, note: die(what) if done == what.get("at") else None
+        training.progress = lambda done, total, note: after_step(done, what, run)
         RUNS[what["algorithm"]](training, model, **more, **what.get("changes", {}))
     if run.is_first:
         write_result(run.checkpoint_dir, model)
+
+
+def after_step(done, what, run):
+    if run.is_first:
+        with Path("steps").open("a") as file:
+            file.write(f"{os.getpid()} {done}\n")
+    if done == what.get("at"):
+        die(what)
 
 
 def die(what):

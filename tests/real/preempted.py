@@ -20,7 +20,7 @@ def check_preempted_training(
     make_copy: Callable[..., Path], dvc: Callable[..., object], settings: Callable[[Path], DispatchSettings], preempt: Callable[[str], None]
 ) -> None:
     """`settings` are of a tree; `preempt` takes the job of that id off its node."""
-    root = make_copy({**TRAINING, "train_sft.max_steps": 600})
+    root = make_copy({**TRAINING, "train_sft.max_steps": 300})
     assert dvc(root, "repro", STAGE).returncode == 0
     undisturbed = (root / "dvc.lock").read_bytes()
 

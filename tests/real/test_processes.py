@@ -13,9 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
 
-from launched import episodes, finish, run, start
+from launched import episodes, finish, first_steps, run, start
 
-ALGORITHMS = ("sft", "grpo", "dpo", "reward_model")
+ALGORITHMS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sft", "grpo", "dpo", "reward_model")]  # one run alone for each
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,12 @@ def test_adapters_are_trained_by_several_processes_too(algorithm, config, alone,
     assert found["losses"][-1] == pytest.approx(expected["losses"][-1], abs=0.05)
 
 
-@pytest.mark.parametrize(("config", "number"), [("ddp", signal.SIGTERM), ("fsdp", signal.SIGUSR1)])
+@pytest.mark.parametrize(("config", "number"), [("ddp", signal.SIGTERM), ("fsdp", signal.SIGUSR1)], ids=["ddp", "fsdp"])
 def test_a_stop_signal_stops_all_after_one_step_and_the_run_goes_on_to_the_same_weights(config, number, tmp_path):
-    whole = run(tmp_path / "whole", config, algorithm="sft", changes={"max_steps": 60})
+    changes = {"max_steps": 40}
+    whole = run(tmp_path / "whole", config, algorithm="sft", changes=changes)
     root = tmp_path / "cut"
-    process = start(root, config, algorithm="sft", changes={"max_steps": 60}, at=5)
+    process = start(root, config, algorithm="sft", changes=changes, at=5)
     wait_for(root / "step")
     process.send_signal(number)
     code, errors = finish(process)
@@ -84,42 +85,42 @@ def test_a_stop_signal_stops_all_after_one_step_and_the_run_goes_on_to_the_same_
     assert "asked to stop after step" in errors
     assert "Traceback" not in errors
     assert errors.count("asked to stop") == 1
-    assert run(root, config, algorithm="sft", changes={"max_steps": 60}) == whole
+    assert run(root, config, algorithm="sft", changes=changes) == whole
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "before", "after"),
-    [("grpo", "ddp", None), ("sft", None, "ddp"), ("sft", "ddp", "fsdp"), ("grpo", "fsdp", "ddp"), ("sft", "fsdp", None)],
-)
-def test_a_run_goes_on_with_another_number_of_processes(algorithm, before, after, alone, tmp_path):
+@pytest.mark.parametrize(("algorithm", "launches"), [("sft", (None, "ddp", "fsdp")), ("grpo", ("fsdp", "ddp", None))], ids=["sft", "grpo"])
+def test_a_run_goes_on_with_another_number_of_processes_and_again(algorithm, launches, alone, tmp_path):
     _, expected = alone(algorithm)
-    code, errors = finish(start(tmp_path, before, algorithm=algorithm, at=6, kill=0))
-    assert code == (75 if before else -signal.SIGKILL), errors
-    found = run(tmp_path, after, algorithm=algorithm)
+    *killed, last = launches
+    for config, at in zip(killed, (5, 9), strict=True):
+        code, errors = finish(start(tmp_path, config, algorithm=algorithm, at=at, kill=0))
+        assert code == (75 if config else -signal.SIGKILL), errors
+    found = run(tmp_path, last, algorithm=algorithm)
 
+    assert first_steps(tmp_path) == [1, 5, 9], "each goes on from the checkpoint of the one before"
     assert len(found["metrics"]) == len(expected["metrics"])
     assert found["losses"] == pytest.approx(expected["losses"], abs=0.01)
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_one_that_is_killed_ends_all_and_the_run_goes_on(killed, tmp_path):
+def test_one_that_is_killed_ends_all(killed, tmp_path):
     code, errors = finish(start(tmp_path, "ddp", algorithm="grpo", at=6, kill=killed))
 
     assert code == 75
     assert f"process {killed + 1} of 2 died without a word" in errors
     assert "Traceback" not in errors
     assert left_over(tmp_path) == []
-    assert len(run(tmp_path, "ddp", algorithm="grpo")["metrics"]) == 12
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_end_with_a_meaning_is_the_stages_and_a_bug_shows_its_traceback(rank, tmp_path):
-    code, errors = finish(start(tmp_path, "ddp", algorithm="sft", at=2, refuse=rank))
+def test_an_end_with_a_meaning_is_the_stages(tmp_path):
+    code, errors = finish(start(tmp_path, "ddp", algorithm="sft", at=2, refuse=1))
     assert code == 78
     assert "wrong configuration: a knob is wrong" in errors
     assert "Traceback" not in errors
 
-    code, errors = finish(start(tmp_path, "ddp", algorithm="sft", at=2, fail=rank))
+
+def test_a_bug_shows_its_traceback_once(tmp_path):
+    code, errors = finish(start(tmp_path, "ddp", algorithm="sft", at=2, fail=0))
     assert code == 1
     assert errors.count("Traceback (most recent call last)") == 1
     assert "ZeroDivisionError: a bug of ours" in errors
