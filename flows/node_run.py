@@ -72,7 +72,7 @@ class NodeRuns:
         self.nodes, self._current = read_tree(self._root)
         if settings is None:
             self._settings.check_stages({node.stage for node in self.nodes})
-        self._has_run: set[str] = set()
+        self._landed: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
         self._stopped = threading.Event()
         self._num_running, self._is_idle = 0, threading.Condition()
@@ -98,8 +98,6 @@ class NodeRuns:
                 outcome = NodeOutcome("failed", monotonic() - started_s, f"{node.name} could not be prepared or recorded: {error}", Interrupted.code)
         if self._stopped.is_set() and not outcome.is_good:
             raise Interrupted(f"{node.name} was cancelled, because its run was stopped. Run it again: what is done is kept")
-        if outcome.is_good:
-            self._has_run.add(node.name)
         return outcome
 
     def stop(self) -> None:
@@ -132,8 +130,8 @@ class NodeRuns:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _is_current(self, node: StageNode) -> bool:
-        """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and is again once something before it has run."""
-        if not self._has_run.intersection(node.upstream):
+        """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and is again once something before it has landed."""
+        if not self._landed.intersection(node.upstream):
             return node.name in self._current
         with self._writes:
             return is_current(self._root, node.name)
@@ -221,6 +219,7 @@ class NodeRuns:
         with self._writes:
             landing = land(self._root, snapshot)
         if landing.has_landed:
+            self._landed.add(snapshot.stage)
             return outcome
         why = (
             f"{', '.join(landing.changed)} changed while it ran: its result belongs to the old values and is kept in the run cache, where taking the "

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from flows import node_run
 from flows.node_run import NodeRuns
 from posttrain.dispatch import dispatcher
 from posttrain.dispatch.local import LocalPool
@@ -16,7 +17,7 @@ from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.dispatch.slurm import SlurmPool
 from posttrain.dispatch.slurm_words import EXTRA_MINUTES
 from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.provenance.graph import read_graph
+from posttrain.provenance.graph import is_current, read_graph
 from tests.flows.graph_contract import GraphContract, calls, hold, nodes
 
 
@@ -38,6 +39,18 @@ class TestLocal(GraphContract):
             ended = list(pool.map(lambda name: runs.run(graph[name], str), ["evaluate@a", "evaluate@b"]))
         assert [outcome.state for outcome in ended] == ["completed", "completed"]
         assert [line.split()[1] for line in calls(root)[1:]] == ["begins", "ends", "begins", "ends"]
+
+    def test_dvc_is_asked_again_only_about_what_comes_after_a_landing(self, root, settings, monkeypatch):
+        asked = []
+        monkeypatch.setattr(node_run, "is_current", lambda _root, name: asked.append(name) or is_current(_root, name))
+        assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "completed"
+        runs = NodeRuns(root, settings=settings)
+        assert [runs.run(node, str).state for node in read_graph(root)] == ["cached", *["completed"] * 3]
+        assert asked == []
+        (root / "params.yaml").write_text("lr: 2\n")
+        runs = NodeRuns(root, settings=settings)
+        assert {runs.run(node, str).state for node in read_graph(root)} == {"completed"}
+        assert asked == ["evaluate@a", "evaluate@b", "evaluate@c"]
 
     def test_inputs_of_a_snapshot_are_links_into_dvcs_cache(self, root, runs):
         graph = nodes(root)
@@ -98,7 +111,7 @@ class TestLocal(GraphContract):
         self.wait_until(lambda: calls(root))
         with pytest.raises(Interrupted, match="another dvc runs a stage"):
             NodeRuns(root, settings=settings)
-        runs._has_run.add("train")  # so that it asks again
+        runs._landed.add("train")  # so that it asks again
         outcome = runs.run(nodes(root)["evaluate@a"], str)
         assert (outcome.state, outcome.exit_code, "another dvc" in outcome.reason) == ("failed", 75, True)
         hold(root).unlink()
