@@ -68,7 +68,7 @@ def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_thre
         THREADS: str(max(1, num_threads // launch.num_processes)),
     }
     with _signals_noted() as noted:
-        process = subprocess.Popen(_command(launch), env=environment, start_new_session=True)  # Ctrl-C is the frame's: the processes die with it
+        process = subprocess.Popen(_command(launch, folder), env=environment, start_new_session=True)  # Ctrl-C is the frame's
         told: set[tuple[int, int]] = set()
         try:
             while process.poll() is None:
@@ -80,10 +80,11 @@ def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_thre
     return _conclude(launch, folder, process.returncode, is_stopped=bool(noted))
 
 
-def _command(launch: Launch) -> list[str]:
+def _command(launch: Launch, folder: Path) -> list[str]:
     spec = sys.modules["__main__"].__spec__
     program = ["--module", spec.name] if spec is not None else [sys.argv[0]]
     options = ["--config_file", str(launch.config), "--num_processes", str(launch.num_processes), "--main_process_port", "0"]
+    options += ["--log_dir", str(folder)]  # empty folders, which the agent would leave in the machine's temporary folder
     return [sys.executable, "-m", "posttrain.provenance.accelerated", *options, *program, *sys.argv[1:]]
 
 

@@ -103,13 +103,16 @@ def test_a_run_goes_on_with_another_number_of_processes_and_again(algorithm, lau
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_one_that_is_killed_ends_all(killed, tmp_path):
+def test_one_that_is_killed_ends_all(killed, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     code, errors = finish(start(tmp_path, "ddp", algorithm="grpo", at=6, kill=killed))
 
     assert code == 75
     assert f"process {killed + 1} of 2 died without a word" in errors
     assert "Traceback" not in errors
     assert left_over(tmp_path) == []
+    assert not list((tmp_path / "tmp").glob("torchelastic*"))
 
 
 def test_an_end_with_a_meaning_is_the_stages(tmp_path):
