@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export DO_NOT_TRACK := 1
+TWO_WORKERS := -n 2 --dist loadgroup
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +21,7 @@ run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain summary
 
 test: setup  ## run the tests
-	pytest -n 2 --dist loadgroup
+	pytest $(TWO_WORKERS)
 
 lint: setup  ## ruff, mypy --strict and the import contracts
 	ruff check .
@@ -48,10 +49,10 @@ test-killed: setup  ## a training killed at any point, or dvc, or both: the next
 	pytest -m slow tests/smoke/test_killed.py
 
 test-prefect: setup  ## deployments, nights, experiments, cancelled and killed runs on a real Prefect server and worker
-	pytest -n 2 --dist loadgroup -m 'slow or not slow' tests/real/test_prefect.py tests/flows/test_train_and_evaluate.py tests/flows/test_experiments.py tests/flows/test_nightly.py
+	pytest $(TWO_WORKERS) -m 'slow or not slow' tests/real/test_prefect.py tests/flows/test_train_and_evaluate.py tests/flows/test_experiments.py tests/flows/test_nightly.py
 
 test-processes: setup  ## training in two processes on this machine's CPU: every algorithm, DDP and FSDP, every way to die (10 minutes)
-	pytest -n 2 --dist loadgroup -m 'slow or not slow' tests/real/test_processes.py tests/algorithms/test_processes.py
+	pytest $(TWO_WORKERS) -m 'slow or not slow' tests/real/test_processes.py tests/algorithms/test_processes.py
 
 FOLDER ?= data/models/sft
 PORT ?= 8101

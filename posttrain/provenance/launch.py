@@ -68,7 +68,8 @@ def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_thre
         THREADS: str(max(1, num_threads // launch.num_processes)),
     }
     with _signals_noted() as noted:
-        process = subprocess.Popen(_command(launch, folder), env=environment, start_new_session=True)  # Ctrl-C is the frame's
+        # Ctrl-C is the frame's: the processes die with it
+        process = subprocess.Popen(_command(launch, folder), env=environment, start_new_session=True)
         told: set[tuple[int, int]] = set()
         try:
             while process.poll() is None:

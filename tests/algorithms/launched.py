@@ -51,6 +51,9 @@ def episodes(root: Path, step: int):
 
 
 def first_steps(root: Path):
-    """The first step of each launch."""
-    launches = dict(reversed([line.split() for line in (root / "steps").read_text().splitlines()]))
-    return sorted(map(int, launches.values()))
+    """The first step of each launch, in their order."""
+    firsts = {}
+    for line in (root / "steps").read_text().splitlines():
+        pid, step = line.split()
+        firsts.setdefault(pid, int(step))
+    return list(firsts.values())
