@@ -126,6 +126,21 @@ def clone_checkout(target: Path) -> Path:
     return target
 
 
+def make_small_copy(root: Path, overrides: Mapping[str, Any] | None = None) -> Path:
+    """The working tree as it is now, uncommitted edits too, as one commit in `root`, with the knobs of `SMALL`, then `overrides`; nothing run."""
+    listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        source, target = REPOSITORY / name, root / name
+        if source.is_file() and name != "dvc.lock" and (not name.startswith("reports/") or name == "reports/seeds.json"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    apply_overrides(root / "params.yaml", {**SMALL, **(overrides or {})})
+    git = ["git", "-c", "user.name=copy", "-c", "user.email=copy@localhost"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
+        subprocess.run([*git, *command], cwd=root, check=True)
+    return root
+
+
 def environment_of(copy: Path) -> dict[str, str]:
     """For a `dvc` started in a copy: this interpreter's programs, and the copy's own code before the installed one."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(copy)}

@@ -11,19 +11,18 @@ import json
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides, clone_checkout, environment_of
+from flows.server import client_environment, listen, new_secret, start_server, wait_for_server
 from posttrain.state import STATE_DIR
 
 NUM_TIMES, NUM_TURNS = 3, 2
@@ -124,31 +123,17 @@ def median(seconds: list[float]) -> str:
 
 @contextlib.contextmanager
 def running_server(home: Path) -> Iterator[dict[str, str]]:
-    """The environment that names it. Raises TimeoutError where it does not answer in three minutes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    """The environment that names it. Raises Interrupted where it does not answer in three minutes."""
+    listening, secret = listen(0), new_secret()
+    port = listening.getsockname()[1]
     named = {"PREFECT_HOME": str(home), "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen(command, env={**os.environ, **named}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    server = start_server(listening, secret, {**os.environ, **named}, is_temporary=False)
     try:
-        deadline = time.monotonic() + START_LIMIT_S
-        while not answers(f"http://127.0.0.1:{port}/api/health"):
-            if time.monotonic() > deadline or server.poll() is not None:
-                raise TimeoutError(f"the server on port {port} does not answer; it has {server.poll()} as its exit code")
-            time.sleep(0.5)
-        yield {**named, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+        wait_for_server(server, port, patience_s=START_LIMIT_S)
+        yield {**named, **client_environment(port, secret)}
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The first step must be the same but for rounding; after 88 steps of Muon the weights are others, so there the question is whether the intervals of the
 success overlap. On a machine with more cores than processes, seconds compare too. `python -m benchmarks.processes [--stage train_policy]
-[--config infra/accelerate/fsdp.yaml] [--processes 4] [--override train_policy.algorithm.max_steps=20]`
+[--config infra/accelerate/fsdp.yaml] [--processes 4] [--override train_policy.algorithm.max_steps=22]`
 """
 
 import argparse
@@ -22,7 +22,7 @@ from posttrain.data.schemas import read_tasks
 from posttrain.evals.intervals import bootstrap_interval
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import load_params
-from posttrain.provenance.snapshot import freeze
+from posttrain.pipeline.snapshot import freeze
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
 from posttrain.worlds.domains import make_domain

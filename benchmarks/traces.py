@@ -94,7 +94,7 @@ def _search(path: Path) -> None:
     environment = {**environment_of(Path()), "POSTTRAIN_TRACES": str(path)}
     for options, wanted in FILTERS.items():
         asked, commanded, used = [], [], []
-        command = [sys.executable, "-m", "posttrain.cli", "traces", "list", *options.split()]
+        command = [sys.executable, "-m", "posttrain.cli.main", "traces", "list", *options.split()]
         for _ in range(NUM_ROUNDS):
             started_s = time.perf_counter()
             lines(connection, matching(connection, wanted, limit=20))

@@ -25,15 +25,16 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows.alone import alone_with
-from flows.branches import PARAMS, check_branches, commit_results, open_worktree
-from flows.ends import StageFailure, exit_with, leave_if_alone
-from flows.git import edited_files, file_at
+from flows.by_hand import with_server
+from flows.exit_codes import StageFailure, exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
-from flows.node_run import NodeRuns
-from flows.variants import Variant, read_plan, variants
 from posttrain.dispatch.settings import load_settings
 from posttrain.exits import ConfigurationError, StageError
+from posttrain.pipeline.experiment_branches import PARAMS, check_branches, commit_results, open_worktree
+from posttrain.pipeline.experiment_plan import Variant, read_plan, variants
+from posttrain.pipeline.git import edited_files, file_at
+from posttrain.pipeline.key_lock import hold_key
+from posttrain.pipeline.node_run import NodeRuns
 from posttrain.report.table import interval, percent, read_evaluations
 from posttrain.state import STATE_DIR
 
@@ -83,9 +84,8 @@ def experiments(file: str = "", overrides: list[dict[str, Any]] | None = None, s
             futures.append(pool.submit(contextvars.copy_context().run, partial(_run, variant, root, under_way, ended)))
         try:
             _wait_for(futures, under_way)
-        except BaseException as error:  # the job of a stage is ended by no signal to this process
+        except BaseException:  # the job of a stage is ended by no signal to this process
             under_way.stop()
-            leave_if_alone(error)
             raise
     create_markdown_artifact(experiments_markdown(root, chosen, ended), key="experiments", description="what each experiment came to")
     if under_way.is_stopped:
@@ -148,7 +148,7 @@ def _run(variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, Sta
 def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> State[Any]:
     state, folder = root / STATE_DIR, folder_of(root, variant)
     tell = get_run_logger().info
-    with alone_with(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
+    with hold_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
         with under_way.one_opens:
             open_worktree(root, variant, folder)
         runs = NodeRuns(folder, settings=load_settings(root), state=state)
@@ -183,7 +183,7 @@ def main() -> None:
 
     def run() -> None:
         chosen_variants(Path.cwd(), given.file, (), given.seeds)
-        experiments(file=given.file, seeds=given.seeds, num_beside=given.beside)
+        with_server(lambda: experiments(file=given.file, seeds=given.seeds, num_beside=given.beside))
 
     exit_with(run)
 

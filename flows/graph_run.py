@@ -25,12 +25,14 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 from prefect.utilities.engine import emit_task_run_state_change_event
 
-from flows.board import Board, preempted
-from flows.ends import StageFailure, leave_if_alone
-from flows.node_run import NodeRuns
+from flows.by_hand import keep_secret_from_jobs
+from flows.exit_codes import StageFailure
 from posttrain.dispatch.contract import JobState, JobStatus
 from posttrain.exits import Interrupted
-from posttrain.provenance.graph import StageNode
+from posttrain.pipeline.graph import StageNode
+from posttrain.pipeline.node_run import NodeRuns
+from posttrain.pipeline.run_status import RunStatus, preempted
+from posttrain.redaction import redact_logs
 from posttrain.report.table import summary_markdown, summary_table
 
 BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(max_workers=16)  # Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
@@ -43,30 +45,31 @@ def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
 
     Where it is left by an exception (Ctrl-C, a SIGTERM), or its run is cancelled on the server, no job of it lives on.
     """
-    board = Board(runs.nodes)
+    keep_secret_from_jobs()
+    redact_logs()  # of what stages print, the run's log keeps no keys
+    status = RunStatus(runs.nodes)
     futures: dict[str, PrefectFuture[Any]] = {}
     try:
         for node in runs.nodes:
             needed = [futures[name] for name in node.upstream]
             stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
-            futures[node.name] = stage_task.submit(node, runs, board, wait_for=needed, return_state=False)
-        _wait_for(list(futures.values()), runs, board)
-    except BaseException as error:  # the job of a stage is ended by no signal to this process
+            futures[node.name] = stage_task.submit(node, runs, status, wait_for=needed, return_state=False)
+        _wait_for(list(futures.values()), runs, status)
+    except BaseException:  # the job of a stage is ended by no signal to this process
         runs.stop()
-        leave_if_alone(error)
         raise
     runs.close()
-    create_markdown_artifact(board.table(), key="stages", description="what ran, for how long, and how it ended")
+    create_markdown_artifact(status.table(), key="stages", description="what ran, for how long, and how it ended")
     if runs.is_stopped:
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
-    if failed := board.failed():
+    if failed := status.failed():
         message = "; ".join(f"{name}: {outcome.reason}" for name, outcome in failed.items())
         return Failed(message=message, data=StageFailure(message, next(iter(failed.values())).exit_code or 1))
-    if missing := board.missing():
+    if missing := status.missing():
         raise RuntimeError(f"{', '.join(missing)}: neither ran nor failed; the run's log says why")
     create_markdown_artifact(summary_markdown(reports), key="evaluation", description="success on companies never seen in training")
     get_run_logger().info("\n%s", summary_table(reports))
-    return Completed(message=board.sentence())
+    return Completed(message=status.sentence())
 
 
 def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
@@ -75,19 +78,19 @@ def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=3, retry_delay_seconds=10, retry_condition_fn=is_worth_retrying)
-def run_stage(node: StageNode, runs: NodeRuns, board: Board) -> State[Any]:
-    """Bring one stage up to date and note on the `board` how it ended. Retried, it finds the job that it left and starts no second."""
+def run_stage(node: StageNode, runs: NodeRuns, status: RunStatus) -> State[Any]:
+    """Bring one stage up to date and note on the `status` how it ended. Retried, it finds the job that it left and starts no second."""
     log = get_run_logger()
 
     def tell(line: str) -> None:
         log.info(line)
-        board.heard(node.name, line)
+        status.heard(node.name, line)
 
     try:
         outcome = runs.run(node, tell, _show)
     except Interrupted as error:
         return Cancelled(message=str(error))
-    board.ended(node.name, outcome)
+    status.ended(node.name, outcome)
     if outcome.state == "cached":
         return Completed(name="Cached", message="DVC had nothing to run")
     if outcome.state == "completed":
@@ -120,8 +123,8 @@ def _show(status: JobStatus, num_preempted: int) -> None:
 class _Progress:
     """The artifact that shows how much of the run is done. There is none where all is done before anybody could look."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, status: RunStatus) -> None:
+        self._status = status
         self._shown: tuple[UUID, float] | None = None
 
     @property
@@ -129,7 +132,7 @@ class _Progress:
         return self._shown is not None
 
     def show(self) -> None:
-        percent = self._board.percent()
+        percent = self._status.percent()
         if self._shown is None:
             made = create_progress_artifact(percent, key="progress", description="of all stages, each counted alike")
             assert isinstance(made, UUID)  # and no coroutine: this thread has no event loop
@@ -139,13 +142,13 @@ class _Progress:
             update_progress_artifact(self._shown[0], percent)
 
 
-def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: NodeRuns, board: Board) -> None:
+def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: NodeRuns, status: RunStatus) -> None:
     """Until all are done. Meanwhile the server hears how far it is, and is asked whether the run was cancelled: a worker would send a signal, but
     a run that a person started by hand has none."""
     done: queue.Queue[PrefectFuture[Any]] = queue.Queue()
     for future in futures:
         future.add_done_callback(done.put)
-    progress, num_left, next_look_s = _Progress(board), len(futures), time.monotonic() + LOOK_S
+    progress, num_left, next_look_s = _Progress(status), len(futures), time.monotonic() + LOOK_S
     while num_left:
         with contextlib.suppress(queue.Empty):
             done.get(timeout=LOOK_S)

@@ -1,4 +1,4 @@
-"""Does the branch still give the figures that it claims? Bring the tree up to date and compare each policy with what is committed.
+"""Brings the tree up to date and compares each policy with what is committed: does the branch still give the figures that it claims?
 
 Fetching the branch is the deployment's (`infra/prefect/pull.sh`), not the flow's. A run fails where a stage fails, and where a figure lies outside of
 its committed interval; an edited tree is said so and runs, because a nightly that is silent tells nobody anything.
@@ -13,12 +13,13 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.committed import compare_all, comparison_markdown
-from flows.ends import StageFailure, exit_with
-from flows.git import edited_files, git
+from flows.by_hand import with_server
+from flows.exit_codes import StageFailure, exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, run_graph
-from flows.node_run import NodeRuns
 from posttrain.exits import DataError
+from posttrain.pipeline.git import edited_files, git
+from posttrain.pipeline.node_run import NodeRuns
+from posttrain.report.committed import compare_all, comparison_markdown
 from posttrain.report.table import compare_with_committed
 
 ROOT = Path()
@@ -54,4 +55,4 @@ def _named(paths: Sequence[str], what: str) -> str:
 
 
 if __name__ == "__main__":
-    exit_with(nightly)
+    exit_with(lambda: with_server(nightly))

@@ -1,63 +1,75 @@
 """A Prefect server with our deployments and a worker for them, on this machine only, as one process that leaves none behind.
 
-`make serve`, or `python -m flows.serve` in the repository. Everything listens on loopback; runs and their logs lie in `.posttrain/prefect`. Ctrl-C or
-SIGTERM ends the worker first, so that its runs cancel their jobs while there is a server to tell.
+`make serve`, or `python -m flows.serve` in the repository. Everything listens on loopback and answers whoever knows what is in
+`.posttrain/prefect/auth`; runs and their logs lie there, too. Ctrl-C or SIGTERM ends the worker first, so that its runs cancel their jobs while there
+is a server to tell.
 """
 
 import argparse
 import contextlib
-import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import psutil
 
+from flows.server import LOOPBACK, client_environment, listen, new_secret, start_server, wait_for_server
 from posttrain.dispatch.processes import kill_tree
 from posttrain.exits import ConfigurationError, Interrupted, exit_codes
-from posttrain.state import STATE_DIR
+from posttrain.locks import held_if_free
+from posttrain.state import STATE_DIR, private
 
 HOME = STATE_DIR / "prefect"
+SECRET = "auth"
 POOL = "posttrain-process"
 _START_PATIENCE_S = 180.0  # the first start migrates a database
 _RUN_PATIENCE_S = 30.0  # of a run whose jobs are to be cancelled first
 _END_PATIENCE_S = 45.0
 _LOOK_S = 0.3
+_INSTRUCTIONS = """
+{url}  (logs in {home}; Ctrl-C ends it)
+
+  export PREFECT_API_URL={url}/api
+  export PREFECT_API_AUTH_STRING="$(cat {secret})"
+  prefect deployment run train-and-evaluate/process
+
+Its pages ask once for what is in {secret}. Who has that may run commands as you: give it to nobody.
+"""
 
 
 def serve(root: Path, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises ConfigurationError where this tree is served already, Interrupted where a part of it ended or did not
     start."""
     home = root / HOME
-    home.mkdir(parents=True, exist_ok=True)
-    url = f"http://127.0.0.1:{port}"
-    environment = {
-        **os.environ,
-        "PREFECT_HOME": str(home),
-        "PREFECT_API_URL": f"{url}/api",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
-    }
-    environment.pop("POSTTRAIN_ROOT", None)  # while deploying: it is the worker's, and would be written into the deployments
+    make_private(home)
+    url = f"http://{LOOPBACK}:{port}"
     with contextlib.ExitStack() as ends:
-        ends.enter_context(_only_one(home / "serve.lock"))
-        _check_port(port)
-        server = ends.enter_context(_running("server", home, environment, "server", "start", "--host", "127.0.0.1", "--port", str(port)))
-        _wait_until_healthy(url, server, home)
+        if not ends.enter_context(held_if_free(home / "serve.lock")):
+            raise ConfigurationError(f"this tree is served already ({home / 'serve.lock'}): end that `make serve` first, or use its URL")
+        listening = listen(port)
+        secret = read_secret(home / SECRET)
+        environment = {
+            **os.environ,
+            **client_environment(port, secret),
+            "PREFECT_HOME": str(home),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
+        }
+        environment.pop("POSTTRAIN_ROOT", None)  # while deploying: it is the worker's, and would be written into the deployments
+        server = ends.enter_context(_server(home, listening, secret, environment))
+        print(f"starting the server at {url}", flush=True)
+        wait_for_server(server, port, patience_s=_START_PATIENCE_S, log=home / "server.log")
         _deploy(home, environment)
-        start = ("worker", "start", "--pool", POOL, "--type", "process")
-        worker = ends.enter_context(_running("worker", home, {**environment, "POSTTRAIN_ROOT": str(root)}, *start))
+        worker = ends.enter_context(_worker(home, {**environment, "POSTTRAIN_ROOT": str(root)}))
         ends.callback(_end_runs, worker)
-        print(f"\n{url}  (logs in {home.relative_to(root)}; Ctrl-C ends it)\n\n  export PREFECT_API_URL={url}/api", flush=True)
-        print("  prefect deployment run train-and-evaluate/process\n", flush=True)
+        print(_INSTRUCTIONS.format(url=url, home=home.relative_to(root), secret=HOME / SECRET), flush=True)
         while True:
             for name, process in (("server", server), ("worker", worker)):
                 if process.poll() is not None:
@@ -81,30 +93,56 @@ def main() -> None:
         serve(Path.cwd(), port)
 
 
-def _check_port(port: int) -> None:
-    """Another server there would answer in place of ours, and get our deployments."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError) as error:
-            raise ConfigurationError(
-                f"port {port} of 127.0.0.1 cannot be had ({error}): end what has it, or name another (make serve SERVER_PORT=…)"
-            ) from error
+def read_secret(path: Path) -> str:
+    """What a client must know; made, for this user alone, where there is none.
+
+    It is kept from one server of the tree to the next, so that shells, browsers and workers that have it go on: it lies beside all that it guards.
+    Who removes the file gets a new one. One that others could read is a secret no more, and is made anew, too.
+    """
+    with contextlib.suppress(FileNotFoundError), path.open(encoding="ascii") as file:
+        stat = os.fstat(file.fileno())
+        if not path.is_symlink() and stat.st_uid == os.geteuid() and not stat.st_mode & 0o077 and (secret := file.read().strip()):
+            return secret
+    path.unlink(missing_ok=True)
+    secret = new_secret()
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="ascii") as file:
+        file.write(secret)
+    return secret
+
+
+def make_private(home: Path) -> None:
+    """The folder is this user's alone, with what an earlier version has left in it for all to read."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.chmod(0o700)
+    for path in home.iterdir():
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o700)
 
 
 @contextlib.contextmanager
-def _running(name: str, home: Path, environment: Mapping[str, str], *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command of Prefect's with a log of its own. At the end it is asked to leave, and killed with all it started where it has not."""
-    with (home / f"{name}.log").open("ab") as log:
+def _server(home: Path, listening: socket.socket, secret: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    with _log(home, "server") as log, _ended("server", start_server(listening, secret, environment, is_temporary=False, output=log)) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def _worker(home: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    with _log(home, "worker") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", *command],
+            [sys.executable, "-m", "flows.bound", str(os.getpid()), "prefect", "worker", "start", "--pool", POOL, "--type", "process"],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a terminal's Ctrl-C would reach all at once
         )
+    with _ended("worker", process):
+        yield process
+
+
+@contextlib.contextmanager
+def _ended(name: str, process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """At the end it is asked to leave, and killed with all it started where it has not."""
     try:
         yield process
     finally:
@@ -115,6 +153,11 @@ def _running(name: str, home: Path, environment: Mapping[str, str], *command: st
         except subprocess.TimeoutExpired:
             kill_tree(process.pid)
             process.wait()
+
+
+def _log(home: Path, name: str) -> IO[bytes]:
+    """To append to, this user's from its first moment."""
+    return open(home / f"{name}.log", "ab", opener=private)
 
 
 def _end_runs(worker: subprocess.Popen[bytes]) -> None:
@@ -128,34 +171,12 @@ def _end_runs(worker: subprocess.Popen[bytes]) -> None:
         psutil.wait_procs(runs, timeout=_RUN_PATIENCE_S)
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], home: Path) -> None:
-    deadline = time.monotonic() + _START_PATIENCE_S
-    print(f"starting the server at {url}", flush=True)
-    while True:
-        with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{url}/api/health", timeout=5):  # noqa: S310 our own
-            if server.poll() is None:
-                return
-        if server.poll() is not None or time.monotonic() > deadline:
-            why = f"ended with {server.returncode}" if server.poll() is not None else f"does not answer after {_START_PATIENCE_S:g} s"
-            raise Interrupted(f"the server {why}: {home / 'server.log'} says more")
-        time.sleep(_LOOK_S)
-
-
 def _deploy(home: Path, environment: Mapping[str, str]) -> None:
-    with (home / "deploy.log").open("ab") as log:
-        done = subprocess.run([sys.executable, "-m", "flows.deploy"], env=dict(environment), stdout=log, stderr=subprocess.STDOUT, check=False)
+    with _log(home, "deploy") as log:
+        command = [sys.executable, "-m", "flows.deploy"]
+        done = subprocess.run(command, env=dict(environment), stdout=log, stderr=subprocess.STDOUT, check=False, umask=0o077)
     if done.returncode:
         raise Interrupted(f"the deployments are not on the server; {home / 'deploy.log'} says why")
-
-
-@contextlib.contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    with path.open("w", encoding="ascii") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigurationError(f"this tree is served already ({path}): end that `make serve` first, or use its URL") from error
-        yield
 
 
 if __name__ == "__main__":

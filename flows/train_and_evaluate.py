@@ -12,9 +12,10 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.ends import exit_with
+from flows.by_hand import with_server
+from flows.exit_codes import exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, run_graph
-from flows.node_run import NodeRuns
+from posttrain.pipeline.node_run import NodeRuns
 
 REPORTS = Path("reports")
 MADE_AHEAD = ContextVar[Future[NodeRuns] | None]("made_ahead", default=None)
@@ -28,9 +29,12 @@ def train_and_evaluate() -> State[Any]:
 
 
 def main() -> None:
-    """DVC reads the tree while Prefect asks the server for a run: of a graph with nothing to run these are most of the time."""
-    MADE_AHEAD.set(ThreadPoolExecutor(1).submit(NodeRuns, Path()))
-    exit_with(train_and_evaluate)
+    """DVC reads the tree while the server starts and Prefect asks it for a run: of a graph with nothing to run these are most of the time."""
+
+    def read_ahead() -> None:
+        MADE_AHEAD.set(ThreadPoolExecutor(1).submit(NodeRuns, Path()))
+
+    exit_with(lambda: with_server(train_and_evaluate, meanwhile=read_ahead))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
+from posttrain.redaction import redact
+
 
 class StageError(Exception):
     """An end with a meaning. The message says what (with the value), why it matters and what to do; no traceback is printed for it."""
@@ -40,15 +42,27 @@ def meaning_of(exit_code: int) -> str:
     }
     if exit_code in ends:
         return ends[exit_code]
-    number = -exit_code if exit_code < 0 else exit_code - 128
-    if number in set(signal.Signals):
+    if is_death_by_signal(exit_code):
+        number = -exit_code if exit_code < 0 else exit_code - 128
         return f"killed by {signal.Signals(number).name}" + (", often for lack of memory" if number == signal.SIGKILL else "")
     return "an error in the stage itself"
+
+
+def is_death_by_signal(exit_code: int) -> bool:
+    """-n, or 128 + n where a shell reports it."""
+    return (-exit_code if exit_code < 0 else exit_code - 128) in set(signal.Signals)
 
 
 def as_shell(exit_code: int) -> int:
     """128 + n for death by signal n, which `subprocess` has as -n: no process can end with a negative code."""
     return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+def say_end(stage: str, message: str, code: int) -> int:
+    """On stderr, how a stage ended that did not end well; gives its exit code."""
+    kind = {ConfigurationError.code: "wrong configuration", Interrupted.code: "interrupted"}.get(code, "bad data")
+    print(f"[{stage}] {kind}: {redact(message)}", file=sys.stderr, flush=True)
+    return code
 
 
 @contextlib.contextmanager
@@ -57,5 +71,5 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except StageError as error:
-        print(error, file=sys.stderr)
+        print(redact(str(error)), file=sys.stderr)
         raise SystemExit(error.code) from error

@@ -1,25 +1,44 @@
 """The one reader of `params.yaml`: every knob, its range, and the rules between knobs.
 
-No knob has a default here: a default is a hyper-parameter that DVC cannot see. Unknown keys are refused. `load_params` raises `ParamsError` with one
-line per problem (key, value, what is accepted); `stages/check_params.py` runs it on the whole file before any other stage. One file, however long:
-it is `params.yaml` with its types, read from top to bottom beside it.
+No knob has a default here: a default is a hyper-parameter that DVC cannot see. Unknown keys are
+refused. `load_params` raises `ParamsError` with one line per problem (key, value, what is
+accepted); `stages/check_params.py` runs it on the whole file before any other stage, and looks up
+the names in it that lead to code or files. One file, however long: it is `params.yaml` with its
+types, read from top to bottom beside it.
+
+A section that is one of a choice has an `example`, the knobs besides its type as they might stand
+in the file: shown to who changed the type, and never read in place of a knob.
 """
 
-import difflib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from posttrain.exits import ConfigurationError
+from posttrain.knob_problems import explain, nearest
+from posttrain.plain_yaml import read_plain
 
+_SLIP = "a number as large as that is taken for a slip of the hand"
 Frac = Annotated[float, Field(ge=0, le=1)]
 PositiveFrac = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+# of steps, tasks, tokens, characters
+Count = Annotated[int, Field(ge=1, le=10_000_000, description=_SLIP)]
+# of what one step, one model or one task has
+SmallCount = Annotated[int, Field(ge=1, le=100_000, description=_SLIP)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a generator takes seeds of 32 bits")]
 Rate = Annotated[float, Field(gt=0, lt=1)]  # a learning rate
 Temperature = Annotated[float, Field(gt=0, le=5)]
 LEVEL_3_TOKENS = 112  # of the longest answer that the stock market's third level asks for, by the small model's tokenizer
+WORLDS = ("stocks", "toy")  # of posttrain/worlds/domains.py
+EXTRA_SCORES = ("accuracy", "length_penalty", "step")  # of posttrain/rewards/total.py
+# of each layer of a Qwen3, a model from scratch above all, and of its likes; a test builds them and compares
+LINEAR_LAYERS = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
 
 
 class ParamsError(ConfigurationError):
@@ -36,7 +55,7 @@ class WorldParams(Section):
     """A world of the library, or a user's own: `module:function`, which makes a Domain of this section."""
 
     type: str
-    seed: int
+    seed: Seed
     max_difficulty: Annotated[int, Field(ge=1, le=3)]
     num_sft_tasks: Count
     num_rl_tasks: Count
@@ -46,18 +65,16 @@ class WorldParams(Section):
     @field_validator("type")
     @classmethod
     def _is_a_world(cls, name: str) -> str:
-        if name not in ("stocks", "toy") and ":" not in name:
-            raise ValueError("no such world; there are stocks and toy, and one of your own is written module:function")
-        return name
+        return _known_or_own(name, WORLDS, "world")
 
 
 class AgentParams(Section):
-    max_turns: Count
+    max_turns: SmallCount
     max_new_tokens: Count
     max_context_tokens: Count
     max_seconds: Annotated[float, Field(gt=0)]
     tool_timeout_s: Annotated[float, Field(gt=0)]
-    tool_retries: Annotated[int, Field(ge=0)]
+    tool_retries: Annotated[int, Field(ge=0, le=1000, description=_SLIP)]
     max_result_chars: Count
     max_lost_frac: Annotated[float, Field(ge=0, lt=1)]
 
@@ -78,11 +95,12 @@ class FullAdapter(Section):
 class LoraAdapter(Section):
     """Low-rank adapters (arXiv 2106.09685): W + (alpha / r) B A on the named linear layers."""
 
+    example: ClassVar[str] = "{r: 16, alpha: 32, dropout: 0.05, target_modules: [q_proj, v_proj]}"
     type: Literal["lora"]
-    r: Count
-    alpha: Count
+    r: SmallCount
+    alpha: SmallCount
     dropout: Annotated[float, Field(ge=0, lt=1)]
-    target_modules: list[str]
+    target_modules: Annotated[list[str], Field(min_length=1)]
 
 
 Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
@@ -91,14 +109,18 @@ Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
 class ScratchModel(Section):
     """A Qwen3-architecture decoder with random weights and a byte-level BPE tokenizer of its own."""
 
+    example: ClassVar[str] = (
+        "{hidden_size: 96, num_layers: 2, num_heads: 4, num_kv_heads: 2, head_dim: 64, mlp_size: 256, "
+        "vocab_size: 900, adapter: {type: full}, gradient_checkpointing: false, dtype: float32}"
+    )
     type: Literal["scratch"]
-    hidden_size: Count
-    num_layers: Count
-    num_heads: Count
-    num_kv_heads: Count
-    head_dim: Annotated[int, Field(ge=2, multiple_of=2)]
-    mlp_size: Count
-    vocab_size: Annotated[int, Field(ge=400)]
+    hidden_size: SmallCount
+    num_layers: Annotated[int, Field(ge=1, le=1000, description=_SLIP)]
+    num_heads: Annotated[int, Field(ge=1, le=1000, description=_SLIP)]
+    num_kv_heads: Annotated[int, Field(ge=1, le=1000, description=_SLIP)]
+    head_dim: Annotated[int, Field(ge=2, le=1000, multiple_of=2, description=_SLIP)]
+    mlp_size: SmallCount
+    vocab_size: Annotated[int, Field(ge=400, le=10_000_000, description=_SLIP)]
     adapter: Adapter
     gradient_checkpointing: bool
     dtype: Literal["float32", "bfloat16"]
@@ -111,10 +133,22 @@ class ScratchModel(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _adapts_layers_that_are_there(self) -> Self:
+        targets = self.adapter.target_modules if isinstance(self.adapter, LoraAdapter) else []
+        if problem := target_problem(targets, self.num_layers):
+            raise ValueError(problem)
+        return self
+
 
 class PretrainedModel(Section):
     """Any causal LM in Hugging Face format: a hub name or a folder."""
 
+    example: ClassVar[str] = (
+        "{name: Qwen/Qwen2.5-7B-Instruct, "
+        "adapter: {type: lora, r: 16, alpha: 32, dropout: 0.05, target_modules: [q_proj, v_proj]}, "
+        "gradient_checkpointing: true, dtype: bfloat16}"
+    )
     type: Literal["pretrained"]
     name: str
     revision: str | None = None
@@ -151,11 +185,26 @@ class ExtraScore(Section):
     name: str
     weight: float
 
+    @field_validator("name")
+    @classmethod
+    def _is_a_score(cls, name: str) -> str:
+        own = {*RewardWeights.model_fields, *RewardPenalties.model_fields}
+        if name in own:
+            raise ValueError("the reward already has this score, and a score counts once: change its weight instead")
+        return _known_or_own(name, EXTRA_SCORES, "score")
+
 
 class RewardParams(Section):
     weights: RewardWeights
     penalties: RewardPenalties
     extra: list[ExtraScore]
+
+    @model_validator(mode="after")
+    def _each_score_once(self) -> Self:
+        names = [extra.name for extra in self.extra]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"extra has {', '.join(twice)} twice, and a score counts once: add up the weights")
+        return self
 
 
 class ScriptedSource(Section):
@@ -165,6 +214,7 @@ class ScriptedSource(Section):
 class ImportSource(Section):
     """Trajectories that a team already has. `path` is relative to the repository and lies under a dep of the stage, such as `data/imported`."""
 
+    example: ClassVar[str] = "{format: openai, path: data/imported/ours.jsonl}"
     type: Literal["import"]
     format: Literal["openai", "tau_bench"]
     path: str
@@ -173,6 +223,7 @@ class ImportSource(Section):
 class OpenAiSource(Section):
     """Episodes that a model behind an OpenAI-compatible endpoint plays; endpoint and key are the environment's."""
 
+    example: ClassVar[str] = "{model: Qwen/Qwen2.5-7B-Instruct, temperature: 0.7, max_new_tokens: 512}"
     type: Literal["openai"]
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)]
@@ -201,8 +252,8 @@ class ValidateDataParams(Section):
 
 
 class PrepareModelParams(Section):
-    warmup_steps: Annotated[int, Field(ge=0)]
-    warmup_batch_size: Count
+    warmup_steps: Annotated[int, Field(ge=0, le=10_000_000, description=_SLIP)]
+    warmup_batch_size: SmallCount
     lr: Rate
 
 
@@ -214,7 +265,7 @@ class CoresetParams(Section):
 class OversampleParams(Section):
     type: Literal["smote", "duplicate", "none"]
     target_frac: PositiveFrac
-    num_neighbors: Count
+    num_neighbors: SmallCount
     max_contamination: Frac
 
 
@@ -241,7 +292,7 @@ class KindWeights(Section):
 
 class TrainSftParams(Section):
     max_steps: Count
-    batch_size: Count
+    batch_size: SmallCount
     lr: Rate
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
     optimizer: Literal["muon", "adamw"]
@@ -249,28 +300,47 @@ class TrainSftParams(Section):
     eval_every_steps: Count  # a checkpoint each time: the best evaluation needs one to return to
     early_stopping_patience: Count
 
+    @model_validator(mode="after")
+    def _evaluates(self) -> Self:
+        if self.eval_every_steps > self.max_steps:
+            raise ValueError(
+                f"eval_every_steps is {self.eval_every_steps} and max_steps {self.max_steps}: the dev loss would never "
+                "be measured, so there would be no best checkpoint to keep; lower it to max_steps or less"
+            )
+        return self
+
 
 class SamplePreferencesParams(Section):
     num_tasks: Count
-    num_samples: Annotated[int, Field(ge=2)]
+    # the reward model is judged by the best of four
+    num_samples: Annotated[int, Field(ge=4, le=100_000, description=_SLIP)]
     temperature: Temperature
 
 
 class TrainRewardModelParams(Section):
     max_steps: Count
-    batch_size: Count
+    batch_size: SmallCount
     lr: Rate
     holdout_frac: Annotated[float, Field(gt=0, lt=1)]
     checkpoint_every_steps: Count
+
+    @model_validator(mode="after")
+    def _writes_checkpoints(self) -> Self:
+        _refuse_no_checkpoint(self.checkpoint_every_steps, self.max_steps, "max_steps")
+        return self
 
 
 class GrpoParams(Section):
     """Group-relative policy optimisation (arXiv 2402.03300); `group_mean` leaves out the division by the std (Dr.GRPO, arXiv 2503.20783)."""
 
+    example: ClassVar[str] = (
+        "{max_steps: 88, tasks_per_step: 16, group_size: 8, temperature: 1.0, beta: 0.0, epsilon: 0.2, "
+        "advantage: group_std, importance_cap: 2.0, max_staleness: 0}"
+    )
     type: Literal["grpo"]
     max_steps: Count
-    tasks_per_step: Count
-    group_size: Annotated[int, Field(ge=2)]
+    tasks_per_step: SmallCount
+    group_size: Annotated[int, Field(ge=2, le=100_000, description=_SLIP)]
     temperature: Temperature
     beta: Annotated[float, Field(ge=0)]
     epsilon: Annotated[float, Field(gt=0, lt=1)]
@@ -280,11 +350,13 @@ class GrpoParams(Section):
 
 
 class DpoParams(Section):
-    """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs."""
+    """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs. The example is the one
+    that README has figures of."""
 
+    example: ClassVar[str] = "{max_steps: 80, batch_size: 32, beta: 0.5}"
     type: Literal["dpo"]
     max_steps: Count
-    batch_size: Count
+    batch_size: SmallCount
     beta: Annotated[float, Field(gt=0)]
 
 
@@ -295,6 +367,16 @@ class TrainPolicyParams(Section):
     reward_model_weight: Annotated[float, Field(ge=0)]
     checkpoint_every_steps: Count
 
+    @model_validator(mode="after")
+    def _agrees_with_the_algorithm(self) -> Self:
+        _refuse_no_checkpoint(self.checkpoint_every_steps, self.algorithm.max_steps, "algorithm.max_steps")
+        if isinstance(self.algorithm, DpoParams) and self.reward_model_weight:
+            raise ValueError(
+                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type dpo, which learns from pairs "
+                "and earns no reward, so the weight would change nothing; set it to 0.0"
+            )
+        return self
+
 
 class ExpertTeacher(Section):
     type: Literal["expert"]
@@ -303,6 +385,7 @@ class ExpertTeacher(Section):
 class OpenAiTeacher(Section):
     """A model behind an OpenAI-compatible endpoint; endpoint and key are the environment's."""
 
+    example: ClassVar[str] = "{model: Qwen/Qwen2.5-7B-Instruct, max_new_tokens: 512}"
     type: Literal["openai"]
     model: str
     max_new_tokens: Count
@@ -310,19 +393,19 @@ class OpenAiTeacher(Section):
 
 class EvaluateParams(Section):
     teacher: Annotated[ExpertTeacher | OpenAiTeacher, Field(discriminator="type")]
-    num_samples: Annotated[int, Field(ge=4)]
+    num_samples: Annotated[int, Field(ge=4, le=100_000, description=_SLIP)]  # for pass^4
     ci_level: Annotated[float, Field(gt=0.5, lt=1)]
-    num_bootstrap: Annotated[int, Field(ge=100)]
+    num_bootstrap: Annotated[int, Field(ge=100, le=10_000_000, description=_SLIP)]
 
 
 class ReportParams(Section):
-    num_failures_shown: Annotated[int, Field(ge=0)]
+    num_failures_shown: Annotated[int, Field(ge=0, le=100_000, description=_SLIP)]
 
 
 class Params(Section):
     """The whole of `params.yaml`. A stage uses only the sections that it lists under `params:` in `dvc.yaml`; a test compares the two."""
 
-    seed: int
+    seed: Seed
     world: WorldParams
     agent: AgentParams
     model: Annotated[ScratchModel | PretrainedModel, Field(discriminator="type")]
@@ -338,74 +421,109 @@ class Params(Section):
     evaluate: EvaluateParams
     report: ReportParams
 
-    @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
-        if self.sample_preferences.num_tasks > self.world.num_rl_tasks:
-            raise ValueError(
-                f"sample_preferences.num_tasks is {self.sample_preferences.num_tasks} but world.num_rl_tasks only {self.world.num_rl_tasks}; "
-                "preferences are sampled on the rl split: raise the split or lower the number"
-            )
-        if self.world.type == "stocks" and self.world.max_difficulty == 3 and self.agent.max_new_tokens < LEVEL_3_TOKENS:
-            raise ValueError(
-                f"world.max_difficulty is 3 and agent.max_new_tokens {self.agent.max_new_tokens}; an answer that compares five shares takes "
-                f"{LEVEL_3_TOKENS} tokens and would be cut off: raise agent.max_new_tokens to {LEVEL_3_TOKENS}"
-            )
-        return self
-
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check the whole file. Raises ParamsError naming every bad key at once, with its value and what is accepted."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+        content, problems = _read(path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise ParamsError(f"{path} is not here; run from the root of the repository") from error
-    except yaml.YAMLError as error:
-        raise ParamsError(f"{path} is not valid YAML: {error}") from error
-    return parse_params(content, source=str(path))
+    return _checked(content, problems, str(path))
+
+
+def read_knobs(text: str | bytes, *, source: str) -> Any:
+    """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises ParamsError
+    where it is no YAML, a key stands twice, or a number is not in plain decimal digits."""
+    content, problems = _read(text, source)
+    if problems:
+        raise refusal(problems, source)
+    return content
 
 
 def parse_params(content: Any, *, source: str) -> Params:
     """As `load_params`, for content already read; `source` is named in the message."""
+    return _checked(content, [], source)
+
+
+def refusal(problems: Sequence[str], source: str) -> ParamsError:
+    """One error of a line for each problem."""
+    lines = "\n".join(f"  - {line}" for line in problems)
+    return ParamsError(f"{source} has {len(problems)} problem(s), nothing was run:\n{lines}")
+
+
+def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
+    """What is wrong with LoRA's `target_modules` on a model with `LINEAR_LAYERS`; None where each
+    names a layer, by its name or the end of it."""
+    names = [f".model.layers.{index}.{name}" for index in range(num_layers) for name in LINEAR_LAYERS]
+    unknown = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
+    if not unknown:
+        return None
+    ends = [name.rpartition(".")[2] for name in LINEAR_LAYERS]
+    meant = "".join(nearest(target.rpartition(".")[2], ends) for target in unknown)
+    return (
+        f"adapter.target_modules has {', '.join(unknown)}, but the linear layers that the policy and the reward model "
+        f"have are {', '.join(ends)}: an adapter that attaches to nothing trains nothing.{meant} Correct the names"
+    )
+
+
+def _read(text: str | bytes, source: str) -> tuple[Any, list[str]]:
     try:
-        return Params.model_validate(content)
+        return read_plain(text if isinstance(text, str) else text.decode())
+    except (yaml.YAMLError, ValueError) as error:
+        raise ParamsError(f"{source} is not valid YAML: {error}") from error
+
+
+def _checked(content: Any, problems: Sequence[str], source: str) -> Params:
+    try:
+        params = Params.model_validate(content)
     except ValidationError as error:
-        lines = [_explain(problem) for problem in error.errors()]
-        raise ParamsError(f"{source} has {len(lines)} problem(s), nothing was run:\n" + "\n".join(f"  - {line}" for line in lines)) from error
+        raise refusal([*problems, *explain(error, Params, content)], source) from error
+    if found := [*problems, *_contradictions(params)]:
+        raise refusal(found, source)
+    return params
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys without a word: the knob that a person edited may be the other one."""
+def _contradictions(params: Params) -> Iterator[str]:
+    """Between sections; those within one are the section's own to refuse."""
+    world, algorithm, preferences = params.world, params.train_policy.algorithm, params.sample_preferences
+    if preferences.num_tasks > world.num_rl_tasks:
+        yield (
+            f"sample_preferences.num_tasks is {preferences.num_tasks} but world.num_rl_tasks only "
+            f"{world.num_rl_tasks}; preferences are sampled on the rl split: raise the split or lower the number"
+        )
+    if isinstance(algorithm, GrpoParams) and algorithm.tasks_per_step > world.num_rl_tasks:
+        yield (
+            f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
+            f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"
+        )
+    num_held_out = round(params.train_reward_model.holdout_frac * preferences.num_tasks)
+    if not 0 < num_held_out < preferences.num_tasks:
+        yield (
+            f"train_reward_model.holdout_frac is {params.train_reward_model.holdout_frac:g} and "
+            f"sample_preferences.num_tasks {preferences.num_tasks}: {num_held_out} tasks would be held out and "
+            f"{preferences.num_tasks - num_held_out} trained on, and both are needed; change either"
+        )
+    if world.type == "stocks" and world.max_difficulty == 3 and params.agent.max_new_tokens < LEVEL_3_TOKENS:
+        yield (
+            f"world.max_difficulty is 3 and agent.max_new_tokens {params.agent.max_new_tokens}; an answer that "
+            f"compares five shares takes {LEVEL_3_TOKENS} tokens and would be cut off: raise agent.max_new_tokens to "
+            f"{LEVEL_3_TOKENS}"
+        )
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.value[index][0].start_mark)
-        return super().construct_mapping(node, deep=deep)
+
+def _known_or_own(name: str, known: Sequence[str], what: str) -> str:
+    """The name, which is the library's or leads to code of one's own; whether that is there is not
+    looked at. Raises ValueError where it is neither."""
+    module, colon, function = name.partition(":")
+    if name in known or (colon and all(part.isidentifier() for part in (*module.split("."), function))):
+        return name
+    meant = "" if colon else nearest(name, known)
+    raise ValueError(f"no such {what}; there are {', '.join(known)}, and your own is written module:function.{meant}")
 
 
-def _explain(problem: Any) -> str:
-    key = ".".join(str(part) for part in problem["loc"]) or "(whole file)"
-    match problem["type"]:
-        case "extra_forbidden":
-            return (
-                f"{key}: unknown key; no stage reads it, so it would change nothing.{_did_you_mean(problem['loc'])} Check the spelling or remove it"
-            )
-        case "missing":
-            return f"{key}: missing; every knob is written out, there are no defaults"
-        case "float_type" if isinstance(problem["input"], str):
-            return f"{key} = {problem['input']!r}: a string, not a number; YAML reads 1e-5 as text, write 1.0e-5"
-    reason = problem["msg"].removeprefix("Value error, ")
-    return f"{key}: {reason}" if isinstance(problem["input"], dict) else f"{key} = {problem['input']!r}: {reason}"
-
-
-def _did_you_mean(location: tuple[str | int, ...]) -> str:
-    """The known key of the same section that is spelt most alike, for the top level and sections that are not a choice."""
-    model: Any = Params
-    for part in location[:-1]:
-        annotation = model.model_fields[part].annotation if isinstance(part, str) and part in model.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, Section)):
-            return ""
-        model = annotation
-    near = difflib.get_close_matches(str(location[-1]), model.model_fields, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def _refuse_no_checkpoint(every_steps: int, max_steps: int, knob: str) -> None:
+    if every_steps > max_steps:
+        raise ValueError(
+            f"checkpoint_every_steps is {every_steps} and {knob} {max_steps}: a killed run would begin anew, for want "
+            f"of any checkpoint; lower it to {knob} or less"
+        )

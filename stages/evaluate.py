@@ -12,13 +12,13 @@ from posttrain.data.schemas import read_tasks
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import ExpertTeacher, OpenAiTeacher, Params
-from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.policy import expert_policy
 from posttrain.rollout.resumed import play_resumably
+from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import Task, Trajectory

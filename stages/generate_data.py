@@ -10,10 +10,10 @@ from posttrain.data.importers import import_trajectories
 from posttrain.data.schemas import trajectory_row, write_tasks, write_trajectories
 from posttrain.exits import ConfigurationError
 from posttrain.params import ImportSource, OpenAiSource, ScriptedSource, WorldParams
-from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.resumed import play_resumably
+from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Split, Task

@@ -11,7 +11,7 @@ from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
 from posttrain.params import PretrainedModel, ScratchModel
-from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.stage.frame import StageRun, run_stage
 
 DEMONSTRATIONS = Path("data/validated/demonstrations.parquet")
 BASE = Path("data/models/base")

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from posttrain.data.files import write_text
-from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.report.page import read_reports, render_page
+from posttrain.stage.frame import StageRun, run_stage
 
 REPORTS = Path("reports")
 

@@ -24,10 +24,10 @@ from posttrain.exits import DataError
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
-from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import expert_policy
+from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import Task, Trajectory

@@ -8,9 +8,9 @@ from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
 from posttrain.exits import DataError
 from posttrain.models.loading import load_codec, load_model
-from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
+from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.worlds.domains import make_domain

@@ -19,8 +19,8 @@ from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.params import DpoParams, GrpoParams, Params
-from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rewards.total import load_reward
+from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import Record, open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks

@@ -18,7 +18,7 @@ from posttrain.data.schemas import TrajectoryRow, read_trajectories
 from posttrain.exits import DataError
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
-from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.stage.frame import StageRun, run_stage
 from posttrain.tracking.wandb_sink import wandb_sinks
 
 SFT = Path("data/models/sft")

@@ -11,8 +11,8 @@ from posttrain.algorithms.sft import train_sft as train
 from posttrain.algorithms.trainable import load_trainable, save_trained
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
-from posttrain.provenance.stage import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks

@@ -11,7 +11,7 @@ from posttrain.data.files import read_parquet, write_json, write_jsonl, write_pa
 from posttrain.data.schemas import TASKS_SCHEMA, TRAJECTORIES_SCHEMA
 from posttrain.data.validation.page import render_page
 from posttrain.data.validation.verdict import quarantined, refuse_too_many, summary, validate
-from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.stage.frame import StageRun, run_stage
 
 SOURCE = Path("data/raw/demonstrations.parquet")
 VALIDATED = Path("data/validated")

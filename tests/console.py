@@ -4,7 +4,7 @@ import contextlib
 import io
 from dataclasses import dataclass
 
-from posttrain.cli import app
+from posttrain.cli.main import app
 
 
 @dataclass(frozen=True)

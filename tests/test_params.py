@@ -1,18 +1,56 @@
 """The committed `params.yaml` is valid, and every kind of mistake in it is refused with key, value and remedy."""
 
 import copy
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
-from posttrain.params import ParamsError, load_params, parse_params
+from posttrain.params import (
+    EXTRA_SCORES,
+    WORLDS,
+    GrpoParams,
+    Params,
+    ParamsError,
+    ScratchModel,
+    load_params,
+    parse_params,
+    read_knobs,
+)
+from posttrain.rewards.total import EXTRA_SCORES as SCORE_FUNCTIONS
+
+# what these tests are about stands here, so that they hold whatever a person has set in the committed file
+KNOWN: dict[str, Any] = {
+    "seed": 1,
+    "world": {"type": "stocks", "seed": 7, "max_difficulty": 2, "num_rl_tasks": 640},
+    "model": {"type": "scratch", **yaml.safe_load(ScratchModel.example)},
+    "reward": {"extra": []},
+    "generate_data": {"source": {"type": "scripted"}},
+    "train_sft": {"max_steps": 800, "eval_every_steps": 100, "optimizer": "muon"},
+    "sample_preferences": {"num_tasks": 256, "num_samples": 8},
+    "train_reward_model": {"max_steps": 24, "holdout_frac": 0.2, "checkpoint_every_steps": 12},
+    "train_policy": {
+        "algorithm": {"type": "grpo", **yaml.safe_load(GrpoParams.example)},
+        "reward_model_weight": 0.0,
+        "checkpoint_every_steps": 22,
+    },
+    "evaluate": {"teacher": {"type": "expert"}},
+}
 
 
 @pytest.fixture
 def content(repository: Path) -> dict[str, Any]:
-    return yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    committed = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    known = copy.deepcopy(KNOWN)
+    return {
+        name: {**section, **known.get(name, {})} if isinstance(section, dict) and name != "model" else known.get(name, section)
+        for name, section in committed.items()
+    }
 
 
 def refusal(content: dict[str, Any]) -> str:
@@ -20,6 +58,60 @@ def refusal(content: dict[str, Any]) -> str:
         parse_params(content, source="params.yaml")
     assert error.value.code == 78
     return str(error.value)
+
+
+@pytest.fixture
+def edited(content: dict[str, Any], tmp_path: Path) -> Callable[[dict[str, str]], str]:
+    """`edited({"train_sft.max_steps": "010"})` is the refusal of a file that has this text behind the key."""
+
+    def message(texts: dict[str, str]) -> str:
+        for number, key in enumerate(texts):
+            set_at(content, tuple(key.split(".")), f"TEXT{number}TEXT")
+        written = yaml.safe_dump(content, sort_keys=False)
+        for number, text in enumerate(texts.values()):
+            written = written.replace(f"TEXT{number}TEXT", text)
+        (tmp_path / "params.yaml").write_text(written, encoding="utf-8")
+        with pytest.raises(ParamsError) as error:
+            load_params(tmp_path / "params.yaml")
+        return str(error.value)
+
+    return message
+
+
+Edited = Callable[[dict[str, str]], str]
+
+
+def set_at(content: Any, path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        content = content[part]
+    content[path[-1]] = value
+
+
+def choices(section: type[BaseModel] = Params, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[type[BaseModel]]]]:
+    """Where a choice stands in params.yaml, with all that there is to choose from; those inside of another choice's sections, too."""
+    for name, field in section.model_fields.items():
+        if field.discriminator:
+            yield (*path, name), list(get_args(field.annotation))
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from choices(field.annotation, (*path, name))
+    if section is Params:
+        scratch = get_args(Params.model_fields["model"].annotation)[0]
+        yield from choices(scratch, ("model",))
+
+
+def type_of(section: type[BaseModel]) -> str:
+    return str(get_args(section.model_fields["type"].annotation)[0])
+
+
+def example_of(section: type[BaseModel]) -> dict[str, Any]:
+    return {"type": type_of(section), **yaml.safe_load(getattr(section, "example", "{}"))}
+
+
+CHANGES = [
+    pytest.param(path, before, after, id=f"{'.'.join(path)}-{type_of(before)}-{type_of(after)}")
+    for path, sections in choices()
+    for before, after in itertools.permutations(sections, 2)
+]
 
 
 def test_the_committed_file_is_accepted(repository: Path):
@@ -104,3 +196,270 @@ def test_a_pretrained_model_is_one_string_away(content: dict[str, Any]):
         "dtype": "bfloat16",
     }
     assert parse_params(content, source="params.yaml").model.type == "pretrained"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("010", "8"), ("1:30", "90"), ("0x10", "16"), ("0b11", "3"), ("1_000", "1000"), ("-012", "-10"), ("!!int '012'", "10")],
+)
+def test_an_integer_is_written_in_plain_decimal_digits(edited: Edited, written: str, read: str):
+    message = edited({"train_sft.max_steps": written, "train_sft.eval_every_steps": "1"})
+    assert f"train_sft.max_steps = {written.removeprefix('!!int ').strip(chr(39))}: YAML reads this as {read}" in message
+    assert "plain decimal digits" in message
+
+
+def test_a_number_with_a_point_is_plain_too_and_a_text_may_look_like_one_in_quotes(edited: Edited):
+    message = edited({"train_sft.lr": "1:0.5", "agent.max_seconds": "6_00.0"})
+    assert "train_sft.lr = 1:0.5: YAML reads this as 60.5" in message
+    assert "agent.max_seconds = 6_00.0: YAML reads this as 600.0" in message
+    assert read_knobs("a: '010'\nb: [1, -2, 0, 1.5, .5, 1.0e-5, 007.5]\n", source="x") == {"a": "010", "b": [1, -2, 0, 1.5, 0.5, 1e-5, 7.5]}
+
+
+def test_a_number_in_a_list_or_behind_an_alias_is_looked_at_once(tmp_path: Path):
+    with pytest.raises(ParamsError) as error:
+        read_knobs("a: {b: [1, &x 010]}\nc: *x\n", source="plan.yaml")
+    assert str(error.value).count("= 010") == 1
+    assert "a.b.1 = 010: YAML reads this as 8" in str(error.value)
+
+
+def test_a_key_that_takes_the_place_of_a_merged_one_stands_once(tmp_path: Path):
+    assert read_knobs("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\n", source="x")["b"] == {"x": 3, "y": 2}
+    with pytest.raises(ParamsError, match=r"b\.x: the key 'x' stands twice, in lines 2 and 2"):
+        read_knobs("a: 1\nb: {x: 1, 'x': 2}\n", source="x")
+
+
+def test_what_is_written_strangely_is_named_beside_all_else_that_is_wrong(edited: Edited):
+    message = edited({"seed": "01\nseed: 2", "train_sft.batch_sise": "16", "train_sft.optimizer": "moun"})
+    assert "seed = 01: YAML reads this as 1" in message
+    assert "the key 'seed' stands twice, in lines 1 and 2" in message
+    assert "Did you mean 'batch_size'?" in message
+    assert "train_sft.optimizer = 'moun': Input should be 'muon' or 'adamw'. Did you mean 'muon'?" in message
+
+
+@pytest.mark.parametrize("text", ["\xff\xfe", "seed: 2024-13-45\n", f"seed: {'1' * 5000}\n", "a: *nothing\n", "- [\n"])
+def test_a_file_that_no_reader_of_yaml_takes_is_no_bug_of_ours(tmp_path: Path, text: str):
+    (tmp_path / "params.yaml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ParamsError, match="not valid YAML"):
+        load_params(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize("knob", ["seed", "world.seed"])
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_has_32_bits(edited: Edited, content: dict[str, Any], knob: str, seed: int):
+    assert f"{knob} = {seed}: Input should be" in edited({knob: str(seed)})
+    for accepted in (0, 2**32 - 1):
+        set_at(content, tuple(knob.split(".")), accepted)
+        parse_params(content, source="params.yaml")
+
+
+def test_every_whole_number_has_a_bound_above(content: dict[str, Any]):
+    """A slip of the hand makes a number ten times as long, never a run of ten years."""
+    numbers = [path for path, value in leaves(content) if type(value) is int]
+    assert len(numbers) >= 40
+    for path in numbers:
+        wrong = copy.deepcopy(content)
+        set_at(wrong, path, 10**15)
+        assert f"{'.'.join(path)} = {10**15}: Input should be" in refusal(wrong), path
+
+
+def leaves(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from leaves(value, (*path, name))
+    else:
+        yield path, content
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ({"train_sft.eval_every_steps": "5000"}, "train_sft: eval_every_steps is 5000 and max_steps 800: the dev loss would never be measured"),
+        ({"train_policy.algorithm.tasks_per_step": "2000"}, "tasks_per_step is 2000 but world.num_rl_tasks only 640"),
+        ({"train_reward_model.checkpoint_every_steps": "25"}, "train_reward_model: checkpoint_every_steps is 25 and max_steps 24"),
+        ({"train_policy.checkpoint_every_steps": "89"}, "train_policy: checkpoint_every_steps is 89 and algorithm.max_steps 88"),
+        ({"train_reward_model.holdout_frac": "0.001"}, "holdout_frac is 0.001 and sample_preferences.num_tasks 256: 0 tasks would be held out"),
+        ({"sample_preferences.num_tasks": "1", "train_reward_model.holdout_frac": "0.9"}, "1 tasks would be held out and 0 trained on"),
+        ({"sample_preferences.num_samples": "3"}, "sample_preferences.num_samples = 3: Input should be greater than or equal to 4"),
+    ],
+)
+def test_what_cannot_work_together_is_known_before_anything_runs(edited: Edited, texts: dict[str, str], reason: str):
+    message = edited(texts)
+    assert "1 problem(s)" in message
+    assert reason in message
+
+
+def test_the_last_value_that_works_is_accepted(content: dict[str, Any]):
+    content["train_sft"]["eval_every_steps"] = content["train_sft"]["max_steps"]
+    content["train_policy"]["checkpoint_every_steps"] = content["train_policy"]["algorithm"]["max_steps"]
+    content["train_policy"]["algorithm"]["tasks_per_step"] = content["world"]["num_rl_tasks"]
+    parse_params(content, source="params.yaml")
+
+
+def test_contradictions_between_sections_are_all_named(edited: Edited):
+    message = edited({"train_policy.algorithm.tasks_per_step": "2000", "sample_preferences.num_tasks": "641"})
+    assert "2 problem(s)" in message
+
+
+def test_a_weight_that_would_change_nothing_is_refused(content: dict[str, Any]):
+    content["train_policy"] |= {"algorithm": {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5}, "reward_model_weight": 0.1}
+    assert "train_policy: reward_model_weight is 0.1 and algorithm.type dpo" in refusal(content)
+    content["train_policy"]["reward_model_weight"] = 0.0
+    parse_params(content, source="params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("stockz", "Did you mean 'stocks'?"),
+        ("toi", "Did you mean 'toy'?"),
+        (":", "there are stocks, toy, and your own is written module:function"),
+        ("ours:", "module:function"),
+        (":Dice", "module:function"),
+        ("ours.dice", "module:function"),
+        ("ours/dice.py:Dice", "module:function"),
+        ("a:b:c", "module:function"),
+    ],
+)
+def test_a_world_is_the_librarys_or_is_written_as_ones_own(content: dict[str, Any], name: str, hint: str):
+    content["world"]["type"] = name
+    message = refusal(content)
+    assert f"world.type = {name!r}: no such world" in message
+    assert hint in message
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("brevitty", "there are accuracy, length_penalty, step, and your own is written module:function"),
+        ("lenght_penalty", "Did you mean 'length_penalty'?"),
+        (":", "no such score"),
+        ("completion", "the reward already has this score"),
+        ("timeout", "the reward already has this score"),
+    ],
+)
+def test_a_score_is_the_librarys_or_is_written_as_ones_own(content: dict[str, Any], name: str, hint: str):
+    content["reward"]["extra"] = [{"name": "step", "weight": 0.1}, {"name": name, "weight": 0.1}]
+    message = refusal(content)
+    assert f"reward.extra.1.name = {name!r}: " in message
+    assert hint in message
+
+
+def test_a_score_counts_once(content: dict[str, Any]):
+    content["reward"]["extra"] = [{"name": "ours:brave", "weight": 0.1}, {"name": "ours:brave", "weight": 0.2}]
+    assert "reward: extra has ours:brave twice" in refusal(content)
+
+
+def test_the_names_that_are_accepted_are_those_that_there_are(content: dict[str, Any]):
+    assert set(EXTRA_SCORES) == set(SCORE_FUNCTIONS)
+    for world, score in itertools.product(WORLDS, EXTRA_SCORES):
+        content["world"]["type"], content["reward"]["extra"] = world, [{"name": score, "weight": 0.1}]
+        parse_params(content, source="params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("targets", "hint"),
+    [
+        (["q_prj"], "Did you mean 'q_proj'?"),
+        (["q_proj", "query"], "has query, but the linear layers"),
+        (["lm_head"], "has lm_head"),  # the reward model has none
+        (["embed_tokens"], "has embed_tokens"),  # no linear layer
+        (["mlp.q_proj"], "has mlp.q_proj"),
+        (["layers.2.self_attn.q_proj"], "has layers.2.self_attn.q_proj"),  # two layers, counted from 0
+        (["proj"], "has proj"),
+        ([], "at least 1 item"),
+    ],
+)
+def test_an_adapter_of_a_model_from_scratch_names_layers_that_it_has(content: dict[str, Any], targets: list[str], hint: str):
+    content["model"]["adapter"] = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": targets}
+    message = refusal(content)
+    assert message.splitlines()[1].startswith("  - model: adapter.target_modules has" if targets else "  - model.adapter.target_modules")
+    assert hint in message
+    content["model"]["adapter"]["target_modules"] = ["q_proj", "self_attn.v_proj", "model.layers.1.mlp.down_proj"]
+    parse_params(content, source="params.yaml")
+
+
+def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited: Edited):
+    wrong = {"group_size": "1", "epsilonn": "0.2", "advantage": "group_sdt"}
+    message = edited(
+        {f"train_policy.algorithm.{name}": text for name, text in wrong.items()}
+        | {"model.head_dim": "63", "model.adapter": "{type: lora, r: 0, alpha: 8, dropout: 0.0, target_modules: [q_proj]}"}
+    )
+    assert "train_policy.algorithm.group_size = 1: Input should be greater than or equal to 2" in message
+    assert "train_policy.algorithm.epsilonn: unknown key" in message
+    assert "Did you mean 'epsilon'?" in message
+    assert "train_policy.algorithm.advantage = 'group_sdt'" in message
+    assert "Did you mean 'group_std'?" in message
+    assert "model.head_dim = 63" in message
+    assert "model.adapter.r = 0" in message
+    assert not any(wrong in message for wrong in ("algorithm.grpo", "model.scratch", "adapter.lora"))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("train_policy.algorithm.type", "grop", " = 'grop': there is no such type; there are grpo, dpo. Did you mean 'grpo'?"),
+        ("generate_data.source.type", "imports", " = 'imports': there is no such type; there are scripted, import, openai. Did you mean 'import'?"),
+        ("model.adapter", "{kind: full}", ".type: missing; it says which of full, lora is meant"),
+        ("model.adapter", "[full]", " = ['full']: this is a section with a type, one of full, lora"),
+        ("evaluate.teacher", "3", " = 3: this is a section with a type, one of expert, openai"),
+    ],
+)
+def test_a_type_that_there_is_not_is_refused_with_those_that_there_are(edited: Edited, key: str, text: str, said: str):
+    assert f"{key}{said}" in edited({key: text})
+
+
+def test_a_key_forgotten_or_misspelt_in_a_choice_is_no_change_of_type(content: dict[str, Any], edited: Edited):
+    del content["train_policy"]["algorithm"]["group_size"]
+    misspelt = {"train_policy.algorithm.group_sizes": "8"}
+    message = edited({**misspelt, "generate_data.source": "{type: import, path: data/imported/x.jsonl}"})
+    assert "3 problem(s)" in message
+    assert "train_policy.algorithm.group_size: missing" in message
+    assert "Did you mean 'group_size'?" in message
+    assert "generate_data.source.format: missing" in message
+
+
+def block_of(message: str) -> tuple[str, str]:
+    """What a refusal shows to be pasted, and the first line of it."""
+    lines = message.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.endswith("what is accepted):")) + 1
+    last = next((number for number in range(first, len(lines)) if lines[number].startswith("  - ")), len(lines))
+    return "\n".join(lines[first:last]), lines[first]
+
+
+@pytest.mark.parametrize(("path", "before", "after"), CHANGES)
+def test_whoever_changes_a_type_is_shown_a_block_that_can_be_pasted(
+    content: dict[str, Any], path: tuple[str, ...], before: type[BaseModel], after: type[BaseModel]
+):
+    valid = copy.deepcopy(content)
+    set_at(valid, path, example_of(before))
+    parse_params(valid, source="params.yaml")
+    wrong = copy.deepcopy(valid)
+    set_at(wrong, path, example_of(before) | {"type": type_of(after)})
+    message = refusal(wrong)
+    assert f"  - {'.'.join(path)}: its type is {type_of(after)}, and " in message
+    block, first = block_of(message)
+    assert first == "  " * (len(path) - 1) + f"{path[-1]}:"
+    pasted = yaml.safe_load(textwrap.dedent(block))[path[-1]]
+    assert set(pasted) == set(example_of(after))
+    set_at(wrong, path, pasted)
+    parse_params(wrong, source="params.yaml")
+
+
+def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepted(edited: Edited):
+    message = edited({"train_policy.algorithm.type": "dpo", "train_policy.algorithm.max_steps": "55"})
+    assert "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature" in message
+    assert "are of grpo; batch_size is missing" in message
+    block, _ = block_of(message)
+    assert block.splitlines() == [
+        "  algorithm:",
+        "    type: dpo",
+        "    max_steps: 55  # at least 1 and at most 10000000; yours",
+        "    batch_size: 32  # at least 1 and at most 100000",
+        "    beta: 0.5  # above 0",
+    ]
+    assert "train_policy.algorithm.beta = 0.0: Input should be greater than 0" in message  # what 0.5 stands there for
+
+
+def test_a_type_without_its_section_is_shown_the_section(edited: Edited):
+    block, _ = block_of(edited({"model.adapter": "lora"}))
+    assert yaml.safe_load(textwrap.dedent(block))["adapter"]["type"] == "lora"

@@ -10,8 +10,8 @@ KUBECONFIG names no cluster. The suite's pods run this machine's Python, so a no
   k3d:    k3d cluster create --volume /:/host
   then:   kubectl patch node NODE --subresource=status --type=json \
             -p '[{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": "2"}]'      # the names of two GPUs, without any
-          KUBECONFIG=~/.kube/config KUBERNETES_TEST_ROOT=/host KUBERNETES_TEST_IMAGE=busybox:1 make test-k8s
+          KUBECONFIG=~/.kube/config KUBERNETES_TEST_ROOT=/host KUBERNETES_TEST_IMAGE=busybox:1 make test NEEDS=k8s
 HOW
   exit 2
 fi
-exec pytest tests/real/test_kubernetes*.py
+exec pytest -m needs_k8s tests/real/test_kubernetes*.py

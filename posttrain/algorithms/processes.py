@@ -1,6 +1,6 @@
 """How do several processes train as one? They take equal shares of every step and agree on what each of them saw. One process is its own only one.
 
-`accelerate launch` (posttrain/provenance/launch.py) says in the environment which process this is. What they tell each other besides gradients goes
+`accelerate launch` (posttrain/stage/launch.py) says in the environment which process this is. What they tell each other besides gradients goes
 over a gloo channel of its own, whatever the gradients take: it needs no GPU and does not wait for one.
 """
 

@@ -25,9 +25,9 @@ from transformers import PrinterCallback, Trainer, TrainerState
 from transformers.utils import logging
 
 from posttrain.algorithms import processes, sharding
-from posttrain.algorithms.checkpointing import PREFIX, newest_complete, no_room, prune, seal
+from posttrain.algorithms.checkpointing import PREFIX, is_complete, newest_complete, no_room, prune, seal
 from posttrain.exits import Interrupted
-from posttrain.provenance.rank import STOP_SIGNALS
+from posttrain.stage.rank import STOP_SIGNALS
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
 
 METRICS = "metrics.jsonl"
@@ -55,7 +55,7 @@ def open_run(folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[
     """
     processes.join()
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = processes.from_first(newest_complete(folder) if processes.is_first() else None)
+    checkpoint = processes.from_first(newest_complete(folder, _best_of) if processes.is_first() else None)
     with _open_metrics(folder, checkpoint, sinks) as metrics, warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL reads names that transformers has deprecated
         run = TrainingRun(folder, checkpoint, metrics, progress if processes.is_first() else lambda *_: None)
@@ -69,6 +69,12 @@ def open_run(folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _best_of(checkpoint: Path) -> Path | None:
+    """The checkpoint whose weights a run from this one may end with; None where that is itself. Not of another folder: a run may have moved."""
+    best = TrainerState.load_from_json(str(checkpoint / STATE)).best_model_checkpoint
+    return checkpoint.with_name(Path(best).name) if best and Path(best).name != checkpoint.name else None
 
 
 def _open_metrics(folder: Path, checkpoint: Path | None, sinks: tuple[Sink, ...]) -> contextlib.AbstractContextManager[MetricsLog | None]:
@@ -129,7 +135,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         else:
             state = TrainerState.load_from_json(str(checkpoint / STATE))
             if self.is_over(state):
-                self._load_from_checkpoint(str(self.run.folder / Path(state.best_model_checkpoint or checkpoint).name))
+                self._load_from_checkpoint(str(self._whole(Path(state.best_model_checkpoint or checkpoint))))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint))
         self.refresh_whole()
@@ -221,7 +227,20 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
             self.is_fsdp_enabled = True
         sharding.scatter_weights(self.whole, self.model)
 
+    def _whole(self, checkpoint: Path) -> Path:
+        """The checkpoint of that name in the run's folder; all processes must call it. Raises Interrupted where it has been damaged since it was
+        sealed, which the first does and may have done just now."""
+        found = self.run.folder / checkpoint.name
+        if not processes.from_first(is_complete(found) if processes.is_first() else None):
+            raise Interrupted(
+                f"{found} holds the best weights and is not what was sealed: they would be the run's result. Run again, it goes on from a checkpoint "
+                "before, or begins anew"
+            )
+        return found
+
     def _load_best_model(self) -> None:
+        if self.state.best_model_checkpoint:
+            self._whole(Path(self.state.best_model_checkpoint))
         if processes.is_sharded():
             self._load_from_checkpoint(self.state.best_model_checkpoint)
         else:

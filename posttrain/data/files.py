@@ -29,15 +29,30 @@ def read_parquet(path: Path, schema: pa.Schema | None = None, *, columns: list[s
     """The table, or some of its columns. Raises DataError where the file is absent, cut off, no Parquet, or lacks columns of `schema`."""
     try:
         table: pa.Table = pq.ParquetFile(path).read(columns=columns)
+        table.validate(full=True)  # also that texts are texts and offsets lie within
     except FileNotFoundError as error:
         raise DataError(f"{path} is not there; {_REMEDY}") from error
-    except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         size = path.stat().st_size if path.exists() else 0
         raise DataError(f"{path} has {size} bytes but is no whole Parquet file, nothing was read ({_first_line(error)}): {_REMEDY}") from error
     wanted = [] if schema is None else [name for name in schema.names if columns is None or name in columns]
     if missing := [name for name in wanted if name not in table.column_names]:
         raise DataError(f"{path} has {table.num_rows} rows but no column {', '.join(missing)}; it holds {', '.join(table.column_names)}: {_REMEDY}")
-    return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted])) if schema is not None else table
+    if schema is None:
+        return table
+    try:
+        return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted]))
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"{path} has columns of other types than are read ({_first_line(error)}): {_REMEDY}") from error
+
+
+@contextlib.contextmanager
+def rows_of(path: Path) -> Iterator[None]:
+    """Around making values of a file's rows: raises DataError where one holds what no stage writes."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path} has a row that cannot be read ({type(error).__name__}: {_first_line(error)}): {_REMEDY}") from error
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -53,13 +68,15 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError as error:
         raise DataError(f"{path} is not there; {_REMEDY}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): {_REMEDY}") from error
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             where = "the last line is cut off" if number == len(lines) else f"line {number} of {len(lines)} is not JSON"
             raise DataError(f"{path}: {where} ({error}); {len(rows)} rows were read before it: {_REMEDY}") from error
         if not isinstance(row, dict):

@@ -17,6 +17,8 @@ from posttrain.data.files import read_jsonl, read_parquet
 from posttrain.data.inferred_tools import infer_tools
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.exits import DataError
+from posttrain.limits import MAX_MESSAGE_CHARS, MAX_RECORD_CHARS
+from posttrain.redaction import redact
 from posttrain.types import KINDS, SPLITS, Kind, Message, Role, StopReason, Trajectory
 
 Format = Literal["openai", "tau_bench"]
@@ -113,14 +115,30 @@ def _message(message: Mapping[str, Any]) -> Message:
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(part["text"] for part in content)
-    read = Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content})
+    read = _bounded(Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content}))
     if not all(isinstance(part, str) for call in read.tool_calls for part in (call.id, call.name, call.arguments)):
         raise ValueError("a tool call needs id, name and arguments as text; arguments are the JSON text of an object, not the object")
     return read
 
 
+def _bounded(message: Message) -> Message:
+    """Without keys that somebody's logs have kept. What is longer than its limit is refused: half of a message teaches something else."""
+    texts = [message.content, message.reasoning_content or "", *(call.arguments for call in message.tool_calls)]
+    if (longest := max(map(len, texts))) > MAX_MESSAGE_CHARS:
+        raise ValueError(f"one of its messages has {longest} characters, and {MAX_MESSAGE_CHARS} are the most (posttrain/limits.py)")
+    reasoning = message.reasoning_content
+    return replace(
+        message,
+        content=redact(message.content),
+        reasoning_content=None if reasoning is None else redact(reasoning),
+        tool_calls=tuple(replace(call, arguments=redact(call.arguments)) for call in message.tool_calls),
+    )
+
+
 def _row(columns: Mapping[str, Any]) -> TrajectoryRow:
     messages = _messages(columns["messages"])
+    if (length := sum(len(message.content) for message in messages)) > MAX_RECORD_CHARS:
+        raise ValueError(f"it has {length} characters, and {MAX_RECORD_CHARS} are the most (posttrain/limits.py)")
     played = Trajectory(
         task_id=str(columns.get("task_id") or _opening_id(messages)),
         messages=messages,

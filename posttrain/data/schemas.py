@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from posttrain.data.files import read_parquet, write_parquet
+from posttrain.data.files import read_parquet, rows_of, write_parquet
 from posttrain.types import Answer, Gold, GoldCall, Kind, Message, Split, StopReason, Task, Trajectory
 from posttrain.worlds.tools import Tool
 
@@ -105,8 +105,10 @@ def trajectories_table(rows: Iterable[TrajectoryRow]) -> pa.Table:
 
 
 def read_trajectories(path: Path) -> list[TrajectoryRow]:
-    """Raises DataError where the file is cut off or lacks columns."""
-    return rows_of_table(read_parquet(path, TRAJECTORIES_SCHEMA))
+    """Raises DataError where the file is damaged or lacks columns."""
+    table = read_parquet(path, TRAJECTORIES_SCHEMA)
+    with rows_of(path):
+        return rows_of_table(table)
 
 
 def rows_of_table(table: pa.Table) -> list[TrajectoryRow]:
@@ -120,8 +122,10 @@ def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def read_tasks(path: Path, *splits: Split) -> list[Task]:
-    """The tasks of some splits, in the file's order; of all where none is named. Raises DataError where the file is cut off or lacks columns."""
-    return [task_from_columns(columns) for columns in read_parquet(path, TASKS_SCHEMA).to_pylist() if not splits or columns["split"] in splits]
+    """The tasks of some splits, in the file's order; of all where none is named. Raises DataError where the file is damaged or lacks columns."""
+    table = read_parquet(path, TASKS_SCHEMA)
+    with rows_of(path):
+        return [task_from_columns(columns) for columns in table.to_pylist() if not splits or columns["split"] in splits]
 
 
 def gold_to_json(gold: Gold) -> str:

@@ -1,4 +1,4 @@
-"""When is a cancelled job over? When its pool says that it is dead: recorded sooner, another attempt could run beside it."""
+"""A cancelled job is over when its pool says that it is dead: recorded sooner, another attempt could run beside it."""
 
 import time
 from collections.abc import Sequence

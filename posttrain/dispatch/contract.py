@@ -1,4 +1,4 @@
-"""What does every pool offer? Start a command, say how it is, end it. A job is known by its name, so that who lost its id finds it again.
+"""Every pool starts a command, says how it is, and ends it. A job is known by its name, so that who lost its id finds it again.
 
 Nothing here decides: whether a job is started again is the dispatcher's business, and it reads it off the job's real end.
 """

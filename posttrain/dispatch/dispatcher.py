@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from posttrain.dispatch.cancelling import cancel_jobs
-from posttrain.dispatch.contract import JobSpec, JobState, JobStatus, Pool, Resources
+from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus, Pool, Resources
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.dispatch.retries import Verdict, reason, verdict
-from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.exits import ConfigurationError, Interrupted, meaning_of
+from posttrain.state import private, private_folder
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # in a job's environment: its number, from 1
 MAX_PAUSE_S = 60.0
@@ -73,15 +74,17 @@ class Dispatcher:
         for attempt in itertools.count(1):
             if is_stopped():
                 raise Interrupted(f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept")
+            is_left_over = self._is_left_over(work.key, tell)
             record = self._attached(work, tell)
             status = self._wait(record, tell, follow, watch, is_stopped, num_preempted=attempt - 1)
             self._records.end(record.name, status)
-            match verdict(status, attempt=attempt):
+            match verdict(status, attempt=attempt, is_left_over=is_left_over):
                 case Verdict.DONE:
                     return WorkEnd(record, status, "", attempt - 1)
                 case Verdict.FAILED:
                     return WorkEnd(record, status, reason(status, attempt=attempt), attempt - 1)
-            tell(f"{record.name}: {status.cause}{f' ({status.note})' if status.note else ''}; it is started again and goes on from its checkpoint")
+            ended = meaning_of(status.exit_code or 0) if status.cause is Cause.EXITED else status.cause
+            tell(f"{record.name}: {ended}{f' ({status.note})' if status.note else ''}; it is started again and goes on from its checkpoint")
             watch(status, attempt)
             self._pause(pause_s, is_stopped)
             pause_s = min(max(2 * pause_s, 1.0), MAX_PAUSE_S)
@@ -107,6 +110,13 @@ class Dispatcher:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not is_stopped():
             time.sleep(min(self._poll_s, seconds))
+
+    def _is_left_over(self, key: str, tell: Callable[[str], None]) -> bool:
+        """Whether the job of another run is over, and nobody has recorded how."""
+        latest = self._records.latest(key)
+        if latest is None or latest.is_over or latest.owner == self._owner or latest.target != self._target or latest.job_id is None:
+            return False
+        return self._reached(partial(self._pool.status, latest.handle), tell).is_over
 
     def _attached(self, work: Work, tell: Callable[[str], None]) -> JobRecord:
         """The job that runs this work already, or a new attempt."""
@@ -135,7 +145,10 @@ class Dispatcher:
     def _new(self, work: Work, *, attempt: int) -> JobRecord:
         name = f"{_slug(work.stage)}-{work.key[:_KEY_DIGITS]}-{self._records.submitter[:_SUBMITTER_DIGITS]}-{attempt}"
         folder = work.prepare(attempt)
-        return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, self._logs / f"{name}.log", self._owner, time.time())
+        log = private_folder(self._logs) / f"{name}.log"
+        with open(log, "ab", opener=private):  # a pool that opens it itself would let all users read it
+            pass
+        return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, log, self._owner, time.time())
 
     def _wait(
         self,

@@ -1,13 +1,13 @@
-"""Does the run that waits for a job still live? Told by a lock that the kernel frees with the run, never by a process number.
+"""Whether the run that waits for a job still lives is told by a lock that the kernel frees with it, never by a process number.
 
 A file for each run, in a folder on the submitter's local disk, which all runs of that machine share.
 """
 
-import fcntl
 import uuid
 from pathlib import Path
 
-from posttrain.locks import is_held
+from posttrain.locks import hold, is_held
+from posttrain.state import private_folder
 
 
 class Owner:
@@ -15,9 +15,7 @@ class Owner:
 
     def __init__(self, folder: Path) -> None:
         self.name = uuid.uuid4().hex
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (folder / self.name).open("w", encoding="ascii")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = hold(private_folder(folder) / self.name)
 
     def close(self) -> None:
         """It waits for no job any more."""

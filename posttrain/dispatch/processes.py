@@ -1,12 +1,20 @@
-"""How is a process ended with everything that it started, also what has turned into a daemon?"""
+"""Ends a process with everything that it started, also what has turned into a daemon.
+
+As long as who adopts orphans lives, all is below it. What is left when that is dead, too, is known by a mark in its environment, which children
+inherit. A process that was started with an empty environment *and* whose parents are all dead is not found.
+"""
 
 import contextlib
 import ctypes
+import os
+import signal
 import time
+from collections.abc import Mapping
 
 import psutil
 
-_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux
+MARK = "POSTTRAIN_JOB"  # in the environment of all that belongs to a job: the job's folder
+_ADOPT_ORPHANS, _PARENT_DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG of Linux
 
 
 def adopt_orphans() -> None:
@@ -15,19 +23,43 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
 
 
-def kill_tree(pid: int, *, keep_root: bool = False, timeout_s: float = 4.0) -> None:
-    """Kill a process and all below it, its children first so that it still adopts what they leave behind; nothing where it is gone."""
+def hear_of_parents_death(number: signal.Signals) -> None:
+    """From now on the kernel sends this signal when the parent dies; whether it is dead already is for the caller to look."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
+
+
+def kill_tree(pid: int, *, keep_root: bool = False, timeout_s: float = 4.0) -> bool:
+    """Kill a process and all below it, its children first so that it still adopts what they leave behind; nothing where it is gone. Whether all
+    below is dead."""
     deadline = time.monotonic() + timeout_s
-    with contextlib.suppress(psutil.NoSuchProcess):
+    try:
         root = psutil.Process(pid)
         while (below := _living(root)) and time.monotonic() < deadline:
-            for process in below:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(below, timeout=0.2)
+            _kill(below)
         if not keep_root:
             root.kill()
             psutil.wait_procs([root], timeout=max(deadline - time.monotonic(), 0.1))
+    except psutil.NoSuchProcess:
+        return True
+    return not below
+
+
+def kill_marked(mark: str, *, timeout_s: float = 4.0) -> list[int]:
+    """Kill every process of this user that carries the mark, and all below; but for who asks. The numbers of those that still live in the end: a
+    process that waits for a device dies when the device answers."""
+    deadline = time.monotonic() + timeout_s
+    while (found := _marked(mark)) and time.monotonic() < deadline:
+        _kill(found)
+    return [process.pid for process in found]
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    """`psutil` refuses to kill a process that only has the number of the one that was found."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=0.2)
 
 
 def _living(root: psutil.Process) -> list[psutil.Process]:
@@ -37,3 +69,34 @@ def _living(root: psutil.Process) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    """Living ones, those below them included: these may have cleared their environment."""
+    asking = {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+    below: dict[int, list[psutil.Process]] = {}
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["ppid", "uids", "status"]):
+        if process.info["uids"] is None or process.info["uids"].real != os.getuid() or process.pid in asking:
+            continue
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        below.setdefault(process.info["ppid"], []).append(process)
+        if _environment(process).get(MARK) == mark:
+            found[process.pid] = process
+    left = [*found]
+    while left:
+        for process in below.get(left.pop(), []):
+            if process.pid not in found:
+                found[process.pid] = process
+                left.append(process.pid)
+    return [*found.values()]
+
+
+def _environment(process: psutil.Process) -> Mapping[str, str]:
+    """As it was started with; empty where it may not be read."""
+    try:
+        environment: Mapping[str, str] = process.environ()
+    except (psutil.Error, OSError):
+        return {}
+    return environment

@@ -1,20 +1,29 @@
-"""What does the submitter remember of its jobs? One row each in a SQLite file on its local disk, written before the job is started.
+"""The submitter remembers each job as a row of a SQLite file on its local disk, written before the job is started.
 
 So a flow that died finds its jobs again by what they run (`key`), and what was started and not recorded does not exist. An attempt has a number of
-its own; the highest of a key is the one whose result counts.
+its own; the highest of a key is the one whose result counts. A job that is forgotten or taken for another would run twice, so every row has a
+checksum, and a file that is damaged is refused as a whole.
 """
 
 import contextlib
+import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from posttrain.dispatch.contract import Cause, JobStatus
+from posttrain.exits import ConfigurationError, Interrupted, StageError
+from posttrain.locks import one_at_a_time
+from posttrain.sqlite import transaction
+from posttrain.state import private
 
+_BUSY_TIMEOUT_S = 60.0
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
+CREATE TABLE jobs (
     name TEXT PRIMARY KEY,
     stage TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -29,11 +38,11 @@ CREATE TABLE IF NOT EXISTS jobs (
     exit_code INTEGER,
     cause TEXT,
     note TEXT NOT NULL DEFAULT '',
+    checksum INTEGER,  -- CRC-32 of the columns before it
     UNIQUE (key, attempt)
-)
+);
+CREATE TABLE submitter (name TEXT NOT NULL, checksum INTEGER);
 """
-_SUBMITTER = "CREATE TABLE IF NOT EXISTS submitter (name TEXT NOT NULL)"
-_NEW_SUBMITTER = "INSERT INTO submitter SELECT lower(hex(randomblob(16))) WHERE NOT EXISTS (SELECT * FROM submitter)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,72 +74,184 @@ class JobRecord:
         return self.ended_at is not None
 
 
+_COLUMNS = ", ".join(field.name for field in fields(JobRecord))
+
+
 class JobRecords:
-    """Safe to use from several processes on one machine; each call is a transaction of its own."""
+    """Safe to use from several processes on one machine; each call is a transaction of its own.
+
+    All raise ConfigurationError where the file is damaged or cannot be used, and Interrupted where the disk is full or another process holds it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._connection() as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            for statement in (_SCHEMA, _SUBMITTER, _NEW_SUBMITTER):
-                connection.execute(statement)
+        with one_at_a_time(path.parent):
+            if not path.exists():
+                self._create()
+        with self._transaction() as connection:
+            self._seal_an_old_one(connection)
+            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()  # some milliseconds: there are hundreds of jobs
+            if found != "ok":
+                raise self._damaged(found)
 
     @property
     def submitter(self) -> str:
         """32 hex digits that no other records have: a pool remembers names for longer than a folder lives, and has other submitters."""
-        with self._connection() as connection:
-            return str(connection.execute("SELECT name FROM submitter").fetchone()[0])
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT name, checksum FROM submitter").fetchall()
+        if len(rows) != 1 or rows[0][1] != _checksum(rows[0][:1]):
+            raise self._damaged("the name that jobs get on pools is not what was written")
+        return str(rows[0][0])
 
     def latest(self, key: str) -> JobRecord | None:
         """The last attempt at what `key` names."""
-        with self._connection() as connection:
-            row = connection.execute("SELECT * FROM jobs WHERE key = ? ORDER BY attempt DESC LIMIT 1", (key,)).fetchone()
-        return _record(row) if row else None
+        with self._transaction() as connection:
+            row = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE key = ? ORDER BY attempt DESC LIMIT 1", (key,)).fetchone()  # noqa: S608
+        return self._record(row) if row else None
 
     def all(self) -> list[JobRecord]:
         """Newest first."""
-        with self._connection() as connection:
-            rows = connection.execute("SELECT * FROM jobs ORDER BY submitted_at DESC, attempt DESC").fetchall()
-        return [_record(row) for row in rows]
+        with self._transaction() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs ORDER BY submitted_at DESC, attempt DESC").fetchall()  # noqa: S608
+        return [self._record(row) for row in rows]
 
     def add(self, record: JobRecord) -> bool:
         """False where that attempt is recorded already: another process was first, and the job is its."""
-        row = {**asdict(record), "folder": str(record.folder), "log": str(record.log)}
-        columns = ", ".join(row)
-        try:
-            with self._connection() as connection:
-                connection.execute(f"INSERT INTO jobs ({columns}) VALUES ({', '.join(f':{name}' for name in row)})", row)  # noqa: S608 our own names
-        except sqlite3.IntegrityError:
-            return False
+        row = tuple({**asdict(record), "folder": str(record.folder), "log": str(record.log)}.values())
+        marks = ", ".join("?" * (len(row) + 1))
+        with self._transaction() as connection:
+            try:
+                connection.execute(f"INSERT INTO jobs ({_COLUMNS}, checksum) VALUES ({marks})", (*row, _checksum(row)))  # noqa: S608 our own names
+            except sqlite3.IntegrityError as error:
+                if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+                    return False
+                raise
         return True
 
     def set_job_id(self, name: str, job_id: str) -> None:
         """The pool has taken it."""
-        with self._connection() as connection:
-            connection.execute("UPDATE jobs SET job_id = ? WHERE name = ?", (job_id, name))
+        self._change(name, "job_id = ?", job_id)
 
     def set_owner(self, name: str, owner: str) -> None:
         """Another run waits for it now."""
-        with self._connection() as connection:
-            connection.execute("UPDATE jobs SET owner = ? WHERE name = ?", (owner, name))
+        self._change(name, "owner = ?", owner)
 
     def end(self, name: str, status: JobStatus) -> None:
         """How it ended; what is recorded already stays."""
         cause = status.cause or Cause.NODE_LOST
-        with self._connection() as connection:
-            connection.execute(
-                "UPDATE jobs SET ended_at = ?, exit_code = ?, cause = ?, note = ? WHERE name = ? AND ended_at IS NULL",
-                (time.time(), status.exit_code, str(cause), status.note, name),
-            )
+        with self._transaction() as connection:
+            row = self._row(connection, name)
+            if row is not None and not self._record(row).is_over:
+                values = (time.time(), status.exit_code, str(cause), status.note)
+                self._write(connection, name, "ended_at = ?, exit_code = ?, cause = ?, note = ?", *values)
+
+    def not_over(self) -> list[JobRecord]:
+        """Those that are not known to be over."""
+        with self._transaction() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE ended_at IS NULL").fetchall()  # noqa: S608 our own names
+        return [self._record(row) for row in rows]
+
+    def of_folder(self, name: str) -> JobRecord | None:
+        """The one whose job had the folder of that name, wherever the folder above it lay then."""
+        query = f"SELECT {_COLUMNS}, checksum FROM jobs WHERE substr(folder, -length(:end)) = :end"  # noqa: S608 our own names
+        with self._transaction() as connection:
+            row = connection.execute(query, {"end": f"/{name}"}).fetchone()
+        return self._record(row) if row else None
+
+    def forget(self, before: float) -> int:
+        """Those that were over before then (seconds since 1970), but never the last attempt at a key. How many."""
+        old = "ended_at < ? AND attempt < (SELECT max(attempt) FROM jobs AS other WHERE other.key = jobs.key)"
+        with self._transaction() as connection:
+            return int(connection.execute(f"DELETE FROM jobs WHERE {old}", (before,)).rowcount)  # noqa: S608 our own words
+
+    def _change(self, name: str, assignment: str, value: str) -> None:
+        with self._transaction() as connection:
+            row = self._row(connection, name)
+            if row is not None:
+                self._record(row)  # or a damaged row would be sealed as it is
+                self._write(connection, name, assignment, value)
+
+    def _row(self, connection: sqlite3.Connection, name: str) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE name = ?", (name,)).fetchone()  # noqa: S608
+        return row
+
+    def _write(self, connection: sqlite3.Connection, name: str, assignments: str, *values: Any) -> None:
+        connection.execute(f"UPDATE jobs SET {assignments} WHERE name = ?", (*values, name))  # noqa: S608 our own names
+        _seal(connection, name)
+
+    def _record(self, row: tuple[Any, ...]) -> JobRecord:
+        values = dict(zip(_COLUMNS.split(", "), row, strict=False))
+        if row[-1] != _checksum(row[:-1]):
+            raise self._damaged(f"the row of job {values['name']!r} is not what was written")
+        try:
+            cause = Cause(values["cause"]) if values["cause"] else None
+            return JobRecord(**{**values, "folder": Path(values["folder"]), "log": Path(values["log"]), "cause": cause})
+        except (TypeError, ValueError) as error:  # sealed so
+            raise self._damaged(f"the row of job {values['name']!r} is none that this code writes: {error}") from error
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as connection, connection:
-            connection.row_factory = sqlite3.Row
-            yield connection
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Waits for another process's; all or nothing."""
+        try:
+            uri = f"{self._path.resolve().as_uri()}?mode=rw"  # one that was moved away while a flow lives is not begun anew without a word
+            opened = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+            with contextlib.closing(opened) as connection, transaction(connection):
+                yield connection
+        except (sqlite3.ProgrammingError, sqlite3.NotSupportedError):
+            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite's own message quotes what is no text
+            raise self._end_of(error) from error
+
+    def _create(self) -> None:
+        """Under another name first: a file that is there is whole, and an empty one damaged."""
+        partial = self._path.with_name(f".{self._path.name}.partial")
+        partial.unlink(missing_ok=True)
+        open(partial, "w", opener=private).close()
+        with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            name = os.urandom(16).hex()
+            connection.executescript(f"BEGIN; {_SCHEMA} INSERT INTO submitter VALUES ('{name}', {_checksum((name,))}); COMMIT;")  # noqa: S608
+        partial.rename(self._path)
+
+    def _seal_an_old_one(self, connection: sqlite3.Connection) -> None:
+        """Records from before there were checksums get them, as they stand."""
+        if "checksum" in (name for _, name, *_ in connection.execute("PRAGMA table_info(submitter)")):
+            return
+        for table in ("jobs", "submitter"):
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER")
+        for (name,) in connection.execute("SELECT name FROM jobs").fetchall():
+            _seal(connection, name)
+        for (name,) in connection.execute("SELECT name FROM submitter").fetchall():
+            connection.execute("UPDATE submitter SET checksum = ? WHERE name = ?", (_checksum((name,)), name))
+
+    def _end_of(self, error: sqlite3.DatabaseError | UnicodeDecodeError) -> StageError:
+        match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
+            case sqlite3.SQLITE_FULL:
+                return Interrupted(f"no space left for {self._path}, the records of jobs: free some and run again, jobs that run are found again")
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return Interrupted(f"another process has held {self._path} for more than {_BUSY_TIMEOUT_S:g} s: run again when it is done")
+            case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+                return ConfigurationError(
+                    f"the records of jobs in {self._path} cannot be opened ({error}): it must be a file, and it and its folder writable; move away "
+                    "what is there in its place"
+                )
+        return self._damaged(str(error))
+
+    def _damaged(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._path} is damaged ({what}), so which jobs run where is not known for sure, and one might be started twice. End those that still "
+            "run: they are named STAGE-KEY-SUBMITTER-ATTEMPT on their pools (`squeue --me`, `kubectl get jobs`) and have a log of that name in "
+            f"{self._path.parent}/logs. Then move {self._path.name} away (with -wal and -shm beside it): the next flow begins new records, and what "
+            "is done stays done"
+        )
 
 
-def _record(row: sqlite3.Row) -> JobRecord:
-    cause = Cause(row["cause"]) if row["cause"] else None
-    return JobRecord(**{**dict(row), "folder": Path(row["folder"]), "log": Path(row["log"]), "cause": cause})
+def _seal(connection: sqlite3.Connection, name: str) -> None:
+    row = connection.execute(f"SELECT {_COLUMNS} FROM jobs WHERE name = ?", (name,)).fetchone()  # noqa: S608 our own names
+    connection.execute("UPDATE jobs SET checksum = ? WHERE name = ?", (_checksum(row), name))
+
+
+def _checksum(row: tuple[Any, ...]) -> int:
+    """Of values as SQLite gives them back."""
+    return zlib.crc32(repr(tuple(row)).encode("utf-8", "surrogatepass"))

@@ -1,9 +1,9 @@
-"""Can running again help? Decided by the job's real end, not by the pool: it cannot tell a bad knob from a machine that died."""
+"""Whether running again can help is decided by the job's real end, not by the pool: it cannot tell a bad knob from a machine that died."""
 
 from enum import StrEnum
 
 from posttrain.dispatch.contract import Cause, JobStatus
-from posttrain.exits import Interrupted, meaning_of
+from posttrain.exits import Interrupted, is_death_by_signal, meaning_of
 
 MAX_ATTEMPTS = 20  # a job that is preempted again and again gets on, a checkpoint at a time; one that is lost so often never will
 
@@ -16,11 +16,16 @@ class Verdict(StrEnum):
     FAILED = "failed"
 
 
-def verdict(status: JobStatus, *, attempt: int) -> Verdict:
-    """`status` is of a job that is over; attempts count from 1. Preempted, lost and interrupted jobs run again, nothing else does."""
+def verdict(status: JobStatus, *, attempt: int, is_left_over: bool = False) -> Verdict:
+    """`status` is of a job that is over; attempts count from 1. Preempted, lost and interrupted jobs run again, nothing else does.
+
+    One that `is_left_over` was over before its run, which died, could hear of it: it runs again where it was killed, too, because what killed the
+    one may have killed the other, and nobody has decided about it yet.
+    """
     if status.cause is Cause.EXITED and status.exit_code == 0:
         return Verdict.DONE
     is_no_fault = status.cause in (Cause.PREEMPTED, Cause.NODE_LOST, None) or (status.cause is Cause.EXITED and status.exit_code == Interrupted.code)
+    is_no_fault |= is_left_over and status.cause is Cause.EXITED and is_death_by_signal(status.exit_code or 0)
     return Verdict.AGAIN if is_no_fault and attempt < MAX_ATTEMPTS else Verdict.FAILED
 
 

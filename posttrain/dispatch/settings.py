@@ -1,5 +1,6 @@
-"""Which pool, and what does a stage reserve there? `infra/dispatch.yaml`, read and refused where it says what nobody knows."""
+"""`infra/dispatch.yaml` says which pool a stage goes to and what it reserves there; refused where it says what nobody knows."""
 
+import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -9,12 +10,13 @@ import pydantic
 import yaml
 
 from posttrain.dispatch.contract import Pool, Resources
-from posttrain.dispatch.local import LocalPool
-from posttrain.dispatch.slurm import SlurmPool
+from posttrain.dispatch.pools.local import LocalPool
+from posttrain.dispatch.pools.slurm import SlurmPool
 from posttrain.exits import ConfigurationError
 
 DISPATCH_YAML = Path("infra/dispatch.yaml")
 JOB_YAML = Path("infra/kubernetes/job.yaml")
+_KEY = re.compile(r"(.*_)?(API_?KEY|KEY|KEY_ID|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|AUTH_STRING)", re.IGNORECASE)
 
 
 class _Section(pydantic.BaseModel):
@@ -175,14 +177,27 @@ def load_settings(root: Path) -> DispatchSettings:
     if not path.exists():
         return DispatchSettings(target="local", targets={"local": LocalTarget(type="local", num_gpus=1)}, resources={})
     try:
-        return DispatchSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        settings = DispatchSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (pydantic.ValidationError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {error}") from error
+    _refuse_keys(settings)
+    return settings
+
+
+def _refuse_keys(settings: DispatchSettings) -> None:
+    """By their names: what a target's jobs are told is written into specs, scripts and manifests. Not by pydantic, whose message has the value."""
+    for name, target in settings.targets.items():
+        if keys := sorted(variable for variable in target.environment if _KEY.fullmatch(variable)):
+            raise ConfigurationError(
+                f"{DISPATCH_YAML}: {', '.join(keys)} in the environment of target {name}: the file is in git, and what it tells a job is written "
+                "down with the job. A local job has the keys of your environment, a pod those of the target's `secret`; a SLURM job reads them from "
+                "a file in your home"
+            )
 
 
 def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Pool:
-    from posttrain.dispatch.kubernetes_manifest import KubernetesSettings, Mount  # the client is slow to load, and only this needs it
-    from posttrain.dispatch.kubernetes_pool import KubernetesPool
+    from posttrain.dispatch.pools.kubernetes_manifest import KubernetesSettings, Mount  # the client is slow to load, and only this needs it
+    from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
 
     mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
     known = target.model_dump(exclude={"type", "mounts", "storage", "python", "environment"})

@@ -1,17 +1,11 @@
-"""Which failures are shown, and how their text is made harmless to read: a transcript is what a model and a world wrote, not what we wrote.
+"""Which failures are shown, each as a conversation whose messages are cut at a length. The template makes their text harmless to read."""
 
-HTML is escaped by the template. What escaping leaves is replaced here: control characters, halves of surrogate pairs (no UTF-8 file can hold them)
-and the characters that reverse the direction of the text around them, with which a transcript could dress up as the page.
-"""
-
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posttrain.report.sources import TaskRecord
 
 MAX_MESSAGE_CHARS = 2000
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 _ROLES = {"user": "user", "assistant": "agent", "tool": "tool result"}
 
 
@@ -78,10 +72,9 @@ def shown_failures(records: Sequence[TaskRecord], count: int) -> list[ShownFailu
     return [_shown(record) for record in sorted(in_turn[:count], key=lambda record: order.index(record.failure or ""))]
 
 
-def visible(text: str) -> str:
-    """The text with what a reader could not see, or what would act on the page, spelt out: a NUL as `⟨U+0000⟩`. Cut at MAX_MESSAGE_CHARS."""
-    cut = text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} … ({len(text):,} characters)"
-    return _UNPRINTABLE.sub(lambda found: f"⟨U+{ord(found.group()):04X}⟩", cut.replace("\r\n", "\n"))
+def shortened(text: str) -> str:
+    """Cut at MAX_MESSAGE_CHARS, and then with how long it was."""
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} … ({len(text):,} characters)"
 
 
 def _test_records(records: Sequence[TaskRecord]) -> Mapping[str, TaskRecord]:
@@ -93,17 +86,17 @@ def _shown(record: TaskRecord) -> ShownFailure:
     parts: list[Part] = []
     for message in record.transcript:
         if message.reasoning:
-            parts.append(Part("reasoning", visible(message.reasoning)))
+            parts.append(Part("reasoning", shortened(message.reasoning)))
         if message.content:
-            parts.append(Part(_ROLES.get(message.role, "other"), visible(message.content)))
-        parts += [Part("call", visible(arguments), visible(name)) for name, arguments in message.calls]
+            parts.append(Part(_ROLES.get(message.role, "other"), shortened(message.content)))
+        parts += [Part("call", shortened(arguments), shortened(name)) for name, arguments in message.calls]
     return ShownFailure(
-        task_id=visible(record.task_id),
-        failure=visible(record.failure or ""),
-        cell=visible(record.cell.replace("/", " · ").replace("_", " ")),
-        opening=visible(opening),
+        task_id=shortened(record.task_id),
+        failure=shortened(record.failure or ""),
+        cell=shortened(record.cell.replace("/", " · ").replace("_", " ")),
+        opening=shortened(opening),
         turns=record.turns,
-        stop_reason=visible(record.stop_reason),
+        stop_reason=shortened(record.stop_reason),
         reward=record.reward,
         parts=tuple(parts),
     )

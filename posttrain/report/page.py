@@ -1,6 +1,6 @@
 """The report: one HTML file that opens offline and is the same to the byte for the same figures, so it has no time, no script, no address of others.
 
-Its text is escaped by the template, its charts are drawn here, and a content policy in the page forbids what might have been missed.
+Its text is made visible and escaped by the template, its charts are drawn here, and a content policy in the page forbids what might have been missed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from posttrain.report import figures
-from posttrain.report.failures import failure_classes, shown_failures, visible
+from posttrain.report.failures import failure_classes, shown_failures
 from posttrain.report.sources import (
     DpoLine,
     Evaluation,
@@ -28,6 +28,7 @@ from posttrain.report.sources import (
     read_object,
 )
 from posttrain.report.table import interval, interval_name, percent, read_evaluations, verdict
+from posttrain.visible import visible_on_page
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 DIMENSIONS = ("kind", "market", "language", "difficulty")  # in this order, any others after them
@@ -68,8 +69,10 @@ def read_reports(folder: Path) -> Reports:
 
 def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     """The HTML text."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.globals.update(percent=lambda share: percent(share).replace(" ", NO_BREAK_SPACE), interval=interval, visible=visible)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=visible_on_page
+    )
+    environment.globals.update(percent=lambda share: percent(share).replace(" ", NO_BREAK_SPACE), interval=interval)
     evaluations = reports.evaluations
     played = [record for record in reports.policy_records if record.split == "test"]
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(

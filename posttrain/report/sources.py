@@ -7,7 +7,7 @@ message that names file, field and remedy. Fields it has no use for are ignored,
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
@@ -205,7 +205,7 @@ class SeedArms(RootModel[dict[str, SeedArm]]):
 def read_object(path: Path, kind: type[Read]) -> Read:
     """The object in a JSON file. Raises DataError as above."""
     try:
-        return kind.model_validate(json.loads(_text(path)))
+        return kind.model_validate(_parsed(_text(path)))
     except ValidationError as error:
         raise DataError(_complaint(path, error)) from error
     except ValueError as error:
@@ -220,7 +220,7 @@ def read_lines(path: Path, kind: type[Read]) -> list[Read]:
     objects: list[Read] = []
     for number, line in enumerate(lines, 1):
         try:
-            objects.append(kind.model_validate(json.loads(line)))
+            objects.append(kind.model_validate(_parsed(line)))
         except ValidationError as error:
             raise DataError(_complaint(path, error, line=number)) from error
         except ValueError as error:
@@ -236,6 +236,20 @@ def _text(path: Path) -> str:
         raise DataError(f"{path} is missing, and the report would be silent about it: run `{_maker(path)}`") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error}): delete it and run `{_maker(path)}`") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): move away what is in its place and run `{_maker(path)}`") from error
+
+
+def _parsed(text: str) -> Any:
+    """Raises ValueError for NaN and infinity too: no stage writes them, and a chart would be silent about them."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -> str:

@@ -21,14 +21,16 @@ def read_evaluations(reports_dir: Path) -> dict[str, Evaluation]:
 
 
 def summary_table(reports_dir: Path) -> str:
-    """Plain text for a terminal: a row per policy, and below it the path of the page."""
+    """Plain text for a terminal: a row per policy, and below it the path of the page, where there is one."""
     evaluations = read_evaluations(reports_dir)
     header = f"{'policy':<10}{'success':>9}   {interval_name(evaluations):<18}{'pass^4':>8}{'tasks':>8}"
     rows = [
         f"{policy:<10}{percent(one.success_rate):>9}   {interval(one):<18}{percent(one.pass_hat_4):>8}{one.num_tasks:>8}"
         for policy, one in evaluations.items()
     ]
-    return "\n".join([header, "-" * len(header), *rows, "", f"report: {reports_dir / 'index.html'}"])
+    page = reports_dir / "index.html"
+    where = f"report: {page}" if page.exists() else f"no page yet: `dvc repro report` makes {page}"
+    return "\n".join([header, "-" * len(header), *rows, "", where])
 
 
 def summary_markdown(reports_dir: Path) -> str:
@@ -40,6 +42,15 @@ def summary_markdown(reports_dir: Path) -> str:
     return "\n".join(rows) + "\n"
 
 
+def whose_figures(reports_dir: Path) -> str:
+    """A sentence that names their commit where no stage has made a page of these evaluations here and they are those at
+    HEAD; else how the policy compares with those, as `compare_with_committed` says it."""
+    commit = _run_git(reports_dir, "log", "-1", "--format=%h (%cs)", "--", "evaluate")
+    if (reports_dir / "index.html").exists() or not commit or _run_git(reports_dir, "status", "--porcelain", "--", "evaluate"):
+        return compare_with_committed(reports_dir)
+    return f"These are the committed figures, of {commit}: nothing has run in this tree yet."
+
+
 def compare_with_committed(reports_dir: Path) -> str:
     """One sentence: does the policy's success lie within the interval that is committed at HEAD?
 
@@ -47,12 +58,11 @@ def compare_with_committed(reports_dir: Path) -> str:
     committed interval says how much of a difference is chance. Raises DataError where the evaluation is missing or broken.
     """
     now = read_object(reports_dir / "evaluate" / "policy.json", Evaluation)
-    command = ["git", "show", "HEAD:./policy.json"]
-    shown = subprocess.run(command, cwd=reports_dir / "evaluate", capture_output=True, text=True, encoding="utf-8", check=False)
-    if shown.returncode:
+    shown = _run_git(reports_dir, "show", "HEAD:./evaluate/policy.json")
+    if not shown:
         return "No evaluation of the policy is committed at HEAD to compare with."
     try:
-        then = Evaluation.model_validate(json.loads(shown.stdout))
+        then = Evaluation.model_validate(json.loads(shown))
     except ValueError as error:
         raise DataError(f"reports/evaluate/policy.json at HEAD is not an evaluation ({error}); commit one that `dvc repro` wrote") from error
     if now == then:
@@ -84,3 +94,9 @@ def interval_name(evaluations: Mapping[str, Evaluation]) -> str:
     if len(levels) > 1:
         raise DataError(f"the policies' intervals have levels {sorted(levels)}, so they cannot stand in one table: run `dvc repro` for all of them")
     return f"{100 * levels.pop():g} % interval"
+
+
+def _run_git(folder: Path, *arguments: str) -> str:
+    """What it prints; nothing where it fails."""
+    shown = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, encoding="utf-8", check=False)
+    return "" if shown.returncode else shown.stdout.strip()

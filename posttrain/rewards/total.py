@@ -4,7 +4,6 @@ The sum is not clipped at 0: clipping gives different failures one reward, and a
 (`math.fsum`) in a fixed order, so that equal scores give equal rewards, bit by bit, which the count of such groups relies on.
 """
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable
@@ -68,22 +67,13 @@ def load_reward(params: RewardParams) -> RuleReward:
         Term("format_error", penalties.format_error, format_error),
         Term("timeout", penalties.timeout, timeout),
     ]
-    for extra in params.extra:
-        if any(extra.name == term.name for term in terms):
-            raise ConfigurationError(
-                f"reward.extra names {extra.name!r}, which the reward already has; a score counts once: change its weight instead"
-            )
-        terms.append(Term(extra.name, extra.weight, _find(extra.name)))
-    return RuleReward(tuple(terms))
+    extra = [Term(extra.name, extra.weight, _find(extra.name)) for extra in params.extra]
+    return RuleReward((*terms, *extra))
 
 
 def _find(name: str) -> ScoreFunction:
     if name in EXTRA_SCORES:
         return EXTRA_SCORES[name]
-    if ":" not in name:
-        near = difflib.get_close_matches(name, EXTRA_SCORES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "a function of your own is written module:function"
-        raise ConfigurationError(f"reward.extra names {name!r}, which is no score; there are {', '.join(sorted(EXTRA_SCORES))}: {hint}")
     function: ScoreFunction = load_named(name, knob="reward.extra names")
     try:
         inspect.signature(function).bind(None, None)

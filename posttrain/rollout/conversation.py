@@ -8,9 +8,10 @@ arguments are representation, and so is reasoning that was left out, because mos
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from posttrain.limits import MAX_MESSAGE_CHARS, clip
 from posttrain.types import Message, ToolCall, Turn
 
 
@@ -68,6 +69,18 @@ def is_same(mine: Message, other: Message) -> bool:
         (mine.role, mine.content) == (other.role, other.content)
         and other.reasoning_content in (None, mine.reasoning_content)
         and [_canonical(call) for call in mine.tool_calls] == [_canonical(call) for call in other.tool_calls]
+    )
+
+
+def bounded(message: Message) -> Message:
+    """Without keys, and each of its texts cut at its limit: a message that came from outside and not from an engine."""
+    reasoning = message.reasoning_content
+    calls = tuple(ToolCall(clip(call.id, 1000), clip(call.name, 1000), clip(call.arguments, MAX_MESSAGE_CHARS)) for call in message.tool_calls)
+    return replace(
+        message,
+        content=clip(message.content, MAX_MESSAGE_CHARS),
+        reasoning_content=None if reasoning is None else clip(reasoning, MAX_MESSAGE_CHARS),
+        tool_calls=calls,
     )
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from posttrain.limits import MAX_REPLY_CHARS, clip
 from posttrain.params import AgentParams
-from posttrain.rollout.conversation import Conversation
+from posttrain.rollout.conversation import Conversation, bounded, is_same
 from posttrain.types import Message, StopReason, Task, ToolRun, Trajectory, Turn
 from posttrain.worlds.protocol import World
 from posttrain.worlds.tools import Tool
@@ -82,6 +83,14 @@ class Episode:
                 num_turns, kept = num_kept, left
         self.now = kept.continued(num_turns, messages, schemas)
 
+    def own_words(self, message: Message) -> Message | None:
+        """The message, where it is one that the agent wrote in any conversation of this episode."""
+        conversations = (self.now, *self._left)
+        is_own = message.role == "assistant" and any(
+            is_same(conversation.messages[index], message) for conversation in conversations for index in conversation.written()
+        )
+        return message if is_own else None
+
     def add_reply(self, reply: Reply) -> Message | None:
         """Record what the agent wrote; the message comes back with its calls numbered through the episode: `call_1`, `call_2`. Models do not write
         ids, and a parser sees one message only."""
@@ -99,8 +108,15 @@ class Episode:
         start = 1 + sum(len(earlier.tool_calls) for earlier in now.messages)
         calls = tuple(replace(call, id=f"call_{start + index}") for index, call in enumerate(reply.message.tool_calls))
         message = replace(reply.message, tool_calls=calls)
+        if not reply.token_ids:  # what is trained on stands as it was sampled, and its length is the engine's limit
+            message = bounded(message)
         now.messages.append(message)
         return message
+
+    def user_reply(self, message: Message) -> str | None:
+        """What the world's user answers, without keys and within its limit; None is the end."""
+        answer = self.world.user_reply(message)
+        return None if answer is None else clip(answer, MAX_REPLY_CHARS)
 
     def add_results(self, results: Sequence[tuple[str, ToolRun]]) -> None:
         """Record the answers to the calls of the last message, in their order."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 
 from posttrain.exits import Interrupted
+from posttrain.limits import MAX_FAILURE_CHARS, clip
 from posttrain.params import AgentParams
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.episode import Episode
@@ -92,7 +93,7 @@ async def _play(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory
             raise
         return episode.trajectory(StopReason.TIME_LIMIT)
     except (EngineLost, ToolFailed, AgentFailed) as error:
-        return episode.trajectory(_STOP_OF[type(error)], failure=str(error))
+        return episode.trajectory(_STOP_OF[type(error)], failure=clip(str(error), MAX_FAILURE_CHARS))
     finally:
         policy.release(episode)
         if isinstance(episode.world, ClosableWorld):

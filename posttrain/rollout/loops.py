@@ -34,7 +34,7 @@ async def tools(episode: Episode, policy: Policy) -> StopReason:
             if any(run.outcome == "ok" and episode.tools[run.name].ends_episode for _, run in results):
                 return StopReason.STOP_TOOL
         elif message is not None and reply.stop is None:
-            answer = episode.world.user_reply(message)
+            answer = episode.user_reply(message)
             if answer is None:
                 return StopReason.DONE
             episode.messages.append(Message("user", answer))

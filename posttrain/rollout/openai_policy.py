@@ -3,7 +3,8 @@ token ids, so nothing that it plays is learnt from by reinforcement.
 
 Endpoint, key and what the account allows are the environment's: `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `POSTTRAIN_OPENAI_CONCURRENT` (16 requests at
 once), `POSTTRAIN_OPENAI_RPM` (requests a minute, no limit), `POSTTRAIN_OPENAI_PRICES` (`in,out` for a million tokens) with
-`POSTTRAIN_OPENAI_MAX_COST`.
+`POSTTRAIN_OPENAI_MAX_COST`. What the endpoint says in an error is quoted in short and without keys; the client's own exception, which
+has all of it, is not chained to ours.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.http_bodies import bound_httpx
+from posttrain.limits import clip, reason
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.types import Message, StopReason
@@ -94,15 +97,15 @@ class OpenAiPolicy:
             except BadRequestError as error:
                 if error.code == "context_length_exceeded":
                     return Reply(None, StopReason.TOKEN_LIMIT)
-                raise ConfigurationError(f"the endpoint refuses the request: {error.message[:500]}") from error
+                raise ConfigurationError(f"the endpoint refuses the request: {reason(error.message)}") from None
             except APIStatusError as error:
                 if error.status_code in (401, 403, 404):
-                    raise ConfigurationError(f"the endpoint answers {error.status_code} for {self._model}: {error.message[:500]}") from error
-                raise EngineLost(f"the endpoint answered {error.status_code} {NUM_RETRIES + 1} times: {error.message[:200]}") from error
+                    raise ConfigurationError(f"the endpoint answers {error.status_code} for {self._model}: {reason(error.message)}") from None
+                raise EngineLost(f"the endpoint answered {error.status_code} {NUM_RETRIES + 1} times: {reason(error.message)}") from None
             except APIConnectionError as error:
-                raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {error}") from error
-            except ValueError as error:  # no JSON
-                raise EngineLost(f"the endpoint answered what is no JSON: {error}") from error
+                raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
+            except (ValueError, RecursionError) as error:  # no JSON, or none that can be read
+                raise EngineLost(f"the endpoint answered what is no JSON: {reason(error)}") from None
         return self._read(answer, time.perf_counter() - start)
 
     def release(self, episode: Episode) -> None:
@@ -132,16 +135,18 @@ class OpenAiPolicy:
             if choice.finish_reason not in ("stop", "length", "tool_calls"):
                 raise ValueError(f"finish_reason {choice.finish_reason!r}")
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise EngineLost(f"the endpoint's answer makes no sense ({type(error).__name__}: {error}): {str(answer)[:200]}") from error
+            raise EngineLost(f"the endpoint's answer makes no sense ({type(error).__name__}: {reason(error)}): {clip(str(answer), 200)}") from None
         return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
 
     def _of_this_loop(self) -> "tuple[AsyncOpenAI, asyncio.Semaphore]":
         """Connections belong to an event loop, and every batch of episodes has its own."""
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self._client = AsyncOpenAI(max_retries=NUM_RETRIES, timeout=TIMEOUT_S)
+            connections = DefaultAsyncHttpxClient()
+            bound_httpx(connections, lambda why: EngineLost(f"the endpoint: {why}"))
+            self._client = AsyncOpenAI(max_retries=NUM_RETRIES, timeout=TIMEOUT_S, http_client=connections)
             self._places = asyncio.Semaphore(self.account.concurrent)
         return self._client, self._places

@@ -3,6 +3,8 @@
 An instant tool only computes: it is called in place and in order, because a thread would bring the clock into what an engine batches. Any other may
 wait: a coroutine is awaited, a plain function runs in a thread of its own. A thread cannot be stopped: one that hangs is left behind as a daemon,
 which does not keep the process from ending.
+
+What an agent reads of a call, an error as a result, holds no key and at most `agent.max_result_chars` characters, and says how long it was.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from posttrain.limits import clip, reason
 from posttrain.params import AgentParams
 from posttrain.types import ToolCall, ToolRun
 from posttrain.worlds.tools import Tool, ToolError, error_text, result_text
@@ -65,7 +68,7 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -
         try:
             if tool is None:
                 raise ToolError(f"no tool {call.name!r} is offered" if call.name else "the call is not a JSON object with name and arguments")
-            content, outcome = _cut(await _result(tool, call.arguments, limits.tool_timeout_s), limits.max_result_chars), "ok"
+            content, outcome = await _result(tool, call.arguments, limits.tool_timeout_s), "ok"
         except ToolError as error:
             content, outcome = error_text(error), "error"
         except TimeoutError:
@@ -77,8 +80,8 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -
             if num_attempts <= limits.tool_retries:
                 num_attempts += 1
                 continue
-            raise ToolFailed(f"{call.name}({_cut(call.arguments, 200)}) raised {type(error).__name__}: {error}") from error
-        return content, ToolRun(call.id, call.name, outcome, num_attempts, time.perf_counter() - start)  # type: ignore[arg-type]
+            raise ToolFailed(f"{call.name}({clip(call.arguments, 200)}) raised {type(error).__name__}: {reason(error)}") from error
+        return clip(content, limits.max_result_chars), ToolRun(call.id, call.name, outcome, num_attempts, time.perf_counter() - start)  # type: ignore[arg-type]
 
 
 async def _result(tool: Tool, arguments: str, timeout_s: float) -> str:
@@ -89,7 +92,3 @@ async def _result(tool: Tool, arguments: str, timeout_s: float) -> str:
         if inspect.iscoroutinefunction(tool.function):
             return result_text(await tool.function(**given))
         return await in_thread(lambda: result_text(tool.function(**given)))
-
-
-def _cut(text: str, max_chars: int) -> str:
-    return text if len(text) <= max_chars else f"{text[:max_chars]}… [{len(text) - max_chars} of {len(text)} characters cut]"

@@ -1,16 +1,16 @@
-"""Where does the trace store lie, how large may it grow, and is that place a local disk?
+"""Decides where the trace store lies and how large it may grow, and refuses a place that is no local disk.
 
 SQLite's write-ahead log keeps its index in memory that all readers and writers share. Two machines share none, so on a network mount the file would
 be damaged without a word; that is refused. These are machine facts, so they come from the environment: changing them must retrain nothing.
 """
 
-import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.environment import positive_number
 from posttrain.exits import ConfigurationError
 from posttrain.state import STATE_DIR, TRACES
 
@@ -43,14 +43,7 @@ def trace_location(environment: Mapping[str, str] | None = None) -> Location | N
 
 def max_store_bytes(environment: Mapping[str, str] | None = None) -> int:
     """What `POSTTRAIN_TRACES_MAX_GB` says, in bytes of 10^9 a gigabyte. Raises ConfigurationError where it is not a positive number."""
-    asked = (os.environ if environment is None else environment).get(MAX_VARIABLE, str(DEFAULT_MAX_GB))
-    try:
-        gigabytes = float(asked)
-    except ValueError:
-        gigabytes = math.nan
-    if not 0 < gigabytes < math.inf:
-        raise ConfigurationError(f"{MAX_VARIABLE} is {asked!r}, not a positive number of gigabytes; unset it for {DEFAULT_MAX_GB:g}")
-    return int(gigabytes * 1e9)
+    return int(positive_number(os.environ if environment is None else environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes") * 1e9)
 
 
 def refuse_network_mount(path: Path, mounts: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How do a job's traces come back? Its store is read as a copy, and the episodes that are not here yet are added under new ids.
+"""A job's traces come back: its store is read as a copy, and the episodes that are not here yet are added under new ids.
 
 The copy is why the file may lie on a network mount: SQLite never opens it there. The last episodes of a job that was killed are in the write-ahead
 log beside the file, which is copied too.
@@ -12,18 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posttrain.exits import DataError
-from posttrain.traces.store import open_to_write, transaction, typed_errors
+from posttrain.sqlite import transaction
+from posttrain.traces.integrity import damaged, episode_checksum, problems, read_narrow, refuse_lost
+from posttrain.traces.schema import BODY, EPISODE, RUN, TASK, TURN
+from posttrain.traces.store import open_to_write, typed_errors
 
 # Tables whose rows several episodes refer to: what makes a row the same here and there, and its columns after the id.
-_SHARED = (
-    ("runs", "uid", "uid, stage, key, started_at, settings"),
-    ("tasks", "digest", "digest, task_id, cell, content"),
-    ("tools", "name", "name"),
-)
-# What a table holds of an episode, after the episode's id.
-_BODY = "messages, is_opening_left_out, token_ids, mask, logprobs, scores, failure, num_forks"
-_TURN = "number, num_read, num_written, policy_version, latency_s, message_index"
-_EPISODE = "step, part, is_failed, is_success, stop_reason, reward, advantage, seed, policy_version, num_turns, num_tokens"
+_SHARED = (("runs", "uid", f"{RUN}, checksum"), ("tasks", "digest", f"{TASK}, checksum"), ("tools", "name", "name, checksum"))
+_WITHOUT_NUMBER = EPISODE.removeprefix("number, ")
 
 
 def import_store(path: Path, other: Path) -> int:
@@ -37,6 +33,7 @@ def import_store(path: Path, other: Path) -> int:
         _refuse_damaged(other, copy)
         with typed_errors(path):
             connection.execute("ATTACH ? AS other", (str(copy),))
+            refuse_lost(connection)  # its own rows, before others come to them
             runs = [run for (run,) in connection.execute("SELECT id FROM other.runs ORDER BY started_at, id")]
             return sum(_import_run(connection, run) for run in runs)
 
@@ -56,11 +53,11 @@ def _refuse_damaged(other: Path, copy: Path) -> None:
     """Opens the copy, which writes the log beside it back."""
     try:
         with contextlib.closing(open_to_write(copy)) as connection, typed_errors(copy):
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            found = next(problems(connection), None)
     except DataError as error:
-        raise DataError(str(error).replace(str(copy), str(other))) from error
-    if found != "ok":
-        raise DataError(f"{other} is damaged or cut off ({found}), nothing was imported: copy it again from where it was written")
+        found = str(error.__cause__ or "it has not a store's tables")
+    if found is not None:
+        raise DataError(f"{other} is damaged, cut off or no trace store ({found}), nothing was imported: copy it again from where it was written")
 
 
 def _import_run(connection: sqlite3.Connection, run: int) -> int:
@@ -73,22 +70,29 @@ def _import_run(connection: sqlite3.Connection, run: int) -> int:
         (own_run,) = execute("SELECT id FROM main.runs WHERE uid = (SELECT uid FROM other.runs WHERE id = ?)", (run,)).fetchone()
         (last,) = execute("SELECT coalesce(max(seq), 0) FROM main.sqlite_sequence WHERE name = 'episodes'").fetchone()
         execute("DROP TABLE IF EXISTS temp.moved")
-        execute(
-            "CREATE TEMP TABLE moved AS SELECT id AS old, ? + row_number() OVER (ORDER BY number) AS new FROM other.episodes "
-            "WHERE run = ? AND number NOT IN (SELECT number FROM main.episodes WHERE run = ?)",
-            (last, run, own_run),
-        )
+        execute("CREATE TEMP TABLE moved (old INTEGER, new INTEGER PRIMARY KEY, checksum INTEGER)")
+        absent = "SELECT id FROM other.episodes WHERE run = ? AND number NOT IN (SELECT number FROM main.episodes WHERE run = ?) ORDER BY number"
+        moved = [(old, new) for new, (old,) in enumerate(execute(absent, (run, own_run)).fetchall(), start=last + 1)]
+        connection.executemany("INSERT INTO moved VALUES (?, ?, ?)", [(old, new, _checksum(connection, old, new)) for old, new in moved])
         of_moved = "FROM temp.moved m JOIN other"
         execute(
-            f"INSERT INTO main.episodes (id, run, number, task, {_EPISODE}) SELECT m.new, ?, o.number, own.id, {_EPISODE} {of_moved}.episodes o "
+            f"INSERT INTO main.episodes (id, run, number, task, {_WITHOUT_NUMBER}, checksum) "
+            f"SELECT m.new, ?, o.number, own.id, {_WITHOUT_NUMBER}, m.checksum {of_moved}.episodes o "
             "ON o.id = m.old JOIN other.tasks t ON t.id = o.task JOIN main.tasks own ON own.digest = t.digest",
             (own_run,),
         )
-        execute(f"INSERT INTO main.bodies (episode, {_BODY}) SELECT m.new, {_BODY} {of_moved}.bodies o ON o.episode = m.old")
-        execute(f"INSERT INTO main.turns (episode, {_TURN}) SELECT m.new, {_TURN} {of_moved}.turns o ON o.episode = m.old")
+        execute(f"INSERT INTO main.bodies (episode, {BODY}, checksum) SELECT m.new, {BODY}, o.checksum {of_moved}.bodies o ON o.episode = m.old")
+        execute(f"INSERT INTO main.turns (episode, {TURN}) SELECT m.new, {TURN} {of_moved}.turns o ON o.episode = m.old")
         execute(
             f"INSERT INTO main.calls SELECT m.new, o.number, o.turn, own.id, o.outcome, o.num_attempts, o.latency_s, o.call_id {of_moved}.calls o "
             "ON o.episode = m.old JOIN other.tools t ON t.id = o.tool JOIN main.tools own ON own.name = t.name"
         )
-        (num_moved,) = execute("SELECT count(*) FROM temp.moved").fetchone()
-    return int(num_moved)
+    return len(moved)
+
+
+def _checksum(connection: sqlite3.Connection, old: int, new: int) -> int:
+    """Of the narrow row under its new number; who reads it verifies the old one."""
+    narrow = read_narrow(connection, old, schema="other")
+    if narrow is None:
+        raise damaged(connection, f"the place of episode {old}", schema="other")
+    return episode_checksum(new, narrow.run[0], narrow.task[0], narrow.episode)

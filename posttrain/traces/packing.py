@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from posttrain.data.schemas import task_columns, task_from_columns
-from posttrain.traces.store import UNKNOWN
+from posttrain.traces.schema import UNKNOWN
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, Task, ToolRun, Trajectory, Turn
 
@@ -27,7 +27,8 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedEpisode:
-    """Rows in the order of their tables' columns, without what only the store knows: the ids of episode, run and task. A call's tool is its name."""
+    """Rows in the order of `schema.py`'s columns, the values as SQLite gives them back, without what only the store knows: the ids of episode,
+    run and task, and the episode's number. A call's tool is its name."""
 
     episode: Row
     body: Row
@@ -42,11 +43,11 @@ def pack(traced: TracedEpisode) -> PackedEpisode:
         episode=(
             traced.step,
             traced.part,
-            traced.is_failed,
-            traced.is_success,
+            int(traced.is_failed),
+            None if traced.is_success is None else int(traced.is_success),
             str(played.stop_reason),
-            played.reward,
-            traced.advantage,
+            _real(played.reward),
+            _real(traced.advantage),
             played.seed,
             played.policy_version,
             len(played.turns) or len(traced.written()),
@@ -54,7 +55,7 @@ def pack(traced: TracedEpisode) -> PackedEpisode:
         ),
         body=(
             zlib.compress(to_json([message.to_openai() for message in played.messages[traced.num_opening :]]).encode(), _LEVEL),
-            traced.num_opening > 0,
+            int(traced.num_opening > 0),
             zlib.compress(_pack_numbers("i", played.token_ids), _LEVEL),
             zlib.compress(_pack_numbers("b", played.mask), _LEVEL),
             _pack_numbers("f", compress(played.logprobs, played.mask)),
@@ -63,7 +64,7 @@ def pack(traced: TracedEpisode) -> PackedEpisode:
             played.num_forks,
         ),
         turns=[
-            (number, turn.num_read, turn.num_written, turn.policy_version, turn.latency_s, turn.message_index)
+            (number, turn.num_read, turn.num_written, turn.policy_version, _real(turn.latency_s), turn.message_index)
             for number, turn in enumerate(played.turns, start=1)
         ],
         calls=[(number, *call) for number, call in enumerate(_calls(traced), start=1)],
@@ -121,7 +122,7 @@ def _calls(traced: TracedEpisode) -> list[Row]:
     played = traced.trajectory
     runs = [(number, run) for number, turn in enumerate(played.turns, start=1) for run in turn.tool_runs]
     answered = {run.call_id for _, run in runs}
-    calls: list[Row] = [(turn, _to_text(run.name), run.outcome, run.num_attempts, run.latency_s, _to_text(run.call_id)) for turn, run in runs]
+    calls: list[Row] = [(turn, _to_text(run.name), run.outcome, run.num_attempts, _real(run.latency_s), _to_text(run.call_id)) for turn, run in runs]
     for turn, index in enumerate(traced.written(), start=1):
         open_calls = [call for call in played.messages[index].tool_calls if call.id not in answered]
         calls += [(turn, _to_text(call.name), None, None, None, _to_text(call.id)) for call in open_calls]
@@ -149,6 +150,11 @@ def _to_text(text: str) -> str | bytes:
 
 def _from_text(stored: str | bytes) -> str:
     return stored if isinstance(stored, str) else stored.decode("utf-8", "surrogatepass")
+
+
+def _real(number: float | None) -> float | None:
+    """As a column of reals gives it back: NaN as null, and -0.0 as 0.0."""
+    return None if number is None or number != number else float(number) + 0.0
 
 
 def _pack_numbers(typecode: str, numbers: Iterable[int] | Iterable[float]) -> bytes:

@@ -1,4 +1,4 @@
-"""Which episodes does a person ask for? A filter becomes one statement over the narrow table; nothing here reads a body or loads a library."""
+"""Finds the episodes that a person asks for. A filter becomes one statement over the narrow table; nothing here reads a body or loads a library."""
 
 import difflib
 import re
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.exits import ConfigurationError
-
-_COLUMNS = (
-    "e.id, r.id AS run, r.stage, e.part, e.step, t.task_id, t.cell, e.num_turns, e.is_success, e.is_failed, e.stop_reason, e.reward, e.advantage"
-)
+from posttrain.traces.integrity import NarrowRows, damaged, read_narrow, refuse_damaged_tools, verified_runs
+from posttrain.traces.schema import EPISODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +87,27 @@ def count_matching(connection: sqlite3.Connection, wanted: EpisodeFilter) -> int
     return int(connection.execute(f"SELECT count(*) FROM episodes e WHERE {where}", values).fetchone()[0])
 
 
-def lines(connection: sqlite3.Connection, episodes: Sequence[int]) -> list[Line]:
-    """In the order of the ids; those that are not there any more are left out."""
-    statement = f"SELECT {_COLUMNS} FROM episodes e JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = e.task WHERE e.id = ?"
-    rows = (connection.execute(statement, (episode,)).fetchone() for episode in episodes)
-    return [Line(*row) for row in rows if row is not None]
+def lines(connection: sqlite3.Connection, episodes: Sequence[int], wanted: EpisodeFilter | None = None) -> list[Line]:
+    """In the order of the ids, verified; those that are not there any more are left out. Raises DataError where something is not what was
+    recorded, also that it called what `wanted` asks for."""
+    found = []
+    for episode_id in episodes:
+        if (rows := read_narrow(connection, episode_id)) is not None:
+            found.append(_line(episode_id, rows))
+            if wanted is not None and not _has_called(connection, episode_id, wanted):
+                raise damaged(connection, f"that episode {episode_id} called {wanted.tool or 'a tool'}")
+    return found
 
 
 def runs(connection: sqlite3.Connection) -> list[RunLine]:
-    """Newest first; a run of which nothing is left is not listed."""
-    counts = "SELECT run, count(*) AS episodes, sum(num_turns) AS turns, sum(is_failed) AS failed FROM episodes GROUP BY run"
-    statement = f"SELECT r.id, stage, key, started_at, episodes, turns, failed FROM ({counts}) c JOIN runs r ON r.id = c.run ORDER BY started_at DESC"
-    return [RunLine(*row) for row in connection.execute(statement)]
+    """Newest first, verified; a run of which nothing is left is not listed. Raises DataError where something is not what was recorded."""
+    found = [RunLine(run, stage, key, started_at, *sums[:3]) for run, (_, stage, key, started_at, _), sums in verified_runs(connection)]
+    return sorted(found, key=lambda one: one.started_at, reverse=True)
 
 
 def similar_tool(connection: sqlite3.Connection, name: str) -> str | None:
-    """None where the tool was called; else the name that is spelt most alike, empty where none is."""
+    """None where the tool was called; else the name that is spelt most alike, empty where none is. Raises DataError where a name is damaged."""
+    refuse_damaged_tools(connection)
     names = [known for (known,) in connection.execute("SELECT name FROM tools")]
     return None if name in names else next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
@@ -131,11 +134,37 @@ def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:
     return " AND ".join(condition for condition, _ in found), [value for _, values in found for value in values]
 
 
+def _line(episode_id: int, rows: NarrowRows) -> Line:
+    episode = dict(zip(EPISODE.split(", "), rows.episode, strict=True))
+    is_success = episode["is_success"]
+    return Line(
+        episode_id=episode_id,
+        run=rows.run_number,
+        stage=rows.run[1],
+        task_id=rows.task[1],
+        cell=rows.task[2],
+        is_success=None if is_success is None else bool(is_success),
+        is_failed=bool(episode["is_failed"]),
+        **{name: episode[name] for name in ("part", "step", "num_turns", "stop_reason", "reward", "advantage")},
+    )
+
+
+def _has_called(connection: sqlite3.Connection, episode_id: int, wanted: EpisodeFilter) -> bool:
+    """By the calls themselves: the index of them is verified by nothing else."""
+    asked = _asked_of_calls(wanted)
+    where = " AND ".join(("episode = ?", *(f"+{condition}" for condition in asked)))  # with + no index serves
+    return not asked or bool(connection.execute(f"SELECT 1 FROM calls WHERE {where} LIMIT 1", (episode_id, *asked.values())).fetchone())
+
+
 def _called(wanted: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
     """As a list of episodes from the index of calls, which SQLite walks instead of all episodes; to ask for each of them took ten times as long."""
-    conditions = {"tool = (SELECT id FROM tools WHERE name = ?)": wanted.tool, "outcome = ?": wanted.tool_outcome}
-    asked = {condition: value for condition, value in conditions.items() if value is not None}
+    asked = _asked_of_calls(wanted)
     return f"e.id IN (SELECT episode FROM calls INDEXED BY calls_by_tool WHERE {' AND '.join(asked)})", tuple(asked.values())
+
+
+def _asked_of_calls(wanted: EpisodeFilter) -> dict[str, str]:
+    conditions = {"tool = (SELECT id FROM tools WHERE name = ?)": wanted.tool, "outcome = ?": wanted.tool_outcome}
+    return {condition: value for condition, value in conditions.items() if value is not None}
 
 
 def _literal(text: str) -> str:

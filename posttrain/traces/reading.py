@@ -7,35 +7,25 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-from posttrain.exits import DataError
+from posttrain.traces.integrity import damaged, read_rows
 from posttrain.traces.packing import storable, unpack, unpack_task
+from posttrain.traces.schema import BODY, EPISODE
 from posttrain.traces.values import Run, StoredEpisode
-
-_EPISODE = """
-SELECT e.*, b.*, r.uid, r.stage, r.key, r.started_at, r.settings, t.content AS task_content
-FROM episodes e JOIN bodies b ON b.episode = e.id JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = e.task WHERE e.id = ?
-"""
-_TURNS = "SELECT number, num_read, num_written, policy_version, latency_s, message_index FROM turns WHERE episode = ? ORDER BY number"
-_CALLS = """
-SELECT number, turn, t.name, outcome, num_attempts, latency_s, call_id FROM calls JOIN tools t ON t.id = tool WHERE episode = ? ORDER BY number
-"""
 
 
 def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpisode | None:
-    """None where there is no such episode (any more). Raises DataError where what is stored of it cannot be read."""
-    cursor = connection.execute(_EPISODE, (episode_id,))
-    columns = cursor.fetchone()
-    if columns is None:
+    """None where there is no such episode (any more). Raises DataError where it is not what was recorded, or cannot be read."""
+    rows = read_rows(connection, episode_id)
+    if rows is None:
         return None
-    row = dict(zip((name for name, *_ in cursor.description), columns, strict=True))
-    turns, calls = (connection.execute(statement, (episode_id,)).fetchall() for statement in (_TURNS, _CALLS))
+    narrow = rows.narrow
+    columns = zip((*EPISODE.split(", "), *BODY.split(", ")), (*narrow.episode, *rows.body), strict=True)
     try:
-        run = Run(row["uid"], row["stage"], row["key"], row["started_at"], json.loads(row["settings"]))
-        return StoredEpisode(episode_id, run, unpack(row, unpack_task(row["task_content"]), turns, calls))
-    except (zlib.error, ValueError, LookupError, TypeError) as error:
-        raise DataError(
-            f"episode {episode_id} cannot be read ({error}): the store is damaged; move it away and the next stage begins a new one"
-        ) from error
+        uid, stage, key, started_at, settings = narrow.run
+        traced = unpack(dict(columns), unpack_task(narrow.task[-1]), rows.turns, rows.calls)
+        return StoredEpisode(episode_id, Run(uid, stage, key, started_at, json.loads(settings)), traced)
+    except (zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:  # sealed so: damaged before it had checksums
+        raise damaged(connection, f"episode {episode_id}, which cannot be read ({error})") from error
 
 
 def read_episodes(connection: sqlite3.Connection, episode_ids: Iterable[int]) -> Iterator[StoredEpisode]:

@@ -1,4 +1,4 @@
-"""Would the same agent meet the same world again? Its recorded words are said once more, and world and tools answer anew.
+"""Plays an episode again: the agent's recorded words are said once more, and world and tools answer anew.
 
 With a codec the recorded token ids are fed back through the engine's seam, so that the parsing and the tokens in between are checked too; without one
 the recorded messages, for which no model is needed. Latencies are the clock's and never compared.
@@ -17,9 +17,9 @@ from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Gene
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import Codec, Policy, TokenPolicy
-from posttrain.traces.show import visible
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, ToolRun, Trajectory
+from posttrain.visible import visible
 from posttrain.worlds.protocol import Domain
 
 _OVER = "the recording has no further message, and the episode goes on"

@@ -1,15 +1,14 @@
 """Traces as text for a terminal: a list of episodes, a list of runs, and one episode as the conversation that it was."""
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from posttrain.traces.query import Line, RunLine
 from posttrain.traces.values import StoredEpisode
 from posttrain.types import Message, ToolRun, Trajectory, Turn
+from posttrain.visible import visible, visible_line
 
 _INDENT = "  "
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def episodes_table(episodes: Sequence[Line]) -> str:
@@ -54,12 +53,7 @@ def runs_table(runs: Sequence[RunLine]) -> str:
 
 def conversation(episode: StoredEpisode) -> str:
     """What is known about the episode, then every message in its order; over a call's answer how long it took and how it ended."""
-    return visible("\n".join([*_header(episode), *_messages(episode.traced.trajectory)]))
-
-
-def visible(text: str) -> str:
-    """With control characters, which an agent could steer a terminal by, and halves of surrogate pairs, which none can print, as escapes."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return visible("\n".join([*map(visible_line, _header(episode)), *_messages(episode.traced.trajectory)]))
 
 
 def _header(episode: StoredEpisode) -> Iterator[str]:
@@ -92,11 +86,12 @@ def _messages(played: Trajectory) -> Iterator[str]:
     for index, message in enumerate(played.messages):
         yield ""
         is_put_there = message.role == "assistant" and bool(turns) and index not in turns
-        yield "assistant: not the agent's own words" if is_put_there else _title(message, turns.get(index), runs)
+        yield "assistant: not the agent's own words" if is_put_there else visible_line(_title(message, turns.get(index), runs))
         if message.reasoning_content:
-            yield from (f"{_INDENT}({line})" for line in message.reasoning_content.splitlines())
-        yield from (f"{_INDENT}{line}" for line in message.content.splitlines())
-        yield from (f"{_INDENT}→ {call.name} {call.arguments}  [{call.id}]" for call in message.tool_calls)
+            yield from (f"{_INDENT}({line})" for line in visible(message.reasoning_content).splitlines())
+        yield from (f"{_INDENT}{line}" for line in visible(message.content).splitlines())
+        for call in message.tool_calls:
+            yield from (f"{_INDENT}{line}" for line in visible(f"→ {call.name} {call.arguments}  [{call.id}]").splitlines())
 
 
 def _title(message: Message, turn: Turn | None, runs: Mapping[str, ToolRun]) -> str:
@@ -130,5 +125,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (header, *rows))
+    lines = [list(map(visible_line, row)) for row in (header, *rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)

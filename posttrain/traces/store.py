@@ -1,97 +1,19 @@
-"""In which tables do traces lie, how is the file made and opened, and which errors of SQLite mean what?
-
-What a filter looks at is apart from what a reader of one episode wants: a million turns are 25 MB of `episodes`, read in a moment, and ten times as
-much of `bodies`. What a task says is stored once, by its content.
-"""
+"""Makes and opens the file of traces, and gives SQLite's errors a meaning."""
 
 import contextlib
-import fcntl
-import os
+import functools
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError, DataError, Interrupted, StageError
+from posttrain.locks import one_at_a_time
+from posttrain.sqlite import transaction
+from posttrain.traces.integrity import REMEDY, seal_all
 from posttrain.traces.location import VARIABLE, refuse_network_mount
+from posttrain.traces.schema import APPLICATION_ID, FROM_VERSION_1, FROM_VERSION_2, SCHEMA, SCHEMA_VERSION
 
-SCHEMA_VERSION = 2
-UNKNOWN = -1  # as a turn's message_index: version 1 did not keep it
-APPLICATION_ID = int.from_bytes(b"pttr", "big")  # what makes a SQLite file a trace store
 BUSY_TIMEOUT_S = 60.0  # for another writer's transaction; an import has the longest, a run at a time
-_SCHEMA = """
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    uid TEXT NOT NULL UNIQUE,
-    stage TEXT NOT NULL,
-    key TEXT NOT NULL,
-    started_at REAL NOT NULL,  -- seconds since 1970
-    settings TEXT NOT NULL  -- JSON: the sections world and agent
-);
-CREATE TABLE tasks (
-    id INTEGER PRIMARY KEY,
-    digest BLOB NOT NULL UNIQUE,  -- of content
-    task_id TEXT NOT NULL,
-    cell TEXT NOT NULL,  -- kind/market/language/difficulty
-    content TEXT NOT NULL  -- JSON
-);
-CREATE TABLE tools (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE episodes (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    run INTEGER NOT NULL,
-    number INTEGER NOT NULL,  -- counts the run's episodes
-    task INTEGER NOT NULL,
-    step INTEGER,
-    part TEXT NOT NULL,
-    is_failed INTEGER NOT NULL,
-    is_success INTEGER,
-    stop_reason TEXT NOT NULL,
-    reward REAL,
-    advantage REAL,
-    seed INTEGER NOT NULL,
-    policy_version INTEGER NOT NULL,
-    num_turns INTEGER NOT NULL,
-    num_tokens INTEGER NOT NULL,
-    UNIQUE (run, number)
-);
-CREATE TABLE bodies (
-    episode INTEGER PRIMARY KEY,
-    messages BLOB NOT NULL,  -- zlib of OpenAI messages, without the task's opening ones where is_opening_left_out
-    is_opening_left_out INTEGER NOT NULL,
-    token_ids BLOB NOT NULL,  -- zlib of int32, little-endian as all arrays
-    mask BLOB NOT NULL,  -- zlib of int8
-    logprobs BLOB NOT NULL,  -- float32, one for each 1 of mask
-    scores TEXT NOT NULL,
-    failure TEXT NOT NULL,
-    num_forks INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE turns (
-    episode INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    num_read INTEGER NOT NULL,
-    num_written INTEGER NOT NULL,
-    policy_version INTEGER NOT NULL,
-    latency_s REAL NOT NULL,
-    message_index INTEGER DEFAULT -1,
-    PRIMARY KEY (episode, number)
-) WITHOUT ROWID;
-CREATE TABLE calls (
-    episode INTEGER NOT NULL,
-    number INTEGER NOT NULL,  -- counts the episode's calls
-    turn INTEGER NOT NULL,
-    tool INTEGER NOT NULL,
-    outcome TEXT,  -- null: never answered
-    num_attempts INTEGER,
-    latency_s REAL,
-    call_id TEXT,  -- null: version 1, whose calls stand as in the messages
-    PRIMARY KEY (episode, number)
-) WITHOUT ROWID;
-CREATE INDEX calls_by_tool ON calls (tool, episode, outcome);
-"""
-_FROM_VERSION_1 = (
-    "ALTER TABLE bodies ADD COLUMN num_forks INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE turns ADD COLUMN message_index INTEGER DEFAULT -1",
-    "ALTER TABLE calls ADD COLUMN call_id TEXT",
-)
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
@@ -104,7 +26,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     refuse_network_mount(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent):
+        with one_at_a_time(path.parent):
             if not path.exists():
                 _create(path)
     except OSError as error:
@@ -135,27 +57,14 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def typed_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors about the file as ends with a meaning; what is our bug (a wrong statement) stays as it is."""
+    """SQLite's errors about the file as ends with a meaning. A wrong use of the library (ProgrammingError) is our bug and stays as it is; a statement
+    that SQLite refuses is none, because a store has the tables that were looked for when it was opened."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
-        end = _end_of(path, error)
-        if end is None:
-            raise
-        raise end from error
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing; waits for another writer's."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # a full disk has rolled it back already
-            connection.execute("ROLLBACK")
+    except (sqlite3.ProgrammingError, sqlite3.NotSupportedError):
         raise
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite's own message quotes what is no text
+        raise _end_of(path, error) from error
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -173,35 +82,44 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def _refuse_other(path: Path, connection: sqlite3.Connection) -> None:
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
-        raise DataError(f"{path} is a SQLite file but no trace store; name another with {VARIABLE}")
+        raise DataError(f"{path} is empty or another SQLite file but no trace store: move it away, or name another with {VARIABLE}")
     if (version := _version(connection)) > SCHEMA_VERSION:
         raise ConfigurationError(
             f"the trace store {path} has version {version} and this code knows {SCHEMA_VERSION}, so it would misread it: use the newer code, or move "
             "the file away"
         )
+    if version == SCHEMA_VERSION and _tables(connection) != _tables_of_today():
+        raise DataError(f"{path} is damaged: its tables are not those of a trace store ({REMEDY})")
+
+
+@functools.cache
+def _tables_of_today() -> list[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMA)
+        return _tables(connection)
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    """Columns and indexes as SQLite understands them, which a byte in the text of a table's definition changes; triggers by their text."""
+    columns = 'SELECT m.name, t.name, t.type, t."notnull", t.dflt_value, t.pk FROM sqlite_master m JOIN pragma_table_info(m.name) t ORDER BY 1, t.cid'
+    indexes = "SELECT m.name, m.tbl_name, i.name FROM sqlite_master m JOIN pragma_index_info(m.name) i WHERE type = 'index' ORDER BY 1, i.seqno"
+    triggers = "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY 1"
+    return [row for statement in (columns, indexes, triggers) for row in connection.execute(statement)]
 
 
 def _bring_up_to_date(connection: sqlite3.Connection) -> None:
     if _version(connection) < SCHEMA_VERSION:
         with transaction(connection):
             if _version(connection) < SCHEMA_VERSION:  # no other process has done it meanwhile
-                for statement in (*_FROM_VERSION_1, f"PRAGMA user_version = {SCHEMA_VERSION}"):
+                statements = FROM_VERSION_2 if _version(connection) == 2 else (*FROM_VERSION_1, *FROM_VERSION_2)
+                for statement in statements:
                     connection.execute(statement)
+                seal_all(connection)
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time; two stages may be the first to open the store."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _create(path: Path) -> None:
@@ -211,18 +129,19 @@ def _create(path: Path) -> None:
     with typed_errors(path), contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as connection:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first table, or the file could never shrink
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        connection.executescript(f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     partial.rename(path)
 
 
-def _end_of(path: Path, error: sqlite3.DatabaseError) -> StageError | None:
+def _end_of(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> StageError:
     match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:  # the rest of the code says where in SQLite
         case sqlite3.SQLITE_FULL:
             return Interrupted(f"no space left for the trace store {path}: free some, or lower it with `posttrain traces prune --max-gb`")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return Interrupted(f"another process has been writing to {path} for more than {BUSY_TIMEOUT_S:g} s: try again when it is done")
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return ConfigurationError(f"the trace store {path} cannot be opened ({error}): it and its folder must be writable, for readers too")
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_IOERR:
-            return DataError(f"{path} is damaged, cut off or no trace store ({error}): move it away, and the next stage begins a new one")
-    return None
+            return ConfigurationError(
+                f"the trace store {path} cannot be opened ({error}): it must be a file, not a folder, and it and its folder writable, "
+                "for readers too; move it away, or name another"
+            )
+    return DataError(f"{path} is damaged, cut off or no trace store ({error}): {REMEDY}")

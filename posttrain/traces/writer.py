@@ -1,4 +1,4 @@
-"""How does a stage leave traces without waiting for a disk? A thread packs and writes what the stage hands over; the queue between them is bounded.
+"""A stage leaves traces without waiting for a disk: a thread packs and writes what the stage hands over; the queue between them is bounded.
 
 Traces may fail and the stage may not: a full or broken disk ends the tracing of this process with one line on stderr. What a person asked for in so
 many words and cannot have (`POSTTRAIN_TRACES` on a network mount) is refused before an episode is played; the default place falls away with a line.
@@ -16,10 +16,12 @@ from pathlib import Path
 
 from posttrain.exits import ConfigurationError, StageError
 from posttrain.params import Params
+from posttrain.sqlite import transaction
+from posttrain.traces.eviction import make_room
+from posttrain.traces.integrity import body_checksum, checksum, damaged, episode_checksum
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.packing import PackedEpisode, Row, pack, pack_task, to_json
-from posttrain.traces.room import make_room
-from posttrain.traces.store import open_to_write, transaction, typed_errors
+from posttrain.traces.store import open_to_write, typed_errors
 from posttrain.traces.values import Run, TracedEpisode
 from posttrain.types import Task
 
@@ -109,11 +111,18 @@ class TraceWriter:
         tasks = {traced.task.task_id: self._task_id(traced.task) for traced in batch}
         tools = {name: self._tool_id(name) for one in packed for _, _, name, *_ in one.calls}
         (last,) = self._connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'episodes'").fetchone()
+        if not isinstance(last, int) or not 0 <= last < 2**62:
+            raise damaged(self._connection, "the number of the last episode")
         own = list(enumerate(packed, start=last + 1))
         numbers = range(self._num_written + 1, self._num_written + 1 + len(batch))
-        rows = zip(own, numbers, batch, strict=True)
-        self._insert_rows("episodes", [(episode, run, number, tasks[traced.task.task_id], *one.episode) for (episode, one), number, traced in rows])
-        self._insert_rows("bodies", [(episode, *one.body) for episode, one in own])
+        uid = self._run.uid
+        episodes, bodies = [], []
+        for (episode, one), number, traced in zip(own, numbers, batch, strict=True):
+            sealed = episode_checksum(episode, uid, self._packed_tasks[traced.task.task_id][1][0], (number, *one.episode))
+            episodes.append((episode, run, number, tasks[traced.task.task_id], *one.episode, sealed))
+            bodies.append((episode, *one.body, body_checksum(uid, number, one.body, one.turns, one.calls)))
+        self._insert_rows("episodes", episodes)
+        self._insert_rows("bodies", bodies)
         self._insert_rows("turns", [(episode, *turn) for episode, one in own for turn in one.turns])
         calls = [(episode, number, turn, tools[name], *end) for episode, one in own for number, turn, name, *end in one.calls]
         self._insert_rows("calls", calls)
@@ -127,23 +136,24 @@ class TraceWriter:
 
     def _run_id(self) -> int:
         run = self._run
-        row = (run.uid, run.stage, run.key, run.started_at, to_json(run.settings))
-        return self._id_of("SELECT id FROM runs WHERE uid = ?", run.uid, "INSERT INTO runs VALUES (null, ?, ?, ?, ?, ?)", row)
+        row = (run.uid, run.stage, run.key, float(run.started_at), to_json(run.settings))
+        return self._id_of("runs", "uid", run.uid, row)
 
     def _task_id(self, task: Task) -> int:
         known = self._packed_tasks.get(task.task_id)
         if known is None or known[0] is not task:
             known = self._packed_tasks[task.task_id] = (task, pack_task(task))
-        row = known[1]
-        return self._id_of("SELECT id FROM tasks WHERE digest = ?", row[0], "INSERT INTO tasks VALUES (null, ?, ?, ?, ?)", row)
+        return self._id_of("tasks", "digest", known[1][0], known[1])
 
     def _tool_id(self, name: str) -> int:
-        return self._id_of("SELECT id FROM tools WHERE name = ?", name, "INSERT INTO tools VALUES (null, ?)", (name,))
+        return self._id_of("tools", "name", name, (name,))
 
-    def _id_of(self, query: str, value: str | bytes, insert: str, row: Row) -> int:
+    def _id_of(self, table: str, unique: str, value: str | bytes, row: Row) -> int:
         """Not `INSERT OR IGNORE`: it uses up a number each time."""
-        found = self._connection.execute(query, (value,)).fetchone()
-        return int(found[0]) if found else int(self._connection.execute(insert, row).lastrowid or 0)
+        found = self._connection.execute(f"SELECT id FROM {table} WHERE {unique} = ?", (value,)).fetchone()
+        if found:
+            return int(found[0])
+        return int(self._connection.execute(f"INSERT INTO {table} VALUES (null{', ?' * len(row)}, ?)", (*row, checksum(*row))).lastrowid or 0)
 
 
 def _open_writer(stage: str, *, key: str, params: Params) -> TraceWriter | None:

@@ -12,6 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from posttrain.exits import ConfigurationError, DataError
+from posttrain.redaction import redact
+
+_REMEDY = "run the stage that wrote it again (`dvc repro`), or `dvc checkout` it"
 MetricValue = float | int | str | None
 
 
@@ -32,6 +36,8 @@ class MetricsLog:
         self.path = path
         self._sinks = tuple(sinks)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise ConfigurationError(f"{path} is a folder where the metrics of a training go: move it away and run again")
         self._file = path.open("w", encoding="utf-8")
         self._file.write(earlier)
         self._file.flush()
@@ -39,8 +45,8 @@ class MetricsLog:
             self._tell(json.loads(line))
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
-        """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null."""
-        line = {**{name: _finite(value) for name, value in metrics.items()}, "step": step}
+        """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null; texts are without keys."""
+        line = {**{name: _kept(value) for name, value in metrics.items()}, "step": step}
         self._file.write(json.dumps(line, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
         self._file.flush()
         self._tell(line)
@@ -63,9 +69,25 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, MetricValue]]:
-    """The lines of a `metrics.jsonl` in their order."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The lines of a `metrics.jsonl` in their order. Raises DataError where it is absent or one of them is damaged."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): {_REMEDY}") from error
+    return [_metrics(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
-def _finite(value: MetricValue) -> MetricValue:
+def _metrics(path: Path, number: int, line: bytes) -> dict[str, MetricValue]:
+    try:
+        metrics = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}, line {number} is damaged or cut off ({error}): {_REMEDY}") from error
+    if not isinstance(metrics, dict) or not isinstance(metrics.get("step"), int):
+        raise DataError(f"{path}, line {number} is no object with a step: {_REMEDY}")
+    return metrics
+
+
+def _kept(value: MetricValue) -> MetricValue:
+    if isinstance(value, str):
+        return redact(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from posttrain.exits import ConfigurationError
+from posttrain.limits import reason
+from posttrain.redaction import redact_values
 from posttrain.tracking.metrics_log import MetricValue, Sink
 
 Mode = Literal["online", "offline", "shared"]
@@ -28,6 +30,7 @@ class WandbSink:
         commit = _git("rev-parse", "--short", "HEAD")
         # console capture would swallow the progress lines, and machine statistics would start a sampling process
         settings = wandb.Settings(console="off", x_disable_stats=True, x_disable_machine_info=True)
+        shown: Any = redact_values(config)
         try:
             self._run = wandb.init(
                 mode=mode,
@@ -36,11 +39,13 @@ class WandbSink:
                 job_type=name,
                 group=branch,
                 tags=[commit] if commit else None,
-                config=dict(config),
+                config=shown,
                 settings=settings,
             )
         except (wandb.errors.UsageError, wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
-            raise ConfigurationError(f"WANDB_MODE is {mode!r} and wandb cannot start a run: {error}. Set WANDB_MODE=offline or disabled") from error
+            raise ConfigurationError(
+                f"WANDB_MODE is {mode!r} and wandb cannot start a run: {reason(error)}. Set WANDB_MODE=offline or disabled"
+            ) from None
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
         self._run.log({name: value for name, value in metrics.items() if value is not None}, step=step)

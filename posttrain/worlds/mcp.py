@@ -1,26 +1,32 @@
 """How do the tools of an MCP server become tools of a world? Their schemas are read once for the domain; each episode has a connection of its own.
 
 The connection is opened by the first call, so that an episode that calls nothing starts no server, and it lives in a task of its own, because the
-client's scopes must be left in the task that entered them, while calls come from many. A result with `isError` is the agent's mistake: it reads it.
-A server that is gone is not: it is never connected to again within the episode, whose state it took with it; the episode is played again.
+client's scopes must be left in the task that entered them, while calls come from many. A result with `isError`, or one too long to be read, is the
+agent's mistake: it reads that. A server that is gone is not: it is never connected to again within the episode, whose state it took with it; the
+episode is played again.
 """
 
 import asyncio
 import contextlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
+from itertools import pairwise
+from typing import Any
 
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from httpx2 import StreamError
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.types import INVALID_PARAMS, CallToolResult, TextContent
 from mcp.types import Tool as McpTool
 
 from posttrain.exits import ConfigurationError
+from posttrain.http_bodies import bound_httpx
+from posttrain.limits import MAX_SCHEMA_CHARS, clip, reason
+from posttrain.redaction import redact, redact_logs, redact_values, remember_keys
 from posttrain.types import JsonValue
+from posttrain.worlds.mcp_stdio import TOO_LONG, LastWords, stdio_transport
 from posttrain.worlds.tools import Tool, ToolError
 
 START_TIMEOUT_S = 60.0  # of a server whose tools are to be listed
@@ -42,6 +48,7 @@ class McpServer:
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
             raise ConfigurationError(f"an MCP server has a command or a URL, one of the two; this has {self.command!r} and {self.url!r}")
+        remember_keys({**self.env, **_keys_of_command(self.command)})
 
     def tools(self) -> dict[str, Tool]:
         """All tools of the server by name, in its order, to be described but not called: `McpConnection.tools` binds them to an episode.
@@ -50,18 +57,25 @@ class McpServer:
         """
         return {tool.name: tool for tool in map(_described, asyncio.run(self._list()))}
 
-    @contextlib.contextmanager
-    def client(self) -> Iterator[tuple[Client, IO[str]]]:
-        """A client, not yet connected, and the file that a command's stderr goes to."""
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-            if self.url:
-                yield Client(self.url), errors
-            else:
-                parameters = StdioServerParameters(command=self.command[0], args=list(self.command[1:]), env=dict(self.env))
-                yield Client(stdio_client(parameters, errlog=errors)), errors
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[Client, "Heard"]]:
+        """A client, not yet connected, and what is heard of the server beside its answers."""
+        redact_logs()  # the client logs what it cannot read
+        heard = Heard(LastWords())
+        if not self.url:
+            yield Client(stdio_transport(self.command, self.env, heard.words)), heard
+            return
+
+        def refuse(why: str) -> StreamError:
+            heard.refused = why
+            return StreamError(why)
+
+        async with create_mcp_http_client() as connections:
+            bound_httpx(connections, refuse)
+            yield Client(streamable_http_client(self.url, http_client=connections)), heard
 
     async def _list(self) -> list[McpTool]:
-        with self.client() as (client, errors):
+        async with self.client() as (client, heard):
             try:
                 async with asyncio.timeout(START_TIMEOUT_S), client:
                     found, cursor = [], None
@@ -73,9 +87,17 @@ class McpServer:
                             return found
             except Exception as error:
                 raise ConfigurationError(
-                    f"the MCP server {self.url or ' '.join(self.command)} does not list its tools ({_reason(error, errors)}): a task cannot offer "
-                    "what nobody describes. Start it by hand to see why"
-                ) from error
+                    f"the MCP server {redact(self.url or ' '.join(self.command))} does not list its tools ({_reason(error, heard)}): a task cannot "
+                    "offer what nobody describes. Start it by hand to see why"
+                ) from None
+
+
+@dataclass(slots=True)
+class Heard:
+    """`words` are a command's; `refused` says why an answer was not read, until a call has made an error of it."""
+
+    words: LastWords
+    refused: str = ""
 
 
 class McpConnection:
@@ -86,7 +108,7 @@ class McpConnection:
         self._client: asyncio.Future[Client] | None = None
         self._holder: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
-        self._said: IO[str] | None = None
+        self._heard: Heard | None = None
 
     def tools(self, described: Mapping[str, Tool], names: Sequence[str]) -> dict[str, Tool]:
         """The tools that a task offers, bound to this connection."""
@@ -98,9 +120,12 @@ class McpConnection:
             client = await self._connected()
             return _content(await client.call_tool(name, dict(arguments)))
         except MCPError as error:
-            if error.code == INVALID_PARAMS:
-                raise ToolError(error.message) from error
-            raise ConnectionError(f"the MCP server failed: {_reason(error, self._said)}") from error
+            if error.code in (INVALID_PARAMS, TOO_LONG):
+                raise ToolError(error.message) from None
+            if self._heard is not None and self._heard.refused:
+                why, self._heard.refused = self._heard.refused, ""
+                raise ToolError(why) from None
+            raise ConnectionError(f"the MCP server failed: {_reason(error, self._heard)}") from None
 
     async def close(self) -> None:
         """Also of a server that died or hangs; what it says to that is not of interest."""
@@ -122,24 +147,30 @@ class McpConnection:
         return await asyncio.shield(self._client)
 
     async def _hold(self, connected: "asyncio.Future[Client]") -> None:
-        with self._server.client() as (client, errors):
-            self._said = errors
+        async with self._server.client() as (client, heard):
+            self._heard = heard
             try:
                 async with client:
                     connected.set_result(client)
                     await self._is_over.wait()
             except Exception as error:  # of a connection that was up, each call has its own
                 if not connected.done():
-                    connected.set_exception(ConnectionError(f"the MCP server cannot be reached: {_reason(error, errors)}"))
-            self._said = None
+                    connected.set_exception(ConnectionError(f"the MCP server cannot be reached: {_reason(error, heard)}"))
 
 
 def _described(tool: McpTool) -> Tool:
+    name, schema = clip(tool.name, 200), json.dumps(tool.input_schema)
     if tool.input_schema.get("type") != "object":
-        raise ConfigurationError(f"the MCP tool {tool.name!r} takes {json.dumps(tool.input_schema)[:200]}; a tool's arguments must be a JSON object")
+        raise ConfigurationError(f"the MCP tool {name!r} takes {clip(schema, 200)}; a tool's arguments must be a JSON object")
+    if (num_chars := len(schema) + len(tool.description or "")) > MAX_SCHEMA_CHARS:
+        raise ConfigurationError(
+            f"the MCP tool {name!r} is described in {num_chars:,} characters, and {MAX_SCHEMA_CHARS:,} is the most that a prompt takes: no agent "
+            "could read it; shorten it, or leave the tool out"
+        )
     properties = {name: _untitled(schema) for name, schema in tool.input_schema.get("properties", {}).items()}
     parameters = {**_untitled(tool.input_schema), "properties": properties, "required": tool.input_schema.get("required", [])}
-    return Tool(tool.name, tool.description or "", parameters, _of_no_episode)
+    described: Any = redact_values(parameters)
+    return Tool(tool.name, redact(tool.description or ""), described, _of_no_episode)
 
 
 def _untitled(schema: Any) -> Any:
@@ -166,12 +197,15 @@ def _content(result: CallToolResult) -> JsonValue:
     return parsed
 
 
-def _reason(error: BaseException, errors: IO[str] | None) -> str:
-    """The error in a line, and the last that the server wrote to its stderr."""
+def _keys_of_command(command: Sequence[str]) -> dict[str, str]:
+    """Arguments by the option before them: `--api-key abc`, `--api-key=abc`."""
+    joined = [argument.partition("=") for argument in command if argument.startswith("-") and "=" in argument]
+    return {name: value for name, _, value in joined} | {name: value for name, value in pairwise(command) if name.startswith("-")}
+
+
+def _reason(error: BaseException, heard: Heard | None) -> str:
+    """The error in a line, and the last that the server said."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    said = ""
-    if errors is not None and not errors.closed:
-        size = os.fstat(errors.fileno()).st_size
-        said = os.pread(errors.fileno(), 500, max(0, size - 500)).decode(errors="replace").strip()  # the position is the server's
-    return f"{type(error).__name__}: {error}" + (f"; it said: …{said}" if said else "")
+    said = heard.words.text() if heard is not None else ""
+    return f"{type(error).__name__}: {reason(error)}" + (f"; it said: …{said}" if said else "")

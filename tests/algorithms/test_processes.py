@@ -54,7 +54,7 @@ def test_a_step_that_does_not_divide_is_refused(second_of_two):
         parts_of(7, "batch_size")
 
 
-@pytest.mark.slow
+@pytest.mark.needs_processes
 def test_the_first_step_of_grpo_has_the_episodes_advantages_and_metrics_of_one_process(tmp_path):
     # 2 tasks, groups of 3: the second process begins in the middle of a group
     changes = {"tasks_per_step": 2, "group_size": 3}

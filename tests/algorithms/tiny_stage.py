@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError
-from posttrain.provenance.stage import StageRun, run_stage
+from posttrain.stage.frame import StageRun, run_stage
 
 
 def tiny_stage(run: StageRun):

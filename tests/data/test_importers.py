@@ -1,6 +1,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from posttrain.data.importers import import_trajectories
 from posttrain.data.inferred_tools import infer_tools
 from posttrain.data.schemas import read_trajectories, write_trajectories
 from posttrain.exits import DataError
+from posttrain.limits import MAX_MESSAGE_CHARS
 from posttrain.types import Message, StopReason, ToolCall
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "quote", "arguments": '{"code":"00700.HK"}'}}
@@ -128,3 +130,16 @@ def test_a_results_file_cut_off_in_the_middle_says_how_many_were_whole(shared_da
     path.write_text(text[: text.index('"task_id": 1,')], encoding="utf-8")  # within the second record
     with pytest.raises(DataError, match=r"cut\.json is cut off .* 1 records are whole"):
         import_trajectories(path, "tau_bench")
+
+
+def test_keys_in_logs_are_cut_out_and_endless_messages_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdefghij")
+    path = tmp_path / "ours.jsonl"
+    asked = {"role": "user", "content": "my key is sk-planted-0123456789abcdefghij"}
+    answered = {"role": "assistant", "content": "keep it to yourself"}
+    path.write_text(json.dumps({"messages": [asked, answered]}) + "\n")
+    [row] = import_trajectories(path, "openai")
+    assert row.trajectory.messages[0].content == "my key is [key removed: OPENAI_API_KEY]"
+    path.write_text(json.dumps({"messages": [asked, {**answered, "content": "x" * (MAX_MESSAGE_CHARS + 1)}]}) + "\n")
+    with pytest.raises(DataError, match=r"record 1 of 1 .* 1000001 characters"):
+        import_trajectories(path, "openai")

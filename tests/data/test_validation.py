@@ -14,6 +14,8 @@ from posttrain.data.validation.page import render_page
 from posttrain.data.validation.verdict import Verdict, quarantined, refuse_too_many, summary, validate
 from posttrain.exits import DataError
 from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
+from posttrain.visible import visible
+from tests.report.outline import Outline
 
 QUOTE = {
     "type": "function",
@@ -205,6 +207,15 @@ def test_the_page_is_the_same_to_the_byte_loads_nothing_and_escapes_what_agents_
         assert loading not in pages[0]
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages[0]
     assert "1 (50.0%) are in quarantine" in pages[0]
+
+
+def test_the_page_spells_out_what_a_reader_could_not_see():
+    hostile = "\x1b[2J\x9b31m\u202egnp.exe\u2066\u200b\ufeff it\nis"
+    call = Message("assistant", hostile, hostile, (ToolCall("call_1", hostile, hostile),))
+    rows = [row(*GOOD), row(Message("user", hostile), call, task_id=hostile)]
+    shown = Outline(render_page(verdict_of(*rows), trajectories_table(rows), max_quarantine_frac=0.5)).text
+    assert shown.count("⟨U+001B⟩[2J⟨U+009B⟩31m⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200B⟩⟨U+FEFF⟩") >= 5
+    assert visible(shown) == shown
 
 
 def _is_malformed(arguments: str) -> bool:

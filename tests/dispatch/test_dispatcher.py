@@ -10,7 +10,7 @@ import pytest
 
 from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus
 from posttrain.dispatch.dispatcher import Dispatcher, Work
-from posttrain.dispatch.local import LocalPool
+from posttrain.dispatch.pools.local import LocalPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.retries import MAX_ATTEMPTS, Verdict, reason, verdict
 from posttrain.exits import ConfigurationError, Interrupted
@@ -79,6 +79,30 @@ dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
     assert (status.exit_code, record.attempt, (tmp_path / "runs").read_text()) == (0, 1, "x")
     assert "found again" in told[0]
     assert records.latest(record.key).owner == "run-2"
+
+
+def left_by_a_killed_run(tmp_path, records, script):
+    """A job that is over, and whose run died before it heard."""
+    pool = LocalPool(tmp_path / "state", num_gpus=0)
+    record = dispatcher(tmp_path, records, pool=pool, owner="run-0")._attached(work(tmp_path, script), str)
+    end = time.monotonic() + 30
+    while not pool.status(record.handle).is_over:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_job_that_was_killed_together_with_its_run_is_started_again_by_the_next(tmp_path, records):
+    script = "import os, signal; os.getcwd().endswith('attempt-1') and os.kill(os.getpid(), signal.SIGKILL)"
+    left_by_a_killed_run(tmp_path, records, script)
+    told = []
+    end = dispatcher(tmp_path, records).run(work(tmp_path, script), told.append)
+    assert (end.status.exit_code, end.record.attempt) == (0, 2), told
+
+
+def test_a_failure_that_its_run_did_not_live_to_tell_is_told_by_the_next(tmp_path, records):
+    left_by_a_killed_run(tmp_path, records, "import sys; sys.exit(65)")
+    end = dispatcher(tmp_path, records).run(work(tmp_path, "unused"), str)
+    assert (end.status.exit_code, end.record.attempt) == (65, 1)
 
 
 def test_a_job_that_is_still_on_another_target_is_not_started_twice(tmp_path, records):

@@ -1,4 +1,9 @@
+import json
+
+import pytest
+
 from posttrain.dispatch.settings import DispatchSettings, load_settings
+from posttrain.exits import ConfigurationError
 
 LAUNCH = "infra/accelerate/ddp.yaml"
 
@@ -28,6 +33,26 @@ def test_a_targets_jobs_are_told_what_it_says():
     target = {"type": "slurm", "environment": {"WANDB_MODE": "offline"}}
     found = DispatchSettings.model_validate({"target": "pool", "targets": {"pool": target}, "resources": {}})
     assert (found.told_on("pool"), found.told_on("other")) == ({"WANDB_MODE": "offline"}, {})
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password", "OPENAI_APIKEY"])
+def test_a_key_in_the_file_is_refused_and_its_value_not_repeated(tmp_path, name):
+    write(tmp_path, {name: "my-value"})
+    with pytest.raises(ConfigurationError, match=name) as refused:
+        load_settings(tmp_path)
+    assert "my-value" not in str(refused.value)
+
+
+def test_what_only_sounds_like_a_key_is_told(tmp_path):
+    told = {"TOKENIZERS_PARALLELISM": "false", "HF_HOME": "/x", "HF_TOKEN_PATH": "/x", "SSH_AUTH_SOCK": "/x", "AWS_SHARED_CREDENTIALS_FILE": "/x"}
+    write(tmp_path, told)
+    assert load_settings(tmp_path).told_on("here") == told
+
+
+def write(root, environment):
+    content = {"target": "here", "targets": {"here": {"type": "local", "num_gpus": 1, "environment": environment}}, "resources": {}}
+    (root / "infra").mkdir()
+    (root / "infra" / "dispatch.yaml").write_text(json.dumps(content))
 
 
 def test_by_default_every_stage_runs_in_one_process(repository):

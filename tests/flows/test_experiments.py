@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.branches import check_branches, open_worktree
 from flows.experiments import chosen_variants, folder_of
-from flows.git import edited_files, git
 from posttrain.exits import ConfigurationError
-from tests.flows.toy import artifact, calls, commit, environment_of, make_tree, run, set_lr
+from posttrain.pipeline.experiment_branches import check_branches, open_worktree
+from posttrain.pipeline.git import edited_files, git
+from tests.pipeline.toy import artifact, calls, commit, environment_of, make_tree, run, set_lr
 
 PLAN = "overrides:\n  - {name: base}\n  - {name: fast, set: {train_policy.lr: 4.0e-3}}\nseeds: [1, 2]\n"
 
@@ -32,7 +32,7 @@ def run_plan(root: Path, plan: Path, repository: Path, *more: str) -> tuple[int,
     return run(root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.experiments", str(plan), *more)
 
 
-@pytest.mark.slow
+@pytest.mark.needs_prefect
 def test_each_experiment_has_a_branch_with_its_results_and_a_second_run_runs_nothing(root, plan, repository):
     exit_code, output = run_plan(root, plan, repository, "--beside", "4")
     assert exit_code == 0, output
@@ -94,9 +94,10 @@ def test_a_branch_is_gone_on_with_after_the_base_has_moved_or_its_folder_is_gone
 
 
 def test_hostile_values_are_data(root):
-    """A world's name may be anything importable; it reaches a YAML string and a commit message, and no shell."""
+    """A teacher's name may be any text; it reaches a YAML string and a commit message, and no shell."""
     name = "ours:$(touch pwned); touch 'pwned' #"
-    [made] = chosen_variants(root, "", [{"name": "odd", "set": {"world.type": name}}], [1])
+    teacher = {"type": "openai", "model": name, "temperature": 1.0, "max_new_tokens": 8}
+    [made] = chosen_variants(root, "", [{"name": "odd", "set": {"generate_data.source": teacher}}], [1])
     open_worktree(root, made, folder_of(root, made))
     assert name in git(root, "log", "-1", "--format=%B", made.branch)
     assert not list(root.parent.rglob("pwned"))

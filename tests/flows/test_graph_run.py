@@ -2,11 +2,11 @@
 
 from prefect.logging import disable_run_logger
 
-from flows.board import Board
 from flows.graph_run import is_worth_retrying, run_stage
-from flows.node_run import NodeOutcome
 from posttrain.exits import Interrupted
-from posttrain.provenance.graph import StageNode
+from posttrain.pipeline.graph import StageNode
+from posttrain.pipeline.node_run import NodeOutcome
+from posttrain.pipeline.run_status import RunStatus
 
 NODE = StageNode("train", "", "", (), (), (), ())
 
@@ -24,18 +24,18 @@ class Ends:
 
 
 def state_of(outcome):
-    board = Board([NODE])
+    run_status = RunStatus([NODE])
     with disable_run_logger():
-        state = run_stage.fn(NODE, Ends(outcome), board)
-    return state, board
+        state = run_stage.fn(NODE, Ends(outcome), run_status)
+    return state, run_status
 
 
 def test_a_stage_that_ended_is_completed_cached_or_failed_with_its_cause():
     assert state_of(NodeOutcome("cached", 0.1))[0].name == "Cached"
     assert state_of(NodeOutcome("completed", 12.3, num_preempted=2))[0].message == "ran for 12 s, preempted 2 times"
-    state, board = state_of(NodeOutcome("failed", 1.0, "exit code 65 (bad data)", 65, "train-1", "local", tail=("last words",)))
+    state, run_status = state_of(NodeOutcome("failed", 1.0, "exit code 65 (bad data)", 65, "train-1", "local", tail=("last words",)))
     assert (state.name, state.message) == ("Failed", "exit code 65 (bad data)\nlast words")
-    assert board.failed().keys() == {"train"}
+    assert run_status.failed().keys() == {"train"}
 
 
 def test_only_what_never_reached_its_end_is_tried_again():
@@ -48,6 +48,6 @@ def test_only_what_never_reached_its_end_is_tried_again():
 
 
 def test_a_stage_of_a_stopped_run_is_cancelled_and_not_tried_again():
-    state, board = state_of(Interrupted("its run was stopped"))
-    assert (state.is_cancelled(), board.missing()) == (True, ["train"])
+    state, run_status = state_of(Interrupted("its run was stopped"))
+    assert (state.is_cancelled(), run_status.missing()) == (True, ["train"])
     assert not is_worth_retrying(run_stage, None, state)

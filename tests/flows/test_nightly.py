@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from flows.committed import Comparison, comparison_markdown
+from posttrain.report.committed import Comparison, comparison_markdown
 from posttrain.report.sources import Evaluation
-from tests.flows.toy import artifact, commit, environment_of, make_tree, run, set_lr
+from tests.pipeline.toy import artifact, commit, environment_of, make_tree, run, set_lr
 from tests.report.example import evaluation
 
 
@@ -40,7 +40,7 @@ def test_only_a_tree_without_edits_is_brought_to_its_remote_branch(tmp_path, rep
     assert "lr: 2.5e-3" in (clone / "params.yaml").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.needs_prefect
 def test_a_night_says_what_is_edited_and_fails_where_a_figure_leaves_its_interval(tmp_path, repository):
     root, home = make_tree(tmp_path, repository), tmp_path / "prefect"
     environment = environment_of(repository, PREFECT_HOME=str(home))

@@ -9,15 +9,17 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from flows.board import Board, stages_markdown
-from flows.node_run import NodeOutcome
-from posttrain.provenance.graph import StageNode
-from tests.flows.toy import environment_of, run, start
+from posttrain.pipeline.graph import StageNode
+from posttrain.pipeline.node_run import NodeOutcome
+from posttrain.pipeline.run_status import RunStatus, stages_markdown
+from tests.pipeline.toy import ask, environment_of, run, start
 
 DVC_YAML = """
 stages:
@@ -30,7 +32,7 @@ stages:
     matrix:
       policy: [teacher, base, sft, policy]
     cmd: python evaluate.py ${item.policy}
-    deps: [model]
+    deps: [model, evaluate.py]
     params: [quality]
     metrics:
       - reports/evaluate/${item.policy}.json: {cache: false}
@@ -89,6 +91,14 @@ def artifacts(root: Path) -> dict[str, Any]:
         return {key: json.loads(str(text)) for key, text in database.execute("select key, data from artifact order by created").fetchall()}
 
 
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Of its server, from what it has printed."""
+    for line in process.stdout:
+        if found := re.search(r"http://[\d.]+:\d+", line):
+            return found[0]
+    raise AssertionError("it names no server")
+
+
 def is_server_alive(output: str) -> bool:
     address, port = re.search(r"http://([\d.]+):(\d+)", output).groups()
     assert address == "127.0.0.1"
@@ -108,7 +118,7 @@ def is_process_alive(pid: str) -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.needs_prefect
 def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(root, repository):
     exit_code, output = run_flow(root, repository)
     assert exit_code == 0, output
@@ -126,7 +136,7 @@ def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(
     assert re.search(rf"\| report \| cached \| [\d.]+ \| +\| +\| {files} \|", artifacts(root)["stages"])
 
 
-@pytest.mark.slow
+@pytest.mark.needs_prefect
 def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_lines(root, repository):
     (root / "params.yaml").write_text("seed: 1\nquality: 1.5\n")
     exit_code, output = run_flow(root, repository)
@@ -142,19 +152,58 @@ def test_a_failing_stage_ends_the_run_with_its_exit_code_its_cause_and_its_last_
     assert not is_server_alive(output)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive(root, repository, number, exit_code):
-    (root / "dvc.yaml").write_text(f"stages:\n  slow:\n    cmd: echo $$ > '{root}/pid'; exec sleep 600\n    outs: [never]\n")
+def start_sleeper(root: Path, repository: Path) -> subprocess.Popen[str]:
+    """A flow whose stage runs, and has left its number and its environment."""
+    left = f"env > '{root}/environment'; echo $$ > '{root}/pid'"
+    (root / "dvc.yaml").write_text(f"stages:\n  slow:\n    cmd: {left}; exec sleep 600\n    outs: [never]\n")
     process = start_flow(root, repository)
     while not (root / "pid").exists() or not (root / "pid").read_text().strip():
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.2)
-    process.send_signal(number)
+    return process
+
+
+@pytest.mark.needs_prefect
+@pytest.mark.parametrize(
+    ("send", "exit_code"),
+    [
+        (lambda process: process.terminate(), 143),
+        (lambda process: process.send_signal(signal.SIGINT), 130),
+        (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # as a terminal does
+    ],
+)
+def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive_and_has_told_it_so(root, repository, send, exit_code):
+    process = start_sleeper(root, repository)
+    send(process)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == exit_code, output
     assert not is_process_alive((root / "pid").read_text().strip())
     assert not is_server_alive(output)
+    assert not re.search(r"Traceback.*(ConnectError|ConnectionRefused)", output, re.DOTALL), output
+
+
+@pytest.mark.needs_prefect
+def test_a_killed_flow_leaves_no_server_alive_and_none_of_its_stages_knows_the_servers_secret(root, repository):
+    process = start_sleeper(root, repository)
+    started = psutil.Process(process.pid).children(recursive=True)
+    [server] = [one for one in started if any(at.status == psutil.CONN_LISTEN for at in one.net_connections())]
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        ask(address_of(process) + "/api", "flows/filter", {})
+    secret = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
+    job = psutil.Process(int((root / "pid").read_text()))
+    assert job in started
+    assert not [one for one in started if one != server and secret in one.environ().values()]
+    told = (root / "environment").read_text()
+    assert secret not in told
+    assert "AUTH_STRING" not in told
+    for path in root.parent.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    process.kill()
+    process.wait()
+    assert server.wait(20) is None  # who adopts it is told how it ended
+    for one in started:
+        if one.is_running():
+            one.kill()  # a killed flow's job goes on
 
 
 def test_a_flow_never_loads_torch_not_even_indirectly(repository):
@@ -183,11 +232,11 @@ def test_the_table_of_stages_names_the_cause_of_a_failure_and_what_other_stages_
 
 
 def test_progress_counts_stages_alike_and_the_one_that_runs_by_what_it_prints():
-    board = Board([StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three", "four")])
-    board.ended("one", NodeOutcome("cached", 0.1))
-    board.ended("two", NodeOutcome("completed", 9.0, num_preempted=2))
-    board.heard("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
-    board.heard("three", "[three] 1/100  3.1/s  38 s left  another loop")
-    board.heard("three", "[threefold] 240/240  3.1/s  0 s left")
-    assert (board.percent(), board.missing()) == (62.5, ["three", "four"])
-    assert board.sentence() == "1 of 4 stages ran, preempted 2 times"
+    run_status = RunStatus([StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three", "four")])
+    run_status.ended("one", NodeOutcome("cached", 0.1))
+    run_status.ended("two", NodeOutcome("completed", 9.0, num_preempted=2))
+    run_status.heard("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
+    run_status.heard("three", "[three] 1/100  3.1/s  38 s left  another loop")
+    run_status.heard("three", "[threefold] 240/240  3.1/s  0 s left")
+    assert (run_status.percent(), run_status.missing()) == (62.5, ["three", "four"])
+    assert run_status.sentence() == "1 of 4 stages ran, preempted 2 times"

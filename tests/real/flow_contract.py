@@ -7,8 +7,8 @@ from benchmarks.flow import running_server
 from posttrain.dispatch.records import JobRecords
 from posttrain.state import JOBS, STATE_DIR
 from tests.conftest import REPOSITORY
-from tests.flows.graph_contract import GraphContract, calls, hold, nodes
-from tests.flows.toy import ask, environment_of, start, states, wait_until
+from tests.pipeline.graph_contract import GraphContract, calls, hold, nodes
+from tests.pipeline.toy import ask, environment_of, start, states, wait_until
 
 RUN_S, CANCEL_S = 120, 15
 
@@ -26,13 +26,14 @@ class FlowContract(GraphContract):
             process = start(root, environment_of(REPOSITORY, **server), "flows.train_and_evaluate")
             wait_until(lambda: len(calls(root)) == 3, limit_s=RUN_S, what="two stages on two GPUs")
             wait_until(lambda: "GPU" in waiting(home), limit_s=RUN_S, what="the third that says why it waits")
-            [run] = ask(server["PREFECT_API_URL"], "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}})
-            ask(server["PREFECT_API_URL"], f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}})  # the button of its page
+            url, auth = server["PREFECT_API_URL"], server["PREFECT_API_AUTH_STRING"]
+            [run] = ask(url, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}, auth=auth)
+            ask(url, f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}}, auth=auth)  # the button of its page
             pool, records = settings.pool(settings.target, root, root / STATE_DIR), JobRecords(root / STATE_DIR / JOBS)
             wait_until(lambda: all(pool.status(record.handle).is_over for record in records.all()), limit_s=CANCEL_S, what="the end of its jobs")
             assert not subprocess.run(["pgrep", "-f", str(hold(root))], capture_output=True, text=True, check=False).stdout
             assert process.wait(RUN_S) == 75, process.stdout.read()
-            assert ask(server["PREFECT_API_URL"], f"flow_runs/{run['id']}")["state"]["name"] == "Cancelled"
+            assert ask(url, f"flow_runs/{run['id']}", auth=auth)["state"]["name"] == "Cancelled"
         assert len(records.all()) == 4
         assert len(calls(root)) == 3
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from flows.node_run import NodeRuns
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.provenance.graph import read_graph
+from posttrain.pipeline.graph import read_graph
+from posttrain.pipeline.node_run import NodeRuns
 from tests.smoke.test_killed import TRAINING, wait_until
 
 STAGE = "train_sft"

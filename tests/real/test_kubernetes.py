@@ -12,13 +12,15 @@ from kubernetes import client
 
 from posttrain.dispatch.contract import Cause, JobState
 from posttrain.dispatch.dispatcher import Dispatcher, Work
-from posttrain.dispatch.kubernetes_pool import KubernetesPool
+from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.exits import ConfigurationError, Interrupted
-from tests.dispatch.pool_contract import PoolContract
+from tests.dispatch.pools.pool_contract import PoolContract
 from tests.real import cluster
 from tests.wire import Wire
 
+pytest_plugins = ["tests.real.kubernetes_fixtures"]
+pytestmark = pytest.mark.needs_k8s
 SLEEP = "import time; open('up', 'w').close(); time.sleep(600)"
 CHECKPOINT = (
     "import signal, sys, time\n"

@@ -1,4 +1,4 @@
-"""The flow's contract on the cluster that KUBECONFIG names (`make test-k8s`), and a training whose pod is deleted."""
+"""The flow's contract on the cluster that KUBECONFIG names (`make test NEEDS=k8s`), and a training whose pod is deleted."""
 
 import os
 import shutil
@@ -13,6 +13,9 @@ from tests.real import cluster
 from tests.real.flow_contract import FlowContract
 from tests.real.preempted import check_preempted_training
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
+
+pytest_plugins = ["tests.real.kubernetes_fixtures"]
+pytestmark = pytest.mark.needs_k8s
 
 
 def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> DispatchSettings:

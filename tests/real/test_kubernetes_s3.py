@@ -13,16 +13,18 @@ import pytest
 import yaml
 from kubernetes import client
 
-from flows.node_run import NodeRuns
 from posttrain.dispatch.contract import JobSpec, Resources
-from posttrain.dispatch.kubernetes_pool import KubernetesPool
+from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.provenance.graph import read_graph
-from posttrain.provenance.shipped_checkpoints import CHECKPOINT, MARKER
-from tests.provenance.test_snapshot import dvc, sh
+from posttrain.pipeline.graph import read_graph
+from posttrain.pipeline.node_run import NodeRuns
+from posttrain.pipeline.transport.shipped_checkpoints import CHECKPOINT, MARKER
+from tests.pipeline.test_snapshot import dvc, sh
 from tests.real import cluster
 from tests.s3_server import BUCKET, KEYS, planted, serve
 
+pytest_plugins = ["tests.real.kubernetes_fixtures"]
+pytestmark = pytest.mark.needs_k8s
 SECRET = "posttrain-keys"
 DVC_YAML = """
 stages:

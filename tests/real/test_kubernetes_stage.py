@@ -11,13 +11,15 @@ from kubernetes import client
 
 from posttrain.dispatch.contract import Resources
 from posttrain.dispatch.dispatcher import Dispatcher, Work
-from posttrain.dispatch.kubernetes_pool import KubernetesPool
+from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
 from posttrain.dispatch.records import JobRecords
-from posttrain.provenance.landing import land
-from posttrain.provenance.snapshot import Snapshot, freeze
-from tests.provenance.test_snapshot import dvc, sh
+from posttrain.pipeline.results import record_result
+from posttrain.pipeline.snapshot import Snapshot, freeze
+from tests.pipeline.test_snapshot import dvc, sh
 from tests.real import cluster
 
+pytest_plugins = ["tests.real.kubernetes_fixtures"]
+pytestmark = pytest.mark.needs_k8s
 DVC_YAML = """
 stages:
   make:
@@ -48,7 +50,7 @@ def run(namespace: str, tmp_path: Path, root: Path, owner: str) -> tuple[Snapsho
         return freeze(root, "make", tmp_path / f"attempt-{attempt}").folder
 
     environment = {"PYTHONPATH": str(cluster.REPOSITORY), "HOME": "/tmp"}
-    command = (sys.executable, "-m", "posttrain.provenance.job", "make")
+    command = (sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "make")
     work = Work("make", snapshot.key, command, prepare, Resources(gpus=1, memory_gb=1, shm_gb=0.1), environment)
     pool = KubernetesPool(cluster.settings(namespace, tmp_path), cluster.submitter(namespace))
     dispatcher = Dispatcher(pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner=owner, logs=tmp_path, poll_s=0.2)
@@ -73,7 +75,7 @@ def test_a_stage_whose_submitter_was_killed_is_found_again_and_lands(namespace, 
     assert "made of s" in told[-1]
     assert (tmp_path / "runs.log").read_text() == "x\n"
     assert len(client.BatchV1Api(cluster.admin()).list_namespaced_job(namespace).items) == 1
-    assert land(root, snapshot).has_landed
+    assert record_result(root, snapshot).is_recorded
     assert (root / "made").read_text() == "s\n"
     assert "up to date" in dvc(root, "status", "make")
 

@@ -5,77 +5,26 @@ One server for all tests of the file; the last one ends it.
 
 import json
 import os
-import re
 import signal
-import socket
+import stat
 import subprocess
 import sys
-from dataclasses import dataclass
+import urllib.error
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.flows.toy import artifact, ask, calls, environment_of, jobs, make_tree, run, set_lr, start, states, wait_until
+from tests.pipeline.toy import artifact, ask, calls, jobs, run, set_lr, start, states, wait_until
+from tests.real.serving import RUN_S, Served, serving
 
-pytestmark = pytest.mark.xdist_group("prefect")
-START_S, RUN_S = 300, 120
-
-
-@dataclass
-class Served:
-    root: Path
-    environment: dict[str, str]
-    process: subprocess.Popen[str]
-    processes: list[psutil.Process]
-
-    @property
-    def home(self) -> Path:
-        return self.root / ".posttrain" / "prefect"
-
-    def ask(self, path: str, content: Any = None) -> Any:
-        return ask(self.environment["PREFECT_API_URL"], path, content)
-
-    def prefect(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "prefect", *arguments]
-        return subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True).stdout
-
-    def start_run(self, *deployment: str) -> str:
-        """The id of a new run that the worker picks up."""
-        said = self.prefect("deployment", "run", *(deployment or ("train-and-evaluate/process",)))
-        return re.search(r"UUID: ([0-9a-f-]{36})", said)[1]
-
-    def state(self, run: str) -> str:
-        return self.ask(f"flow_runs/{run}")["state"]["name"]
-
-    def training(self, num_before: int) -> dict[str, Any]:
-        """The job of `train`, once its command runs."""
-        wait_until(lambda: calls(self.root).count("train") > num_before, limit_s=RUN_S, what="the training")
-        return jobs(self.root, "train")[-1]
+pytestmark = [pytest.mark.needs_prefect, pytest.mark.xdist_group("prefect")]
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, repository):
-    root = make_tree(tmp_path_factory.mktemp("a folder"), repository)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/api"
-    environment = environment_of(repository, PREFECT_HOME=str(root / ".posttrain" / "prefect"), PREFECT_API_URL=url)
-    (root.parent / "tmp").mkdir()
-    environment |= {"A_KEY": "not-to-be-written-down", "TMPDIR": str(root.parent / "tmp")}
-    process = start(root, environment, "flows.serve", "--port", str(port))
-    said = []
-    while "prefect deployment run" not in "".join(said):
-        line = process.stdout.readline()
-        assert line, "".join(said)
-        said.append(line)
-    found = Served(root, environment, process, psutil.Process(process.pid).children(recursive=True))
-    yield found
-    if process.poll() is None:
-        process.terminate()
-        process.wait(120)
+    with serving(tmp_path_factory.mktemp("a folder"), repository) as found:
+        yield found
 
 
 def processes_of(root: Path, what: str) -> list[psutil.Process]:
@@ -111,6 +60,38 @@ def test_everything_is_deployed_on_loopback_and_deploying_again_changes_nothing(
     assert set(on_server()[0]) == set(deployments)
     listening = {at.laddr.ip for process in served.processes for at in process.net_connections() if at.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}
+
+
+def test_who_does_not_know_the_secret_has_no_command_run(served, tmp_path):
+    [deployment] = [one["id"] for one in served.ask("deployments/filter", {}) if one["name"] == "process"]
+    asked = {"state": {"type": "SCHEDULED"}, "job_variables": {"command": f"touch '{tmp_path / 'ran'}'"}}
+
+    def attack(**told):
+        return ask(served.environment["PREFECT_API_URL"], f"deployments/{deployment}/create_flow_run", asked, **told)
+
+    port = served.environment["PREFECT_API_URL"].removesuffix("/api").rpartition(":")[2]
+    for status, told in {
+        401: {},
+        403: {"auth": served.secret, "Origin": "http://evil.example"},
+        400: {"auth": served.secret, "Host": f"evil.example:{port}"},
+    }.items():
+        with pytest.raises(urllib.error.HTTPError, match=str(status)) as refused:
+            attack(**told)
+        assert not refused.value.headers["Access-Control-Allow-Origin"]
+    assert not [one for one in served.ask("flow_runs/filter", {}) if one["job_variables"]]
+    started = attack(auth=served.secret)["id"]  # its owner may: the worker has been looking for runs all the while
+    wait_until((tmp_path / "ran").exists, limit_s=RUN_S, what="the command of who knows the secret")
+    served.ask(f"flow_runs/{started}/set_state", {"state": {"type": "CANCELLED"}, "force": True})
+
+
+def test_the_secret_is_its_owners_alone(served):
+    assert served.secret not in served.said
+    assert 'export PREFECT_API_AUTH_STRING="$(cat .posttrain/prefect/auth)"' in served.said
+    for process in psutil.process_iter():
+        assert served.secret not in _line(process)
+    for path in (served.home, *served.home.rglob("*")):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+    assert {"auth", "server.log", "worker.log", "deploy.log", "prefect.db"} <= {path.name for path in served.home.iterdir()}
 
 
 def test_a_port_that_is_taken_gets_no_deployments(served, tmp_path):
@@ -195,13 +176,10 @@ def test_a_lost_job_shows_in_the_run_while_it_runs(served):
     (served.root.parent / "hold").touch()
     run = served.start_run()
     job = served.training(calls(served.root).count("train"))
-    [supervisor] = [
-        process for process in psutil.process_iter() if "posttrain.dispatch.local_job" in (line := _line(process)) and job["name"] in line
+    supervisor, _guard = [
+        process for process in psutil.process_iter() if "posttrain.dispatch.pools.local_job" in (line := _line(process)) and job["name"] in line
     ]
-    command = supervisor.children(recursive=True)
     supervisor.kill()
-    for process in command:
-        process.kill()
     wait_until(lambda: states(served.home, "train")[-1] == ("Running", "its job runs, preempted 1 time"), limit_s=RUN_S, what="the second attempt")
     assert [name for name, _ in states(served.home, "train")][-3:] == ["Preempted", "Waiting", "Running"]
     assert served.state(run) == "Running"
@@ -243,6 +221,12 @@ def test_no_key_is_written_down_and_it_ends_with_all_that_it_started_and_the_job
     served.training(num_before)
     for path in served.root.parent.rglob("*"):  # while a run is under way: neither in records nor in temporary files
         assert not path.is_file() or b"not-to-be-written-down" not in path.read_bytes(), path
+        assert not path.is_file() or path == served.home / "auth" or served.secret.encode() not in path.read_bytes(), path
+    supervisors = processes_of(served.root, "posttrain.dispatch.pools.local_job")
+    assert supervisors
+    for job in supervisors:
+        for process in (job, *job.children(recursive=True)):
+            assert served.secret not in process.environ().values(), process
     started = served.processes + psutil.Process(served.process.pid).children(recursive=True)
     os.kill(served.process.pid, signal.SIGTERM)
     assert served.process.wait(120) == 143
@@ -250,6 +234,27 @@ def test_no_key_is_written_down_and_it_ends_with_all_that_it_started_and_the_job
     assert not alive
     assert not processes_of(served.root, "")
     assert jobs(served.root, "train")[-1]["ended_at"]
+
+
+def test_killed_it_leaves_nothing_behind_but_the_jobs_which_are_found_again(tmp_path, repository):
+    with serving(tmp_path, repository) as served:
+        (tmp_path / "hold").touch()
+        run = served.start_run()
+        job = served.training(num_before=0)
+        started = [one for one in psutil.Process(served.process.pid).children(recursive=True) if one.is_running()]
+        jobs_own = {one.pid for one in processes_of(served.root, "hold") + processes_of(served.root, "posttrain.")}
+        served.process.kill()
+        served.process.wait()
+        _, alive = psutil.wait_procs([one for one in started if one.pid not in jobs_own], timeout=60)
+        assert not alive, [_line(one) for one in alive]
+    with serving(tmp_path, repository) as again:
+        assert again.secret == served.secret
+        again.start_run()
+        wait_until(lambda: jobs(again.root, "train")[-1]["owner"] != job["owner"], limit_s=RUN_S, what="the job that is found again")
+        (tmp_path / "hold").unlink()
+        wait_until(lambda: jobs(again.root, "train")[-1]["ended_at"], limit_s=RUN_S, what="the end of the job")
+        assert calls(again.root).count("train") == 1
+        assert again.state(run) != "Completed"
 
 
 def _flow_processes(served: Served) -> list[int]:

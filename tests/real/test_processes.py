@@ -1,6 +1,6 @@
 """Two gloo processes on this machine's CPU through `accelerate launch`: every algorithm under DDP and FSDP, every way to die.
 
-`make test-processes`.
+`make test NEEDS=processes`.
 """
 
 import signal
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
 
 from launched import episodes, finish, first_steps, run, start
 
+pytestmark = pytest.mark.needs_processes
 ALGORITHMS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sft", "grpo", "dpo", "reward_model")]  # one run alone for each
 
 

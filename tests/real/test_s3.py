@@ -14,23 +14,24 @@ from pathlib import Path
 
 import pytest
 
-from flows.node_run import NodeRuns
 from posttrain.dispatch.processes import kill_tree
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.provenance.graph import read_graph
-from posttrain.provenance.shipped_checkpoints import CHECKPOINT, MARKER
+from posttrain.pipeline.graph import read_graph
+from posttrain.pipeline.node_run import NodeRuns
+from posttrain.pipeline.transport.shipped_checkpoints import CHECKPOINT, MARKER
 from posttrain.traces.location import VARIABLE
 from tests.s3_server import BUCKET, KEYS, planted, serve
 from tests.traces.episodes import ids
 from tests.wire import Wire
 
+pytestmark = pytest.mark.needs_s3
 ITEM = "a b; $(touch pwned) 'q'"
 DVC_YAML = f"""
 stages:
   prepare:
     cmd: mkdir -p data/folder && cp seed data/folder/one && cp seed data/folder/two && python -m dvc cache dir
     deps: [seed]
-    params: [odd]
+    params: [odd, small]
     outs: [data/folder]
   use:
     foreach:
@@ -104,7 +105,7 @@ def root(tmp_path, monkeypatch, repository):
     dvc(folder, "init", "--quiet")
     files = {
         "dvc.yaml": DVC_YAML,
-        "params.yaml": 'odd: "; $(touch pwned) \'q\' \\""\n',
+        "params.yaml": 'odd: "; $(touch pwned) \'q\' \\""\nsmall: 5.0e-5\n',  # which DVC writes as 5e-05
         "seed": "s\n",
         "train.py": TRAIN.format(calls=str(tmp_path / "calls"), hold=str(tmp_path / "hold")),
         "record.py": RECORD,

@@ -1,4 +1,4 @@
-"""A real SLURM on this machine (`make test-slurm`): the contract of every pool, and what only this one can be asked."""
+"""A real SLURM on this machine (`make test NEEDS=slurm`): the contract of every pool, and what only this one can be asked."""
 
 import os
 import shutil
@@ -15,18 +15,18 @@ import pytest
 
 from posttrain.dispatch.contract import Cause, JobSpec, JobState, Resources
 from posttrain.dispatch.dispatcher import Dispatcher, Work
+from posttrain.dispatch.pools.slurm import ANSWER_LIMIT_S, SlurmPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.retries import Verdict, verdict
-from posttrain.dispatch.slurm import ANSWER_LIMIT_S, SlurmPool
 from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.provenance.landing import land
-from posttrain.provenance.snapshot import Snapshot, freeze
+from posttrain.pipeline.results import record_result
+from posttrain.pipeline.snapshot import Snapshot, freeze
 from tests.conftest import REPOSITORY
-from tests.dispatch.pool_contract import PoolContract
-from tests.provenance.test_snapshot import dvc, sh
-from tests.real.conftest import SLURM_CLUSTER
+from tests.dispatch.pools.pool_contract import PoolContract
+from tests.pipeline.test_snapshot import dvc, sh
 
-pytestmark = pytest.mark.usefixtures("_slurm")
+pytest_plugins = ["tests.real.slurm_fixtures"]
+pytestmark = [pytest.mark.needs_slurm, pytest.mark.usefixtures("_slurm")]
 FORGET_S = 120  # the controller forgets ended jobs once a minute
 SLEEP = "import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)"
 WAIT_FOR_GO = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
@@ -176,7 +176,8 @@ class TestSlurmPool(PoolContract):
     def test_submitters_that_come_at_once_or_die_meanwhile_start_one_job(self, tmp_path, pool, folder):
         name = named("once")
         submit = (
-            "import sys; from pathlib import Path; from posttrain.dispatch.contract import JobSpec; from posttrain.dispatch.slurm import SlurmPool\n"
+            "import sys; from pathlib import Path; from posttrain.dispatch.contract import JobSpec\n"
+            "from posttrain.dispatch.pools.slurm import SlurmPool\n"
             "folder = Path(sys.argv[2])\n"
             "command = ('sh', '-c', 'echo x >> runs; sleep 3')\n"
             f"print(SlurmPool(Path(sys.argv[1])).submit(JobSpec({name!r}, command, folder, folder / 'log')))"
@@ -236,7 +237,7 @@ class TestSlurmPool(PoolContract):
                 assert time.monotonic() - start < ANSWER_LIMIT_S + 5
             time.sleep(max(down_at + 20 - time.monotonic(), 0))
         finally:
-            slurm(str(SLURM_CLUSTER), "up")
+            slurm(str(REPOSITORY / "infra" / "slurm" / "dev_cluster.sh"), "up")
         assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
         assert self.wait(pool, pool.submit(next_one), JobState.ENDED).exit_code == 0
 
@@ -256,7 +257,7 @@ def flow(root: Path, scratch: Path, owner: str, told: list[str]) -> Snapshot:
         return freeze(root, "make", scratch / uuid.uuid4().hex)
 
     environment = {"PYTHONPATH": str(REPOSITORY), "RUNS": str(scratch / "runs")}
-    command = (sys.executable, "-m", "posttrain.provenance.job", "make")
+    command = (sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "make")
     work = Work("make", snapshot().key, command, lambda attempt: snapshot().folder, Resources(memory_gb=1), environment)
     dispatcher = Dispatcher(SlurmPool(scratch / "state"), JobRecords(scratch / "jobs.db"), target="slurm", owner=owner, logs=scratch, poll_s=0.2)
     end = dispatcher.run(work, told.append)
@@ -281,6 +282,6 @@ def test_a_stage_runs_on_slurm_is_found_again_by_another_flow_and_lands(tmp_path
     told = []
     snapshot = flow(root, tmp_path, "run-2", told)
     assert "found again, started by an earlier run" in told[0]
-    assert land(root, snapshot).has_landed
+    assert record_result(root, snapshot).is_recorded
     assert ((root / "made").read_text(), (tmp_path / "runs").read_text()) == ("x: 1\n", "x\n")
     assert "up to date" in dvc(root, "status", "make")

@@ -1,4 +1,4 @@
-"""The flow's contract on a real SLURM (`make test-slurm`), and a training that is preempted there."""
+"""The flow's contract on a real SLURM (`make test NEEDS=slurm`), and a training that is preempted there."""
 
 import sys
 import time
@@ -6,14 +6,15 @@ import time
 import pytest
 
 from posttrain.dispatch.contract import JobSpec, JobState, Resources
+from posttrain.dispatch.pools.slurm import SlurmPool
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.dispatch.slurm import SlurmPool
 from tests.real.flow_contract import FlowContract
 from tests.real.preempted import check_preempted_training
 from tests.real.test_slurm import WAIT_FOR_GO, named
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
 
-pytestmark = pytest.mark.usefixtures("_slurm")
+pytest_plugins = ["tests.real.slurm_fixtures"]
+pytestmark = [pytest.mark.needs_slurm, pytest.mark.usefixtures("_slurm")]
 
 
 def on_slurm(*options: str, memory_gb: float = 0.5) -> DispatchSettings:

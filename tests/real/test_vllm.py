@@ -8,7 +8,8 @@ import torch
 from posttrain.algorithms.sampling import episode_seeds
 from tests.real.experiment import success, worst_gap
 
-pytestmark = pytest.mark.usefixtures("_play_by_vllm")
+pytest_plugins = ["tests.real.vllm_fixtures"]
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.usefixtures("_play_by_vllm")]
 NUM_GRPO_STEPS = 20
 
 

@@ -16,7 +16,8 @@ from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.vllm_server import BASE, VllmServer
 from tests.real.experiment import worst_gap
 
-pytestmark = pytest.mark.usefixtures("_play_by_vllm")
+pytest_plugins = ["tests.real.vllm_fixtures"]
+pytestmark = [pytest.mark.needs_vllm, pytest.mark.usefixtures("_play_by_vllm")]
 RANK = 8
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LORA = LoraAdapter(type="lora", r=RANK, alpha=2 * RANK, dropout=0.0, target_modules=LINEAR)

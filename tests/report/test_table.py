@@ -1,12 +1,13 @@
 """The table at the end of `make run`, and the comparison with the committed interval."""
 
 import json
+import re
 import subprocess
 
 import pytest
 
 from posttrain.exits import DataError
-from posttrain.report.table import compare_with_committed, summary_markdown, summary_table
+from posttrain.report.table import compare_with_committed, summary_markdown, summary_table, whose_figures
 from tests.report.example import evaluation
 
 
@@ -18,6 +19,8 @@ def commit(folder):
 
 def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
     folder = make_reports()
+    assert summary_table(folder).splitlines()[-1] == f"no page yet: `dvc repro report` makes {folder / 'index.html'}"
+    (folder / "index.html").touch()
     lines = summary_table(folder).splitlines()
     assert lines[0].split() == ["policy", "success", "95", "%", "interval", "pass^4", "tasks"]
     assert lines[2].split() == ["teacher", "100.0", "%", "95.0", "…", "100.0", "%", "100.0", "%", "40"]
@@ -61,3 +64,17 @@ def test_success_is_compared_with_the_committed_interval(make_reports, success_r
 def test_without_committed_figures_the_comparison_says_so(make_reports):
     folder = make_reports()
     assert "No evaluation of the policy is committed" in compare_with_committed(folder)
+
+
+def test_figures_of_a_tree_that_ran_nothing_are_those_of_their_commit(make_reports):
+    folder = make_reports()
+    assert "No evaluation of the policy is committed" in whose_figures(folder)
+    commit(folder.parent)
+    assert re.fullmatch(
+        r"These are the committed figures, of [0-9a-f]{7,} \(\d{4}-\d\d-\d\d\): nothing has run in this tree yet\.", whose_figures(folder)
+    )
+    (folder / "index.html").touch()
+    assert whose_figures(folder) == "policy: 90.0 %, as committed."
+    (folder / "index.html").unlink()
+    (folder / "evaluate/policy.json").write_text(json.dumps(evaluation(0.86)))
+    assert "within the committed interval" in whose_figures(folder)

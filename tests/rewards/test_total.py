@@ -97,16 +97,6 @@ def test_a_users_function_that_returns_no_score_is_named(module, returned):
         reward(played(), task(PRICE), (f"{name}:short", 1.0))
 
 
-def test_a_misspelt_score_is_answered_with_the_one_meant():
-    with pytest.raises(ConfigurationError, match="did you mean 'length_penalty'"):
-        load_reward(params(("lenght_penalty", -0.1)))
-
-
-def test_a_score_does_not_count_twice():
-    with pytest.raises(ConfigurationError, match="already has"):
-        load_reward(params(("completion", 0.1)))
-
-
 def test_feedback_says_what_would_have_been_better():
     explained = load_reward(params()).explain(played(say("ANSWER: 1 HKD")), task(PRICE))
     assert explained["completion"] == Score(

@@ -6,7 +6,7 @@ from tests.rollout.loopback import LoopbackServer
 
 
 class Endpoint(LoopbackServer):
-    """Answers as `script(number of the request, its body)` says: a message, a status, or None for silence."""
+    """Answers as `script(number of the request, its body)` says: a message, a status, a whole response, or None for silence."""
 
     def __init__(self, script):
         self.bodies, self.keys = [], []
@@ -21,6 +21,8 @@ class Endpoint(LoopbackServer):
         answer = self.script(len(self.bodies), body)
         if answer is None:
             await self.end.wait()
+        if isinstance(answer, web.StreamResponse):
+            return answer
         if isinstance(answer, int):
             return web.json_response({"error": {"message": "as the script says", "code": None}}, status=answer, headers={"retry-after-ms": "1"})
         return web.json_response(answer)

@@ -1,8 +1,13 @@
 import asyncio
+import contextlib
+import gzip
 import json
+import re
+import traceback
 from itertools import pairwise
 
 import pytest
+from aiohttp import web
 
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout import openai_policy
@@ -80,6 +85,60 @@ def test_a_wrong_key_or_model_is_a_wrong_configuration_and_not_asked_again(endpo
     server = endpoint(lambda *_: status)
     with pytest.raises(ConfigurationError, match=f"answers {status} for big"):
         play()
+    assert len(server.bodies) == 1
+
+
+def error_of(status, message, **settings):
+    return web.json_response({"error": {"message": message, "code": None}}, status=status, **settings)
+
+
+@pytest.mark.parametrize(("status", "end"), [(400, ConfigurationError), (401, ConfigurationError), (500, Interrupted)])
+def test_an_error_that_quotes_the_key_is_quoted_without_it_and_in_short(endpoint, monkeypatch, status, end):
+    monkeypatch.setenv("POSTTRAIN_OPENAI_CONCURRENT", "1")
+    endpoint(lambda *_: error_of(status, "no planted-key here, " + "x" * 100_000, headers={"retry-after-ms": "1"}))
+    with pytest.raises(end) as raised:
+        play(max_lost_frac=0.0)
+    printed = "".join(traceback.format_exception(raised.value))
+    assert "no [key removed: OPENAI_API_KEY] here" in printed
+    assert "planted-key" not in printed
+    assert re.search(r"\[\d+ of 1000\d\d characters cut\]", printed)
+    assert len(str(raised.value)) < 1500
+
+
+@pytest.mark.parametrize(("status", "complaint"), [(200, "the answer has more than 16 MiB"), (401, "answers 401 for big: Error code: 401")])
+def test_no_answer_is_read_beyond_its_limit(endpoint, monkeypatch, status, complaint):
+    """The endpoint would give 2 GB."""
+    monkeypatch.setattr(openai_policy, "TIMEOUT_S", 30.0)
+    num_sent = []
+
+    class Endless(web.StreamResponse):
+        async def prepare(self, request):
+            writer = await super().prepare(request)
+            with contextlib.suppress(ConnectionError):
+                for _ in range(2000):
+                    await self.write(b"x" * 1_000_000)
+                    num_sent.append(1)
+            return writer
+
+    endpoint(lambda *_: Endless(status=status))
+    with pytest.raises((ConfigurationError, Interrupted), match=complaint):
+        play(max_lost_frac=0.0)
+    assert len(num_sent) < 100
+
+
+def test_an_answer_that_is_compressed_unasked_is_not_unpacked(endpoint):
+    bomb = gzip.compress(b"x" * 50_000_000)
+    endpoint(lambda *_: web.Response(body=bomb, headers={"content-encoding": "gzip"}))
+    with pytest.raises(Interrupted, match=r"the answer is compressed \('gzip'\)"):
+        play(max_lost_frac=0.0)
+
+
+def test_what_an_endpoint_writes_is_recorded_without_keys_and_within_a_limit(endpoint):
+    server = endpoint(lambda *_: answer_of("planted-key " + "x" * 2_000_000))
+    [trajectory] = play()
+    content = trajectory.messages[-1].content
+    assert content.startswith("[key removed: OPENAI_API_KEY] xxx")
+    assert content.endswith("x… [1000012 of 2000012 characters cut]")
     assert len(server.bodies) == 1
 
 

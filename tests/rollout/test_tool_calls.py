@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.rollout.tool_calls import ToolFailed, run_calls
 from posttrain.types import ToolCall, ToolRun
-from posttrain.worlds.tools import ToolError, tool_from
+from posttrain.worlds.tools import ToolError, is_error, tool_from
 from tests.limits import limits_of
 
 
@@ -96,6 +96,43 @@ def test_a_long_result_is_cut_and_says_so():
 
     [(content, _)] = run([megabyte], ("megabyte", "{}"), max_result_chars=50)
     assert content == '"' + "x" * 49 + "… [999952 of 1000002 characters cut]"
+
+
+@pytest.mark.parametrize("is_instant", [True, False])
+def test_a_long_error_is_cut_like_a_result(is_instant):
+    def refuse() -> str:
+        """Refuses at length."""
+        raise ToolError("x" * 50_000_000)
+
+    call = ToolCall("call_1", "refuse", "{}")
+    tools = {"refuse": tool_from(refuse, is_instant=is_instant)}
+    [(content, ended)] = asyncio.run(run_calls([call], tools, limits_of(1, 1, 2, max_result_chars=50)))
+    assert content == '{"error":"' + "x" * 40 + "… [49999962 of 50000012 characters cut]"
+    assert is_error(content)
+    assert ended.outcome == "error"
+
+
+def test_what_a_tool_says_of_a_key_is_read_and_recorded_without_it(monkeypatch):
+    monkeypatch.setenv("BROKER_TOKEN", 'b"0f1e2d3c4b5a69788796')
+
+    def quote() -> dict[str, str]:
+        """Gives the key."""
+        return {"key": 'b"0f1e2d3c4b5a69788796'}
+
+    def refuse() -> str:
+        """Quotes the key."""
+        raise ToolError('no b"0f1e2d3c4b5a69788796 here')
+
+    def crash() -> str:
+        """Breaks with the key."""
+        raise ConnectionError("x" * 1000 + 'b"0f1e2d3c4b5a69788796')
+
+    [(read, _), (refused, _)] = run([quote, refuse], ("quote", "{}"), ("refuse", "{}"))
+    assert read == '{"key":"[key removed: BROKER_TOKEN]"}'
+    assert refused == '{"error":"no [key removed: BROKER_TOKEN] here"}'
+    with pytest.raises(ToolFailed) as failed:
+        run([crash], ("crash", "{}"))
+    assert str(failed.value).endswith("x… [522 of 1022 characters cut]")
 
 
 def test_waiting_calls_are_stopped_with_their_episode():

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.arms import environment_of
 
-pytestmark = [pytest.mark.smoke, pytest.mark.slow]
+pytestmark = [pytest.mark.smoke, pytest.mark.needs_killed]
 
 TRAINING = {
     "train_sft.max_steps": 240,

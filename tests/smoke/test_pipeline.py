@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.arms import apply_overrides
+from posttrain.pipeline.plan import Fate, read_plan
 
 FRAME = {".posttrain", ".git", ".dvc", "params.yaml", "dvc.yaml", "dvc.lock"}  # how a stage starts, and where its checkpoints are
 
@@ -18,10 +19,10 @@ pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("smoke")]
 
 # Python imports this by itself. Each stage notes what it opens for reading, but for what is read below Python (Parquet, weights).
 LISTENER = """
-import os, sys
+import os, sys, pathlib
 [stage] = [" ".join(sys.orig_argv[place:]) for place, word in enumerate(sys.orig_argv) if word.startswith("stages.")] or [""]
 if stage:
-    notes = open(f"opened.{os.getpid()}.txt", "w", buffering=1)
+    notes = open(pathlib.Path(__file__).with_name(f"opened.{os.getpid()}.txt"), "w", buffering=1)
     def note(event, arguments):
         if event == "open" and isinstance(arguments[0], str) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
             notes.write(f"{stage}\\t{os.path.abspath(arguments[0])}\\n")
@@ -32,8 +33,9 @@ if stage:
 @pytest.fixture(scope="module")
 def pipeline(make_copy: Callable[..., Path], dvc: Callable[..., Any]) -> Path:
     root = make_copy()
-    (root / "sitecustomize.py").write_text(LISTENER)
-    result = dvc(root, "repro")
+    (root / ".posttrain/listener").mkdir(parents=True)
+    (root / ".posttrain/listener/sitecustomize.py").write_text(LISTENER)
+    result = dvc(root, "repro", more_path=str(root / ".posttrain/listener"))
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return root
 
@@ -60,16 +62,17 @@ def test_a_stage_reads_no_file_that_it_does_not_declare(pipeline: Path):
     stages = yaml.safe_load((pipeline / "dvc.yaml").read_text())["stages"]
     items = stages["evaluate"].pop("foreach")
     undeclared = set()
-    noted = [line.split("\t") for file in pipeline.glob("opened.*.txt") for line in file.read_text().splitlines()]
+    noted = [line.split("\t") for file in pipeline.glob(".posttrain/listener/opened.*.txt") for line in file.read_text().splitlines()]
     for command, opened in noted:
         name, _, item = command.removeprefix("stages.").partition(" ")
         stage = stages[name].get("do", stages[name])
         deps = [dep.replace("${item}", items.get(item, "")) for dep in stage["deps"]]
         outs = [out if isinstance(out, str) else next(iter(out)) for key in ("outs", "metrics", "plots") for out in stage.get(key, [])]
-        path = Path(opened)
-        if not path.is_relative_to(pipeline) or path.suffix in (".py", ".pyc") or path.relative_to(pipeline).parts[0] in FRAME:
+        path, frozen = Path(opened), pipeline / ".posttrain/frozen" / (f"{name}@{item}" if item else name)
+        root = frozen if path.is_relative_to(frozen) else pipeline
+        if not path.is_relative_to(root) or path.suffix in (".py", ".pyc") or path.relative_to(root).parts[0] in FRAME:
             continue
-        file = re.sub(r"/\.(\w+)\.partial", r"/\1", str(path.relative_to(pipeline)))  # an out that is being written
+        file = re.sub(r"/\.(\w+)\.partial", r"/\1", str(path.relative_to(root)))  # an out that is being written
         if not any(file == one or file.startswith(f"{one}/") for one in [*deps, *(out.replace("${key}", item) for out in outs)]):
             undeclared.add((command, file))
     assert {command.partition(" ")[0] for command, _ in noted} == {f"stages.{name}" for name in stages}, "every stage was listened to"
@@ -90,6 +93,7 @@ def test_a_second_copy_gives_the_same_bytes(pipeline: Path, make_copy: Callable[
 
 def test_an_edit_runs_only_what_depends_on_it(pipeline: Path, dvc: Callable[..., Any]):
     apply_overrides(pipeline / "params.yaml", {"report.num_failures_shown": 3})
+    assert [stage.name for stage in read_plan(pipeline) if stage.fate is Fate.RUNS] == ["check_params", "report"]
     assert stages_run(dvc(pipeline, "repro").stdout) == ["check_params", "report"]
 
 

@@ -12,8 +12,8 @@ from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.params import parse_params
-from posttrain.provenance.stage import StageRun
 from posttrain.rewards.completion import is_success
+from posttrain.stage.frame import StageRun
 from stages.evaluate import evaluate
 from stages.generate_data import generate_data
 from tests.rollout.openai_endpoint import Endpoint, answer_of

@@ -13,9 +13,9 @@ from posttrain.algorithms.preferences import read_pairs
 from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.params import parse_params
-from posttrain.provenance.stage import StageRun
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.total import load_reward
+from posttrain.stage.frame import StageRun
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
@@ -146,7 +146,8 @@ def test_the_policy_can_be_trained_on_the_pairs_instead(trained, content, tmp_pa
     monkeypatch.setenv("WANDB_MODE", "disabled")
     Path("data").symlink_to(trained / "data")
     sft = weights(trained / "data/models/sft")
-    params = parse_params(content | {"train_policy": content["train_policy"] | {"algorithm": DPO}}, source="params.yaml")
+    dpo = content["train_policy"] | {"algorithm": DPO, "reward_model_weight": 0.0}
+    params = parse_params(content | {"train_policy": dpo}, source="params.yaml")
 
     train_policy(StageRun("train_policy", "", params, tmp_path / "checkpoints"))
 

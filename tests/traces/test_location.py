@@ -66,11 +66,11 @@ def test_the_environment_names_the_store_or_turns_it_off():
 
 
 def test_the_limit_is_in_gigabytes():
-    assert max_store_bytes({}) == 2_000_000_000
+    assert max_store_bytes({}) == max_store_bytes({"POSTTRAIN_TRACES_MAX_GB": ""}) == 2_000_000_000  # as an empty POSTTRAIN_TRACES
     assert max_store_bytes({"POSTTRAIN_TRACES_MAX_GB": "0.5"}) == 500_000_000
 
 
-@pytest.mark.parametrize("limit", ["2GB", "0", "-1", "nan", "inf", ""])
+@pytest.mark.parametrize("limit", ["2GB", "0", "-1", "nan", "inf", " "])
 def test_another_limit_is_a_wrong_configuration(limit):
     with pytest.raises(ConfigurationError, match="POSTTRAIN_TRACES_MAX_GB is"):
         max_store_bytes({"POSTTRAIN_TRACES_MAX_GB": limit})

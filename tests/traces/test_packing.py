@@ -1,5 +1,7 @@
 """Any trajectory at all goes through its rows and comes back, also one that no loop of ours would make."""
 
+import contextlib
+import math
 import random
 import sqlite3
 import struct
@@ -8,11 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from posttrain.traces.integrity import problems
 from posttrain.traces.packing import pack, unpack
-from posttrain.traces.store import open_to_write
+from posttrain.traces.reading import read_episode
+from posttrain.traces.store import open_to_read, open_to_write
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, ToolCall, ToolRun, Trajectory, Turn
 from tests.rollout.lock_world import lock_task
+from tests.traces.episodes import record
 
 TEXTS = ["", "open", "价格 12.30 元", '{"code":"1', "a\x00b\n", "half a pair \ud83d", "\\ud83d", "0", "call_1"]
 TASK = lock_task()
@@ -23,7 +28,7 @@ def unpacked(traced: TracedEpisode) -> TracedEpisode:
     packed = pack(traced)
     connection = sqlite3.connect(":memory:")
     row: dict[str, object] = {}
-    for table, values in (("episodes", (1, 1, 1, 1, *packed.episode)), ("bodies", (1, *packed.body))):
+    for table, values in (("episodes", (1, 1, 1, 1, *packed.episode, 0)), ("bodies", (1, *packed.body, 0))):
         row |= dict(zip(COLUMNS[table], through(connection, values), strict=True))
     turns, calls = ([through(connection, values) for values in rows] for rows in (packed.turns, packed.calls))
     return unpack(row, traced.task, turns, calls)
@@ -104,6 +109,15 @@ def test_every_field_of_any_episode_comes_back_equal():
         traced = Draw(seed).traced()
         assert unpacked(traced) == traced, seed
         assert latencies(unpacked(traced)) == latencies(traced), seed
+
+
+def test_the_checksums_of_any_episode_are_those_of_what_the_store_gives_back(tmp_path):
+    odd = [replace(Draw(0).traced(), advantage=value, step=step) for step, value in enumerate((math.nan, -0.0, math.inf, -math.inf, 1, 1e300))]
+    episodes = [*(Draw(seed).traced() for seed in range(300)), *odd]
+    record(tmp_path / "traces.db", "evaluate", episodes)
+    with contextlib.closing(open_to_read(tmp_path / "traces.db")) as connection:
+        assert list(problems(connection)) == []
+        assert [read_episode(connection, number).traced for number in range(1, 301)] == episodes[:300]
 
 
 def test_every_field_differs_among_the_episodes_drawn():

@@ -4,7 +4,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from posttrain.traces.query import Line
-from posttrain.traces.show import conversation, episodes_table, visible
+from posttrain.traces.show import conversation, episodes_table
 from posttrain.traces.values import StoredEpisode, TracedEpisode
 from posttrain.types import Answer, Gold, GoldCall, Message, StopReason, ToolCall, ToolRun, Trajectory, Turn
 from tests.rollout.lock_world import lock_task
@@ -74,8 +74,20 @@ def test_what_the_agents_program_put_there_is_told_from_what_it_wrote():
     assert "0 tokens (0 the agent's), the last of 3 conversations\n" in text
 
 
-def test_what_would_steer_a_terminal_is_shown_and_chinese_is_left_alone():
-    assert visible("价\u3000格\t1\n\x1b[2J\r\ud83d\x9b") == "价\u3000格\t1\n\\x1b[2J\\r\\ud83d\\x9b"
+def test_what_would_steer_a_terminal_or_forge_a_line_is_spelt_out():
+    task = replace(lock_task(), task_id="\x1b]0;title\x07\u202e")
+    forged = "价\u3000格\t1\n\x1b[2J\r\ud83d\x9b\x85assistant: I did it\u2028user: thanks"
+    calls = (ToolCall("call_1", "try\nassistant: I did it", "{}\nuser: thanks"),)
+    played = Trajectory("t", (*task.messages, Message("assistant", forged, forged, calls)), StopReason.TOOL_FAILED, failure="a\nuser: thanks")
+    text = conversation(StoredEpisode(12, run_of("evaluate"), TracedEpisode(played, task)))
+    spelt_out = "⟨U+001B⟩[2J⟨U+000D⟩⟨U+D83D⟩⟨U+009B⟩⟨U+0085⟩assistant: I did it⟨U+2028⟩user: thanks"
+    assert f"\n  价\u3000格\t1\n  {spelt_out}\n" in text
+    assert f"\n  (价\u3000格\t1)\n  ({spelt_out})\n" in text
+    assert "task       ⟨U+001B⟩]0;title⟨U+0007⟩⟨U+202E⟩ " in text
+    assert [line for line in text.splitlines() if line.startswith(("assistant", "user"))] == ["user", "assistant"]
+    table = episodes_table([Line(1, 1, "s", "p", None, "t", "c", 1, True, False, "x\n\x1b[31m", None, None)])
+    assert len(table.splitlines()) == 2
+    assert "x⟨U+000A⟩⟨U+001B⟩[31m" in table
 
 
 def test_a_list_has_a_row_for_each_episode():

@@ -13,10 +13,12 @@ import pytest
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.params import load_params
 from posttrain.traces import location
+from posttrain.traces.integrity import problems
 from posttrain.traces.merge import import_store
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
-from posttrain.traces.store import SCHEMA_VERSION, open_to_read, open_to_write, typed_errors
+from posttrain.traces.schema import SCHEMA_VERSION
+from posttrain.traces.store import open_to_read, open_to_write, typed_errors
 from posttrain.traces.writer import TraceWriter, open_traces
 from tests.rollout.lock_world import arguments_of, call, say
 from tests.traces.episodes import ids, opened, read, record, run_of, spoken
@@ -122,13 +124,13 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "traces.db"
     path.write_text("no database, but longer than a hundred characters, which is what SQLite looks at before it says anything at all.")
     for open_store in (open_to_read, open_to_write):
-        with pytest.raises(DataError, match=r"traces\.db is damaged, cut off or no trace store \(file is not a database\): move it away"):
+        with pytest.raises(DataError, match=r"traces\.db is damaged, cut off or no trace store \(file is not a database\): move the file away"):
             open_store(path)
     path.unlink()
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE mine (x)")
     other.close()
-    with pytest.raises(DataError, match="a SQLite file but no trace store"):
+    with pytest.raises(DataError, match="another SQLite file but no trace store"):
         open_to_write(path)
 
 
@@ -148,11 +150,35 @@ def columns(path: Path) -> dict[str, list[tuple[object, ...]]]:
     return {table: connection.execute(f"PRAGMA table_info({table})").fetchall() for table in tables}
 
 
+def store_of_version_2(tmp_path: Path) -> Path:
+    """Two episodes; what version 3 added taken away."""
+    path = tmp_path / "old.db"
+    record(path, "evaluate", [ASKED, opened()])
+    connection = sqlite3.connect(path)
+    for statement in ("DROP TRIGGER episode_added", "DROP TRIGGER episode_removed", "DROP TABLE tallies"):
+        connection.execute(statement)
+    for table in ("runs", "tasks", "tools", "episodes", "bodies"):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+    connection.execute("PRAGMA user_version = 2")
+    connection.commit()
+    connection.close()
+    return path
+
+
+def test_a_store_without_checksums_is_sealed_as_it_stands_when_it_is_next_opened(tmp_path):
+    path = store_of_version_2(tmp_path)
+    assert [read(path, number).traced for number in (1, 2)] == [ASKED, opened()]
+    record(path, "evaluate", [opened()], uid="later")
+    record(tmp_path / "new.db", "evaluate", [])
+    assert columns(path) == columns(tmp_path / "new.db")
+    with contextlib.closing(open_to_read(path)) as connection:
+        assert list(problems(connection)) == []
+
+
 @pytest.fixture
 def store_of_version_1(tmp_path):
     """Two episodes, one with two calls of its own; the columns that version 2 added taken away."""
-    path = tmp_path / "old.db"
-    record(path, "evaluate", [ASKED, opened()])
+    path = store_of_version_2(tmp_path)
     connection = sqlite3.connect(path)
     for table, column in (("bodies", "num_forks"), ("turns", "message_index"), ("calls", "call_id")):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
@@ -210,7 +236,7 @@ def test_a_garbled_episode_is_bad_data(tmp_path):
     connection.execute("UPDATE bodies SET messages = x'00112233'")
     connection.commit()
     connection.close()
-    with pytest.raises(DataError, match="episode 1 cannot be read"):
+    with pytest.raises(DataError, match="the conversation of episode 1 is not what was recorded"):
         read_all(path)
 
 

@@ -1,3 +1,6 @@
+import pytest
+
+from posttrain.exits import ConfigurationError, DataError
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
 
 
@@ -46,3 +49,20 @@ def test_what_json_cannot_say_becomes_null(tmp_path):
         log.write(1, {"kl": float("nan"), "loss": float("inf")})
 
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"kl": None, "loss": None, "step": 1}]
+
+
+def test_what_is_left_of_an_earlier_file_is_not_gone_on_from(tmp_path):
+    """The lines come from the sealed checkpoint; a folder in the file's place is said."""
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff{")
+    with MetricsLog(tmp_path / "metrics.jsonl", earlier='{"loss": 0.5, "step": 1}\n'):
+        pass
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"loss": 0.5, "step": 1}]
+    with pytest.raises(ConfigurationError, match="is a folder"):
+        MetricsLog(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["", "3", "[1]", '{"loss": 0.5}', '{"step": "1"}', '{"step": 2, "lo', "\udcff", "[" * 99999])
+def test_a_line_that_is_none_is_named_with_the_file_and_what_to_do(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line.encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2 .*dvc repro"):
+        read_metrics(tmp_path / "metrics.jsonl")

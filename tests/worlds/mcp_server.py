@@ -6,6 +6,7 @@ import time
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, TextContent
 
 server = MCPServer("counter")
 state = {"count": 0}
@@ -30,6 +31,12 @@ def name(title: str, tags: list[str] | None = None) -> str:
 def digits() -> list[int]:
     """The counter's digits."""
     return [int(digit) for digit in str(state["count"])]
+
+
+@server.tool()
+def say(num_chars: int, is_refused: bool) -> CallToolResult:
+    """As many characters, as a result or as an error."""
+    return CallToolResult(content=[TextContent(type="text", text="x" * num_chars)], is_error=is_refused)
 
 
 @server.tool()

@@ -20,7 +20,7 @@ from tests.rollout.lock_world import Reciter, call, lock_task, say
 
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
 SERVER = McpServer(command=(sys.executable, PROGRAM))
-TOOLS = ("add", "name", "digits", "die", "hang")
+TOOLS = ("add", "name", "digits", "say", "die", "hang")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,28 @@ def test_a_mistake_is_read_by_the_agent_whoever_finds_it(described):
     assert [run.outcome for turn in played.turns for run in turn.tool_runs] == ["error"] * 4
 
 
+SAYINGS = [
+    call("say", '{"num_chars":300000,"is_refused":false}'),
+    call("say", '{"num_chars":300000,"is_refused":true}'),
+    call("say", '{"num_chars":20000000,"is_refused":false}'),
+    call("add", '{"number":1}'),
+    say("done"),
+]
+
+
+def are_cut(contents):
+    result, error, too_long, after = contents
+    assert result == '"' + "x" * 49 + "… [299952 of 300002 characters cut]"
+    assert error == '{"error":"' + "x" * 40 + "… [299962 of 300012 characters cut]"
+    assert too_long == '{"error":"the answer has more than 16 MiB; it was … [17 of 67 characters cut]'
+    assert after.startswith('{"count":'), "the server goes on"
+
+
+def test_results_and_errors_of_a_server_are_cut_and_what_is_too_long_is_not_read(described):
+    [played] = play(CounterDomain(described), SAYINGS, max_result_chars=50)
+    are_cut(results(played))
+
+
 def test_a_server_that_dies_loses_the_episode_and_no_other(described):
     domain = CounterDomain(described)
     lost, played = play(domain, [call("add", '{"number":1}'), call("die", "{}")] * 2, [call("add", '{"number":2}'), say("done")], tool_retries=1)
@@ -152,6 +174,8 @@ def test_a_server_behind_a_url_is_the_same():
         server = McpServer(url=f"http://127.0.0.1:{port}/mcp")
         [played] = play(CounterDomain(server.tools(), server), [call("add", '{"number":7}'), call("add", '{"number":-1}'), say("done")])
         assert results(played) == ['{"count":7}', '{"error":"Error executing tool add: the counter only goes up"}']
+        [played] = play(CounterDomain(server.tools(), server), SAYINGS, max_result_chars=50)
+        are_cut(results(played))
     finally:
         process.terminate()
         process.wait()

@@ -1,4 +1,5 @@
 """The result page: one file that opens offline and is the same to the byte for the same data, so it has no time, no script and no address of others.
+Whatever the page is given is made visible before it is escaped.
 
 Great Expectations' own pages load scripts from other hosts and carry the time of the run; its results are shown here instead.
 """
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from posttrain.data.validation.verdict import Verdict, summary
 from posttrain.types import Message
+from posttrain.visible import visible_on_page
 
 MAX_SAMPLES = 20
 MAX_TRANSCRIPT_CHARS = 4000
@@ -20,7 +22,9 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 def render_page(verdict: Verdict, rows: pa.Table, *, max_quarantine_frac: float) -> str:
     """The HTML text. `rows` is the table that was judged; of the bad ones at most MAX_SAMPLES are shown, the first of each reason before others."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=visible_on_page
+    )
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     tables = [(name, [check for check in verdict.checked if check.rule.table == name]) for name in ("trajectories", "turns", "calls")]
     return template.render(

@@ -22,6 +22,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 from langgraph.graph.state import CompiledStateGraph
 
+from posttrain.limits import clip
 from posttrain.rollout.agents.program import AgentHost, Served, play_program
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentLoop
@@ -169,7 +170,7 @@ def _text(message: BaseMessage) -> str:
         return message.content
     parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in message.content]
     if other := [part for part in parts if part.get("type") != "text"]:
-        raise ValueError(f"a message has a part that is no text, which this model cannot read: {str(other[0])[:200]}")
+        raise ValueError(f"a message has a part that is no text, which this model cannot read: {clip(str(other[0]), 200)}")
     return "".join(part["text"] for part in parts)
 
 

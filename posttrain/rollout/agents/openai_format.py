@@ -7,10 +7,11 @@ because an agent that silently gets something else than it asked for would be tr
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from posttrain.limits import clip, reason
 from posttrain.rollout.agents.program import Served
 from posttrain.types import Message
 
@@ -34,6 +35,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {  # by parameter: the values that change no
     "prediction": (),
     "web_search_options": (),
 }
+_MAX_DEPTH = 100  # of a request; Python's own readers and writers give up at some hundreds
 
 
 class BadRequest(Exception):
@@ -50,39 +52,61 @@ class ChatRequest:
     wants_usage: bool  # of a stream, as its last chunk
 
 
+def read_body(body: bytes) -> Any:
+    """The JSON of a request. Raises BadRequest where it is none, or none that every later reader of it can take."""
+    try:
+        content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body must be JSON in UTF-8: {str(error)[:200]}") from error
+    level = [content]
+    for _ in range(_MAX_DEPTH):
+        for value in level:
+            if isinstance(value, str):
+                _check_text(value)
+            elif isinstance(value, dict):
+                for name in value:
+                    _check_text(name)
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return content
+    raise BadRequest(f"the body is nested more than {_MAX_DEPTH} levels deep, and no message or tool needs as many")
+
+
 def read_request(body: Any) -> ChatRequest:
     """Raises BadRequest."""
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise BadRequest("the body must be a JSON object with a list of messages, one at least")
     for name, accepted in _ONLY.items():
         if body.get(name) is not None and body[name] not in accepted:
-            raise BadRequest(f"{name} is {json.dumps(body[name])}; a rollout gives one message of text and tool calls, freely chosen: leave it out")
+            raise BadRequest(f"{name} is {_quoted(body[name])}; a rollout gives one message of text and tool calls, freely chosen: leave it out")
     messages = tuple(read_message(message) for message in body["messages"])
     if messages[0].role not in ("system", "user"):
         raise BadRequest(f"the conversation begins with a message of role {messages[0].role}; it must begin with system or user")
-    schemas = body.get("tools") or ()
-    if not all(isinstance(schema, dict) and isinstance(schema.get("function"), dict) and "name" in schema["function"] for schema in schemas):
-        raise BadRequest("each of tools must be a function: {type: function, function: {name, description, parameters}}")
-    options = body.get("stream_options") or {}
-    return ChatRequest(messages, tuple(schemas), bool(body.get("stream")), bool(options.get("include_usage")))
+    schemas = body.get("tools") or []
+    if not isinstance(schemas, list) or not all(map(_is_function, schemas)):
+        raise BadRequest("tools must be a list of functions: {type: function, function: {name, description, parameters}}")
+    is_stream, options = body.get("stream") or False, body.get("stream_options") or {}
+    if not isinstance(is_stream, bool) or not isinstance(options, dict):
+        raise BadRequest("stream must be true or false, and stream_options an object")
+    return ChatRequest(messages, tuple(schemas), is_stream, bool(options.get("include_usage")))
 
 
 def read_message(message: Any) -> Message:
     """A message as a client sends it: `developer` is system, text in parts is text. Raises BadRequest, also for what is no text."""
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        raise BadRequest(f"a message must have one of the roles {', '.join(_ROLES)}; this is {json.dumps(message)[:200]}")
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or message["role"] not in _ROLES:
+        raise BadRequest(f"a message must have one of the roles {', '.join(_ROLES)}; this is {_quoted(message)}")
     content = message.get("content")
     if isinstance(content, list):
         if other := [part for part in content if not isinstance(part, dict) or not isinstance(part.get("text"), str)]:
-            raise BadRequest(f"a message has a part that is no text, which this model cannot read: {json.dumps(other[0])[:200]}")
+            raise BadRequest(f"a message has a part that is no text, which this model cannot read: {_quoted(other[0])}")
         content = "".join(part["text"] for part in content)
     try:
         read = Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content})
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadRequest(f"a message is not in OpenAI's form ({error!r}): {json.dumps(message)[:200]}") from error
+        raise BadRequest(f"a message is not in OpenAI's form ({reason(repr(error))}): {_quoted(message)}") from error
     texts = [read.content, read.reasoning_content or "", read.tool_call_id or "", *(text for call in read.tool_calls for text in astuple(call))]
     if not all(isinstance(text, str) for text in texts):
-        raise BadRequest(f"a message has another value where OpenAI's form has text (arguments are JSON text): {json.dumps(message)[:200]}")
+        raise BadRequest(f"a message has another value where OpenAI's form has text (arguments are JSON text): {_quoted(message)}")
     return read
 
 
@@ -113,6 +137,34 @@ def completion_events(served: Served, *, wants_usage: bool) -> Iterator[str]:
 def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """As a client sends them."""
     return [{**message.to_openai(), "content": _content(message)} for message in messages]
+
+
+def _quoted(value: Any) -> str:
+    return clip(json.dumps(value), 200)
+
+
+def _is_function(schema: Any) -> bool:
+    function = schema.get("function") if isinstance(schema, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return False
+    return isinstance(function.get("description") or "", str) and isinstance(function.get("parameters") or {}, dict)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"the body has half of a character ({error.reason}), which no tokenizer can read: {text!a}"[:400]) from error
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _head() -> dict[str, Any]:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import hmac
 import inspect
-import json
 import secrets
 import socket
 import threading
@@ -19,11 +18,14 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from posttrain.rollout.agents.openai_format import MODEL, BadRequest, completion, completion_events, openai_messages, read_request
+from posttrain.rollout.agents.openai_format import MODEL, BadRequest, completion, completion_events, openai_messages, read_body, read_request
 from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, play_program, stop_task
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentLoop
@@ -39,6 +41,7 @@ _SETTINGS: dict[str, Any] = {
     "timeout_keep_alive": 3600,  # seconds: a connection closed while an agent runs a tool would cost a retry
     "timeout_graceful_shutdown": 1,
 }
+_MAX_BODY_BYTES = 16 * 2**20  # the longest context of today's models is a few of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +149,11 @@ class _Server(uvicorn.Server):
         routes = [
             Route("/e/{name}/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/e/{name}/v1/models", self._models, methods=["GET"]),
-            Route("/{path:path}", self._other, methods=["GET", "POST"]),
         ]
-        super().__init__(uvicorn.Config(Starlette(routes=routes), **_SETTINGS))
+        handlers: Any = {HTTPException: _not_served, Exception: _failed}
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False  # a client would follow, and ask twice
+        super().__init__(uvicorn.Config(_LoopbackOnly(app), **_SETTINGS))
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self._socket.getsockname()[1]
         self._serving = asyncio.create_task(self.serve(sockets=[self._socket]))
@@ -166,10 +171,17 @@ class _Server(uvicorn.Server):
         if refusal := self._refusal(request):
             return refusal
         try:
-            asked = read_request(json.loads(await request.body()))
-        except (BadRequest, ValueError) as error:
+            asked = read_request(read_body(await _body(request)))
+        except BadRequest as error:
             return _error(400, str(error), "invalid_request")
-        reply = asyncio.create_task(self.hosts[request.path_params["name"]].reply(asked.messages, asked.schemas))
+        except _TooLarge:
+            return _error(413, f"the body has more than {_MAX_BODY_BYTES} bytes, which no model could read", "request_too_large")
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        host = self.hosts.get(request.path_params["name"])
+        if host is None:  # while the body came
+            return _no_episode()
+        reply = asyncio.create_task(host.reply(asked.messages, asked.schemas))
         try:
             served = await _unless_gone(reply, request)
         except EpisodeOver as error:
@@ -184,16 +196,41 @@ class _Server(uvicorn.Server):
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "posttrain"}
         return self._refusal(request) or JSONResponse({"object": "list", "data": [model]})
 
-    async def _other(self, request: Request) -> Response:
-        return _error(404, f"{request.url.path} is not served; a rollout has chat/completions and models", "not_found")
-
     def _refusal(self, request: Request) -> Response | None:
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
             return _error(401, "the key is not this batch's; use the api_key of the AgentTask", "invalid_api_key")
         if request.path_params["name"] not in self.hosts:
-            return _error(404, "no episode has this address; it may be over", "not_found")
+            return _no_episode()
         return None
+
+
+class _LoopbackOnly:
+    """Refuses who calls this machine by a name that is not its own: a page of a site whose name was made to lead here."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
+        if host.partition(":")[0] in ("127.0.0.1", "localhost"):
+            await self._app(scope, receive, send)
+        else:
+            await _error(400, f"the request is for the host {host!r}; use the base_url of the AgentTask", "invalid_host")(scope, receive, send)
+
+
+class _TooLarge(Exception):
+    """A body of more than _MAX_BODY_BYTES; what comes of it after them is not kept."""
+
+
+async def _body(request: Request) -> bytes:
+    """Raises _TooLarge, ClientDisconnect."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_BODY_BYTES:
+            raise _TooLarge
+    return bytes(body)
 
 
 async def _unless_gone(reply: "asyncio.Task[Served]", request: Request) -> Served | None:
@@ -212,6 +249,19 @@ async def _unless_gone(reply: "asyncio.Task[Served]", request: Request) -> Serve
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _no_episode() -> Response:
+    return _error(404, "no episode has this address; it may be over", "not_found")
+
+
+async def _not_served(request: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, f"{request.method} {request.url.path} is not served; a rollout has chat/completions and models", "not_found")
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """Our bug; its traceback is uvicorn's to print. Asked again, it would fail again."""
+    return _error(500, f"{request.method} {request.url.path} failed: {type(error).__name__}", "server_error")
 
 
 def _error(status: int, message: str, code: str) -> JSONResponse:

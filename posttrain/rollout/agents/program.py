@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.rollout.conversation import is_same_call
+from posttrain.limits import reason
+from posttrain.rollout.conversation import bounded, is_same, is_same_call
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentFailed
 from posttrain.rollout.policy import Policy
@@ -69,6 +70,7 @@ class AgentHost:
             self._refuse_if_over()
             self._clock.cancel()
             episode, self._writing = self.episode, asyncio.current_task()
+            messages = self._without_keys(messages)
             try:
                 if not self._was_just_asked(messages, schemas):
                     await self._write(messages, schemas)
@@ -130,7 +132,7 @@ class AgentHost:
                 raise AgentFailed("the agent's program cancelled itself")
             if error := running.exception():
                 where = "".join(f" (in {frame.name}, line {frame.lineno})" for frame in traceback.extract_tb(error.__traceback__)[-1:])
-                raise AgentFailed(f"{type(error).__name__}: {error}{where}") from error
+                raise AgentFailed(f"{type(error).__name__}: {reason(error)}{where}") from error
             return self._cut
         finally:
             await stop_task(running)
@@ -148,6 +150,14 @@ class AgentHost:
         if stop is not None:
             self.end(stop)
             raise EpisodeOver(f"the episode is over: {stop}")
+
+    def _without_keys(self, messages: Sequence[Message]) -> list[Message]:
+        """What the program added may hold anything (its own tools' results, its prompts); what the policy was given or wrote stands as it was."""
+        known = self.episode.now.messages
+        return [
+            message if index < len(known) and is_same(known[index], message) else self.episode.own_words(message) or bounded(message)
+            for index, message in enumerate(messages)
+        ]
 
     def _was_just_asked(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
         now = self.episode.now
@@ -168,7 +178,7 @@ class AgentHost:
         """The episode is over with this error, whatever the program makes of the one that it meets."""
         if not self.over.done():
             self.over.set_exception(error)
-        return EpisodeOver(f"the episode is over: {type(error).__name__}: {error}")
+        return EpisodeOver(f"the episode is over: {type(error).__name__}: {reason(error)}")
 
     def _refuse_if_over(self) -> None:
         if self.over.done():
@@ -196,7 +206,7 @@ async def play_program(episode: Episode, policy: Policy, program: Program) -> St
             message = episode.messages[-1]
             if stop is not None or episode.num_replies == num_replies or message.role != "assistant" or message.tool_calls:
                 return stop or StopReason.DONE
-            answer = episode.world.user_reply(message)
+            answer = episode.user_reply(message)
             if answer is None:
                 return StopReason.DONE
             episode.messages.append(Message("user", answer))

@@ -19,6 +19,8 @@ import aiohttp
 import torch
 
 from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.limits import reason
+from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
@@ -135,7 +137,7 @@ class VllmEngine:
     async def _write(self, url: str, request: GenerateRequest) -> Generation:
         token_ids, logprobs, finish, versions = await self._server(url).write(request, model=self._name)
         if set(versions) != {self._version}:
-            raise ServerFailed(f"{url} wrote with the weights {', '.join(versions)}, not with {self._version}")
+            raise ServerFailed(f"{redact(url)} wrote with the weights {reason(', '.join(versions))}, not with {self._version}")
         return Generation(token_ids, logprobs, "stop" if finish == "stop" else "length", self.policy_version)
 
     async def _refresh(self) -> None:
@@ -155,7 +157,7 @@ class VllmEngine:
                 return
             if self._loop.time() > deadline:
                 raise Interrupted(
-                    f"none of the vLLM servers {', '.join(self._urls()) or '(none is named)'} took the weights within {self._patience_s:g} s"
+                    f"none of the vLLM servers {redact(', '.join(self._urls())) or '(none is named)'} took the weights within {self._patience_s:g} s"
                     f"{f' ({errors[0]})' if errors else ''}; start them (make serve-vllm) and run again"
                 )
             await asyncio.sleep(0.5)
@@ -207,7 +209,7 @@ class VllmEngine:
         allowed = MAX_GAP.get(self._model.dtype, MAX_GAP[torch.bfloat16])
         if max(gaps) > allowed or num_compared < sum(len(ids) for ids, _ in self._reference) / 2:
             raise ConfigurationError(
-                f"{server.url} was given the weights of version {self.policy_version} and writes with others: on "
+                f"{redact(server.url)} was given the weights of version {self.policy_version} and writes with others: on "
                 f"{sum(gap > allowed for gap in gaps)} of {len(gaps)} fixed prompts its log-probabilities are off, by up to {max(gaps):.2g} where "
                 f"{allowed:g} is allowed. Is it started as infra/vllm/serve.sh does, with the same model and type?"
             )

@@ -13,6 +13,9 @@ from typing import Any
 import aiohttp
 
 from posttrain.exits import ConfigurationError
+from posttrain.http_bodies import IDENTITY, read_body
+from posttrain.limits import clip, reason
+from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import GenerateRequest
 
 BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it
@@ -52,11 +55,13 @@ class VllmServer:
             logprobs = [float(token["logprob"]) for token in choice["logprobs"]["content"]]
             token_ids = [int(token) for token in choice["token_ids"]]
             versions = [str(span["version"]) for span in choice["weight_versions"]]
+            finish = str(choice["finish_reason"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ServerFailed(f"{self.url} answered without {error}: {str(answer)[:200]}") from error
-        if not token_ids or len(token_ids) != len(logprobs) or choice["finish_reason"] not in ("stop", "length"):
-            raise ServerFailed(f"{self.url} wrote {len(token_ids)} tokens with {len(logprobs)} log-probs and ended by {choice['finish_reason']!r}")
-        return token_ids, logprobs, choice["finish_reason"], versions
+            raise ServerFailed(f"{redact(self.url)} answered without {reason(error)}: {clip(str(answer), 200)}") from None
+        if not token_ids or len(token_ids) != len(logprobs) or finish not in ("stop", "length"):
+            wrote = f"{len(token_ids)} tokens with {len(logprobs)} log-probs"
+            raise ServerFailed(f"{redact(self.url)} wrote {wrote} and ended by {reason(repr(finish))}")
+        return token_ids, logprobs, finish, versions
 
     async def check_health(self) -> None:
         """Soon or never: a server that hangs is not waited for."""
@@ -96,13 +101,15 @@ class VllmServer:
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: aiohttp.ClientTimeout | None = None
     ) -> dict[str, Any]:
+        where = redact(self.url + path)
+        patience = timeout or self._timeout
         try:
-            async with self._session.request(method, self.url + path, json=body, timeout=timeout or self._timeout) as response:
-                text = await response.text()
+            async with self._session.request(method, self.url + path, json=body, timeout=patience, headers=IDENTITY) as response:
+                text = (await read_body(response, lambda why: ServerFailed(f"{where}: {why}"))).decode(errors="replace")
                 if response.status in _REFUSALS:
-                    raise ConfigurationError(f"{self.url}{path} refuses with {response.status}: {text[:500]}; see infra/vllm/serve.sh for its flags")
+                    raise ConfigurationError(f"{where} refuses with {response.status}: {reason(text)}; see infra/vllm/serve.sh for its flags")
                 if response.status >= 400:
-                    raise ServerFailed(f"{self.url}{path} failed with {response.status}: {text[:200]}")
+                    raise ServerFailed(f"{where} failed with {response.status}: {reason(text)}")
                 return json.loads(text) if text.startswith("{") else {}
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise ServerFailed(f"{self.url}{path}: {type(error).__name__} {error}") from error
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
+            raise ServerFailed(f"{where}: {type(error).__name__} {reason(error)}") from None

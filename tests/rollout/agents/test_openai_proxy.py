@@ -4,12 +4,11 @@ import asyncio
 import json
 import sys
 import threading
-from dataclasses import replace
 
 import openai
 import pytest
 
-from posttrain.rollout.agents.openai_proxy import AgentTask, openai_loop
+from posttrain.rollout.agents.openai_proxy import AgentTask
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Reply
@@ -17,21 +16,10 @@ from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall, ToolRun
 from tests.limits import limits_of
+from tests.rollout.agents.playing import TASK, play, play_with
 from tests.rollout.lock_world import LIMITS, EndingDomain, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
 
 LOST_ALLOWED = LIMITS.model_copy(update={"max_lost_frac": 0.99})
-TASK = lock_task(tools=("try_code",))
-
-
-def play_with(policy, agent, *, task=TASK, limits=LIMITS, seeds=(5,), domain=None):
-    sys.modules[__name__].agent_under_test = openai_loop(agent)
-    tasks = [replace(task, agent_name=f"{__name__}:agent_under_test")] * len(seeds)
-    return play_episodes(policy, tasks, domain=domain or LockDomain(), limits=limits, seeds=list(seeds))
-
-
-def play(agent, *lines, **options):
-    [trajectory] = play_with(ScriptedPolicy(lambda task, seed: Reciter(list(lines))), agent, **options)
-    return trajectory
 
 
 def client_of(task: AgentTask, **options) -> openai.AsyncOpenAI:
@@ -402,3 +390,42 @@ def test_many_episodes_share_one_server_and_each_hears_its_own_policy():
     assert [one.messages[-1].content for one in played] == [f"seed {seed}" for seed in range(20)]
     assert json.loads(played[7].messages[3].content) == {"open": False, "tries": 1}
     assert len(addresses) == 1
+
+
+def test_what_a_program_adds_is_read_and_recorded_without_keys_and_is_no_fork(monkeypatch):
+    monkeypatch.setenv("PROGRAM_KEY", "prg-55aa66bb77cc88dd")
+
+    async def agent(task):
+        messages = [{"role": "system", "content": "log in with prg-55aa66bb77cc88dd"}, *task.messages]
+        async with client_of(task) as client:
+            for text in ("again, prg-55aa66bb77cc88dd", "x" * 2_000_000):
+                completion = await client.chat.completions.create(model=task.model, messages=messages)
+                messages += [completion.choices[0].message, {"role": "user", "content": text}]
+            await client.chat.completions.create(model=task.model, messages=messages)
+
+    played = play(agent, say("one"), say("two"), say("three"))
+    texts = [message.content for message in played.messages]
+    assert texts[0] == "log in with [key removed: PROGRAM_KEY]"
+    assert texts[4] == "again, [key removed: PROGRAM_KEY]"
+    assert texts[6].endswith("x… [1000000 of 2000000 characters cut]")
+    assert (texts[3], texts[5], texts[7], played.num_forks) == ("one", "two", "three", 0)
+
+
+def test_what_a_model_wrote_token_by_token_stands_as_it_was_sampled():
+    class Sampled:
+        async def reply(self, episode):
+            return Reply(Message("assistant", "Bearer abc1234567890"), token_ids=(1, 2), logprobs=(-1.0, -1.0))
+
+        def release(self, episode):
+            pass
+
+    async def agent(task):
+        messages = list(task.messages)
+        async with client_of(task) as client:
+            for _ in range(2):
+                completion = await client.chat.completions.create(model=task.model, messages=messages)
+                messages += [completion.choices[0].message, {"role": "user", "content": "go on"}]
+
+    [played] = play_with(Sampled(), agent)
+    assert [message.content for message in played.messages if message.role == "assistant"] == ["Bearer abc1234567890"] * 2
+    assert (played.num_forks, len(played.token_ids)) == (0, 4)

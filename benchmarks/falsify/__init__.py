@@ -1,0 +1,1 @@
+"""Tries to make `dvc.lock` say what is not so: see `__main__`."""

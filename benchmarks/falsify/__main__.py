@@ -1,0 +1,53 @@
+"""Tries to make `dvc.lock` say what is not so.
+
+`python -m benchmarks.falsify edits|kills|flips [--num N] [--seed S] [--jobs J] [--json FILE]`. Edits
+and flips are of the toy tree in `benchmarks/toy_tree.py`, run by `dvc repro` and by the `NodeRuns`
+of flows; kills are of the whole graph of this repository with knobs so small that it takes a
+minute. Ends with 1 where anything false survived.
+
+`edits --unsettled` tries the trials themselves: nobody holds receipts against `dvc.lock`, so that
+false entries must be found.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.falsify.edits import try_edits
+from benchmarks.falsify.flips import try_flips
+from benchmarks.falsify.kills import try_kills
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.falsify", description=__doc__)
+    parser.add_argument("what", choices=["edits", "kills", "flips"])
+    parser.add_argument("--num", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="of edits, beside each other")
+    parser.add_argument("--unsettled", action="store_true", help="of edits: nobody corrects dvc.lock, so false entries must be found")
+    parser.add_argument("--json", type=Path, help="the trials, a list")
+    given = parser.parse_args()
+    match given.what:
+        case "edits":
+            trials = try_edits(given.num, given.seed, given.jobs, is_settled=not given.unsettled)
+            false = [one for one in trials if one["false_after_next"]]
+            bad = not false if given.unsettled else false or [one for one in trials if one["again"][-1]]
+            words = ("in_time", "corrected", "refused", "false_after_first", "false_after_next")
+            print(f"{len(trials)} edits: " + ", ".join(f"{sum(bool(one[word]) for one in trials)} {word}" for word in words))
+        case "kills":
+            trials = try_kills(given.num, given.seed)
+            bad = [one for one in trials if not one["same"]]
+            print(f"{len(trials)} kills: {len(trials) - len(bad)} reached the same bytes; {dict(Counter(one['moment'] for one in trials))}")
+        case _:
+            trials = try_flips(given.num, given.seed)
+            bad = [one for one in trials if one["used"] or one["codes"][-1]]
+            print(f"{len(trials)} damaged objects: {sum(one['used'] for one in trials)} used")
+    if given.json:
+        given.json.write_text(json.dumps(trials, indent=1) + "\n", encoding="utf-8")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""What the kinds of trials share: the commands under trial, and how a trial is told."""
+
+import json
+import sys
+from typing import Any
+
+COMMANDS = {
+    "repro": [sys.executable, "-m", "dvc", "repro"],
+    "flow": [sys.executable, "-m", "benchmarks.falsify.run_graph"],
+}
+POLL_S = 0.0005
+
+
+def show(number: int, trial: dict[str, Any]) -> None:
+    print(f"{number}: {json.dumps({name: value for name, value in trial.items() if name != 'said'})}", flush=True)
+    if trial.get("said"):
+        print(trial["said"], flush=True)

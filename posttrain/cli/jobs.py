@@ -1,0 +1,128 @@
+"""`posttrain jobs`: what the flows of this folder started on its pools, read as it comes, cancelled, and set right after a crash.
+
+What asks the pools is imported where it is asked: the console command loads this page for every command.
+"""
+
+import argparse
+import time
+from datetime import datetime
+from pathlib import Path
+
+from posttrain.cli.command import Commands, add_command
+from posttrain.dispatch.cancelling import PATIENCE_S, cancel_jobs
+from posttrain.dispatch.contract import Pool
+from posttrain.dispatch.log_tail import LogTail
+from posttrain.dispatch.owners import is_alive
+from posttrain.dispatch.records import JobRecord, JobRecords
+from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.redaction import redact
+from posttrain.state import JOBS, RUNS, STATE_DIR
+from posttrain.visible import visible
+
+_LOOK_S = 0.5
+
+
+def add_jobs(commands: Commands) -> None:
+    """The command `jobs` with its own."""
+    about = "What flows started on the pools: list, tail, cancel, reconcile."
+    jobs = commands.add_parser("jobs", help=about, description=about).add_subparsers(metavar="COMMAND", required=True)
+    one_job = argparse.ArgumentParser(add_help=False)
+    one_job.add_argument("job", metavar="JOB", help="a job's name from `posttrain jobs list`, or its beginning")
+    parser = add_command(jobs, "list", list_jobs)
+    parser.add_argument("--running", dest="is_running", action="store_true", help="only those that are not over")
+    parser.add_argument("--limit", type=int, default=20, help="show at most this many, newest first")
+    parser = add_command(jobs, "tail", tail, parents=[one_job])
+    parser.add_argument("-f", "--follow", dest="is_followed", action="store_true", help="until it is over")
+    add_command(jobs, "cancel", cancel, parents=[one_job])
+    parser = add_command(jobs, "reconcile", reconcile)
+    parser.add_argument("--dry-run", dest="is_dry", action="store_true", help="only say what would be done")
+
+
+def list_jobs(is_running: bool, limit: int) -> None:
+    """Every attempt at a stage, newest first: where it ran, since when, and how it ended."""
+    found = [record for record in _records().all() if not (is_running and record.is_over)]
+    for record in found[:limit]:
+        since = datetime.fromtimestamp(record.submitted_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        seconds = (record.ended_at or time.time()) - record.submitted_at
+        print(f"{record.name:<40} {record.target:<10} {record.job_id or '-':<20} {since} {seconds:>8.0f} s  {_state(record)}")
+    print(f"{min(limit, len(found))} of {len(found)} jobs")
+
+
+def tail(job: str, is_followed: bool) -> None:
+    """What a job prints."""
+    record, pools = _find(job), _Pools()
+    log = LogTail(record.log)
+    while True:
+        is_over = record.is_over or not is_followed or pools[record.target].status(record.handle).is_over
+        for line in log.new_lines(is_whole=is_over):
+            print(visible(redact(line)), flush=True)
+        if is_over:
+            return
+        time.sleep(_LOOK_S)
+        record = _find(record.name)
+
+
+def cancel(job: str) -> None:
+    """Kill a job with all its processes. The run that waits for it, if one does, fails."""
+    record = _find(job)
+    if record.is_over:
+        print(f"{record.name} is over already: {_state(record)}")
+    else:
+        _cancel(record, _Pools()[record.target])
+
+
+def reconcile(is_dry: bool) -> None:
+    """Set the records right with the pools, and kill every job that no living run waits for."""
+    records, pools = _records(), _Pools()
+    for record in [record for record in records.all() if not record.is_over]:
+        status = pools[record.target].status(record.handle)
+        if is_alive(STATE_DIR / RUNS, record.owner):  # which records its end, and may be submitting it right now
+            print(f"{record.name}: {status.state}, and a living run waits for it")
+        elif status.is_over:
+            print(f"{record.name}: it is over ({status.cause or 'the pool does not know it'})")
+            if not is_dry:
+                records.end(record.name, status)
+        else:
+            print(f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled")
+            if not is_dry:
+                _cancel(record, pools[record.target])
+
+
+class _Pools(dict[str, Pool]):
+    """By target, each made when it is first asked for: one remembers what it has read."""
+
+    def __missing__(self, target: str) -> Pool:
+        from posttrain.dispatch.settings import load_settings
+
+        self[target] = load_settings(Path()).pool(target, Path(), STATE_DIR)
+        return self[target]
+
+
+def _cancel(record: JobRecord, pool: Pool) -> None:
+    [status] = cancel_jobs(pool, _records(), [record])
+    if not status.is_over:
+        raise Interrupted(f"{record.name} is still {status.state} on {record.target} {PATIENCE_S:g} s after it was cancelled; ask again")
+    print(f"{record.name} is cancelled")
+
+
+def _find(job: str) -> JobRecord:
+    """The job of that name, else the newest whose name begins so."""
+    records = _records().all()
+    found = next((record for record in records if record.name == job), None) or next((one for one in records if one.name.startswith(job)), None)
+    if found is None:
+        raise ConfigurationError(f"no flow of this folder started a job {job!r}; `posttrain jobs list` shows those there are")
+    return found
+
+
+def _state(record: JobRecord) -> str:
+    if not record.is_over:
+        return "not over"
+    code = "" if record.exit_code is None else f" {record.exit_code}"
+    return f"{record.cause}{code}{f': {record.note}' if record.note else ''}"
+
+
+def _records() -> JobRecords:
+    path = STATE_DIR / JOBS
+    if not path.exists():
+        raise ConfigurationError(f"no flow has started a job in {Path.cwd()}: there is no {path}. Stand in the repository's folder")
+    return JobRecords(path)

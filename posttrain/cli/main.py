@@ -1,0 +1,132 @@
+"""The console command `posttrain`: questions that a person asks outside the pipeline, answered in a line or a table.
+
+Exit codes are those of the stages: 65 for bad data, 78 for a wrong configuration. A person waits for every import, so each command imports what it
+needs, and the arguments are read by the standard library alone.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from posttrain.cli.command import add_command
+from posttrain.cli.jobs import add_jobs
+from posttrain.cli.plan import add_plan, plan_text, read_checked_plan, read_times
+from posttrain.cli.traces import add_traces
+from posttrain.exits import Interrupted, exit_codes
+from posttrain.redaction import redact_uncaught
+
+
+def app(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that `arguments` ask for, those of the process by default."""
+    redact_uncaught()
+    parser = argparse.ArgumentParser("posttrain", description="Questions about trajectories, runs, traces and jobs.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    command = add_command(commands, "health", health)
+    command.add_argument("file", type=Path, help="trajectories with rewards: JSONL, JSON or Parquet")
+    command.add_argument("--format", dest="file_format", choices=["openai", "tau_bench"], default="openai", help="what the file holds")
+    command.add_argument("--success-at", type=float, default=1.0, help="an episode with this reward or more succeeded")
+    command.add_argument("--json", dest="as_json", action="store_true", help="one JSON object instead of a table")
+    add_command(commands, "summary", summary)
+    add_command(commands, "verify", verify)
+    add_plan(commands)
+    command = add_command(commands, "run", run)
+    command.add_argument("targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default")
+    command = add_command(commands, "export-served", export_served)
+    command.add_argument("folder", type=Path, help="a model's folder, such as data/models/sft")
+    command.add_argument("target", type=Path, help="where the copy goes")
+    command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the weights; model.dtype of the training")
+    command = add_command(commands, "clean", clean)
+    command.add_argument("names", nargs="*", metavar="NAME", help="what is to go; all is shown by default")
+    command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")
+    add_traces(commands)
+    add_jobs(commands)
+    with exit_codes():
+        given = vars(parser.parse_args(arguments))
+        try:
+            given.pop("command")(**given)
+            sys.stdout.flush()
+        except BrokenPipeError:  # `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+        except KeyboardInterrupt:
+            print("interrupted: what is done is kept", file=sys.stderr)
+            raise SystemExit(128 + signal.SIGINT) from None
+
+
+def health(file: Path, file_format: Literal["openai", "tau_bench"], success_at: float, as_json: bool) -> None:
+    """How much would groups of these trajectories teach? Reward spread within a task, and the share of groups without any."""
+    from posttrain.data.importers import import_trajectories
+    from posttrain.evals.health import group_health
+
+    metrics = group_health(import_trajectories(file, file_format), success_at=success_at, source=str(file))
+    print(json.dumps(metrics, sort_keys=True, indent=2) if as_json else _table(metrics))
+
+
+def verify() -> None:
+    """Does dvc.lock say of every stage what it really read? Corrects it where not, exits with 75 then; mends what a killed dvc cut off."""
+    from posttrain.stage.cached import remove_damaged_outs
+    from posttrain.stage.receipts import settle
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    if corrected := settle(Path.cwd(), tell):
+        raise Interrupted(f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, or take the edit back")
+    if removed := remove_damaged_outs(Path.cwd(), tell):
+        raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")
+
+
+def run(targets: Sequence[str]) -> None:
+    """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the end the table."""
+    from posttrain.pipeline.repro import repro
+    from posttrain.stage.whole_run import run_environment
+
+    verify()
+    stages, times = read_checked_plan(targets), read_times(Path())
+    print(plan_text(stages, times), flush=True)
+    os.environ.update(run_environment({stage.name: times.of(stage) for stage in stages if stage.fate != "current"}))
+    repro(Path(), targets)
+    if not targets:
+        summary()
+
+
+def summary() -> None:
+    """The table of policies of the last run, or of the commit where nothing has run, and how both compare."""
+    from posttrain.report.recorded import refuse_unrecorded
+    from posttrain.report.table import POLICIES, summary_table, whose_figures
+
+    verify()
+    reports = Path("reports")
+    refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
+    print(f"{summary_table(reports)}\n{whose_figures(reports)}")
+
+
+def clean(names: Sequence[str], is_agreed: bool) -> None:
+    """What lies where, and how much? With names and --yes that goes, but for what a living run or job needs."""
+    from posttrain.cli.clean import clean as clean_places
+
+    clean_places(names, is_agreed=is_agreed)
+
+
+def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat16"]) -> None:
+    """Copy a model's folder as vLLM serves it for rollouts: with the output matrix written out, so that a weight update reaches it."""
+    from posttrain.models.loading import load_model
+    from posttrain.rollout.engines.weight_files import write_served_folder
+
+    write_served_folder(folder, load_model(folder, dtype=dtype), target)
+
+
+def _table(metrics: Mapping[str, float]) -> str:
+    width = max(len(name) for name in metrics)
+    return "\n".join(
+        f"{name:<{width}}  {value:>10.4f}" if isinstance(value, float) else f"{name:<{width}}  {value:>10}" for name, value in metrics.items()
+    )
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,124 @@
+"""`posttrain plan`: what the next `dvc repro` will run, why, and about how long that takes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posttrain.cli.command import Commands, add_command
+from posttrain.stage.costs import committed_seconds, last_seconds, read_costs
+from posttrain.stage.holding import has_work
+from posttrain.stage.whole_run import duration
+from posttrain.state import STATE_DIR
+
+if TYPE_CHECKING:
+    from posttrain.pipeline.plan import PlannedStage
+
+_DVC_S = 1.5  # to record a stage's result, or take it from the cache; measured on two cores
+_MAX_CHANGES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """About how long stages take, by name: their last runs in this tree, and the committed figures of the machine
+    `whose`. `cut_short`: those with a run that was killed, which goes on where its inputs are the same."""
+
+    here: Mapping[str, float]
+    committed: Mapping[str, float]
+    whose: str
+    cut_short: frozenset[str] = frozenset()
+
+    def of(self, stage: "PlannedStage") -> float | None:
+        """With DVC's share; None where nobody knows."""
+        if stage.fate == "cached":
+            return _DVC_S
+        seconds = self.here.get(stage.name, self.committed.get(stage.name))
+        return None if seconds is None else seconds + _DVC_S
+
+    def sum(self, stages: Sequence["PlannedStage"]) -> str:
+        """`12 min`, `over 3 min` where some stage's is not known, else `?`."""
+        found = [self.of(stage) for stage in stages]
+        known = [seconds for seconds in found if seconds is not None]
+        return f"{'over ' * (len(known) < len(found))}{duration(sum(known))}" if known else "?"
+
+    def source(self, stages: Sequence["PlannedStage"]) -> str:
+        """Whose times those of the stages are, as a line."""
+        names = [stage.name for stage in stages if stage.fate != "cached"]
+        whose = ["this tree's last runs"] * any(name in self.here for name in names)
+        if foreign := [name for name in names if name in self.committed and name not in self.here]:
+            of = f" of {', '.join(foreign)}" if whose else ""
+            whose.append(f"the committed figures{of} ({self.whose})")
+        return f"times by {' and '.join(whose)}" if whose else "nothing has run here that would say how long it takes"
+
+
+def add_plan(commands: Commands) -> None:
+    """The command `plan`."""
+    command = add_command(commands, "plan", plan)
+    command.add_argument("targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default")
+
+
+def plan(targets: Sequence[str]) -> None:
+    """What will the next `dvc repro` run, why, and about how long? Wrong knobs are refused as its first stage would."""
+    print(plan_text(read_checked_plan(targets), read_times(Path())))
+
+
+def read_checked_plan(targets: Sequence[str]) -> tuple["PlannedStage", ...]:
+    """Of the tree in the working folder. Raises what `read_plan` does, and ConfigurationError of wrong knobs."""
+    from posttrain.params import load_params
+    from posttrain.pipeline.plan import read_plan
+
+    load_params()
+    return read_plan(Path(), targets)
+
+
+def read_times(root: Path) -> Times:
+    """Of what the tree's stages have left behind."""
+    costs = read_costs(root)
+    ended = {cost.stage: cost.at for cost in costs}
+    folders = (root / STATE_DIR / "checkpoints").glob("*/*")
+    cut_short = {path.parent.name for path in folders if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)}
+    return Times(last_seconds(costs), *committed_seconds(root), frozenset(cut_short))
+
+
+def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
+    """A line for each stage that is not current, the names of the others, and the sum."""
+    coming = [stage for stage in stages if stage.fate != "current"]
+    current = [stage.name for stage in stages if stage.fate == "current"]
+    if not coming:
+        return f"nothing to run: {_stages(len(stages))} up to date"
+    width = max(len(stage.name) for stage in coming)
+    lines = []
+    for stage in coming:
+        goes_on = "; a run of it was cut short, and goes on if it read the same" * (stage.name in times.cut_short)
+        lines.append(f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>10}  {_reason(stage)}{goes_on}")
+    lines += [f"up to date: {', '.join(current)}"] * bool(current)
+    counts = f"{len(coming)} of {_stages(len(stages))}{_in_brackets(times.sum(coming))}: {_shares(coming, times)}"
+    return "\n".join([*lines, counts, times.source(coming)])
+
+
+def _reason(stage: "PlannedStage") -> str:
+    changes = ", ".join(stage.changed[:_MAX_CHANGES])
+    if len(stage.changed) > _MAX_CHANGES:
+        changes += f" and {len(stage.changed) - _MAX_CHANGES} more"
+    waits_for = ", ".join(stage.waits_for[:_MAX_CHANGES]) + " …" * (len(stage.waits_for) > _MAX_CHANGES)
+    if stage.fate == "maybe":
+        waits_for = f"if {waits_for} make{'s' * (len(stage.waits_for) == 1)} something else"
+        changes = f"{changes}; from the run cache but {waits_for}" if changes else waits_for
+    return changes + "; its output is the same whatever it reads" * stage.is_constant
+
+
+def _shares(stages: Sequence["PlannedStage"], times: Times) -> str:
+    """`2 run (4 min), 7 may run (8 min)`; without times where nobody knows them."""
+    parts = []
+    for fate, verb in (("runs", "run"), ("cached", "come from the run cache"), ("maybe", "may run")):
+        if found := [stage for stage in stages if stage.fate == fate]:
+            parts.append(f"{len(found)} {verb}{_in_brackets(times.sum(found))}")
+    return ", ".join(parts)
+
+
+def _in_brackets(about: str) -> str:
+    return "" if about == "?" else f" ({about})"
+
+
+def _stages(number: int) -> str:
+    return f"{number} stage{'s' if number != 1 else ''}"

@@ -1,0 +1,220 @@
+"""`posttrain traces`: the episodes that the stages played, found, read as conversations, taken elsewhere and played again.
+
+What only one command needs is imported in it: a filter over a million turns takes less time than loading the library that the stages compute with.
+"""
+
+import argparse
+import contextlib
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posttrain.cli.command import Commands, add_command
+from posttrain.exits import ConfigurationError, DataError
+from posttrain.traces.integrity import REMEDY, refuse_lost
+from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
+from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
+from posttrain.traces.store import open_to_read, open_to_write, typed_errors
+
+if TYPE_CHECKING:
+    from posttrain.params import AgentParams, WorldParams
+    from posttrain.traces.values import Run, StoredEpisode
+
+
+def add_traces(commands: Commands) -> None:
+    """The command `traces` with its own."""
+    about = "Every episode of every stage: find, show, export, import, replay."
+    traces = commands.add_parser("traces", help=about, description=about).add_subparsers(metavar="COMMAND", required=True)
+    conditions, one_episode = _conditions(), argparse.ArgumentParser(add_help=False)
+    one_episode.add_argument("episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`")
+    parser = add_command(traces, "list", list_episodes, parents=[conditions])
+    parser.add_argument("--limit", type=_at_least(1), default=20, help="show at most this many")
+    add_command(traces, "runs", list_runs)
+    add_command(traces, "show", show, parents=[one_episode])
+    parser = add_command(traces, "export", export, parents=[conditions])
+    parser.add_argument("--limit", type=_at_least(1), help="only the newest; all by default")
+    add_command(traces, "import", import_).add_argument("file", type=Path, help="the traces.db of another machine")
+    add_command(traces, "check", check)
+    parser = add_command(traces, "replay", replay, parents=[one_episode])
+    parser.add_argument("--model", type=Path, help="a model's folder: feed the token ids back, not the messages")
+    parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
+    parser = add_command(traces, "prune", prune)
+    parser.add_argument("--max-gb", type=_at_least(0, float), help="as large may the store be; by default its usual limit")
+    parser.add_argument("--keep-runs", type=_at_least(0), help="runs kept of each stage, whatever the size")
+
+
+def _conditions() -> argparse.ArgumentParser:
+    """Named as `EpisodeFilter` has them."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--stage", help="train_policy, evaluate@sft, or evaluate for all its items")
+    parser.add_argument("--run", type=int, help="a run's number, from `posttrain traces runs`")
+    parser.add_argument("--part", help="greedy or sampled (evaluate)")
+    parser.add_argument("--failed", dest="is_failed", action="store_true", help="no success, or lost")
+    parser.add_argument("--tool", help="this tool was called")
+    parser.add_argument("--tool-outcome", choices=["ok", "error", "timeout", "failed"], help="a call (of --tool) ended so")
+    parser.add_argument("--step", dest="steps", type=parse_steps, help="optimizer steps: 20, or 20..30")
+    parser.add_argument("--task", dest="task_id", help="a task's id, or its beginning")
+    parser.add_argument("--stop-reason", help="done, turn_limit, token_limit, …")
+    return parser
+
+
+def _at_least(minimum: int, kind: type[int] | type[float] = int) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text)
+        if not value >= minimum:
+            raise argparse.ArgumentTypeError(f"{text} is less than {minimum}")
+        return value
+
+    return number
+
+
+def list_episodes(limit: int, **conditions: Any) -> None:
+    """The last recorded episodes that meet all conditions, newest first, and how many do."""
+    from posttrain.traces.show import episodes_table
+
+    with _store() as connection:
+        wanted = EpisodeFilter(**conditions)
+        found = lines(connection, matching(connection, wanted, limit=limit), wanted)
+        _refuse_lost(connection, wanted)
+        if found:
+            print(episodes_table(found))
+        print(f"{len(found)} of {count_matching(connection, wanted):,} episodes that match")
+        _hint(connection, wanted)
+
+
+def list_runs() -> None:
+    """Every start of a stage of which episodes are left, newest first."""
+    from posttrain.traces.show import runs_table
+
+    with _store() as connection:
+        print(runs_table(runs(connection)))
+
+
+def show(episode: int) -> None:
+    """One episode as the conversation that it was."""
+    from posttrain.traces.show import conversation
+
+    with _store() as connection:
+        print(conversation(_read(connection, episode)))
+
+
+def export(limit: int | None, **conditions: Any) -> None:
+    """The episodes that meet all conditions as JSONL on stdout, newest first: OpenAI messages, tokens, mask, log-probs, turns, scores, reward."""
+    from posttrain.traces.reading import export_line, read_episodes
+
+    with _store() as connection:
+        wanted = EpisodeFilter(**conditions)
+        _refuse_lost(connection, wanted)
+        for found in read_episodes(connection, matching(connection, wanted, limit=limit)):
+            sys.stdout.buffer.write(f"{export_line(found)}\n".encode())
+        _hint(connection, wanted)
+
+
+def import_(file: Path) -> None:
+    """Add the runs of another machine's store; those that are here already are not added again."""
+    from posttrain.traces.merge import import_store
+
+    path = _path()
+    print(f"{import_store(path, file):,} episodes added to {path}")
+
+
+def check() -> None:
+    """Verify every episode, and the indexes that filters go by. Exits with 65 where something is not what was recorded."""
+    from posttrain.traces.integrity import problems
+
+    path = _path()
+    with _store() as connection:
+        found = list(problems(connection))
+        for problem in found:
+            print(problem)
+        if found:
+            raise DataError(f"{path} is damaged, {len(found)} problems: {REMEDY}")
+        print(f"{count_matching(connection, EpisodeFilter()):,} episodes are as they were recorded")
+
+
+def replay(episode: int, model: Path | None, params: Path | None) -> None:
+    """Say again what the agent said, run world and tools again, and show every difference. Exits with 1 where there is one."""
+    from posttrain.traces.replay import replay as play_again
+    from posttrain.worlds.domains import make_domain
+
+    with _store() as connection:
+        stored = _read(connection, episode)
+    world, agent = _settings(stored.run, params)
+    codec = None
+    if model is not None:
+        from posttrain.models.loading import load_codec
+
+        codec = load_codec(model)
+    differences = play_again(stored.traced, make_domain(world), agent, codec)
+    for difference in differences:
+        print(difference.text())
+    print(f"episode {episode}: {len(differences)} differences; " + ("token ids were fed back" if codec else "messages were said again"))
+    raise SystemExit(1 if differences else 0)
+
+
+def prune(max_gb: float | None, keep_runs: int | None) -> None:
+    """Delete old runs, oldest first, and give the space back."""
+    from posttrain.traces.eviction import file_bytes, forget_runs, make_room, shrink
+
+    path = _path()
+    open_to_read(path).close()  # says what to do where there is none; writing would make one
+    with contextlib.closing(open_to_write(path)) as connection, typed_errors(path):
+        before_bytes = file_bytes(connection)
+        num_deleted = 0 if keep_runs is None else forget_runs(connection, num_kept=keep_runs)
+        num_deleted += make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
+        shrink(connection)
+        print(f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, {file_bytes(connection) / 1e6:.1f} MB now")
+
+
+def _refuse_lost(connection: sqlite3.Connection, wanted: EpisodeFilter) -> None:
+    """With the columns of numbers that the filter goes by."""
+    refuse_lost(connection, *(["is_failed"] if wanted.is_failed else []), *(["step"] if wanted.steps else []))
+
+
+def _path() -> Path:
+    location = trace_location()
+    if location is None:
+        raise ConfigurationError(f"{VARIABLE} is off, so there is no store to look into; unset it, or set it to the store's path")
+    return location.path
+
+
+@contextlib.contextmanager
+def _store() -> Iterator[sqlite3.Connection]:
+    path = _path()
+    with contextlib.closing(open_to_read(path)) as connection, typed_errors(path):
+        yield connection
+
+
+def _read(connection: sqlite3.Connection, episode: int) -> "StoredEpisode":
+    from posttrain.traces.reading import read_episode
+
+    found = read_episode(connection, episode)
+    if found is None:
+        refuse_lost(connection)
+        raise DataError(f"there is no episode {episode} (any more); `posttrain traces list` has the numbers")
+    return found
+
+
+def _settings(run: "Run", params: Path | None) -> tuple["WorldParams", "AgentParams"]:
+    """Of the run, or of a file that a person names."""
+    from pydantic import ValidationError
+
+    from posttrain.params import AgentParams, WorldParams, load_params
+
+    if params is not None:
+        knobs = load_params(params)
+        return knobs.world, knobs.agent
+    try:
+        return WorldParams.model_validate(run.settings["world"]), AgentParams.model_validate(run.settings["agent"])
+    except (KeyError, ValidationError) as error:
+        raise ConfigurationError(
+            f"the run had other knobs than this code knows ({str(error).splitlines()[0]}): play by today's with --params params.yaml"
+        ) from error
+
+
+def _hint(connection: sqlite3.Connection, wanted: EpisodeFilter) -> None:
+    """On stderr, where a tool's name was called by no episode at all."""
+    if wanted.tool is not None and (similar := similar_tool(connection, wanted.tool)) is not None:
+        print(f"no episode called {wanted.tool!r}" + (f"; did you mean {similar!r}?" if similar else ""), file=sys.stderr)

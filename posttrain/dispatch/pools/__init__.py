@@ -1,0 +1,1 @@
+"""This machine, SLURM and Kubernetes, each behind `dispatch.contract.Pool`."""

@@ -1,0 +1,168 @@
+"""Runs a stage where nothing of the submitter's disk is seen: the tree comes from S3, and everything that the stage leaves goes back there.
+
+`python -m posttrain.pipeline.job.s3 OPTIONS -- STAGE` in an empty folder of its own, with this package installed. It ends with the stage's
+own exit code, and with 75 where the stage is done and its result could not be shipped. SIGTERM reaches the stage, which ends at its next checkpoint;
+that is shipped within what is left of the pool's grace.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+
+from posttrain.exits import DataError, Interrupted, StageError, as_shell, exit_codes
+from posttrain.pipeline.snapshot import FROZEN, configure_dvc, find_stage, key_of
+from posttrain.pipeline.transport.archive import unpack
+from posttrain.pipeline.transport.object_store import ObjectStore
+from posttrain.pipeline.transport.remote_cache import config_section, fetch_result, pull_inputs, push_result
+from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
+from posttrain.pipeline.transport.shipped_checkpoints import ShippedCheckpoints
+from posttrain.state import STATE_DIR, TRACES
+
+ATTEMPT = "POSTTRAIN_ATTEMPT"  # the dispatcher sets it
+TREE = Path("tree")
+
+
+@dataclass(slots=True)
+class Preemption:
+    """Whether the pool has asked for the end. Before the stage runs that ends the job at once, while it runs the stage decides, afterwards the rest
+    is shipped as far as the grace lasts."""
+
+    signals: list[int] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def listen(self) -> None:
+        """From now on SIGTERM and SIGUSR1 are heard."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._hear)
+
+    def has_come(self) -> bool:
+        """So far."""
+        return bool(self.signals)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        self.signals.append(number)
+        if self.process is None:
+            raise Interrupted(f"asked to stop ({signal.Signals(number).name}) before the stage began; run again")
+        self.process.send_signal(signal.SIGTERM)  # nothing where it is over
+
+
+def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
+    """The exit code."""
+    preemption = Preemption()
+    preemption.listen()
+    store.patiently(store.check)
+    if not store.claim(place.claim(attempt)):
+        raise Interrupted(f"{stage} is run by another process as attempt {attempt} already: its pod was replaced; two would spoil each other's files")
+    _bring_tree(store, place, attempt)
+    os.chdir(TREE)
+    _bring_inputs(stage, store, place)
+    checkpoints = ShippedCheckpoints(store, place.checkpoints, STATE_DIR / "checkpoints")
+    if num_brought := checkpoints.bring():
+        _tell(f"{num_brought} checkpoints of earlier attempts are here")
+    code = _run_stage(stage, store, checkpoints, preemption)
+    try:
+        if code != 0:
+            checkpoints.ship()
+        _ship_traces(store, place, attempt)
+        if code == 0:
+            with Repo() as repo, repo.lock:
+                push_result(repo, find_stage(repo, stage), store)
+            _tell("the result is shipped")
+    except StageError as error:
+        _tell(f"what the stage left could not all be shipped: {error}")
+        return code or error.code
+    return code
+
+
+def _bring_tree(store: ObjectStore, place: JobFolder, attempt: int) -> None:
+    """The files, and DVC's settings."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        archive = Path(folder) / "snapshot.tar.gz"
+        try:
+            store.get(place.snapshot(attempt), archive)
+        except FileNotFoundError as error:
+            raise Interrupted(
+                f"{store.remote.url}/{place.snapshot(attempt)} is not there: the run that sent it has taken it back since. Run again"
+            ) from error
+        unpack(archive, TREE)
+    configure_dvc(TREE, "../../cache", FROZEN + config_section(store.remote))
+
+
+def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
+    """From DVC's remote; and the result, where another attempt or another person has it already."""
+    (STATE_DIR / "checkpoints").mkdir(parents=True, exist_ok=True)
+    try:
+        with Repo() as repo, repo.lock:
+            found = find_stage(repo, stage)
+            pull_inputs(repo, found, store)
+            if key_of(found) != place.key:
+                raise DataError(
+                    f"the tree that came for {stage} has other inputs than were sent, so nothing was run: are all its deps files of the tree?"
+                )
+            if fetch_result(repo, found, store):
+                _tell("S3 has a result of these inputs already")
+    except DvcException as error:
+        raise DataError(f"{stage} cannot be prepared from what came, so nothing was run: {error}. Are all its deps files of the tree?") from error
+
+
+def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, preemption: Preemption) -> int:
+    if preemption.has_come():  # in the middle of what swallows exceptions
+        raise Interrupted("asked to stop before the stage began; run again")
+    command = [sys.executable, "-u", "-m", "posttrain.pipeline.job.shared_disk", "--", stage]
+    preemption.process = process = subprocess.Popen(command)
+    while True:
+        try:
+            code = process.wait(store.remote.ship_every_s)
+        except subprocess.TimeoutExpired:
+            try:
+                if num_new := checkpoints.ship():
+                    _tell(f"{num_new} new checkpoints are shipped")
+            except StageError as error:
+                _tell(f"no checkpoint could be shipped for now, the stage goes on: {error}")
+            continue
+        if code < 0 and preemption.has_come():  # so early that it did not listen yet
+            return Interrupted.code
+        return as_shell(code)
+
+
+def _ship_traces(store: ObjectStore, place: JobFolder, attempt: int) -> None:
+    for name in (TRACES, f"{TRACES}-wal"):
+        path = STATE_DIR / name
+        if path.exists():
+            store.put(path, f"{place.traces}{attempt}/{name}")
+
+
+def _tell(line: str) -> None:
+    print(f"[remote] {line}", file=sys.stderr, flush=True)
+
+
+def _live_here() -> None:
+    """A container may run as a user without a home; what libraries keep goes beside the tree then."""
+    here = Path.cwd()
+    os.environ |= {"DVC_SITE_CACHE_DIR": str(here / "site"), "DVC_NO_ANALYTICS": "1"}
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        os.environ["HOME"] = str(here)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("posttrain.pipeline.job.s3", description="Run one stage of a tree that lies in S3.")
+    add_options(parser)
+    parser.add_argument("--place", required=True, help="SUBMITTER/KEY")
+    parser.add_argument("stage")
+    given = parser.parse_args()
+    with exit_codes():
+        _live_here()
+        sys.exit(run(given.stage, ObjectStore(from_options(given)), JobFolder.parse(given.place), int(os.environ[ATTEMPT])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`dvc repro` of one stage of a folder, whose result DVC's run cache has afterwards in any case; or what the run cache has of it already.
+
+`python -m posttrain.pipeline.job.single_stage STAGE`; `--from-run-cache` runs nothing, and exits with `NOT_THERE` where no run had these inputs. A
+process of its own, because `dvc repro` is: the job around it keeps its signals and knows its end.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dvc.cli import main as dvc
+from dvc.repo import Repo
+from dvc.stage.cache import RunCacheNotFoundError
+
+from posttrain.exits import exit_codes
+from posttrain.pipeline.snapshot import find_stage
+
+NOT_THERE = 3
+
+
+def run(stage: str) -> int:
+    """The exit code of `dvc repro`, which prints the stage's own where it is not 0."""
+    code: int = dvc(["repro", "--single-item", "--", stage])
+    if code:
+        return code
+    with Repo() as repo, repo.lock:
+        found = find_stage(repo, stage)
+        found.save_deps()
+        repo.stage_cache.save(found)  # `dvc repro` leaves out a stage with an output that git keeps
+    return 0
+
+
+def restore(stage: str) -> int:
+    """Take the outputs and their entry in `dvc.lock` from the run cache: 0, or `NOT_THERE`."""
+    with Repo() as repo, repo.lock:
+        found = find_stage(repo, stage)
+        try:
+            repo.stage_cache.restore(found)
+        except RunCacheNotFoundError:
+            return NOT_THERE
+        found.save()
+        found.dump(update_pipeline=False)
+    return 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("posttrain.pipeline.job.single_stage", description="Run one stage of a folder.")
+    parser.add_argument("stage")
+    parser.add_argument("--from-run-cache", action="store_true", help="run nothing")
+    parser.add_argument("--folder", type=Path, default=Path(), help="the tree, where it is not this folder")
+    given = parser.parse_args()
+    os.chdir(given.folder)
+    with exit_codes():
+        sys.exit((restore if given.from_run_cache else run)(given.stage))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Which stages will the next `dvc repro` run, and why? DVC's own comparison, followed through the whole graph.
+
+`dvc repro --dry` compares every stage with the outputs that lie there now, and so is silent about all that comes after
+a change. Here the outputs of a stage that is not current are, for those after it, what the run cache says that it made
+from the same inputs; where no run had them, they are not known before it has run.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency import Dependency
+from dvc.dependency.param import ParamsDependency
+from dvc.repo import Repo
+from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
+from dvc.stage import PipelineStage
+from dvc.stage.serialize import to_single_stage_lockfile
+
+from posttrain.exits import DataError
+from posttrain.pipeline.graph import PARAMS_FILE, name_in, reading
+from posttrain.stage.lockfile import differences
+from posttrain.stage.run_cache import read_runs
+
+CONSTANT = "is_constant"  # in a stage's `meta`: its outputs are the same whatever it reads
+_MAX_VALUE_CHARS = 40
+
+
+class Fate(StrEnum):
+    """CACHED: it is changed, and its result comes from the run cache. MAYBE: what is before it decides."""
+
+    CURRENT = auto()
+    CACHED = auto()
+    RUNS = auto()
+    MAYBE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """`changed`: what is other than `dvc.lock` says, as a person names it (`train_sft.lr 0.006 → 0.004`, a path).
+    `waits_for`: the stages before it whose outputs are not known yet. `is_constant`: its own are the same whatever
+    changed."""
+
+    name: str
+    fate: Fate
+    changed: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    is_constant: bool = False
+
+
+def read_plan(root: Path, targets: Sequence[str] = ()) -> tuple[PlannedStage, ...]:
+    """Every stage that `dvc repro [TARGET…]` looks at, in its order. Nothing is run or written.
+
+    Raises DataError where an input is missing that no stage makes, ConfigurationError where DVC refuses the tree or a
+    target, Interrupted where another DVC is at work.
+    """
+    with reading(root) as repo, contextlib.chdir(root):  # DVC takes targets from the working folder
+        steps = plan_repro(get_active_graph(repo.index.graph), collect_stages(repo, targets or ["dvc.yaml"]))
+        planning = _Planning(repo)
+        return tuple(planning.next(step) for step in steps if isinstance(step, PipelineStage))
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What lies at an output's path when those after it are looked at. `md5` is None where it is not known yet."""
+
+    stage: str
+    md5: str | None
+
+
+class _Planning:
+    """Of one `dvc repro`, stage by stage in its order."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+        self._made: dict[str, _Made] = {}  # by absolute path, of the stages that are not current
+
+    def next(self, stage: PipelineStage) -> PlannedStage:
+        name = name_in(stage, Path(self._repo.root_dir))
+        files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+        if stage.frozen or (not any(self._makers(dep) for dep in files) and not stage.changed()):
+            return PlannedStage(name, Fate.CURRENT)
+        open_deps = {dep.def_path: maker for dep in files for maker in self._makers(dep) if not self._is_known(dep)}
+        changed = list(_changes_of_command(stage)) + [path for dep in files if (path := self._change_of(dep, name))]
+        changed += [change for knobs in stage.params for change in _changes_of_knobs(knobs)]
+        are_inputs_same = not changed
+        changed += [f"{out.def_path} is {next(iter(out.status().values()))}" for out in stage.outs if out.status()]
+        if not _is_recorded(stage):
+            changed = ["dvc.lock has nothing of it"]
+        if not changed and not open_deps:
+            return PlannedStage(name, Fate.CURRENT)
+        fate, outs = Fate.MAYBE, None
+        if changed:
+            found = self._results(stage, open_deps, may_be_recorded=are_inputs_same)
+            if not found:
+                fate = Fate.RUNS
+            elif not open_deps:
+                fate, outs = Fate.CACHED, found[0]
+        is_constant = bool((stage.meta or {}).get(CONSTANT))
+        for out in stage.outs:
+            md5 = outs[out.def_path] if outs else out.hash_info.value if is_constant and out.hash_info else None
+            self._made[out.fs_path] = _Made(name, md5)
+        waits_for = tuple(dict.fromkeys(open_deps.values()))
+        return PlannedStage(name, fate, tuple(changed), waits_for, is_constant)
+
+    def _makers(self, dep: Dependency) -> list[str]:
+        """The stages that are not current and make it, a part of it, or a folder that it lies in."""
+        path = Path(dep.fs_path)
+        overlapping = (out for out in self._made if path.is_relative_to(out) or Path(out).is_relative_to(path))
+        return [self._made[out].stage for out in overlapping]
+
+    def _is_known(self, dep: Dependency) -> bool:
+        made = self._made.get(dep.fs_path)
+        return made is not None and made.md5 is not None
+
+    def _change_of(self, dep: Dependency, name: str) -> str:
+        """Empty where there is none, or where that is not known yet. Raises DataError where it is missing."""
+        if self._is_known(dep):
+            made = self._made[dep.fs_path]
+            return f"{dep.def_path} of {made.stage}" if made.md5 != dep.hash_info.value else ""
+        if self._makers(dep):
+            return ""
+        if not dep.exists:
+            raise DataError(
+                f"{name} reads {dep.def_path}, which is not there and which no stage makes: `dvc repro` ends with an "
+                "error when it comes to it. Put it back, or take it out of dvc.yaml"
+            )
+        return dep.def_path if dep.status() else ""
+
+    def _results(self, stage: PipelineStage, open_deps: Mapping[str, str], *, may_be_recorded: bool) -> list[dict[str, str]]:
+        """MD5 of each output by path, of results that DVC would take without running the stage; one at most where all
+        inputs are known. Without changed inputs it takes the one of `dvc.lock`, else the newest of the run cache."""
+        if stage.is_callback or stage.always_changed or not stage.deps or any(out.persist for out in stage.outs):
+            return []  # DVC keeps no run of such a stage
+        entries: list[Mapping[str, Any]] = []
+        if may_be_recorded and all(out.hash_info for out in stage.outs):
+            entries = [to_single_stage_lockfile(stage)]
+        if not entries or open_deps:
+            entries += [run for run in self._runs if self._is_of(run, stage, open_deps)][: None if open_deps else 1]
+        return [{out["path"]: out["md5"] for out in entry["outs"]} for entry in entries if self._is_whole(entry, stage)]
+
+    def _is_of(self, run: Mapping[str, Any], stage: PipelineStage, open_deps: Mapping[str, str]) -> bool:
+        """Whether a run had the command, outputs and inputs of the stage as it is now, those not known aside."""
+        deps = [
+            {"path": dep.def_path, "md5": self._md5_of(dep)}
+            for dep in stage.deps
+            if not isinstance(dep, ParamsDependency) and dep.def_path not in open_deps
+        ]
+        params = {knobs.def_path: knobs.read_params() for knobs in stage.params}
+        outs_of_run = {out["path"] for out in run.get("outs") or ()}
+        if run.get("cmd") != stage.cmd or outs_of_run != {out.def_path for out in stage.outs}:
+            return False
+        now = {"cmd": stage.cmd, "deps": deps, "params": params}
+        return set(differences(now, run, parts=["deps"])) <= set(open_deps)
+
+    def _md5_of(self, dep: Dependency) -> str:
+        made = self._made.get(dep.fs_path)
+        md5: str = made.md5 if made is not None and made.md5 is not None else dep.get_hash().value
+        return md5
+
+    def _is_whole(self, entry: Mapping[str, Any], stage: PipelineStage) -> bool:
+        """Whether the cache still has all that it names."""
+        return bool(self._repo.stage_cache._create_stage(entry, wdir=stage.wdir).outs_cached())
+
+    @cached_property
+    def _runs(self) -> list[dict[str, Any]]:
+        return read_runs(Path(self._repo.root_dir))
+
+
+def _is_recorded(stage: PipelineStage) -> bool:
+    return any(item.hash_info for item in (*stage.deps, *stage.outs))
+
+
+def _changes_of_command(stage: PipelineStage) -> Iterator[str]:
+    if stage.always_changed or stage.is_callback:
+        yield "it always runs"
+    if stage.changed_stage():
+        yield "its command"
+
+
+def _changes_of_knobs(knobs: ParamsDependency) -> Iterator[str]:
+    """Down to the knob itself where `dvc.yaml` names a section."""
+    if not knobs.status():
+        return
+    file = "" if knobs.def_path == PARAMS_FILE else f"{knobs.def_path}: "
+    for change in _leaves(knobs.hash_info.value or {}, knobs.read_params()):
+        yield file + change
+
+
+def _leaves(then: Any, now: Any, key: str = "") -> Iterator[str]:
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        for part in dict.fromkeys((*then, *now)):
+            yield from _leaves(then.get(part), now.get(part), f"{key}.{part}" if key else str(part))
+    elif then != now:
+        yield f"{key} {_short(then)} → {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"

@@ -1,0 +1,78 @@
+"""A stage runs on the target if it reserves a GPU, and beside the flow if it is too cheap to queue for."""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.dispatch.cleaning import LOGS
+from posttrain.dispatch.contract import Pool
+from posttrain.dispatch.dispatcher import Dispatcher
+from posttrain.dispatch.records import JobRecords
+from posttrain.dispatch.settings import DispatchSettings
+from posttrain.pipeline.transport.remote_names import S3Remote
+from posttrain.pipeline.transport.storage import S3, SharedDisk, Storage
+from posttrain.state import JOBS, TRACES, private_folder
+from posttrain.traces.location import VARIABLE
+
+_POLL_S, _LOCAL_POLL_S = 0.5, 0.1  # to ask this machine is to read two small files
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target. `environment` is what its jobs are told besides."""
+
+    dispatcher: Dispatcher
+    storage: Storage
+    environment: dict[str, str]
+
+
+class Targets:
+    """Of one run (`owner`) of the tree at `root`, with its jobs' records in `state`; each is made when the first stage needs it."""
+
+    def __init__(self, settings: DispatchSettings, *, root: Path, state: Path, owner: str) -> None:
+        self._settings, self._root, self._state, self._owner = settings, root, state, owner
+        self._records = JobRecords(state / JOBS)
+        self._made: dict[str, Target] = {}
+        self._lock = threading.Lock()
+
+    def of(self, stage: str) -> Target:
+        """`stage` is the name without its item. Raises ConfigurationError where infra/dispatch.yaml names no such target."""
+        target = self._settings.target_of(stage)
+        with self._lock:
+            if target not in self._made:
+                self._made[target] = self._make(target)
+            return self._made[target]
+
+    @property
+    def records(self) -> JobRecords:
+        return self._records
+
+    def local_pool(self, target: str) -> Pool | None:
+        """A target's pool where its jobs run on this machine; None for all others."""
+        return self._settings.pool(target, self._root, self._state) if self._settings.is_local(target) else None
+
+    def cancel_all(self) -> None:
+        """Kill every job of the run."""
+        with self._lock:
+            places = list(self._made.values())
+        for place in places:
+            place.dispatcher.cancel_all()
+
+    def _make(self, target: str) -> Target:
+        pool = self._settings.pool(target, self._root, self._state)
+        poll_s = _LOCAL_POLL_S if self._settings.is_local(target) else _POLL_S
+        dispatcher = Dispatcher(pool, self._records, target=target, owner=self._owner, logs=private_folder(self._state / LOGS), poll_s=poll_s)
+        return Target(dispatcher, self._storage(target), self._environment(target))
+
+    def _storage(self, target: str) -> Storage:
+        python, section = self._settings.python(target), self._settings.storage(target)
+        if section is None:
+            return SharedDisk(python=python)
+        remote = S3Remote(section.url, section.endpoint_url, section.region, section.patience_s, section.ship_every_s)
+        return S3(remote, submitter=self._records.submitter, python=python)
+
+    def _environment(self, target: str) -> dict[str, str]:
+        """A job on this machine leaves its traces with all others; elsewhere they lie with its other files."""
+        is_traced_here = self._settings.is_local(target) and self._settings.storage(target) is None and VARIABLE not in os.environ
+        return ({VARIABLE: str(self._state / TRACES)} if is_traced_here else {}) | self._settings.told_on(target)

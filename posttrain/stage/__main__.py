@@ -1,0 +1,148 @@
+"""Runs one stage on a frozen copy of what it declares: the command of every stage in `dvc.yaml`,
+`python -m posttrain.stage NAME [ITEM]`.
+
+    dvc repro ─ sh ─ this process ─ python -m stages.NAME in .posttrain/frozen/NAME ─ (accelerate and its processes)
+                     └ guard, which outlives dvc
+
+It loads nothing heavy and nothing of the stage's own: inputs are copied and hashed before a line of
+the stage is imported. What the stage made is moved into the tree when the inputs there are still
+those of the copy, and a receipt says what it read. In a snapshot, which is a frozen tree already,
+the stage runs in place.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from posttrain.exits import ConfigurationError, Interrupted, StageError, as_shell, say_end
+from posttrain.stage.cached import refuse_damaged
+from posttrain.stage.costs import STARTED
+from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_environment
+from posttrain.stage.fingerprint import Fingerprint, StageInputs, file_states, lock_form, read_stage_inputs, refuse_if_changed
+from posttrain.stage.frozen import freeze, place_outs
+from posttrain.stage.guard import find_dvc, start_guard
+from posttrain.stage.holding import full_name, hold_checkpoints, hold_stage, say_ending
+from posttrain.stage.lockfile import lock_entries
+from posttrain.stage.rank import STOP_SIGNALS, die_with_parent
+from posttrain.stage.receipts import Dvc, Receipt, settle
+from posttrain.state import STATE_DIR, state_dir
+
+FROZEN = STATE_DIR / "frozen"
+_LOOK_S = 0.2
+_GRACE_S = 10.0  # of a stage whose dvc is dead: time for a checkpoint
+
+
+def main() -> None:
+    """Exits with the code of the stage, which says its own end; ours are said here."""
+    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m posttrain.stage NAME [ITEM]")
+    name, item = sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else ""
+    os.environ[STARTED] = str(time.monotonic())
+    if is_snapshot(os.environ):
+        os.execve(sys.executable, _command(name, item), stage_environment(Path.cwd()))  # noqa: S606 no shell is wanted
+    try:
+        code = run(name, item, Path.cwd())
+    except (StageError, OSError) as error:
+        code = error.code if isinstance(error, StageError) else Interrupted.code
+        say_end(full_name(name, item), str(error), code)
+    sys.exit(code)
+
+
+def run(name: str, item: str, root: Path) -> int:
+    """The stage's exit code. Raises Interrupted where an input was edited while it ran, or another process runs the same stage, ConfigurationError
+    where `dvc.yaml` has no such stage."""
+    if not (root / "stages" / f"{name}.py").is_file():
+        raise ConfigurationError(f"there is no stages/{name}.py; a stage's function is named as the stage and stands in a file of its name")
+    stage = full_name(name, item)
+    state_dir(root)
+    settle(root, _tell)
+    dvc = find_dvc(os.environ, root)
+    if dvc is not None:
+        start_guard(root, dvc)
+    inputs = read_stage_inputs(root / "dvc.yaml", name, item)
+    with contextlib.ExitStack() as held:
+        lock = held.enter_context(hold_stage(root, stage))
+        folder = held.enter_context(_folder(root / FROZEN / stage))
+        frozen = freeze(inputs, root, folder)
+        entries = lock_entries(root)
+        refuse_damaged(entries, inputs, frozen, root)
+        receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc) if dvc is not None else None
+        held.enter_context(hold_checkpoints(root, stage, frozen.digest))
+        environment = stage_environment(folder) | {KEY: frozen.digest, LIVE_ROOT: str(root)}
+        environment.setdefault("WANDB_DIR", str(root))
+        code = _run_below(_command(name, item), folder, environment, dvc, lock)
+        if code == 0:
+            refuse_if_changed(inputs, frozen, root)
+        made = [out for out in inputs.outs if (folder / out).exists()]
+        if code == 0 and receipt is not None:
+            replace(receipt, outs=lock_form(made, file_states(made, folder))).write(root)
+        place_outs(made, folder, root)  # of a failed stage, too: they are what a person looks at
+    return code
+
+
+def _receipt(stage: str, inputs: StageInputs, frozen: Fingerprint, folder: Path, before: dict[str, Any] | None, dvc: Dvc) -> Receipt:
+    """Of what is about to run; its outs are not there yet."""
+    deps = lock_form(inputs.deps, frozen.files)
+    params = {file: (folder / file).read_text(encoding="utf-8") for file in inputs.params_files}
+    return Receipt(stage=stage, command=inputs.command, deps=deps, params=params, outs=[], before=before, dvc=dvc)
+
+
+def _command(name: str, item: str) -> list[str]:
+    return [sys.executable, "-m", f"stages.{name}", *filter(None, [item])]
+
+
+def _run_below(command: list[str], folder: Path, environment: dict[str, str], dvc: Dvc | None, lock: IO[str]) -> int:
+    """The exit code of the stage, which dies with this process. Signals to stop are passed on; Raises Interrupted where its dvc has died."""
+    process = subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=lambda: die_with_parent(signal.SIGKILL))  # noqa: PLW1509 no threads
+    asked: list[int] = []
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+        process.send_signal(number)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the stage, too, and how it ends is told below
+    deadline_s: float | None = None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(None if dvc is None else _LOOK_S)
+            break
+        if deadline_s is None and dvc is not None and not dvc.is_alive():
+            deadline_s = time.monotonic() + _GRACE_S
+            say_ending(lock)
+            process.terminate()
+        elif deadline_s is not None and time.monotonic() > deadline_s:
+            process.kill()
+    if deadline_s is not None:
+        raise Interrupted("its dvc is dead, so nobody would record the result: the stage was ended; run `dvc repro` again to go on")
+    if code in (-signal.SIGTERM, -signal.SIGUSR1) and asked:
+        raise Interrupted("asked to stop before the stage began: run again")
+    return as_shell(code)
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[Path]:
+    """Not there yet, and gone afterwards; one that a killed process has left goes first."""
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What a stage's process is told by the one that starts it, and what it must not inherit."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from posttrain.exits import ConfigurationError
+from posttrain.state import SNAPSHOT
+
+KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
+LIVE_ROOT = "POSTTRAIN_STAGE_ROOT"  # the person's tree, of which the working folder is a copy
+
+
+def is_snapshot(environment: Mapping[str, str]) -> bool:
+    """Whether nobody edits the working folder."""
+    return environment.get(SNAPSHOT) == "1"
+
+
+def stage_environment(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For a stage that runs in `folder`: its code comes from there and from no other tree, however Python's path was set, and what our own variables
+    say of files by a relative path is still found. Hugging Face's bars are off: a stage tells its own progress."""
+    given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
+    others = [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path and not (Path(path) / "dvc.yaml").exists()]
+    given["PYTHONPATH"] = os.pathsep.join([str(folder.resolve()), *others])
+    for name, value in given.items():
+        at, path = ("@", value[1:]) if value.startswith("@") else ("", value)
+        if name.startswith("POSTTRAIN_") and path and not Path(path).is_absolute() and (Path(path).exists() or Path(path).parent.name):
+            given[name] = at + str(Path(path).absolute())
+    return given
+
+
+def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:
+    """Raises ConfigurationError where a module that lies in `folder` was imported from somewhere else: it would run under the wrong hash."""
+    tops = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    for name, module in list(loaded.items()):
+        origin = getattr(module, "__file__", None)
+        if origin is None or name.partition(".")[0] not in tops:
+            continue
+        stem = folder / name.replace(".", "/")
+        own = next((path for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py") if path.is_file()), None)
+        if own is not None and own.resolve() != Path(origin).resolve():
+            raise ConfigurationError(
+                f"{name} was imported from {origin} and not from the frozen tree: what ran would not be what is recorded. Take that folder off "
+                "Python's path (PYTHONPATH, a .pth file)"
+            )

@@ -1,0 +1,136 @@
+"""An MCP server as a process of ours, spoken to over its stdin and stdout, that can fill neither the memory nor the disk.
+
+The SDK's own transport reads a line however long it is, in time that grows with its square (50 MB hold the event loop, and with it all episodes, for
+a minute), and needs a file for what the server writes to its stderr. Here a line has a limit: the answer that passes it becomes an error of its
+request, the rest of it is thrown away and the server goes on. Of its stderr the end is kept. Its process is ended as the SDK does it.
+"""
+
+import contextlib
+import re
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import anyio
+from anyio.abc import ByteReceiveStream, ObjectReceiveStream, ObjectSendStream, Process
+from mcp.client._transport import TransportStreams
+from mcp.client.stdio import get_default_environment
+from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.shared.message import SessionMessage
+from mcp.types import ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+from posttrain.limits import MAX_ANSWER_BYTES
+from posttrain.redaction import redact
+
+TOO_LONG = -32099  # the code of an answer beyond the limit, of the range that JSON-RPC leaves to its users
+_END_S = 2.0  # for a process whose stdin is closed, and again for one that got SIGTERM
+_KEPT_BYTES = 2**16
+_SAID_CHARS = 500
+_ID = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")')
+
+
+class LastWords:
+    """The end of what a server said that was no answer."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def add(self, said: bytes) -> None:
+        self._kept = (self._kept + said)[-_KEPT_BYTES:]
+
+    def text(self) -> str:
+        """Without keys; empty where it said nothing."""
+        return redact(self._kept.decode(errors="replace")).strip()[-_SAID_CHARS:]
+
+
+@contextlib.asynccontextmanager
+async def stdio_transport(command: Sequence[str], env: Mapping[str, str], words: LastWords) -> AsyncIterator[TransportStreams]:
+    """The process runs as long as the block. Raises OSError where it cannot be started."""
+    process = await anyio.open_process(list(command), env={**get_default_environment(), **env}, stderr=subprocess.PIPE, start_new_session=True)
+    to_client, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_listen, process, to_client, words)
+        tasks.start_soon(_speak, process, from_client)
+        tasks.start_soon(_keep, process, words)
+        try:
+            yield read_stream, write_stream
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+                for stream in (read_stream, write_stream, to_client, from_client):
+                    await stream.aclose()
+            tasks.cancel_scope.cancel()
+
+
+async def _listen(process: Process, to_client: ObjectSendStream[SessionMessage | Exception], words: LastWords) -> None:
+    """Hand over what it answers; its end is the end of the stream."""
+    assert process.stdout is not None
+    async with to_client:
+        with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async for line in _lines(process.stdout):
+                if (message := _message(line, words)) is not None:
+                    await to_client.send(message)
+    with contextlib.suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        while True:  # nobody reads on; a full pipe would keep it from ending
+            await process.stdout.receive()
+
+
+async def _lines(stdout: ByteReceiveStream) -> AsyncIterator[bytes]:
+    """Whole lines; of a longer one than the limit as much as that and a byte."""
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in stdout:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield b"".join([*parts, end[: max(0, MAX_ANSWER_BYTES + 1 - size)]])
+            parts, size = [], 0
+        if rest and size <= MAX_ANSWER_BYTES:
+            parts.append(rest[: MAX_ANSWER_BYTES + 1 - size])
+            size += len(parts[-1])
+
+
+def _message(line: bytes, words: LastWords) -> SessionMessage | None:
+    if len(line) > MAX_ANSWER_BYTES:
+        asked = _ID.search(line[:1000]) or _ID.search(line[-1000:])
+        if asked is None:
+            words.add(b"a line of more than %d MiB\n" % (MAX_ANSWER_BYTES // 2**20))
+            return None
+        error = ErrorData(code=TOO_LONG, message=f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB; it was read no further")
+        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=int(asked[1]) if asked[1] else asked[2].decode(), error=error))
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        words.add(line[:_SAID_CHARS] + b"\n")
+        return None
+
+
+async def _speak(process: Process, from_client: ObjectReceiveStream[SessionMessage]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):  # `_listen` meets the end of it too
+        async with from_client:
+            async for message in from_client:
+                await process.stdin.send(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+
+async def _keep(process: Process, words: LastWords) -> None:
+    assert process.stderr is not None
+    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        async for said in process.stderr:
+            words.add(said)
+
+
+async def _end(process: Process) -> None:
+    """Its stdin is closed; a process that does not end by that is ended with all that it started. Not `process.wait`, which also waits for children
+    that have its pipes."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        await process.stdin.aclose()
+    with anyio.move_on_after(_END_S):
+        while process.returncode is None:
+            await anyio.sleep(0.01)
+    if process.returncode is None:
+        await terminate_posix_process_tree(process, _END_S)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await pipe.aclose()

@@ -1,0 +1,121 @@
+"""`posttrain plan` and `posttrain run`, as a person sees them."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.toy_tree import environment, make_tree
+from posttrain.cli.plan import Times, plan_text, read_times
+from posttrain.pipeline.plan import Fate, PlannedStage
+from posttrain.stage.costs import COSTS
+from posttrain.stage.lockfile import lock_entries
+from tests.console import posttrain
+
+CHECK = PlannedStage("check", Fate.RUNS, ("params.yaml",), is_constant=True)
+TRAIN = PlannedStage("train", Fate.RUNS, ("a", "b", "c", "d", "e"))
+KEPT = PlannedStage("kept", Fate.CACHED, ("data/kept is deleted",))
+JUDGE = PlannedStage("judge@one", Fate.MAYBE, (), ("train",))
+OTHER = PlannedStage("judge@two", Fate.MAYBE, ("seed 1 → 2",), ("train", "judge@one"))
+DONE = PlannedStage("done", Fate.CURRENT)
+
+
+def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time():
+    # DVC's share is 1.5 s of each
+    times = Times({"check": 0.5, "train": 598.5}, {"train": 1.0, "judge@one": 58.5}, "a machine", frozenset({"train"}))
+    assert plan_text([CHECK, TRAIN, KEPT, JUDGE, OTHER, DONE], times).splitlines() == [
+        "check      runs          2 s  params.yaml; its output is the same whatever it reads",
+        "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, and goes on if it read the same",
+        "kept       cached        2 s  data/kept is deleted",
+        "judge@one  maybe        60 s  if train makes something else",
+        "judge@two  maybe           ?  seed 1 → 2; from the run cache but if train, judge@one make something else",
+        "up to date: done",
+        "5 of 6 stages (over 11 min): 2 run (10 min), 1 come from the run cache (2 s), 2 may run (over 60 s)",
+        "times by this tree's last runs and the committed figures of judge@one (a machine)",
+    ]
+
+
+def test_where_nothing_ran_the_committed_figures_count_and_where_there_are_none_nobody_knows():
+    assert plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine")).endswith("times by the committed figures (a machine)")
+    assert plan_text([JUDGE, DONE], Times({}, {}, "")).splitlines()[-2:] == [
+        "1 of 2 stages: 1 may run",
+        "nothing has run here that would say how long it takes",
+    ]
+    assert plan_text([DONE], Times({}, {}, "")) == "nothing to run: 1 stage up to date"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    return make_tree(tmp_path_factory.mktemp("plan") / "tree")
+
+
+@pytest.fixture
+def root(tree, tmp_path, monkeypatch):
+    root = Path(shutil.copytree(tree, tmp_path / "tree"))
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(root)
+    return root
+
+
+def test_what_was_planned_is_run_and_told_without_hints_and_the_stages_know_the_run(root):
+    planned = posttrain("plan", "refine")
+    assert [line.split()[:2] for line in planned.stdout.splitlines()[:2]] == [["make", "runs"], ["refine", "runs"]]
+    shows = '    run.progress(1, 2)\n    Path("data/refined")'
+    (root / "stages/refine.py").write_text((root / "stages/refine.py").read_text().replace('    Path("data/refined")', shows))
+    ran = run_console(root, "run", "refine")
+    assert (ran.returncode, list(lock_entries(root))) == (0, ["make", "refine"]), ran.stdout
+    assert "Running stage 'make':\n" in ran.stdout
+    assert "[refine] 1/2  0.0/s  …  stage 2 of 2\n" in ran.stdout, "the first run knows no times"
+    assert not [hint for hint in ("git add", "autostage", "dvc push", "> python", "lock file") if hint in ran.stdout]
+    (root / "data/source").write_text("source 1\n")
+    again = run_console(root, "run", "refine")
+    assert "[refine] 1/2  0.0/s  …  stage 2 of 2, " in again.stdout
+    assert " % of the run, " in again.stdout
+    assert "nothing to run: 2 stages up to date" in posttrain("plan", "refine").stdout
+    assert "Stage 'make' didn't change, skipping" in run_console(root, "run", "refine").stdout
+
+
+def test_wrong_knobs_and_targets_are_refused_before_anything_runs(root):
+    params = (root / "params.yaml").read_text()
+    (root / "params.yaml").write_text(params.replace("max_turns:", "max_turnz:"))
+    for command in ("plan", "run"):
+        refused = posttrain(command)
+        assert (refused.exit_code, "Did you mean 'max_turns'?" in refused.stderr) == (78, True)
+    (root / "params.yaml").write_text(params)
+    assert posttrain("plan", "refin").exit_code == 78
+    assert not (root / "dvc.lock").exists()
+
+
+@pytest.mark.parametrize(("end", "code"), [("raise DataError('rotten')", 65), ("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+def test_a_run_ends_as_the_stage_that_failed(root, end, code):
+    fails = f"import os, sys\nfrom posttrain.exits import DataError\n{(root / 'stages/make.py').read_text()}"
+    (root / "stages/make.py").write_text(fails.replace("def make(run):\n", f"def make(run):\n    {end}\n"))
+    ended = run_console(root, "run")
+    assert ended.returncode == code, ended.stdout
+    assert "failed to reproduce 'make'" in ended.stdout
+    assert "Traceback" not in ended.stdout
+
+
+def test_a_stage_with_work_from_after_its_last_end_was_cut_short(root):
+    folder = root / ".posttrain/checkpoints/train_sft/0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    assert read_times(root).cut_short == frozenset()
+    (folder / "checkpoint-3").mkdir()
+    assert read_times(root).cut_short == {"train_sft"}
+    line = f'{{"stage": "train_sft", "seconds": 3.0, "peak_mib": 4, "at": {time.time() + 1}}}\n'
+    (root / COSTS).write_text(line)
+    assert read_times(root).cut_short == frozenset()
+
+
+def run_console(root, *arguments):
+    """In a process of its own: DVC prints where it was first imported."""
+    command = [sys.executable, "-m", "posttrain.cli.main", *arguments]
+    return subprocess.run(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

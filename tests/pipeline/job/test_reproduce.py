@@ -1,0 +1,125 @@
+"""One stage through DVC: run, taken from the run cache, failed with the stage's own exit code; interrupted at a checkpoint."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from posttrain.exits import meaning_of
+from posttrain.pipeline.job.reproduce import Reproducer
+
+DVC_YAML = """
+stages:
+  good:
+    cmd: echo a line on its way && cp zero one
+    deps: [zero]  # DVC keeps no run of a stage that reads nothing
+    outs: [one]
+  bad_knobs:
+    cmd: echo a reason >&2; exit 78
+    outs: [never]
+  killed:
+    cmd: kill -9 $$
+    outs: [gone]
+  which:
+    cmd: python -c "import sys; print(sys.prefix)"
+    outs: [none]
+  slow:
+    cmd: python slow.py
+    outs: [late]
+"""
+
+
+SLOW = """
+import signal, sys, time
+def checkpoint(*_):
+    time.sleep(1)
+    print("checkpoint written")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, checkpoint)
+print("started")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
+    (tmp_path / "zero").write_text("1\n")
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+def test_a_stage_runs_and_is_not_run_again(root):
+    lines, more = [], []
+    assert Reproducer(root).reproduce("good", lines.append) == 0
+    assert "a line on its way" in lines
+    assert Reproducer(root).reproduce("good", more.append) == 0
+    assert "a line on its way" not in more
+
+
+def test_an_output_comes_back_from_the_run_cache(root):
+    reproducer, lines = Reproducer(root), []
+    reproducer.reproduce("good", str)
+    (root / "one").unlink()
+    (root / "dvc.lock").unlink()
+    assert reproducer.reproduce("good", lines.append) == 0
+    assert "a line on its way" not in lines
+    assert (root / "one").read_text() == "1\n"
+
+
+def test_a_failed_stage_keeps_its_own_exit_code_and_its_last_words(root):
+    lines = []
+    assert Reproducer(root).reproduce("bad_knobs", lines.append) == 78
+    assert "a reason" in lines
+
+
+def test_a_stage_that_was_killed_ends_as_a_shell_has_it(root):
+    assert Reproducer(root).reproduce("killed", str) == 137
+
+
+def test_a_stage_that_dvc_does_not_know_is_named(root):
+    lines = []
+    assert Reproducer(root).reproduce("nobody", lines.append) == 1
+    assert any("nobody" in line for line in lines)
+
+
+def test_python_in_a_command_is_the_one_that_runs_the_flow(root, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    lines = []
+    Reproducer(root).reproduce("which", lines.append)
+    assert sys.prefix in lines
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"),
+    [
+        (65, "bad data"),
+        (75, "interrupted"),
+        (1, "an error in the stage itself"),
+        (137, "killed by SIGKILL, often for lack of memory"),
+        (-9, "killed by SIGKILL, often for lack of memory"),
+        (143, "killed by SIGTERM"),
+        (255, "an error in the stage itself"),
+    ],
+)
+def test_an_exit_code_is_told_with_its_meaning(exit_code, said):
+    assert said in meaning_of(exit_code)
+
+
+def test_a_stage_that_is_interrupted_ends_by_itself_and_its_code_comes_through(root):
+    reproducer, started, lines, codes = Reproducer(root), threading.Event(), [], []
+
+    def follow(line):
+        lines.append(line)
+        if line == "started":
+            started.set()
+
+    thread = threading.Thread(target=lambda: codes.append(reproducer.reproduce("slow", follow)))
+    thread.start()
+    assert started.wait(60)
+    reproducer.interrupt()
+    thread.join(60)
+    assert (codes, "checkpoint written" in lines) == ([75], True)

@@ -1,0 +1,110 @@
+"""Plans become texts of params.yaml: only the lines they are about change, and what is wrong is refused before anything runs."""
+
+import difflib
+
+import pytest
+import yaml
+
+from posttrain.exits import ConfigurationError
+from posttrain.pipeline.experiment_plan import Variant, read_plan, variants, with_knobs
+
+
+@pytest.fixture
+def params(repository):
+    return (repository / "params.yaml").read_text(encoding="utf-8")
+
+
+def changed_lines(before: str, after: str) -> list[str]:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+
+
+def chosen(params, overrides, seeds=()):
+    return variants(read_plan(None, overrides, seeds), params)
+
+
+def test_every_override_runs_with_every_seed(params):
+    found = chosen(params, [{"name": "base"}, {"name": "fast", "set": {"train_policy.lr": 0.004}}], [1, 2])
+    assert [variant.branch for variant in found] == ["exp/base-seed1", "exp/base-seed2", "exp/fast-seed1", "exp/fast-seed2"]
+    assert found[3].knobs == {"train_policy.lr": 0.004, "seed": 2}
+    assert found[3].sentence() == "train_policy.lr = 0.004, seed = 2"
+    assert [variant.name for variant in chosen(params, [{"name": "base"}])] == ["base-seed1"]  # the file's own seed
+
+
+def test_a_plan_may_be_a_file_and_the_command_lines_seeds_go_before_its_own(params, tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text("overrides: [{name: base}]\nseeds: [1, 2]\n")
+    assert [one.name for one in variants(read_plan(file, (), ()), params)] == ["base-seed1", "base-seed2"]
+    assert [one.name for one in variants(read_plan(file, (), (7,)), params)] == ["base-seed7"]
+
+
+def test_a_number_in_a_plan_is_what_it_looks_like(tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text("overrides: [{name: base}]\nseeds: [1, 010]\n")
+    with pytest.raises(ConfigurationError, match=r"seeds\.1 = 010: YAML reads this as 8"):
+        read_plan(file, (), ())
+
+
+def test_only_the_lines_of_the_knobs_change_and_comments_stay(params):
+    assert with_knobs(params, Variant("base-seed1", {"seed": 1})) == params
+    before, after = changed_lines(params, with_knobs(params, Variant("x", {"train_policy.lr": 0.00004})))
+    assert before == "-  lr: 2.0e-3                      # on dev: 1.0e-3 is too slow, 8.0e-3 collapses"
+    assert after == "+  lr: 4.0e-05                     # on dev: 1.0e-3 is too slow, 8.0e-3 collapses"
+
+
+def test_a_whole_section_may_be_another_choice(params):
+    dpo = {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5}
+    content = yaml.safe_load(with_knobs(params, Variant("dpo", {"train_policy.algorithm": dpo})))
+    assert content["train_policy"]["algorithm"] == dpo
+
+
+@pytest.mark.parametrize("text", ["on", "1e-5", "", "a: b", "$(touch pwned); `x` \"q\" 'p' # no comment", "line\nline", "{a: 1}", "harbour:Harbour"])
+def test_a_string_is_read_as_it_was_given(params, text):
+    source = {"type": "openai", "model": text, "temperature": 0.00001, "max_new_tokens": 8}
+    written = with_knobs(params, Variant("x", {"generate_data.source": source}))
+    assert yaml.safe_load(written)["generate_data"]["source"] == source
+
+
+@pytest.mark.parametrize(
+    ("knobs", "why"),
+    [
+        ({"train_policy.rate": 0.1}, "train_policy.rate: unknown key"),
+        ({"train_policy.type": "dpo"}, "train_policy.type: unknown key"),
+        ({"sampling.lr": 0.1}, "no section 'sampling'"),
+        ({"seed.of": 1}, "no section 'seed'"),
+        ({"train_policy.lr": "1e-5"}, "a string, not a number"),
+        ({"a b; $(touch pwned)": 1}, "unknown key"),
+        ({"": 1}, "unknown key"),
+        ({"train_policy.algorithm.type": "dpo"}, "beta"),
+        ({"reward.extra": [{"name": "brevitty", "weight": 0.1}]}, "no such score"),
+    ],
+)
+def test_wrong_knobs_are_refused(params, knobs, why):
+    with pytest.raises(ConfigurationError, match=why):
+        chosen(params, [{"name": "fine"}, {"name": "wrong", "set": knobs}])
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a;b", "$(touch pwned)", "`x`", "a'b", 'a"b', "../up", "a/b", "-rf", "a..b", "a.lock", "A", "ä", "a\n", "x" * 51, "@{1}"]
+)
+def test_a_name_that_would_be_more_than_a_name_is_refused(params, name):
+    with pytest.raises(ConfigurationError, match="cannot be named"):
+        chosen(params, [{"name": name}])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "seeds", "why"),
+    [
+        ([], [], "name a file with overrides"),
+        ([{"name": "a"}, {"name": "a"}], [], "a-seed1 stands twice"),
+        ([{"name": "a"}], [1, 1], "a-seed1 stands twice"),
+        ([{"name": "a"}], [-1], "negative"),
+        ([{"name": "a"}], [2**32], "less than or equal to 4294967295"),
+        ([{"name": "a"}], [True], "seeds"),
+        ([{"name": "a", "sets": {}}], [], "sets"),
+        ([{"set": {}}], [], "name"),
+    ],
+)
+def test_a_plan_that_says_nothing_or_too_much_is_refused(params, overrides, seeds, why):
+    with pytest.raises(ConfigurationError, match=why):
+        chosen(params, overrides, seeds)

@@ -1,0 +1,117 @@
+"""The real `dvc repro` refuses wrong knobs and names in its first stage, with value, reason and remedy, and runs no other."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.arms import apply_overrides
+
+pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("refusals")]
+
+SCORE = "from ours.words import count\nfrom posttrain.types import Score\n\ndef brevity(trajectory, task):\n    return Score(1.0)\n"
+SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl"}
+
+
+@pytest.fixture(scope="module")
+def copy(make_copy: Callable[..., Path]) -> Path:
+    """With a score of one's own, which no stage declares, and an import of one row."""
+    root = make_copy()
+    (root / "ours").mkdir()
+    (root / "ours/scores.py").write_text(SCORE)
+    (root / "ours/words.py").write_text("def count(text): return len(text.split())\n")
+    row = {"messages": [{"role": "user", "content": "Ask"}, {"role": "assistant", "content": "ANSWER: 3"}]}
+    (root / "data/imported/ours.jsonl").write_text(json.dumps(row) + "\n")
+    return root
+
+
+@pytest.fixture
+def refused(copy: Path, dvc: Callable[..., Any]):
+    """`refused(overrides, edit)` gives what `dvc repro` says, whose first stage is all that ran; the files are put back."""
+    files = [copy / "params.yaml", copy / "dvc.yaml"]
+    good = [file.read_text() for file in files]
+
+    def run(overrides: dict[str, Any], edit: Callable[[str], str] = str) -> str:
+        apply_overrides(files[0], overrides)
+        files[0].write_text(edit(files[0].read_text()))
+        result = dvc(copy, "repro")
+        assert result.returncode != 0
+        assert [line for line in result.stdout.splitlines() if line.startswith("Running stage ")] == ["Running stage 'check_params':"]
+        assert "exited with 78" in result.stderr
+        assert "Traceback" not in result.stderr
+        assert not list(copy.glob("data/*/*.parquet"))
+        return str(result.stderr)
+
+    yield run
+    for file, text in zip(files, good, strict=True):
+        file.write_text(text)
+
+
+def declare(copy: Path, stages: tuple[str, ...]) -> None:
+    """`ours` among the deps of these, as a person adds it."""
+    text = (copy / "dvc.yaml").read_text()
+    for stage in stages:
+        before, name, after = text.partition(f"stages/{stage}.py\n")
+        indent = before.rpartition("\n")[2]
+        text = f"{before}{name}{indent}ours\n{after}"
+    (copy / "dvc.yaml").write_text(text)
+
+
+def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., str]):
+    overrides = {
+        "world.type": "stockz",
+        "world.seed": 2**32,
+        "model.adapter": {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_prj"]},
+        "reward.extra": [{"name": "brevitty", "weight": -0.1}],
+        "train_sft.eval_every_steps": 5000,
+        "train_sft.optimizer": "moun",
+        "train_policy.algorithm": {"type": "dpo", "max_steps": 2, "tasks_per_step": 2, "group_size": 4, "temperature": 1.0},
+        "train_reward_model.max_steps": 80_000_000,
+        "evaluate.teacher": {"type": "exprt"},
+    }
+    said = refused(overrides, lambda text: text.replace("seed: 1\n", "seed: 010\n", 1))
+    for problem in (
+        "world.type = 'stockz': no such world; there are stocks, toy, and your own is written module:function. Did you mean 'stocks'?",
+        "world.seed = 4294967296: Input should be less than or equal to 4294967295",
+        "model: adapter.target_modules has q_prj",
+        "reward.extra.0.name = 'brevitty': no such score; there are accuracy, length_penalty, step",
+        "train_sft.optimizer = 'moun': Input should be 'muon' or 'adamw'. Did you mean 'muon'?",
+        "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature are of grpo; batch_size, beta are missing",
+        "\n    beta: 0.5  # above 0\n",
+        "train_reward_model.max_steps = 80000000: Input should be less than or equal to 10000000",
+        "evaluate.teacher.type = 'exprt': there is no such type; there are expert, openai. Did you mean 'expert'?",
+        "seed = 010: YAML reads this as 8",
+    ):
+        assert problem in said
+
+
+def test_knobs_that_contradict_each_other_are_refused(refused: Callable[..., str]):
+    said = refused({"train_policy.algorithm.tasks_per_step": 2000, "sample_preferences.num_tasks": 1})
+    assert "train_policy.algorithm.tasks_per_step is 2000 but world.num_rl_tasks only 16" in said
+    assert "0 tasks would be held out and 1 trained on, and both are needed" in said
+
+
+def test_names_that_lead_nowhere_and_deps_that_any_stage_lacks_are_refused(copy: Path, refused: Callable[..., str]):
+    declare(copy, ("check_params", "sample_preferences", "evaluate"))
+    said = refused({"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.1}], "generate_data.source": SOURCE})
+    assert (
+        "reward.extra: ours.scores:brevity leads to ours/scores.py, ours/words.py, which are not among the deps of train_policy in dvc.yaml" in said
+    )
+    assert "generate_data.source.path = 'data/imported/ours.jsonl': the file has 1 rows" in said
+    declare(copy, ("train_policy",))
+    said = refused({"reward.extra": [{"name": "ours.scores:brevitty", "weight": 0.1}]})
+    assert "reward.extra names 'ours.scores:brevitty', but 'brevitty' is not there (did you mean 'brevity'?)" in said
+
+
+def test_a_name_that_leads_somewhere_passes_and_its_code_is_looked_at_again_when_edited(
+    copy: Path, refused: Callable[..., str], dvc: Callable[..., Any]
+):
+    declare(copy, ("check_params", "sample_preferences", "train_policy", "evaluate"))
+    apply_overrides(copy / "params.yaml", {"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.1}]})
+    passed = dvc(copy, "repro", "check_params")
+    assert passed.returncode == 0, passed.stderr
+    assert "didn't change, skipping" in dvc(copy, "repro", "check_params").stdout
+    (copy / "ours/scores.py").write_text(SCORE.replace("brevity", "shortness"))
+    assert "'brevity' is not there" in refused({})

@@ -1,0 +1,60 @@
+"""What stages say of their cost, and what an estimate takes from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from posttrain.stage.costs import COMMITTED, COSTS, STARTED, Cost, committed_seconds, last_seconds, read_costs, record_cost
+
+
+def cost(stage: str, whole_s: float, *, is_resumed: bool = False) -> Cost:
+    return Cost(stage, whole_s - 1, whole_s, 100.0, is_resumed, 0.0)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / COSTS).parent.mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_cost_is_read_as_it_was_recorded_with_the_time_since_the_launcher_began(root, monkeypatch):
+    monkeypatch.setenv(STARTED, "0")  # of a clock that began long before
+    record_cost("train_sft", seconds=2.0, peak_mib=10.4, is_resumed=True)
+    monkeypatch.delenv(STARTED)
+    record_cost("report", seconds=0.5, peak_mib=5.0, is_resumed=False)
+    launched, by_hand = read_costs(root)
+    assert (launched.stage, launched.seconds, launched.peak_mib, launched.is_resumed) == ("train_sft", 2.0, 10.0, True)
+    assert (launched.whole_s > 2.0, by_hand.whole_s) == (True, 0.5)
+    assert launched.at == pytest.approx(by_hand.at, abs=5)
+
+
+def test_the_last_run_from_nothing_counts_and_of_one_that_only_ever_went_on_the_longest():
+    costs = [cost("a", 100), cost("a", 30), cost("a", 2, is_resumed=True), cost("b", 7, is_resumed=True), cost("b", 5, is_resumed=True)]
+    assert last_seconds(costs) == {"a": 30, "b": 7}
+
+
+def test_what_is_no_line_of_a_cost_is_left_out_and_an_older_one_is_read(root):
+    lines = ['{"stage": "a", "seconds": 3.0, "peak_mib": 4}', '{"stage": "b", "sec', "[1]", "7", "", '{"stage": "c", "seconds": NaN, "peak_mib": 1}']
+    lines += ['{"stage": "d", "seconds": "3", "peak_mib": 1}', '{"stage": "e", "seconds": -3, "peak_mib": 1}']
+    (root / COSTS).write_text("\n".join(lines))
+    assert [(one.stage, one.whole_s) for one in read_costs(root)] == [("a", 3.0)]
+    assert read_costs(root / "nowhere") == []
+
+
+def test_the_committed_figures_of_this_repository_can_be_read_and_cover_every_stage(repository):
+    from posttrain.pipeline.graph import read_graph
+
+    seconds, whose = committed_seconds(repository)
+    assert set(seconds) == {node.name for node in read_graph(repository)}
+    assert whose
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"machine": "m", "date": "d", "stages": {"a": {"whole_s": "3"}}}'])
+def test_committed_figures_that_are_damaged_are_none(root, text):
+    (root / COMMITTED).parent.mkdir()
+    (root / COMMITTED).write_text(text)
+    assert committed_seconds(root) == ({}, "")
+    (root / COMMITTED).write_text(json.dumps({"machine": "m", "date": "d", "stages": {"a": {"whole_s": 3}}}))
+    assert committed_seconds(root) == ({"a": 3.0}, "m, d")

@@ -1,0 +1,280 @@
+"""The first stage, called as a function in a folder: it looks up every name, writes one constant, and refuses the rest with what to do."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from posttrain.params import ParamsError, PretrainedModel, parse_params
+from posttrain.stage.frame import StageRun
+from stages.check_params import check_params
+
+SCORE = """
+from posttrain.types import Score
+
+def brevity(trajectory, task):
+    return Score(1.0)
+
+def of_one(trajectory): ...
+
+LENGTH = 3
+"""
+WORLD = """
+from ours.depth import DEPTH
+
+class Harbour:
+    def __init__(self, world): ...
+
+def harbour(): ...
+"""
+LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_prj", "v_proj"]}
+WORLD_STAGES = {"generate_data", "resample_data", "train_sft", "sample_preferences", "train_policy", "evaluate"}
+SCORE_STAGES = {"sample_preferences", "train_policy", "evaluate"}
+
+CONSTANT = "params.yaml has known keys, values in range and no contradiction.\n"
+
+Check = Callable[..., str]
+
+
+@pytest.fixture
+def graph(repository: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((repository / "dvc.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def declare(graph: dict[str, Any], dep: str, stages: set[str]) -> None:
+    for name in stages:
+        stage = graph["stages"][name]
+        stage.get("do", stage)["deps"].append(dep)
+
+
+@pytest.fixture
+def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    """`check(**sections)` gives the refusal of params.yaml with these sections in it, and nothing where all is well; `graph` is dvc.yaml."""
+    content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    content["world"]["type"], content["reward"]["extra"] = "stocks", []
+    content["generate_data"]["source"] = {"type": "scripted"}
+    content["train_sft"]["batch_size"] = 16
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "data").mkdir()
+
+    def message(**sections: Any) -> str:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "ours"]:
+            monkeypatch.delitem(sys.modules, name)
+        (tmp_path / "dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False), encoding="utf-8")
+        merged = {name: {**content[name], **section} if name != "model" else section for name, section in sections.items()}
+        run = StageRun("check_params", "", parse_params(content | merged, source="params.yaml"), tmp_path)
+        output = tmp_path / "data" / "params.checked"
+        output.unlink(missing_ok=True)
+        with contextlib.suppress(ParamsError):
+            check_params(run)
+            assert output.read_text() == CONSTANT, "another output runs every stage again"
+            return ""
+        assert not output.exists()
+        with pytest.raises(ParamsError) as error:
+            check_params(run)
+        return str(error.value)
+
+    return message
+
+
+def write(path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def extra(*names: str) -> dict[str, Any]:
+    return {"extra": [{"name": name, "weight": 0.1} for name in names]}
+
+
+def test_names_of_the_library_are_found(check: Check):
+    assert check(world={"type": "toy"}, reward=extra("accuracy", "length_penalty", "step")) == ""
+
+
+def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_check(check: Check, graph: dict[str, Any]):
+    write("ours/scores.py", SCORE)
+    message = check(reward=extra("ours.scores:brevity"))
+    wanted = "leads to ours/scores.py, which is not among the deps of check_params, sample_preferences, train_policy, evaluate in dvc.yaml"
+    assert f"reward.extra: ours.scores:brevity {wanted}" in message
+    assert "Add it there" in message
+    declare(graph, "ours", SCORE_STAGES)
+    assert "not among the deps of check_params in dvc.yaml" in check(reward=extra("ours.scores:brevity"))
+    declare(graph, "ours", {"check_params"})
+    assert check(reward=extra("ours.scores:brevity")) == ""
+
+
+@pytest.mark.parametrize("forgotten", sorted(WORLD_STAGES))
+def test_one_stage_that_lacks_a_dep_is_named_before_the_first_one_runs(check: Check, graph: dict[str, Any], forgotten: str):
+    write("ours/worlds.py", WORLD)
+    write("ours/depth.py", "DEPTH = 3\n")
+    declare(graph, "ours/worlds.py", {"check_params", *WORLD_STAGES})
+    declare(graph, "ours/depth.py", {"check_params", *WORLD_STAGES} - {forgotten})
+    message = check(world={"type": "ours.worlds:Harbour"})
+    assert f"world.type: ours.worlds:Harbour leads to ours/depth.py, which is not among the deps of {forgotten} in dvc.yaml" in message
+    declare(graph, "ours/depth.py", {forgotten})
+    assert check(world={"type": "ours.worlds:Harbour"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ours.scores:brevitty", "'brevitty' is not there (did you mean 'brevity'?)"),
+        ("ours.scores:nothing", "'nothing' is not there"),
+        ("builtins:int", "must take (trajectory, task)"),
+        ("builtins:dict", "must take (trajectory, task)"),
+        ("ours.scores:LENGTH", "'LENGTH' is a int"),
+        ("ours.scorse:brevity", "ours.scorse cannot be imported (No module named 'ours.scorse')"),
+        ("ours.scores:of_one", "must take (trajectory, task) and return a Score"),
+        ("ours.raises:score", "ours.raises cannot be imported (ZeroDivisionError: division by zero)"),
+        ("ours.exits:score", "ours.exits cannot be imported (SystemExit: 0)"),
+        ("ours.typo:score", "ours.typo cannot be imported (invalid syntax"),
+    ],
+)
+def test_a_score_of_ones_own_that_cannot_score_is_refused(check: Check, graph: dict[str, Any], name: str, reason: str):
+    write("ours/scores.py", SCORE)
+    write("ours/raises.py", "1 / 0\n")
+    write("ours/exits.py", "raise SystemExit(0)\n")
+    write("ours/typo.py", "def score(:\n")
+    declare(graph, "ours", {"check_params", *SCORE_STAGES})
+    message = check(reward=extra(name))
+    assert f"reward.extra names {name!r}" in message
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ours.worlds:Harbor", "'Harbor' is not there (did you mean 'Harbour'?)"),
+        ("ours.worlds:harbour", "does not take the world's section alone (too many positional arguments)"),
+        ("builtins:dict", "does not take the world's section alone"),
+        ("no_such_module:World", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_world_of_ones_own_that_cannot_be_made_is_refused(check: Check, graph: dict[str, Any], name: str, reason: str):
+    write("ours/worlds.py", WORLD)
+    write("ours/depth.py", "DEPTH = 3\n")
+    declare(graph, "ours", {"check_params", *WORLD_STAGES})
+    message = check(world={"type": name})
+    assert f"world.type is {name!r}" in message
+    assert reason in message
+
+
+def test_all_that_is_wrong_is_said_at_once(check: Check, graph: dict[str, Any]):
+    write("ours/scores.py", SCORE)
+    write("theirs/scores.py", SCORE)
+    declare(graph, "ours", {"check_params", *SCORE_STAGES})
+    source = {"type": "import", "format": "openai", "path": "data/imported/not_there.jsonl"}
+    message = check(
+        world={"type": "nowhere:World"},
+        reward=extra("ours.scores:brevitty", "ours.scores:brevity", "theirs.scores:brevity"),
+        generate_data={"source": source},
+    )
+    assert "4 problem(s), nothing was run" in message
+    assert "theirs.scores:brevity leads to theirs/scores.py" in message
+    assert "theirs.scores cannot be imported" not in message
+    assert "generate_data.source.path: data/imported/not_there.jsonl is not a file" in message
+
+
+def conversation(number: int) -> str:
+    return json.dumps({"messages": [{"role": "user", "content": f"Ask {number}"}, {"role": "assistant", "content": "ANSWER: 3"}]}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "reason"),
+    [
+        (0, "has no trajectory"),
+        (1, "the file has 1 rows, and train_sft.batch_size is 16"),
+        (15, "Import 16 or more, or lower the batch"),
+        (16, ""),
+    ],
+)
+def test_an_import_has_rows_for_a_batch(check: Check, num_rows: int, reason: str):
+    write("data/imported/ours.jsonl", "".join(map(conversation, range(num_rows))))
+    source = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl"}
+    message = check(generate_data={"source": source})
+    assert ("generate_data.source.path" in message, reason in message) == (num_rows < 16, True)
+
+
+def test_an_import_of_one_row_is_refused_however_small_the_batch(check: Check):
+    write("data/imported/ours.jsonl", conversation(1))
+    source = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl"}
+    message = check(generate_data={"source": source}, train_sft={"batch_size": 1})
+    assert "the file has 1 rows" in message
+    assert message.endswith("Import 2 or more")
+
+
+def test_an_import_in_another_format_or_outside_of_the_deps_is_refused(check: Check):
+    write("data/imported/ours.jsonl", conversation(1))
+    write("elsewhere/ours.jsonl", conversation(1))
+    source = {"type": "import", "format": "tau_bench", "path": "data/imported/ours.jsonl"}
+    assert "record 1 of 1 is no trajectory in the format tau_bench" in check(generate_data={"source": source})
+    message = check(generate_data={"source": {**source, "path": "elsewhere/ours.jsonl"}})
+    assert "leads to elsewhere/ours.jsonl, which is not among the deps of check_params, generate_data in dvc.yaml" in message
+    assert "1 problem(s)" in message
+
+
+def pretrained(name: str, **changes: Any) -> dict[str, Any]:
+    return {"type": "pretrained", "name": name, "adapter": LORA, "gradient_checkpointing": False, "dtype": "bfloat16", **changes}
+
+
+def test_an_adapter_of_a_model_that_lies_here_names_layers_that_it_has(check: Check, tmp_path: Path, graph: dict[str, Any]):
+    config = json.dumps({"model_type": "qwen2", "num_hidden_layers": 2})
+    write("models/ours/config.json", config)
+    declare(graph, "models/ours", {"prepare_model"})
+    for name in ("models/ours", str(tmp_path / "models" / "ours")):
+        message = check(model=pretrained(name))
+        assert "model: adapter.target_modules has q_prj" in message
+        assert "Did you mean 'q_proj'?" in message
+        assert check(model=pretrained(name, adapter={**LORA, "target_modules": ["q_proj", "v_proj"]})) == ""
+    write("models/ours/config.json", config.replace("qwen2", "of a kind that nobody here knows"))
+    assert check(model=pretrained("models/ours")) == ""  # the training says it
+
+
+def test_a_model_in_the_hubs_cache_is_looked_at_as_well(repository: Path, tmp_path: Path):
+    """In a process of its own: the hub's client reads where its cache is once."""
+    revision = "0" * 40
+    folder = tmp_path / "hub" / "models--ours--model"
+    write(str(folder / "snapshots" / revision / "config.json"), json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
+    write(str(folder / "refs" / "main"), revision)
+    program = (
+        "import sys; from stages.check_params import _model; from posttrain.params import *\n"
+        "model = PretrainedModel.model_validate_json(sys.argv[1])\n"
+        "print(list(_model(Params.model_construct(model=model))))\n"
+    )
+    model = PretrainedModel.model_validate(pretrained("ours/model")).model_dump_json()
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "PYTHONPATH": str(repository)}
+    said = subprocess.run([sys.executable, "-c", program, model], env=environment, capture_output=True, text=True, check=True).stdout
+    assert "adapter.target_modules has q_prj" in said
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "Qwen Qwen2.5", "~/models/ours", "", "/no/such/folder"])
+def test_a_name_that_can_be_no_models_is_refused(check: Check, name: str):
+    assert f"model.name = {name!r}: " in check(model=pretrained(name))
+
+
+def test_a_folder_that_is_no_models_or_is_not_declared_is_refused(check: Check, graph: dict[str, Any]):
+    write("models/ours/weights", "")
+    message = check(model=pretrained("models/ours"))
+    assert "model.name: models/ours leads to models/ours, which is not among the deps of prepare_model in dvc.yaml" in message
+    assert "config.json" in message
+    declare(graph, "models/ours", {"prepare_model"})
+    for damaged, reason in (("[1", "Expecting"), ("[1]", "its config.json is no object"), ("\xff", "")):
+        Path("models/ours/config.json").write_bytes(damaged.encode("latin-1"))
+        assert f"model.name = 'models/ours': {reason}" in check(model=pretrained("models/ours"))
+    write("models/ours/config.json", '{"model_type": "llama", "num_hidden_layers": null}')
+    assert check(model=pretrained("models/ours")) == ""
+
+
+def test_the_check_loads_neither_torch_nor_tables(repository: Path):
+    program = "import stages.check_params, sys; print([name for name in ('torch', 'numpy', 'pyarrow', 'transformers', 'dvc') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

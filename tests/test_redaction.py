@@ -1,0 +1,219 @@
+"""Keys are cut out of text in every spelling, other text stays as it is, and it takes time in proportion to the text."""
+
+import base64
+import html
+import json
+import logging
+import re
+import subprocess
+import sys
+import time
+import urllib.parse
+
+import pytest
+
+from posttrain.limits import clip
+from posttrain.params import WorldParams
+from posttrain.redaction import redact, redact_logs, redact_values, remember_keys
+from posttrain.rollout.demonstrations import demonstrate
+from posttrain.worlds.stocks.domain import StocksDomain
+from tests.limits import limits_of
+
+RANDOM = "pk/Ab3+Ef6hIj9lMn2pQr5tUv8xZw1"
+ODD = 'pä"ss/w+rd <9>\\x'
+SPELLINGS = {
+    "whole": str,
+    "within a word": lambda key: f"x{key}y",
+    "JSON": json.dumps,
+    "JSON with Chinese": lambda key: json.dumps({"键": key}, ensure_ascii=False),
+    "JSON in JSON": lambda key: json.dumps(json.dumps({"key": key})),
+    "JSON of PHP": lambda key: json.dumps(key).replace("/", "\\/"),
+    "URL": urllib.parse.quote,
+    "URL's query": urllib.parse.quote_plus,
+    "URL in lower case": lambda key: re.sub("%..", lambda code: code[0].lower(), urllib.parse.quote(key, safe="")),
+    "HTML": html.escape,
+    "repr": repr,
+    "base64": lambda key: base64.b64encode(key.encode()).decode(),
+    "login of four": lambda key: base64.b64encode(f"user:{key}".encode()).decode(),
+    "login of three": lambda key: base64.b64encode(f"use:{key}more".encode()).decode(),
+    "login of two": lambda key: base64.urlsafe_b64encode(f"us:{key}m".encode()).decode(),
+}
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path, monkeypatch):
+    """A folder without `.env`."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("key", [RANDOM, ODD])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_variables_key_is_removed_in_every_spelling(monkeypatch, key, spelling):
+    monkeypatch.setenv("SOME_API_KEY", key)
+    written = SPELLINGS[spelling](key)
+    removed = redact(f"a {written} b")
+    assert "[key removed: SOME_API_KEY]" in removed
+    assert removed.startswith("a ")
+    assert removed.endswith(" b")
+    left = removed.replace("[key removed: SOME_API_KEY]", "|")[2:-2]
+    assert len(left) <= 18, "no more than what stood beside it, such as a login's name and JSON's quotes"
+
+
+def test_of_a_random_key_a_part_is_known_from_twelve_characters_on(monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", RANDOM)
+    assert redact(f"key {RANDOM[:12]}… is wrong") == "key [key removed: SOME_TOKEN]… is wrong"
+    assert redact(f"key {RANDOM[:20]}*** is wrong") == "key [key removed: SOME_TOKEN]*** is wrong"
+    assert redact(f"key {RANDOM[:6]}*** is wrong") == f"key {RANDOM[:6]}*** is wrong"
+    monkeypatch.setenv("SOME_TOKEN", "https://example.org/hook/1234567")
+    assert redact("https://example.org/ is up") == "https://example.org/ is up", "an address begins as many do"
+
+
+@pytest.mark.parametrize("name", ["A_KEY", "apikey", "HF_TOKEN", "MY_SECRET_2", "PGPASSWORD", "DB_PASS", "X_CREDENTIALS", "AUTH", "AUTHORIZATION"])
+def test_a_variable_is_a_keys_by_its_name(monkeypatch, name):
+    monkeypatch.setenv(name, "abc-4711-def")
+    assert redact("the abc-4711-def") == f"the [key removed: {name}]"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENIZERS_PARALLELISM", "disabled-here"),
+        ("GIT_AUTHOR_NAME", "Ada Lovelace"),
+        ("KEYBOARD", "us-international"),
+        ("HOME_DIRECTORY", "abc-4711-def"),
+        ("A_KEY", "short-7"),
+        ("OPENAI_API_KEY", "anything"),
+        ("TOKEN_LIMIT", "1000000000"),
+        ("SSH_AUTH_SOCK", sys.executable),
+    ],
+)
+def test_what_is_no_key_stays_whatever_its_name(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert redact(f"the {value} of it") == f"the {value} of it"
+
+
+def test_keys_of_the_env_file_of_a_url_and_of_a_server_are_known(tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text("# mine\nexport A_KEY='abc-4711-def' # of May\nB_TOKEN=ghi-4712-jkl # of June\nPLACE=far-far-away\n")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://me:mno%2F4713-pqr@host/db")
+    remember_keys({"SERVICE_SECRET": "stu-4714-vwx"})
+    text = "abc-4711-def ghi-4712-jkl far-far-away mno/4713-pqr stu-4714-vwx"
+    expected = "[key removed: A_KEY] [key removed: B_TOKEN] far-far-away [key removed: DATABASE_URL] [key removed: SERVICE_SECRET]"
+    assert redact(text) == expected
+    (tmp_path / ".env").unlink()
+    assert redact("abc-4711-def") == "abc-4711-def"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("key sk-proj-Ab3dEf6hIj9lMn2pQr5t.", "key [key removed]."),
+        ('{"k":"sk-ant-api03-Zz9Yy8Xx7Ww6Vv5-_x"}', '{"k":"[key removed]"}'),
+        ("hf_AbCdEfGhIj1234567890KlMnOpQrStUvWx", "[key removed]"),
+        ("ghp_AbCdEfGhIj1234567890KlMnOpQrStUvWxYz and github_pat_11ABCDEFG0abcdefghij_klmn", "[key removed] and [key removed]"),
+        ("xoxb-123456789012-abcdefABCDEF", "[key removed]"),
+        ("AKIAIOSFODNN7EXAMPLE", "[key removed]"),
+        ("Authorization: Bearer abc.def-123~456", "Authorization: Bearer [key removed]"),
+        ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: Basic [key removed]"),
+        ('"Authorization": "Basic AAAABBBBCCCC"', '"Authorization": "Basic [key removed]"'),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4", "[key removed]"),
+        ("git clone https://me:hunter2@example.org/x.git", "git clone https://me:[key removed]@example.org/x.git"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END RSA PRIVATE KEY-----\nnext", "[key removed]\nnext"),
+    ],
+)
+def test_keys_of_well_known_kinds_are_removed_whosoever_they_are(text, expected):
+    assert redact(text) == expected
+    assert redact(expected) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bearer authentication and Basic information, basic calculation",
+        "sk-learn-estimator-text-repr-fallback, hf_transfer, risk-sk-adjusted-return-2024-report",
+        "http://user:password@host:port and https://example.org:8080/@me:you",
+        "600519.SH 00700.HK 12,345.67 AKIA and eyJ and xox and ghost_writer",
+        "// see a@b.c: it is https://example.org/a:b",
+    ],
+)
+def test_other_text_stays(text):
+    assert redact(text) == text
+
+
+def test_nothing_is_altered_in_what_the_stock_world_says():
+    counts = {"num_sft_tasks": 60, "num_rl_tasks": 8, "num_dev_tasks": 8, "num_test_tasks": 8}
+    domain = StocksDomain(WorldParams(type="stocks", seed=1, max_difficulty=2, **counts))
+    rows = demonstrate(domain, domain.tasks("sft", 60), limits=limits_of(8, 100, 1000), seed=1, flaws=None, reasoning_frac=0.3)
+    texts = [json.dumps([message.to_openai() for message in row.trajectory.messages], ensure_ascii=False) for row in rows]
+    assert sum(map(len, texts)) > 30_000
+    assert list(map(redact, texts)) == texts
+
+
+def test_nothing_is_altered_in_real_trajectories_and_functions(shared_data, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", RANDOM)
+    files = list(shared_data.rglob("*.json"))
+    assert len(files) > 5
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert redact(text) == text, path
+
+
+@pytest.mark.parametrize("part", ["a", "sk-", "eyJ", "eyJ.aaaaaaaa.", "//", "//a:", "Bearer ", "Basic ", "-----BEGIN PRIVATE KEY-----", RANDOM[:11]])
+def test_time_grows_with_the_text_whatever_it_is_made_of(monkeypatch, part):
+    monkeypatch.setenv("SOME_API_KEY", RANDOM)
+    seconds = []
+    for size in (1_000_000, 4_000_000):
+        text = part * (size // len(part))
+        start = time.process_time()
+        redact(text)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 12 * seconds[0] + 0.05, "four times the text; sixteen times the time would be its square"
+
+
+def test_values_of_json_are_redacted_names_and_all(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", RANDOM)
+    assert redact_values({RANDOM: [1, None, True, (RANDOM, 0.5)]}) == {
+        "[key removed: SOME_API_KEY]": [1, None, True, ["[key removed: SOME_API_KEY]", 0.5]]
+    }
+
+
+def test_what_is_cut_says_how_long_it_was_and_no_key_is_cut_in_half(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", RANDOM)
+    assert clip("x" * 10, 10) == "x" * 10
+    assert clip("x" * 11, 10) == "xxxxxxxxxx… [1 of 11 characters cut]"
+    for before in range(30):
+        for behind in (0, 100, 200_000):
+            cut = clip("x" * before + RANDOM + "y" * behind, 40)
+            assert RANDOM[:5] not in cut
+            assert len(cut) < 100
+    assert clip("a\ud800b", 10) == "a?b", "or no file could hold it"
+    keys = clip(" ".join([f"sk-{index:030}" for index in range(100_000)]), 1000)
+    assert "sk-" not in keys, "also where removing shortens what was looked at"
+
+
+def test_logs_and_uncaught_exceptions_are_printed_without_keys(monkeypatch, tmp_path):
+    program = (
+        "import logging, os, threading\nfrom posttrain.redaction import redact_uncaught\nredact_uncaught()\nredact_uncaught()\n"
+        "key = os.environ['SOME_API_KEY']\n"
+        "def fail():\n    try:\n        raise ValueError(f'inner {key}')\n"
+        "    except ValueError as error:\n        raise RuntimeError('outer') from error\n"
+        "logging.getLogger('a.b').warning('with %s', key)\n"
+        "try:\n    fail()\nexcept RuntimeError:\n    logging.getLogger('a.b').exception('caught')\n"
+        "thread = threading.Thread(target=fail)\nthread.start()\nthread.join()\nfail()\n"
+    )
+    environment = {"SOME_API_KEY": RANDOM, "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert RANDOM[:10] not in done.stdout + done.stderr
+    assert done.stderr.count("ValueError: inner [key removed: SOME_API_KEY]") == 3
+    assert done.stderr.count("RuntimeError: outer") == 3
+    assert "with [key removed: SOME_API_KEY]\n" in done.stderr
+
+
+def test_a_log_record_without_keys_is_left_to_its_formatter(monkeypatch, caplog):
+    before = logging.getLogRecordFactory()
+    try:
+        redact_logs()
+        logging.getLogger("a").warning("plain %s", "text")
+        assert caplog.records[-1].args == ("text",)
+    finally:
+        logging.setLogRecordFactory(before)
