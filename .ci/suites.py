@@ -1,7 +1,7 @@
-"""Which suites of real components a change may have broken, and at which commit each was last green.
+"""Says which suites of real components a change may have broken, and since when each is green.
 
     python3 .ci/suites.py plan [--all]    `run NAME reason` or `skip NAME reason` for each suite
-    python3 .ci/suites.py tests NAME      the test files of a suite, or a refusal that names them all
+    python3 .ci/suites.py tests NAME      the test files of a suite, or a refusal that names all
     python3 .ci/suites.py tree            the commit that is checked out, and what is edited
     python3 .ci/suites.py green NAME TREE records that a suite which began in that tree was green
 
@@ -73,7 +73,12 @@ def is_in(file: str, entry: str) -> bool:
 def read_suites(root: Path) -> Suites:
     told = tomllib.loads((root / ".ci" / "suites.toml").read_text(encoding="utf-8"))
     found = [
-        Suite(name, tuple(one["tests"]), tuple(one["paths"]), tuple(file for files in one["ignored"].values() for file in files))
+        Suite(
+            name,
+            tuple(one["tests"]),
+            tuple(one["paths"]),
+            tuple(file for files in one["ignored"].values() for file in files),
+        )
         for name, one in told["suite"].items()
     ]
     return Suites(tuple(told["common"]), tuple(told["results"]), tuple(found))
@@ -93,7 +98,11 @@ def read_green(root: Path) -> dict[str, Green]:
 
 
 def _green(name: str, told: object) -> Green:
-    if not isinstance(told, dict) or set(told) != {"commit", "date"} or not all(isinstance(one, str) for one in told.values()):
+    if (
+        not isinstance(told, dict)
+        or set(told) != {"commit", "date"}
+        or not all(isinstance(one, str) for one in told.values())
+    ):
         raise ValueError(f"{GREEN} has {told!r} for {name!r}, and not a commit and a date")
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", told["commit"]):  # it goes to git's command line
         raise ValueError(f"{GREEN} has {told['commit']!r} for {name!r}, which is no whole name of a commit")
@@ -125,12 +134,16 @@ def plan(root: Path, *, is_all: bool = False) -> list[tuple[str, str, str]]:
             return f"it was green at {green}, which is not within the last two weeks"
         if (files := since[green.commit]) is None:
             return f"it was green at {green}, which is no ancestor of HEAD, or not in this clone"
-        to_blame = [file for file in files if suite.can_break_by(file) or any(is_in(file, entry) for entry in suites.common)]
+        to_blame = [
+            file for file in files if suite.can_break_by(file) or any(is_in(file, entry) for entry in suites.common)
+        ]
         return f"{_some(to_blame)} changed since {green}, where it was green" if to_blame else None
 
     reasons = [(suite.name, why(suite)) for suite in suites.all]
     return [
-        ("run", name, reason) if reason else ("skip", name, f"nothing that can break it changed since {records[name]}, where it was green")
+        ("run", name, reason)
+        if reason
+        else ("skip", name, f"nothing that can break it changed since {records[name]}, where it was green")
         for name, reason in reasons
     ]
 
@@ -138,9 +151,12 @@ def plan(root: Path, *, is_all: bool = False) -> list[tuple[str, str, str]]:
 def changed(root: Path, commit: str) -> list[str] | None:
     """Files that are others than at a commit: in later commits, edited, removed or new.
 
-    The record is not one of them. None where the commit is no ancestor of HEAD, or not in this clone.
+    The record is not one of them. None where the commit is no ancestor of HEAD, or not in this
+    clone.
     """
-    if subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=root, check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=root, check=False, capture_output=True
+    ).returncode:
         return None
     since = _git(root, "diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-relative", "-z", commit)
     new = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
@@ -148,7 +164,8 @@ def changed(root: Path, commit: str) -> list[str] | None:
 
 
 def tree(root: Path) -> str:
-    """The commit that is checked out, and the names of edited files that are neither results nor the record."""
+    """The commit that is checked out, and the names of edited files that are neither results nor
+    the record."""
     results = (*read_suites(root).results, GREEN)
     edited = [line[3:] for line in _git(root, "status", "--porcelain", "--no-renames", "--untracked-files=all", "-z")]
     told = [file for file in edited if not any(is_in(file, entry) for entry in results)]
@@ -168,7 +185,10 @@ def record_green(root: Path, name: str, began: str) -> str:
         print(f"{error}: it is written anew", file=sys.stderr)
         records = {}
     records[name] = Green(began, datetime.now(UTC))
-    _write(root / GREEN, {name: {"commit": one.commit, "date": one.date.isoformat(timespec="seconds")} for name, one in records.items()})
+    _write(
+        root / GREEN,
+        {name: {"commit": one.commit, "date": one.date.isoformat(timespec="seconds")} for name, one in records.items()},
+    )
     return f"{name} is green at {began[:7]}: commit {GREEN}, and it is left out while nothing that can break it changes"
 
 
@@ -180,7 +200,9 @@ def _write(path: Path, told: Mapping[str, Mapping[str, str]]) -> None:
 
 def _some(files: Sequence[str]) -> str:
     """Two of them, each on the one line that a reason has."""
-    return ", ".join(file if file.isprintable() else ascii(file) for file in files[:2]) + (f" and {len(files) - 2} more" if len(files) > 2 else "")
+    return ", ".join(file if file.isprintable() else ascii(file) for file in files[:2]) + (
+        f" and {len(files) - 2} more" if len(files) > 2 else ""
+    )
 
 
 def _git(root: Path, *arguments: str) -> list[str]:

@@ -1,8 +1,9 @@
-"""How fast is a GRPO step, and how long does it wait for slow tools, against TRL's own loop (`GRPOTrainer` with `environment_factory`)?
+"""Times a GRPO step, and its wait for slow tools, against TRL's own loop (`GRPOTrainer` with
+`environment_factory`).
 
-Both sides train the SFT model of the last `dvc repro` on the same rl tasks, 16 x 8 episodes a step, with a rate too small to change it: same
-weights, prompts, tools, reward, sampling, optimizer, dtype and one thread. Times are CPU-seconds, so that a busy machine slows neither side; waits
-are seconds.
+Both sides train the SFT model of the last `dvc repro` on the same rl tasks, 16 x 8 episodes a step,
+with a rate too small to change it: same weights, prompts, tools, reward, sampling, optimizer, dtype
+and one thread. Times are CPU-seconds, so that a busy machine slows neither side; waits are seconds.
 """
 
 import argparse
@@ -51,11 +52,19 @@ def main() -> None:
 
 
 def compare_steps(params: Params) -> None:
-    """Tokens per second of play (generating, tools, scoring), and seconds of a whole step, both sides."""
+    """Tokens per second of play (generating, tools, scoring), and seconds of a whole step, both
+    sides."""
     algorithm = _grpo(params)
     domain, tasks = make_domain(params.world), _tasks(algorithm.tasks_per_step * 4)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
-    sampler = Sampler(model, codec, domain=domain, reward=load_reward(params.reward), limits=params.agent, temperature=algorithm.temperature)
+    sampler = Sampler(
+        model,
+        codec,
+        domain=domain,
+        reward=load_reward(params.reward),
+        limits=params.agent,
+        temperature=algorithm.temperature,
+    )
     player = _TimedPlayer(sampler)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -78,9 +87,15 @@ def compare_steps(params: Params) -> None:
 
         model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
         peer = make_peer(
-            model, codec, domain=domain, tasks=tasks, reward=load_reward(params.reward), params=algorithm, max_steps=NUM_STEPS + NUM_WARMUP,
+            model,
+            codec,
+            domain=domain,
+            tasks=tasks,
+            reward=load_reward(params.reward),
+            params=algorithm,
+            max_steps=NUM_STEPS + NUM_WARMUP,
             folder=Path(folder),
-        )  # fmt: skip
+        )
         steps = _StepClock()
         peer.add_callback(steps)
         peer.train()
@@ -91,12 +106,16 @@ def compare_steps(params: Params) -> None:
     print(f"GRPO step: {episodes} episodes of {turns:.1f} turns, {NUM_STEPS} steps, float32, 1 thread, temperature 1;")
     print(f"  written tokens a step: posttrain {np.mean(player.written):.0f}, TRL {np.mean(peer.written):.0f}")
     for name, side in (("posttrain", ours), ("TRL environment_factory", theirs)):
-        print(f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of play, {side.step_s:6.2f} CPU-seconds a step")
+        print(
+            f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of play, "
+            f"{side.step_s:6.2f} CPU-seconds a step"
+        )
     print(f"  ratio: play {ours.tokens_per_s / theirs.tokens_per_s:.2f}, whole step {theirs.step_s / ours.step_s:.2f}")
 
 
 def compare_slow_tools(params: Params) -> None:
-    """64 episodes whose every call takes 0.3 s: the time that each side spends waiting for tools."""
+    """64 episodes whose every call takes 0.3 s: the time that each side spends waiting for
+    tools."""
     algorithm = _grpo(params).model_copy(update={"tasks_per_step": NUM_SLOW // 8, "group_size": 8, "max_steps": 1})
     domain, tasks = _Slow(make_domain(params.world)), _tasks(NUM_SLOW // 8)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
@@ -106,18 +125,31 @@ def compare_slow_tools(params: Params) -> None:
     start = time.perf_counter()
     played = sampler.play(plays, episode_seeds(1, count=len(plays)))
     batch_s = time.perf_counter() - start
-    slowest_s = max(sum(turn.latency_s + max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns) for one in played)
-    # What a batch waits for tools: nobody generates while every open episode waits; the longest chain of calls bounds it.
-    chain_s = max(sum(max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns) for one in played)
+    slowest_s = max(
+        sum(turn.latency_s + max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns)
+        for one in played
+    )
+    # What a batch waits for tools: nobody generates while every open episode waits; the longest
+    # chain of calls bounds it.
+    chain_s = max(
+        sum(max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns) for one in played
+    )
     num_calls = sum(len(turn.tool_runs) for one in played for turn in one.turns)
 
     domain.waited_s = 0.0
     with tempfile.TemporaryDirectory() as folder:
-        peer = make_peer(model, codec, domain=domain, tasks=tasks, reward=reward, params=algorithm, max_steps=1, folder=Path(folder))
+        peer = make_peer(
+            model, codec, domain=domain, tasks=tasks, reward=reward, params=algorithm, max_steps=1, folder=Path(folder)
+        )
         peer.clock = time.perf_counter
         peer.train()
-    print(f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on TRL's side); seconds")
-    print(f"  posttrain                batch {batch_s:.2f}, its slowest episode {slowest_s:.2f}, tool wait {chain_s:.2f}")
+    print(
+        f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on "
+        "TRL's side); seconds"
+    )
+    print(
+        f"  posttrain                batch {batch_s:.2f}, its slowest episode {slowest_s:.2f}, tool wait {chain_s:.2f}"
+    )
     print(f"  TRL environment_factory  batch {peer.play_s[0]:.2f}, tool wait {domain.waited_s:.2f}")
     print(f"  ratio: tool wait {domain.waited_s / chain_s:.1f}, batch {peer.play_s[0] / batch_s:.1f}")
     print(f"  posttrain's batch to its slowest episode: {batch_s / slowest_s:.2f}")
@@ -160,7 +192,8 @@ class _StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is unty
 
 
 class _Slow:
-    """The same world behind tools that take TOOL_S each, in a thread for us, in TRL's loop for TRL. Counts the calls and the seconds in them."""
+    """The same world behind tools that take TOOL_S each, in a thread for us, in TRL's loop for TRL.
+    Counts the calls and the seconds in them."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
@@ -204,7 +237,8 @@ def _grpo(params: Params) -> GrpoParams:
 
 
 def _tasks(count: int) -> list[Task]:
-    """rl tasks of two to five turns that no user's reply interrupts (TRL's loop has none), tools in the order in which TRL lists methods."""
+    """rl tasks of two to five turns that no user's reply interrupts (TRL's loop has none), tools in
+    the order in which TRL lists methods."""
     tasks = [task for task in read_tasks(TASKS, "rl") if task.gold.calls and task.gold.asks is None]
     return [replace(task, tools=tuple(sorted(task.tools))) for task in tasks[:count]]
 

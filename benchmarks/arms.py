@@ -1,6 +1,8 @@
-"""Run the pipeline with some knobs changed, in a copy of the checkout, and read its reports: the ground under every comparison.
+"""Run the pipeline with some knobs changed, in a copy of the checkout, and read its reports: the
+ground under every comparison.
 
-All copies share one DVC cache, which names files by their content, so an arm computes only the stages that its overrides change.
+All copies share one DVC cache, which names files by their content, so an arm computes only the
+stages that its overrides change.
 """
 
 import argparse
@@ -21,7 +23,15 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[1]
 # so small that the whole graph runs in a minute or two
 SMALL: dict[str, Any] = {
-    "world": {"type": "toy", "seed": 7, "max_difficulty": 2, "num_sft_tasks": 96, "num_rl_tasks": 16, "num_dev_tasks": 8, "num_test_tasks": 8},
+    "world": {
+        "type": "toy",
+        "seed": 7,
+        "max_difficulty": 2,
+        "num_sft_tasks": 96,
+        "num_rl_tasks": 16,
+        "num_dev_tasks": 8,
+        "num_test_tasks": 8,
+    },
     "agent.max_turns": 4,
     "agent.max_new_tokens": 24,
     "agent.max_context_tokens": 384,
@@ -64,7 +74,8 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One variant: dotted keys of `params.yaml` with their values, and the stages to bring up to date (empty: all)."""
+    """One variant: dotted keys of `params.yaml` with their values, and the stages to bring up to
+    date (empty: all)."""
 
     name: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -72,10 +83,12 @@ class Arm:
 
 
 def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_json: Path) -> dict[str, Any]:
-    """Run arms, and write what `figures` reads from each copy under the arm's name into `results_json`, beside what it holds of other arms.
+    """Run arms, and write what `figures` reads from each copy under the arm's name into
+    `results_json`, beside what it holds of other arms.
 
-    The command line chooses: `[--jobs N] [ARM …]`, by default all arms one after the other. Each arm's output goes to `.posttrain/arms/<name>.log`;
-    where one fails, the others go on and CalledProcessError comes at the end.
+    The command line chooses: `[--jobs N] [ARM …]`, by default all arms one after the other. Each
+    arm's output goes to `.posttrain/arms/<name>.log`; where one fails, the others go on and
+    CalledProcessError comes at the end.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=1, help="arms at a time; each uses one core and up to 1.5 GiB")
@@ -97,7 +110,9 @@ def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_j
                 print(f"{arm.name}: failed, see its log", flush=True)
                 continue
             results[arm.name] = {"overrides": dict(arm.overrides), **figures(copy, arm)}
-            results_json.write_text(json.dumps(results, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+            results_json.write_text(
+                json.dumps(results, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
             print(f"{arm.name}: {json.dumps(results[arm.name], ensure_ascii=False)}", flush=True)
     if failed is not None:
         raise failed
@@ -105,17 +120,31 @@ def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_j
 
 
 def run_arm(arm: Arm, folder: Path) -> Path:
-    """Run one arm in `folder/<name>` and return that copy. Raises CalledProcessError where the pipeline fails."""
+    """Run one arm in `folder/<name>` and return that copy. Raises CalledProcessError where the
+    pipeline fails."""
     copy = clone_checkout(folder / arm.name)
     cache = REPOSITORY / ".dvc" / "cache"
     (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
     apply_overrides(copy / "params.yaml", arm.overrides)
     log = REPOSITORY / ".posttrain" / "arms" / f"{arm.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {"POSTTRAIN_THREADS": "1", **environment_of(copy)}  # or arms side by side would each take the cores idle at their start
-    print(f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}; see {log.relative_to(REPOSITORY)}", flush=True)
+    environment = {
+        "POSTTRAIN_THREADS": "1",
+        **environment_of(copy),
+    }  # or arms side by side would each take the cores idle at their start
+    print(
+        f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}; see {log.relative_to(REPOSITORY)}",
+        flush=True,
+    )
     with log.open("w") as output:
-        subprocess.run(["dvc", "repro", *arm.targets], cwd=copy, env=environment, check=True, stdout=output, stderr=subprocess.STDOUT)
+        subprocess.run(
+            ["dvc", "repro", *arm.targets],
+            cwd=copy,
+            env=environment,
+            check=True,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     return copy
 
 
@@ -127,11 +156,22 @@ def clone_checkout(target: Path) -> Path:
 
 
 def make_small_copy(root: Path, overrides: Mapping[str, Any] | None = None) -> Path:
-    """The working tree as it is now, uncommitted edits too, as one commit in `root`, with the knobs of `SMALL`, then `overrides`; nothing run."""
-    listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    """The working tree as it is now, uncommitted edits too, as one commit in `root`, with the knobs
+    of `SMALL`, then `overrides`; nothing run."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     for name in filter(None, listed.stdout.split("\0")):
         source, target = REPOSITORY / name, root / name
-        if source.is_file() and name != "dvc.lock" and (not name.startswith("reports/") or name == "reports/seeds.json"):
+        if (
+            source.is_file()
+            and name != "dvc.lock"
+            and (not name.startswith("reports/") or name == "reports/seeds.json")
+        ):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
     apply_overrides(root / "params.yaml", {**SMALL, **(overrides or {})})
@@ -142,12 +182,14 @@ def make_small_copy(root: Path, overrides: Mapping[str, Any] | None = None) -> P
 
 
 def environment_of(copy: Path) -> dict[str, str]:
-    """For a `dvc` started in a copy: this interpreter's programs, and the copy's own code before the installed one."""
+    """For a `dvc` started in a copy: this interpreter's programs, and the copy's own code before
+    the installed one."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(copy)}
 
 
 def apply_overrides(params_yaml: Path, overrides: Mapping[str, Any]) -> None:
-    """Write values at dotted keys; a key that is not there raises KeyError, so that a renamed knob cannot silently make an arm the default."""
+    """Write values at dotted keys; a key that is not there raises KeyError, so that a renamed knob
+    cannot silently make an arm the default."""
     content = yaml.safe_load(params_yaml.read_text(encoding="utf-8"))
     for key, value in overrides.items():
         *path, last = key.split(".")

@@ -1,9 +1,11 @@
-"""Does a model from scratch lack a skill or a preference? Measured on dev and rl tasks, so that nothing is ever chosen on test.
+"""Tells whether a model from scratch lacks a skill or a preference. Measured on dev and rl tasks,
+so that nothing is ever chosen on test.
 
-Two tables. How exactly it copies: on flawless demonstrations of the tasks, teacher-forced, the share of arguments and of quoted values of which
-every token is the likeliest one. And its greedy success with the failures by class. GRPO turns round what a model prefers (`wrong_market`,
-`wrong_tool`) and spoils further what it cannot do (`wrong_value`, `bad_arguments`), so look here before a longer run. `python -m
-benchmarks.diagnose [MODEL] [--tasks N]`
+Two tables. How exactly it copies: on flawless demonstrations of the tasks, teacher-forced, the
+share of arguments and of quoted values of which every token is the likeliest one. And its greedy
+success with the failures by class. GRPO turns round what a model prefers (`wrong_market`,
+`wrong_tool`) and spoils further what it cannot do (`wrong_value`, `bad_arguments`), so look here
+before a longer run. `python -m benchmarks.diagnose [MODEL] [--tasks N]`
 """
 
 import argparse
@@ -47,9 +49,11 @@ def main() -> None:
 
 
 def copied_spans(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Every value that the agent takes from elsewhere, in the text of a whole episode: what it is, and from which character to which it stands.
+    """Every value that the agent takes from elsewhere, in the text of a whole episode: what it is,
+    and from which character to which it stands.
 
-    `"arguments":{"name":"松鹤"}}</tool_call>` gives `call name` and the place of 松鹤; a line `{"open":12.5}` of a final message `quoted open`.
+    `"arguments":{"name":"松鹤"}}</tool_call>` gives `call name` and the place of 松鹤; a line
+    `{"open":12.5}` of a final message `quoted open`.
     """
     for kind, pattern in (("call", _CALL), ("quoted", _QUOTE)):
         for found in pattern.finditer(text):
@@ -75,17 +79,31 @@ def _exact(model: Any, tokenizer: Any, row: TokenRow) -> Iterator[tuple[str, boo
     text = tokenizer.decode(row.input_ids)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     if encoded["input_ids"] != list(row.input_ids):
-        raise ValueError(f"the tokens of an episode are not those of its text, so a value's place is unknown: {text[:200]!r}")
+        raise ValueError(
+            f"the tokens of an episode are not those of its text, so a value's place is unknown: {text[:200]!r}"
+        )
     with torch.no_grad():
         likeliest = model(input_ids=torch.tensor([row.input_ids])).logits[0].argmax(-1).tolist()
     for name, (start, end) in copied_spans(text):
-        places = [place for place, (left, right) in enumerate(encoded["offset_mapping"]) if start <= left and right <= end]
+        places = [
+            place for place, (left, right) in enumerate(encoded["offset_mapping"]) if start <= left and right <= end
+        ]
         yield name, all(likeliest[place - 1] == row.input_ids[place] for place in places)
 
 
 def _print_failures(model: Any, codec: Any, params: Params, tasks: Sequence[Task]) -> None:
-    sampler = Sampler(model, codec, domain=make_domain(params.world), reward=load_reward(params.reward), limits=params.agent, temperature=0.0)
-    failures = [failure_of(played, task) for played, task in zip(sampler.play(tasks, episode_seeds(1, count=len(tasks))), tasks, strict=True)]
+    sampler = Sampler(
+        model,
+        codec,
+        domain=make_domain(params.world),
+        reward=load_reward(params.reward),
+        limits=params.agent,
+        temperature=0.0,
+    )
+    failures = [
+        failure_of(played, task)
+        for played, task in zip(sampler.play(tasks, episode_seeds(1, count=len(tasks))), tasks, strict=True)
+    ]
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for failure, task in zip(failures, tasks, strict=True):
         for cell in (task.kind, f"market {task.market}", f"difficulty {task.difficulty}", "all"):
@@ -93,7 +111,10 @@ def _print_failures(model: Any, codec: Any, params: Params, tasks: Sequence[Task
     print(f"\n{'greedy success':24} {'rate':>7} {'of':>6}")
     for cell, successes in by_kind.items():
         print(f"{cell:24} {sum(successes) / len(successes):7.1%} {len(successes):6}")
-    print("failures: " + json.dumps(dict(Counter(str(failure) for failure in failures if failure is not None).most_common())))
+    print(
+        "failures: "
+        + json.dumps(dict(Counter(str(failure) for failure in failures if failure is not None).most_common()))
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Does the torch engine say what the model says? 1,000 greedy multi-turn episodes against a full forward of transformers, and 10,000 sampled ones
-against what the engine was asked to read.
+"""Checks that the torch engine says what the model says: 1,000 greedy multi-turn episodes against a
+full forward of transformers, and 10,000 sampled ones against what the engine was asked to read.
 
-A greedy token counts as equal where it is the forward's most probable one, as a tie where the forward's best two are within 1e-4. A re-tokenisation
-mismatch is a turn that reads other ids than those which were written before; beside it stands how many messages would have come out as other ids
+A greedy token counts as equal where it is the forward's most probable one, as a tie where the
+forward's best two are within 1e-4. A re-tokenisation mismatch is a turn that reads other ids than
+those which were written before; beside it stands how many messages would have come out as other ids
 had their text gone through the tokenizer, which a loop that works on text trains on.
 """
 
@@ -39,14 +40,27 @@ def main() -> None:
     num_tokens, num_ties, num_other, errors = _against_forward(model, greedy)
     turns = np.mean([len(one.turns) for one in greedy])
     print(f"greedy: {len(greedy)} episodes of {turns:.1f} turns, {num_tokens} tokens; against a full forward")
-    print(f"  {num_other} other tokens, {num_ties} ties; log-probs differ by {errors.max():.1e}, {errors.mean():.1e} on average")
+    print(
+        f"  {num_other} other tokens, {num_ties} ties; log-probs differ by {errors.max():.1e}, "
+        f"{errors.mean():.1e} on average"
+    )
 
     sampled, contexts = _play(model, codec, params, count=NUM_SAMPLED, temperature=1.0)
-    mismatches = sum(list(context) != list(one.token_ids[: len(context)]) for one, asked in zip(sampled, contexts, strict=True) for context in asked)
+    mismatches = sum(
+        list(context) != list(one.token_ids[: len(context)])
+        for one, asked in zip(sampled, contexts, strict=True)
+        for context in asked
+    )
     messages = [ids for one in sampled for ids in _written(one)]
     rewritten = sum(codec.encode_assistant(codec.parse(ids)) != ids for ids in messages if ids[-1] in codec.stop_ids)
-    print(f"sampled: {len(sampled)} episodes, {len(messages)} messages through {NUM_SLOTS} slots: {mismatches} re-tokenisation mismatches;")
-    print(f"  {rewritten} messages ({rewritten / len(messages):.2%}) would have been other ids, had their text been tokenised again")
+    print(
+        f"sampled: {len(sampled)} episodes, {len(messages)} messages through {NUM_SLOTS} slots: "
+        f"{mismatches} re-tokenisation mismatches;"
+    )
+    print(
+        f"  {rewritten} messages ({rewritten / len(messages):.2%}) would have been other ids, "
+        "had their text been tokenised again"
+    )
 
 
 class _Recording:
@@ -71,7 +85,9 @@ class _Recording:
         self._engine.refresh_weights()
 
 
-def _play(model: Any, codec: ChatCodec, params: Params, *, count: int, temperature: float) -> tuple[list[Trajectory], list[list[Sequence[int]]]]:
+def _play(
+    model: Any, codec: ChatCodec, params: Params, *, count: int, temperature: float
+) -> tuple[list[Trajectory], list[list[Sequence[int]]]]:
     tasks = read_tasks(TASKS, "test", "rl")
     plays = [tasks[index % len(tasks)] for index in range(count)]
     engine = _Recording(TorchEngine(model, num_slots=NUM_SLOTS, max_context_tokens=params.agent.max_context_tokens))
@@ -87,7 +103,8 @@ def _play(model: Any, codec: ChatCodec, params: Params, *, count: int, temperatu
 
 @torch.inference_mode()
 def _against_forward(model: Any, played: Sequence[Trajectory]) -> tuple[int, int, int, np.ndarray]:
-    """Tokens the agent wrote, those where the forward's best two were a tie, those where it prefers another one, |difference of log-probs| of all."""
+    """Tokens the agent wrote, those where the forward's best two were a tie, those where it prefers
+    another one, |difference of log-probs| of all."""
     num_ties = num_other = 0
     errors: list[np.ndarray] = []
     by_length = sorted(played, key=lambda one: len(one.token_ids))
@@ -97,7 +114,9 @@ def _against_forward(model: Any, played: Sequence[Trajectory]) -> tuple[int, int
         is_written = pad_right([one.mask for one in batch], 0)[:, 1:].bool()
         token = input_ids[:, 1:][is_written]
         logprobs = logprobs_N_T_V[is_written]
-        ours = torch.tensor([value for one in batch for value, mine in zip(one.logprobs, one.mask, strict=True) if mine])
+        ours = torch.tensor(
+            [value for one in batch for value, mine in zip(one.logprobs, one.mask, strict=True) if mine]
+        )
         best = logprobs.topk(2).values
         is_other = logprobs.argmax(-1) != token
         is_tie = best[:, 0] - best[:, 1] < TIE_LOGPROB

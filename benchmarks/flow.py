@@ -1,8 +1,11 @@
-"""What does the flow cost over plain DVC? Seconds to recognise an up-to-date graph, with `--whole` or `--small` every stage through both.
+"""Measures what the flow costs over plain DVC. Seconds to recognise an up-to-date graph, with
+`--whole` or `--small` every stage through both.
 
-A server is started for it on loopback, with a database of its own, and is up before the clock runs. The up-to-date graph is this checkout's, which
-`dvc repro` must have brought up to date; `dvc status` on the same tree stands beside it. `--whole` (40 to 60 minutes) and `--small` (8) run
-everything from nothing in two fresh clones, twice, the second time in the other order, and look at the up-to-date graph there.
+A server is started for it on loopback, with a database of its own, and is up before the clock runs.
+The up-to-date graph is this checkout's, which `dvc repro` must have brought up to date; `dvc
+status` on the same tree stands beside it. `--whole` (40 to 60 minutes) and `--small` (8) run
+everything from nothing in two fresh clones, twice, the second time in the other order, and look at
+the up-to-date graph there.
 """
 
 import argparse
@@ -32,10 +35,17 @@ FLOW = [sys.executable, "-m", "flows.train_and_evaluate"]
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--whole", action="store_true", help="the default pipeline too, through `dvc repro` and through the flow")
-    parser.add_argument("--small", action="store_true", help="the same with the tests' knobs: what the flow adds is the same")
+    parser.add_argument(
+        "--whole", action="store_true", help="the default pipeline too, through `dvc repro` and through the flow"
+    )
+    parser.add_argument(
+        "--small", action="store_true", help="the same with the tests' knobs: what the flow adds is the same"
+    )
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="posttrain-bench-") as folder, running_server(Path(folder) / "prefect") as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="posttrain-bench-") as folder,
+        running_server(Path(folder) / "prefect") as server,
+    ):
         tree = REPOSITORY
         for is_given, overrides in ((given.whole, {}), (given.small, SMALL)):
             if is_given:
@@ -44,12 +54,16 @@ def main() -> None:
             raise SystemExit("this checkout is not up to date: run `dvc repro` first, or name --whole or --small")
         recognised_s = [seconds_of(FLOW, tree, {**environment_of(tree), **server}) for _ in range(NUM_TIMES)]
         status_s = [seconds_of(["dvc", "status", "--quiet"], tree, environment_of(tree)) for _ in range(NUM_TIMES)]
-        print(f"an up-to-date graph, median of {NUM_TIMES}: flow {median(recognised_s)}, dvc status {median(status_s)}", flush=True)
+        print(
+            f"an up-to-date graph, median of {NUM_TIMES}: flow {median(recognised_s)}, dvc status {median(status_s)}",
+            flush=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One run of every stage. `stages_s` is the seconds of the stages by their own clock, added up."""
+    """One run of every stage. `stages_s` is the seconds of the stages by their own clock, added
+    up."""
 
     seconds: float
     stages_s: float
@@ -68,7 +82,8 @@ class Arm:
 def compare(folder: Path, server: Mapping[str, str], overrides: Mapping[str, Any]) -> Path:
     """Both runs `NUM_TURNS` times in turns; gives a tree that the flow made.
 
-    The stages' own seconds stand apart: they are the machine's at the moment, and what a flow adds to them is small beside how they vary.
+    The stages' own seconds stand apart: they are the machine's at the moment, and what a flow adds
+    to them is small beside how they vary.
     """
     plain, through = folder / "plain", folder / "through"
     arms: dict[Path, list[Arm]] = {plain: [], through: []}
@@ -78,13 +93,18 @@ def compare(folder: Path, server: Mapping[str, str], overrides: Mapping[str, Any
             apply_overrides(tree / "params.yaml", overrides)
             forget_results(tree)
             arms[tree].append(run_by_dvc(tree) if tree == plain else run_by_flow(tree, server))
-            print(f"{'dvc repro' if tree == plain else 'the flow'}: {arms[tree][-1].seconds:.0f} s, stages {arms[tree][-1].stages_s:.0f}", flush=True)
+            print(
+                f"{'dvc repro' if tree == plain else 'the flow'}: {arms[tree][-1].seconds:.0f} s, "
+                f"stages {arms[tree][-1].stages_s:.0f}",
+                flush=True,
+            )
         are_equal = (plain / "dvc.lock").read_bytes() == (through / "dvc.lock").read_bytes()
         print(f"dvc.lock: {'equal byte for byte' if are_equal else 'NOT equal'}", flush=True)
     by_dvc, by_flow = Arm.mean(arms[plain]), Arm.mean(arms[through])
     more_s = by_flow.others_s - by_dvc.others_s
     print(
-        f"the flow takes {by_flow.seconds / by_dvc.seconds:.3f} times as long, means of {NUM_TURNS}; with the same stages "
+        f"the flow takes {by_flow.seconds / by_dvc.seconds:.3f} times as long, means of {NUM_TURNS}; "
+        "with the same stages "
         f"{1 + more_s / by_dvc.seconds:.3f}, {more_s:.0f} s more",
         flush=True,
     )
@@ -102,7 +122,9 @@ def run_by_flow(tree: Path, server: Mapping[str, str]) -> Arm:
     """The flow `train_and_evaluate`."""
     seconds = seconds_of(FLOW, tree, {**environment_of(tree), **server})
     logs = [log.read_text(encoding="utf-8") for log in (tree / STATE_DIR / "logs").glob("*.log")]
-    return Arm(seconds, sum(float(one) for log in logs for one in re.findall(r"^\[.*\] done in ([\d.]+) s", log, re.MULTILINE)))
+    return Arm(
+        seconds, sum(float(one) for log in logs for one in re.findall(r"^\[.*\] done in ([\d.]+) s", log, re.MULTILINE))
+    )
 
 
 def forget_results(copy: Path) -> None:
@@ -113,7 +135,9 @@ def forget_results(copy: Path) -> None:
 def seconds_of(command: list[str], folder: Path, environment: Mapping[str, str]) -> float:
     """Of a command that must succeed."""
     started_s = time.monotonic()
-    subprocess.run(command, cwd=folder, env=dict(environment), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        command, cwd=folder, env=dict(environment), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     return time.monotonic() - started_s
 
 
@@ -123,7 +147,8 @@ def median(seconds: list[float]) -> str:
 
 @contextlib.contextmanager
 def running_server(home: Path) -> Iterator[dict[str, str]]:
-    """The environment that names it. Raises Interrupted where it does not answer in three minutes."""
+    """The environment that names it. Raises Interrupted where it does not answer in three
+    minutes."""
     listening, secret = listen(0), new_secret()
     port = listening.getsockname()[1]
     named = {"PREFECT_HOME": str(home), "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}

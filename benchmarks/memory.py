@@ -1,9 +1,11 @@
-"""Is a rollout's memory bounded by its slots, and does it stay where it is however many episodes are played?
+"""Measures whether a rollout's memory is bounded by its slots, however many episodes are played.
 
-Each measurement is a process of its own. What it holds anyway (PyTorch, the libraries, the model) is more than the caches of the slots, so a peak is
-also given without what was held before the first episode. The peer is `transformers.generate` as it is usually called, all first turns in one batch
-padded on the left. A long run drops its episodes as a training loop does, a batch after the other, and takes the weights over after each; before
-the first sample that counts it has been through all tasks, whose prompts are kept.
+Each measurement is a process of its own. What it holds anyway (PyTorch, the libraries, the model)
+is more than the caches of the slots, so a peak is also given without what was held before the first
+episode. The peer is `transformers.generate` as it is usually called, all first turns in one batch
+padded on the left. A long run drops its episodes as a training loop does, a batch after the other,
+and takes the weights over after each; before the first sample that counts it has been through all
+tasks, whose prompts are kept.
 """
 
 import gc
@@ -58,7 +60,9 @@ def main() -> None:
 
 
 def _print_pair(name: str, few: dict[str, Any], many: dict[str, Any]) -> None:
-    figures = "   ".join(f"{count} episodes {one['peak']:5.0f} ({one['above']:4.0f})" for count, one in ((NUM_SLOTS, few), (MANY, many)))
+    figures = "   ".join(
+        f"{count} episodes {one['peak']:5.0f} ({one['above']:4.0f})" for count, one in ((NUM_SLOTS, few), (MANY, many))
+    )
     print(f"  {name:36} {figures}   ratio {many['peak'] / few['peak']:.2f} ({many['above'] / few['above']:.2f})")
 
 
@@ -67,13 +71,18 @@ def _print_growth(name: str, found: dict[str, Any]) -> None:
     played, held = np.array(found["samples"]).T
     is_counted = played >= NUM_WARMUP
     (slope, _), covariance = np.polyfit(played[is_counted] / 1e3, held[is_counted], 1, cov=True)
-    print(f"  {name:16} {slope:+.2f} ± {1.96 * covariance[0, 0] ** 0.5:.2f} MiB per 1,000 episodes after the first {NUM_WARMUP}; MiB every {BATCH}:")
+    print(
+        f"  {name:16} {slope:+.2f} ± {1.96 * covariance[0, 0] ** 0.5:.2f} MiB per 1,000 episodes after the first "
+        f"{NUM_WARMUP}; MiB every {BATCH}:"
+    )
     print(f"    {' '.join(f'{value:.0f}' for value in held)}")
 
 
 def _measure(name: str, number: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.memory", name, str(number)]
-    result: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
+    )
     return result
 
 
@@ -82,7 +91,13 @@ def _batch(count: int) -> dict[str, float]:
     model, codec, params = _load()
     policy = _policy(model, codec, params)[1]
     before = _held_mib()
-    play_episodes(policy, _tasks(count), domain=make_domain(params.world), limits=params.agent, seeds=episode_seeds(1, count=count))
+    play_episodes(
+        policy,
+        _tasks(count),
+        domain=make_domain(params.world),
+        limits=params.agent,
+        seeds=episode_seeds(1, count=count),
+    )
     return {"peak": _peak_mib(), "above": _peak_mib() - before}
 
 
@@ -90,7 +105,10 @@ def _generate(count: int) -> dict[str, float]:
     """The first turn of the same episodes in one batch."""
     model, codec, params = _load()
     domain = make_domain(params.world)
-    prompts = [codec.encode_prompt(task.messages, [domain.tools[name].schema() for name in task.tools]) for task in _tasks(count)]
+    prompts = [
+        codec.encode_prompt(task.messages, [domain.tools[name].schema() for name in task.tools])
+        for task in _tasks(count)
+    ]
     width = max(map(len, prompts))
     before = _held_mib()
     model.generate(
@@ -117,7 +135,9 @@ def _long(is_traced: int) -> dict[str, Any]:
         writer = _writer(Path(folder) / "traces.db") if is_traced else None
         for start in range(0, NUM_EPISODES, BATCH):
             batch = tasks[start : start + BATCH]
-            played = play_episodes(policy, batch, domain=domain, limits=params.agent, seeds=episode_seeds(1, start, count=len(batch)))
+            played = play_episodes(
+                policy, batch, domain=domain, limits=params.agent, seeds=episode_seeds(1, start, count=len(batch))
+            )
             if writer is not None:
                 writer.record(traced(played, batch, step=start // BATCH))
                 writer.flush()
@@ -143,7 +163,9 @@ def _policy(model: Any, codec: ChatCodec, params: Params) -> tuple[TorchEngine, 
 
 
 def _writer(path: Path) -> TraceWriter:
-    return TraceWriter(path, Run(uuid.uuid4().hex, "benchmark", "0" * 16, time.time(), {}), max_bytes=10**12, warn=sys.exit)
+    return TraceWriter(
+        path, Run(uuid.uuid4().hex, "benchmark", "0" * 16, time.time(), {}), max_bytes=10**12, warn=sys.exit
+    )
 
 
 def _tasks(count: int) -> Sequence[Task]:

@@ -1,8 +1,10 @@
-"""Does `posttrain plan` name what `dvc repro` then runs, and about how long it takes? Asked of five kinds of edits.
+"""Holds `posttrain plan` against what `dvc repro` then runs, and its times against the clock. Asked
+of five kinds of edits.
 
-In a copy of the working tree with small knobs, where everything has run once: no edit, a learning rate, the type of
-oversampling, a comment, a file of code, and each taken back. Exits with 1 where the plan left out a stage that ran, or
-was certain of one that did not. A stage that the plan was not certain of counts in its time.
+In a copy of the working tree with small knobs, where everything has run once: no edit, a learning
+rate, the type of oversampling, a comment, a file of code, and each taken back. Exits with 1 where
+the plan left out a stage that ran, or was certain of one that did not. A stage that the plan was
+not certain of counts in its time.
 """
 
 import re
@@ -16,7 +18,10 @@ from benchmarks.arms import environment_of, make_small_copy
 from posttrain.cli.plan import read_times
 from posttrain.pipeline.plan import Fate, read_plan
 
-MORE_PAIRS = {"sample_preferences.num_tasks": 16, "sample_preferences.num_samples": 8}  # of a model that learns less, too
+MORE_PAIRS = {
+    "sample_preferences.num_tasks": 16,
+    "sample_preferences.num_samples": 8,
+}  # of a model that learns less, too
 EDITS = {
     "none": ("params.yaml", "", ""),
     "lr": ("params.yaml", "lr: 0.006", "lr: 0.003"),

@@ -1,8 +1,11 @@
-"""Does training in several processes reach what one reaches? Both train on the inputs that are there, and their models play the dev tasks.
+"""Trains in several processes and in one, and compares what both reach. Both train on the inputs
+that are there, and their models play the dev tasks.
 
-The first step must be the same but for rounding; after 88 steps of Muon the weights are others, so there the question is whether the intervals of the
-success overlap. On a machine with more cores than processes, seconds compare too. `python -m benchmarks.processes [--stage train_policy]
-[--config infra/accelerate/fsdp.yaml] [--processes 4] [--override train_policy.algorithm.max_steps=22]`
+The first step must be the same but for rounding; after 88 steps of Muon the weights are others, so
+there the question is whether the intervals of the success overlap. On a machine with more cores
+than processes, seconds compare too. `python -m benchmarks.processes [--stage train_policy]
+[--config infra/accelerate/fsdp.yaml] [--processes 4] [--override
+train_policy.algorithm.max_steps=22]`
 """
 
 import argparse
@@ -40,12 +43,25 @@ def main() -> None:
     chosen = parser.parse_args()
     overrides = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in chosen.override)}
     with tempfile.TemporaryDirectory(prefix="processes-") as temporary:
-        for name, launch in (("one process", {}), (f"{chosen.processes} x {Path(chosen.config).stem}", _launch(chosen.config, chosen.processes))):
+        for name, launch in (
+            ("one process", {}),
+            (f"{chosen.processes} x {Path(chosen.config).stem}", _launch(chosen.config, chosen.processes)),
+        ):
             folder = Path(temporary) / name.replace(" ", "-")
             seconds = _train(chosen.stage, folder, launch, overrides)
-            first = json.loads((folder / "reports" / chosen.stage / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
-            watched = {key: round(first[key], 6) for key in ("loss", "grad_norm", "reward_mean", "reward_std", "entropy") if key in first}
-            print(f"{name:12}  {seconds:6.0f} s  first step {watched}  dev success {dev_success(folder / OUTPUTS[chosen.stage])}", flush=True)
+            first = json.loads(
+                (folder / "reports" / chosen.stage / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0]
+            )
+            watched = {
+                key: round(first[key], 6)
+                for key in ("loss", "grad_norm", "reward_mean", "reward_std", "entropy")
+                if key in first
+            }
+            print(
+                f"{name:12}  {seconds:6.0f} s  first step {watched}  dev success "
+                f"{dev_success(folder / OUTPUTS[chosen.stage])}",
+                flush=True,
+            )
 
 
 def dev_success(model_folder: Path) -> str:
@@ -53,7 +69,14 @@ def dev_success(model_folder: Path) -> str:
     params = load_params()
     tasks = read_tasks(TASKS, "dev")
     model, codec = load_model(model_folder, dtype=params.model.dtype), load_codec(model_folder)
-    sampler = Sampler(model, codec, domain=make_domain(params.world), reward=load_reward(params.reward), limits=params.agent, temperature=0.0)
+    sampler = Sampler(
+        model,
+        codec,
+        domain=make_domain(params.world),
+        reward=load_reward(params.reward),
+        limits=params.agent,
+        temperature=0.0,
+    )
     played = sampler.play(tasks, episode_seeds(params.seed, count=len(tasks)))
     successes = [float(is_success(trajectory, task)) for trajectory, task in zip(played, tasks, strict=True)]
     low, high = bootstrap_interval(successes, level=0.95, num_bootstrap=params.evaluate.num_bootstrap, seed=params.seed)
@@ -65,12 +88,19 @@ def _launch(config: str, num_processes: int) -> dict[str, str]:
 
 
 def _train(stage: str, folder: Path, launch: dict[str, str], overrides: dict[str, object]) -> float:
-    """Seconds. In a frozen copy of the tree, whose checkpoints nobody shares: the two would go on from each other's."""
+    """Seconds. In a frozen copy of the tree, whose checkpoints nobody shares: the two would go on
+    from each other's."""
     freeze(Path(), stage, folder)
     (folder / ".posttrain" / "checkpoints").unlink()
     apply_overrides(folder / "params.yaml", overrides)
     started_s = monotonic()
-    environment = {**os.environ, **launch, "PYTHONPATH": str(folder), "WANDB_MODE": "disabled", "POSTTRAIN_TRACES": "off"}
+    environment = {
+        **os.environ,
+        **launch,
+        "PYTHONPATH": str(folder),
+        "WANDB_MODE": "disabled",
+        "POSTTRAIN_TRACES": "off",
+    }
     subprocess.run([sys.executable, "-m", f"stages.{stage}"], cwd=folder, env=environment, check=True)
     return monotonic() - started_s
 

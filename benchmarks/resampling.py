@@ -1,8 +1,11 @@
-"""Does resampling earn its place? Held-out success after SFT, on all tasks and on rare cells, with every kind of oversampling and of coreset.
+"""Measures what resampling earns. Held-out success after SFT, on all tasks and on rare cells, with
+every kind of oversampling and of coreset.
 
-Into `reports/resampling.json`. The arms of one question differ in one knob and train for the same steps. `rare` are the test tasks of a kind, market
-and language of which the demonstrations hold less than half as many as of the most frequent. Coresets keep a fifth and are not grown again, so that
-only the choice of rows differs. `python -m benchmarks.resampling [--jobs N] [ARM …]` runs only those.
+Into `reports/resampling.json`. The arms of one question differ in one knob and train for the same
+steps. `rare` are the test tasks of a kind, market and language of which the demonstrations hold
+less than half as many as of the most frequent. Coresets keep a fifth and are not grown again, so
+that only the choice of rows differs. `python -m benchmarks.resampling [--jobs N] [ARM …]` runs only
+those.
 """
 
 import json
@@ -47,7 +50,10 @@ def _figures(copy: Path, _: Arm) -> dict[str, Any]:
     rare = rare_cells(read_report(copy, "resample_data/summary.json")["cells"])
     lines = (copy / "reports" / "evaluate" / "sft.tasks.jsonl").read_text(encoding="utf-8").splitlines()
     test = [record for record in map(json.loads, lines) if record["split"] == "test"]
-    return {"all": _success(test), "rare": _success([record for record in test if record["cell"].rpartition("/")[0] in rare])}
+    return {
+        "all": _success(test),
+        "rare": _success([record for record in test if record["cell"].rpartition("/")[0] in rare]),
+    }
 
 
 def rare_cells(cells: Mapping[str, Mapping[str, int]]) -> set[str]:

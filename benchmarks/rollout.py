@@ -1,7 +1,9 @@
-"""How fast episodes are generated: the torch engine against `transformers.generate`, same weights, prompts, sampling, message lengths and threads.
+"""How fast episodes are generated: the torch engine against `transformers.generate`, same weights,
+prompts, sampling, message lengths and threads.
 
-The peer plays in its best case: every message has one length, so no row of its batch waits for another. It reads the history again in every turn, as
-TRL's loops do. Messages are cut at a fixed length because a random model does not stop by itself.
+The peer plays in its best case: every message has one length, so no row of its batch waits for
+another. It reads the history again in every turn, as TRL's loops do. Messages are cut at a fixed
+length because a random model does not stop by itself.
 """
 
 import asyncio
@@ -31,18 +33,27 @@ def main() -> None:
     results = torch.randint(VOCAB_SIZE, (NUM_TURNS, len(prompts), RESULT_TOKENS))
     engine = TorchEngine(model, num_slots=len(prompts), max_context_tokens=CONTEXT_TOKENS)
     sides: dict[str, Callable[[int], None]] = {
-        "torch engine": lambda round_: asyncio.run(_play_with_engine(engine, prompts.tolist(), results.tolist(), round_)),
+        "torch engine": lambda round_: asyncio.run(
+            _play_with_engine(engine, prompts.tolist(), results.tolist(), round_)
+        ),
         "transformers.generate": lambda _: _play_with_generate(model, prompts, results),
     }
     seconds = {name: _fastest_cpu_s(play) for name, play in sides.items()}
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    print(f"rollout: {size:.2f}M parameters, float32, {torch.get_num_threads()} threads, temperature 1, fastest of {NUM_ROUNDS} rounds;")
     print(
-        f"  {NUM_TASKS} x {GROUP_SIZE} episodes, {NUM_TURNS} turns; tokens: prompt {PROMPT_TOKENS}, results {RESULT_TOKENS}, message {MESSAGE_TOKENS}"
+        f"rollout: {size:.2f}M parameters, float32, {torch.get_num_threads()} threads, temperature 1, "
+        f"fastest of {NUM_ROUNDS} rounds;"
+    )
+    print(
+        f"  {NUM_TASKS} x {GROUP_SIZE} episodes, {NUM_TURNS} turns; tokens: prompt {PROMPT_TOKENS}, "
+        f"results {RESULT_TOKENS}, message {MESSAGE_TOKENS}"
     )
     for name, cpu_s in seconds.items():
         num_written = len(prompts) * NUM_TURNS * MESSAGE_TOKENS
-        print(f"  {name:22} {len(prompts) / cpu_s:7.0f} episodes and {num_written / cpu_s:7.0f} written tokens per CPU-second")
+        print(
+            f"  {name:22} {len(prompts) / cpu_s:7.0f} episodes and {num_written / cpu_s:7.0f} written tokens per "
+            "CPU-second"
+        )
     print(f"  ratio {seconds['transformers.generate'] / seconds['torch engine']:.2f}")
 
 
@@ -73,7 +84,9 @@ def _fastest_cpu_s(play: Callable[[int], None]) -> float:
     return min(measured)
 
 
-async def _play_with_engine(engine: TorchEngine, prompts: list[list[int]], results: list[list[list[int]]], round_: int) -> None:
+async def _play_with_engine(
+    engine: TorchEngine, prompts: list[list[int]], results: list[list[list[int]]], round_: int
+) -> None:
     async def play_one(index: int) -> None:
         token_ids = prompts[index]
         for turn in range(NUM_TURNS):

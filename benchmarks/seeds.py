@@ -1,8 +1,9 @@
-"""Does the agent really learn? The default pipeline over three seeds and three world seeds never used in tuning, and the control arms.
+"""Repeats the pipeline over seeds, to tell learning from luck. The default pipeline over three
+seeds and three world seeds never used in tuning, and the control arms.
 
-Writes `reports/seeds.json`: for each run the held-out success of every policy with its interval. `sft_filtered` is the control for "the
-demonstrations were simply bad": the same SFT on successful demonstrations only, same steps. `python -m benchmarks.seeds [--jobs N] [ARM …]` runs
-only those.
+Writes `reports/seeds.json`: for each run the held-out success of every policy with its interval.
+`sft_filtered` is the control for "the demonstrations were simply bad": the same SFT on successful
+demonstrations only, same steps. `python -m benchmarks.seeds [--jobs N] [ARM …]` runs only those.
 """
 
 from pathlib import Path

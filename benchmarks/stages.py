@@ -1,8 +1,10 @@
-"""What does the default pipeline cost? Seconds and peak memory of every stage, run from nothing in a copy of the checkout.
+"""Measures what the default pipeline costs. Seconds and peak memory of every stage, run from
+nothing in a copy of the checkout.
 
-Forced, because evaluations are committed: where training gives the committed models again, DVC would not run them. The last row is the whole
-`dvc repro`: its wall time, DVC's own share included, and the largest peak of any stage. `reports/costs.json` takes the
-figures, for `posttrain plan` in a tree that has run nothing yet.
+Forced, because evaluations are committed: where training gives the committed models again, DVC
+would not run them. The last row is the whole `dvc repro`: its wall time, DVC's own share included,
+and the largest peak of any stage. `reports/costs.json` takes the figures, for `posttrain plan` in a
+tree that has run nothing yet.
 """
 
 import json
@@ -20,7 +22,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="posttrain-bench-") as folder:
         copy = clone_checkout(Path(folder) / "copy")
         started_s = time.monotonic()
-        subprocess.run(["dvc", "repro", "--force"], cwd=copy, env=environment_of(copy), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["dvc", "repro", "--force"], cwd=copy, env=environment_of(copy), check=True, stdout=subprocess.DEVNULL
+        )
         total_s = time.monotonic() - started_s
         costs = read_costs(copy)
     print(f"{'stage':22} {'seconds':>8} {'peak MiB':>9}")

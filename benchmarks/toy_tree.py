@@ -75,7 +75,8 @@ from posttrain.stage.frame import run_stage
 
 def judge(run):
     Path("reports").mkdir(exist_ok=True)
-    Path(f"reports/{run.item}.json").write_text(json.dumps([run.item, run.params.train_sft.lr, Path("data/refined").read_text()]))
+    made = [run.item, run.params.train_sft.lr, Path("data/refined").read_text()]
+    Path(f"reports/{run.item}.json").write_text(json.dumps(made))
 
 if __name__ == "__main__":
     run_stage(judge)
@@ -98,7 +99,11 @@ def make_tree(root: Path) -> Path:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
-    for command in (["git", "init", "--quiet"], ["git", "config", "user.name", "a"], ["git", "config", "user.email", "a@b"]):
+    for command in (
+        ["git", "init", "--quiet"],
+        ["git", "config", "user.name", "a"],
+        ["git", "config", "user.email", "a@b"],
+    ):
         subprocess.run(command, cwd=root, check=True)
     subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=root, check=True)
     commit(root, "start")
@@ -111,31 +116,51 @@ def commit(root: Path, message: str) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For `dvc` in the tree: this interpreter's programs, one thread, and nothing of the tests' own."""
+    """For `dvc` in the tree: this interpreter's programs, one thread, and nothing of the tests'
+    own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTTRAIN_", "PYTEST_", "DVC_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return kept | {"PATH": path, "POSTTRAIN_THREADS": "1", "SHELL": "/bin/sh", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"} | more
+    return (
+        kept
+        | {"PATH": path, "POSTTRAIN_THREADS": "1", "SHELL": "/bin/sh", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
+        | more
+    )
 
 
 def dvc(root: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """As a person runs it; both streams are in `stdout`."""
     command = [sys.executable, "-m", "dvc", *arguments]
-    return subprocess.run(command, cwd=root, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return subprocess.run(
+        command,
+        cwd=root,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
 
 
 def without_settling(folder: Path) -> Path:
-    """Makes a folder that, on a Python's path, has it hold no receipt against `dvc.lock`: what the oracle must find then is a trial of the trials."""
+    """Makes a folder that, on a Python's path, has it hold no receipt against `dvc.lock`: what the
+    oracle must find then is a trial of the trials."""
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text("from posttrain.stage import receipts\n\nreceipts.settle = lambda root, tell: []\n")
+    (folder / "sitecustomize.py").write_text(
+        "from posttrain.stage import receipts\n\nreceipts.settle = lambda root, tell: []\n"
+    )
     return folder
 
 
 class Oracle:
-    """Knows every content that a file of the tree ever had, and so what each entry of `dvc.lock` would have to bind."""
+    """Knows every content that a file of the tree ever had, and so what each entry of `dvc.lock`
+    would have to bind."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        self._parts: dict[str, dict[str, str]] = {"one": {}, "two": {}}  # of data/made: texts that ever lay there, by their MD5
+        self._parts: dict[str, dict[str, str]] = {
+            "one": {},
+            "two": {},
+        }  # of data/made: texts that ever lay there, by their MD5
         self._made: dict[str, str] = {}  # both of them together, by the MD5 of the folder
 
     def learn(self, text: str) -> str:
@@ -150,11 +175,13 @@ class Oracle:
         return text
 
     def learn_one(self, text: str) -> None:
-        """Somebody wrote this in place of the first file that `make` makes: `refine` may read it, if it says so."""
+        """Somebody wrote this in place of the first file that `make` makes: `refine` may read it,
+        if it says so."""
         self._learn_part("one", text)
 
     def false_entries(self, entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """The stages whose entry binds a result to what it was not made from, in the order in which they were made."""
+        """The stages whose entry binds a result to what it was not made from, in the order in which
+        they were made."""
         return [name for name, entry in entries.items() if not self._is_true(name, entry)]
 
     def _is_true(self, name: str, entry: Mapping[str, Any]) -> bool:
@@ -180,7 +207,9 @@ class Oracle:
                 return made is not None and bool(out["md5"] == self.learn(made))
             case _:
                 refined = self._texts.get(deps["data/refined"])
-                return refined is not None and bool(out["md5"] == self.learn(json.dumps([item, knobs["train_sft.lr"], refined])))
+                return refined is not None and bool(
+                    out["md5"] == self.learn(json.dumps([item, knobs["train_sft.lr"], refined]))
+                )
 
     def _learn_part(self, name: str, text: str) -> None:
         """Beside any text that the other part ever had."""

@@ -1,9 +1,11 @@
-"""What do traces cost a GRPO step of the default run?
+"""Measures what traces cost a GRPO step of the default run.
 
-Two processes train the SFT model of the last `dvc repro` as `train_policy` does, one with traces and one without, with one thread on the same tasks
-under the same seeds, so that step k is the same work in both. They take turns: each step is played and trained by one while the other waits, and
-who goes first changes with the step. A step's time is CPU-seconds of the process, the writer's thread included, and seconds on the wall; what that
-thread used is also read alone, because busy cores move a step's time by more than it needs.
+Two processes train the SFT model of the last `dvc repro` as `train_policy` does, one with traces
+and one without, with one thread on the same tasks under the same seeds, so that step k is the same
+work in both. They take turns: each step is played and trained by one while the other waits, and who
+goes first changes with the step. A step's time is CPU-seconds of the process, the writer's thread
+included, and seconds on the wall; what that thread used is also read alone, because busy cores move
+a step's time by more than it needs.
 """
 
 import json
@@ -48,27 +50,34 @@ def main() -> None:
         for side in sides:
             side.stop()
     on, off = (side.seconds[NUM_WARMUP:] for side in sides)
-    print(f"traces: {NUM_STEPS} GRPO steps of the default run with and without, in turns, after {NUM_WARMUP}; median (5 % … 95 %):")
+    print(
+        f"traces: {NUM_STEPS} GRPO steps of the default run with and without, in turns, after {NUM_WARMUP}; "
+        "median (5 % … 95 %):"
+    )
     for place, name in enumerate(("CPU-seconds", "seconds on the wall")):
         with_s, without_s = ([step[place] for step in steps] for steps in (on, off))
         ratios = sorted(one / other for one, other in zip(with_s, without_s, strict=True))
         cut = len(ratios) // 20
         print(
             f"  {name:20} with {statistics.median(with_s):.3f}, without {statistics.median(without_s):.3f}, "
-            f"ratio of a step {statistics.median(ratios):.4f} ({ratios[cut]:.4f} … {ratios[-1 - cut]:.4f}), of all {sum(with_s) / sum(without_s):.4f}"
+            f"ratio of a step {statistics.median(ratios):.4f} ({ratios[cut]:.4f} … {ratios[-1 - cut]:.4f}), "
+            f"of all {sum(with_s) / sum(without_s):.4f}"
         )
     writer_s, step_s = (statistics.median(step[place] for step in on) for place in (2, 0))
     print(f"  the writer's thread {1e3 * writer_s:.1f} ms of CPU, {100 * writer_s / step_s:.2f} % of the step's")
 
 
 class _Side:
-    """A process that trains a step whenever it is asked; `seconds` of each step: of the processor, of the wall, of the processor for the writer."""
+    """A process that trains a step whenever it is asked; `seconds` of each step: of the processor,
+    of the wall, of the processor for the writer."""
 
     def __init__(self, folder: Path, traces: str) -> None:
         self.seconds: list[list[float]] = []
         command = [sys.executable, "-m", "benchmarks.traced_steps", str(folder)]
         environment = {**os.environ, "POSTTRAIN_TRACES": traces}
-        self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def step(self) -> None:
         """Returns when it is trained."""
@@ -97,7 +106,11 @@ class _Clock:
 
 
 def _now() -> list[float]:
-    writer_s = [time.clock_gettime(time.pthread_getcpuclockid(one.ident)) for one in threading.enumerate() if one.name == "traces" and one.ident]
+    writer_s = [
+        time.clock_gettime(time.pthread_getcpuclockid(one.ident))
+        for one in threading.enumerate()
+        if one.name == "traces" and one.ident
+    ]
     return [time.process_time(), time.perf_counter(), sum(writer_s)]
 
 
@@ -110,15 +123,25 @@ def _train(folder: Path) -> None:
     model, codec, tasks = load_model(SFT, dtype=params.model.dtype), load_codec(SFT), read_tasks(TASKS, "rl")
     task_of = {task.task_id: task for task in tasks}
     sampler = Sampler(
-        model, codec, domain=make_domain(params.world), reward=load_reward(params.reward), limits=params.agent, temperature=algorithm.temperature
+        model,
+        codec,
+        domain=make_domain(params.world),
+        reward=load_reward(params.reward),
+        limits=params.agent,
+        temperature=algorithm.temperature,
     )
     clock = _Clock()
-    with open_run(folder, progress=clock.turn) as run, open_traces("train_policy", key="0" * 16, params=params) as record:
+    with (
+        open_run(folder, progress=clock.turn) as run,
+        open_traces("train_policy", key="0" * 16, params=params) as record,
+    ):
 
         def on_step(step: int, played: Sequence[Played], advantages: Sequence[float]) -> None:
             own = [task_of[one.trajectory.task_id] for one in played]
             successes = [one.is_success for one in played]
-            record(traced([one.trajectory for one in played], own, successes=successes, advantages=advantages, step=step))
+            record(
+                traced([one.trajectory for one in played], own, successes=successes, advantages=advantages, step=step)
+            )
 
         clock.turn()
         train_grpo(

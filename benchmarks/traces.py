@@ -1,9 +1,10 @@
-"""What does the trace store's writer do for a step, and are a million turns searched in half a second?
+"""Measures what the trace store's writer costs a step, and how fast a million turns are searched.
 
-A store of a million turns is made by the writer that the stages use, in a temporary folder, of episodes with three turns, two calls and 333 tokens,
-twice the default run's mean; their ids and numbers are drawn, so they compress worse than real ones. Filters are timed through the functions that
-`posttrain traces list` calls, then the command itself, its interpreter included; the file is in the page cache. What traces cost a real step is
-measured by `traced_steps.py`.
+A store of a million turns is made by the writer that the stages use, in a temporary folder, of
+episodes with three turns, two calls and 333 tokens, twice the default run's mean; their ids and
+numbers are drawn, so they compress worse than real ones. Filters are timed through the functions
+that `posttrain traces list` calls, then the command itself, its interpreter included; the file is
+in the page cache. What traces cost a real step is measured by `traced_steps.py`.
 """
 
 import random
@@ -52,7 +53,10 @@ def main() -> None:
         print(f"  {1e3 * cpu_s:8.2f} ms of CPU, all threads")
         seconds = _fill(path, episodes)
         num_bytes = path.stat().st_size
-        print(f"  {NUM_TURNS} turns written in {seconds:.0f} s, {num_bytes / 1e6:.0f} MB, {num_bytes * TURNS / NUM_TURNS:.0f} bytes an episode")
+        print(
+            f"  {NUM_TURNS} turns written in {seconds:.0f} s, {num_bytes / 1e6:.0f} MB, "
+            f"{num_bytes * TURNS / NUM_TURNS:.0f} bytes an episode"
+        )
         _search(path)
 
 
@@ -76,19 +80,24 @@ def _fill(path: Path, episodes: list[TracedEpisode]) -> float:
     started_s = time.perf_counter()
     num_left = NUM_TURNS // TURNS
     while num_left > 0:
-        stage = rng.choice(["train_policy", "train_policy", "train_policy", "evaluate@sft", "evaluate@policy", "sample_preferences"])
+        stage = rng.choice(
+            ["train_policy", "train_policy", "train_policy", "evaluate@sft", "evaluate@policy", "sample_preferences"]
+        )
         writer = _writer(path, stage)
         for step in range(1, NUM_STEPS + 1):
             size = min(STEP_EPISODES, num_left)
             start = rng.randrange(len(episodes) - size)
-            writer.record([replace(one, step=step if stage == "train_policy" else None) for one in episodes[start : start + size]])
+            writer.record(
+                [replace(one, step=step if stage == "train_policy" else None) for one in episodes[start : start + size]]
+            )
             num_left -= size
         writer.close()
     return time.perf_counter() - started_s
 
 
 def _search(path: Path) -> None:
-    """Medians; beside the command's wall time its CPU time, because who waits for a busy core waits for others."""
+    """Medians; beside the command's wall time its CPU time, because who waits for a busy core waits
+    for others."""
     print(f"  filter, median of {NUM_ROUNDS}:{'':26} matches   list and count    command     its CPU")
     connection = open_to_read(path)
     environment = {**environment_of(Path()), "POSTTRAIN_TRACES": str(path)}
@@ -105,7 +114,10 @@ def _search(path: Path) -> None:
             commanded.append(time.perf_counter() - started_s)
             used.append(_children_cpu_s() - started_cpu_s)
         median_ms = [1e3 * statistics.median(seconds) for seconds in (asked, commanded, used)]
-        print(f"    {options or '(all)':45} {count:8} {median_ms[0]:11.0f} ms {median_ms[1]:8.0f} ms {median_ms[2]:8.0f} ms")
+        print(
+            f"    {options or '(all)':45} {count:8} {median_ms[0]:11.0f} ms {median_ms[1]:8.0f} ms "
+            f"{median_ms[2]:8.0f} ms"
+        )
     connection.close()
 
 
@@ -125,7 +137,10 @@ def _episodes(rng: random.Random, count: int = 2048) -> list[TracedEpisode]:
 
 
 def _task(rng: random.Random, index: int) -> Task:
-    messages = (Message("system", "Use only the tools you are offered. " * 35), Message("user", f"请问{index}号公司的现价和成交量是多少?"))
+    messages = (
+        Message("system", "Use only the tools you are offered. " * 35),
+        Message("user", f"请问{index}号公司的现价和成交量是多少?"),
+    )
     tools = tuple(f"tool_{number}" for number in range(NUM_TOOLS))
     kind = rng.choice(KINDS)
     gold = Gold(Answer("choice", "done"))
@@ -141,23 +156,39 @@ def _episode(rng: random.Random, task: Task, *, seed: int) -> TracedEpisode:
         outcome = rng.choices(["ok", "error", "timeout"], [0.85, 0.14, 0.01])[0]
         is_last = turn == TURNS
         message_index = len(messages)
-        messages.append(Message("assistant", f"ANSWER: {rng.random():.4f} HKD" if is_last else "", tool_calls=() if is_last else (call,)))
+        messages.append(
+            Message(
+                "assistant", f"ANSWER: {rng.random():.4f} HKD" if is_last else "", tool_calls=() if is_last else (call,)
+            )
+        )
         if not is_last:
-            fields = ",".join(f'"{field}":{rng.randrange(10**6)}' for field in ("open", "high", "low", "close", "volume"))
+            fields = ",".join(
+                f'"{field}":{rng.randrange(10**6)}' for field in ("open", "high", "low", "close", "volume")
+            )
             messages.append(Message("tool", f"{{{fields}}}", tool_call_id=call.id))
         run = ToolRun(call.id, name, outcome, 1, rng.random())  # type: ignore[arg-type]
-        turns.append(Turn(TOKENS // TURNS - num_written, num_written, 1, message_index, () if is_last else (run,), rng.random()))
+        turns.append(
+            Turn(TOKENS // TURNS - num_written, num_written, 1, message_index, () if is_last else (run,), rng.random())
+        )
     mask = [is_written for turn in turns for is_written in [0] * turn.num_read + [1] * turn.num_written]
     is_success = rng.random() < 0.7
     played = Trajectory(
         task_id=task.task_id,
         messages=tuple(messages),
-        stop_reason=rng.choices([StopReason.DONE, StopReason.TOKEN_LIMIT, StopReason.ENGINE_LOST], [0.97, 0.029, 0.001])[0],
+        stop_reason=rng.choices(
+            [StopReason.DONE, StopReason.TOKEN_LIMIT, StopReason.ENGINE_LOST], [0.97, 0.029, 0.001]
+        )[0],
         seed=seed,
         token_ids=tuple(rng.randrange(900) for _ in mask),
         mask=tuple(mask),
         logprobs=tuple(-rng.random() * is_written for is_written in mask),
-        scores={"completion": float(is_success), "tool_accuracy": rng.random(), "efficiency": rng.random(), "timing": 1.0, "format": 1.0},
+        scores={
+            "completion": float(is_success),
+            "tool_accuracy": rng.random(),
+            "efficiency": rng.random(),
+            "timing": 1.0,
+            "format": 1.0,
+        },
         reward=rng.random(),
         turns=tuple(turns),
     )

@@ -1,6 +1,8 @@
-"""The peer of the rollout benchmarks: TRL's own tool loop, `GRPOTrainer` with `environment_factory`, on the same model, tasks, tools and reward.
+"""The peer of the rollout benchmarks: TRL's own tool loop, `GRPOTrainer` with
+`environment_factory`, on the same model, tasks, tools and reward.
 
-Each task offers its own tools, so each set of tools is an environment class of its own, as TRL wants it: methods with hints and docstrings.
+Each task offers its own tools, so each set of tools is an environment class of its own, as TRL
+wants it: methods with hints and docstrings.
 """
 
 import inspect
@@ -44,7 +46,8 @@ _RESPONSE_TEMPLATE = {
 
 
 class TrlPeer(GRPOTrainer):  # type: ignore[misc]  # trl is untyped
-    """Counts what it plays. `written` has for each step the tokens that the agent wrote, `play_s` what playing and scoring took by `clock`."""
+    """Counts what it plays. `written` has for each step the tokens that the agent wrote, `play_s`
+    what playing and scoring took by `clock`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.clock: Callable[[], float] = time.process_time
@@ -78,22 +81,32 @@ def make_peer(
     max_steps: int,
     folder: Path,
 ) -> TrlPeer:
-    """A trainer whose every step plays `params.tasks_per_step` of the tasks, in their order, with a rate too small to change the model."""
+    """A trainer whose every step plays `params.tasks_per_step` of the tasks, in their order, with a
+    rate too small to change the model."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     tokenizer = codec.tokenizer
     tokenizer.response_template = _RESPONSE_TEMPLATE
-    tokenizer.chat_template = tokenizer.chat_template.replace("call.function.arguments +", "(call.function.arguments | tojson) +")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "call.function.arguments +", "(call.function.arguments | tojson) +"
+    )
     by_id = {task.task_id: task for task in tasks}
     environments = {",".join(sorted(task.tools)): _environment(domain, by_id, sorted(task.tools)) for task in tasks}
     used = [tasks[index % len(tasks)] for index in range(max_steps * params.tasks_per_step)]
     rows = [
-        {"prompt": [{"role": "user", "content": task.messages[-1].content}], "task_id": task.task_id, "environment": ",".join(sorted(task.tools))}
+        {
+            "prompt": [{"role": "user", "content": task.messages[-1].content}],
+            "task_id": task.task_id,
+            "environment": ",".join(sorted(task.tools)),
+        }
         for task in used
     ]
 
     def rule_reward(completions: Sequence[Sequence[dict[str, Any]]], task_id: Sequence[str], **_: Any) -> list[float]:
         pairs = [(by_id[one], messages) for one, messages in zip(task_id, completions, strict=True)]
-        scored = [reward.score(Trajectory(task.task_id, _messages(task, messages), StopReason.DONE), task) for task, messages in pairs]
+        scored = [
+            reward.score(Trajectory(task.task_id, _messages(task, messages), StopReason.DONE), task)
+            for task, messages in pairs
+        ]
         return [trajectory.reward or 0.0 for trajectory in scored]
 
     batch_size = params.tasks_per_step * params.group_size
@@ -145,8 +158,12 @@ def _messages(task: Task, completion: Sequence[dict[str, Any]]) -> tuple[Message
         calls = []
         for call in message.get("tool_calls") or []:
             num_calls += 1
-            calls.append(ToolCall(f"call_{num_calls}", call["function"]["name"], json.dumps(call["function"]["arguments"])))
-        messages.append(Message("assistant", message.get("content") or "", message.get("reasoning_content"), tuple(calls)))
+            calls.append(
+                ToolCall(f"call_{num_calls}", call["function"]["name"], json.dumps(call["function"]["arguments"]))
+            )
+        messages.append(
+            Message("assistant", message.get("content") or "", message.get("reasoning_content"), tuple(calls))
+        )
     return tuple(messages)
 
 
@@ -171,13 +188,22 @@ def _method(tool: Tool) -> Callable[..., str]:
     hints = {name: _PYTHON_TYPES[schema["type"]] for name, schema in properties.items()}
     required = set(tool.parameters["required"])
     parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=inspect.Parameter.empty if name in required else None)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hint,
+            default=inspect.Parameter.empty if name in required else None,
+        )
         for name, hint in hints.items()
     ]
     method.__name__ = method.__qualname__ = tool.name
     method.__doc__ = (
-        tool.description + "\n\nArgs:\n" + "\n".join(f"    {name}: {schema.get('description', name)}" for name, schema in properties.items())
+        tool.description
+        + "\n\nArgs:\n"
+        + "\n".join(f"    {name}: {schema.get('description', name)}" for name, schema in properties.items())
     )
     method.__annotations__ = {**hints, "return": str}
-    method.__signature__ = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *parameters])  # type: ignore[attr-defined]
+    method.__signature__ = inspect.Signature(
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *parameters]
+    )  # type: ignore[attr-defined]
     return method

@@ -1,4 +1,5 @@
-"""A real vLLM server as a process of one's own: started by infra/vllm/serve.sh, waited for, measured, and ended with the program that started it."""
+"""A real vLLM server as a process of one's own: started by infra/vllm/serve.sh, waited for,
+measured, and ended with the program that started it."""
 
 import os
 import signal
@@ -14,28 +15,39 @@ VLLM = REPOSITORY / "infra" / "vllm"
 
 
 class VllmProcess:
-    """A server on a port of the loopback interface. It may be killed and started again; `close` leaves no process and no file."""
+    """A server on a port of the loopback interface. It may be killed and started again; `close`
+    leaves no process and no file."""
 
     def __init__(self, folder: Path, port: int, scratch: Path, *, flags: tuple[str, ...] = (), **settings: str) -> None:
-        """`folder` is a model's as `write_served_folder` makes it; `scratch` takes the log; `settings` are the environment that serve.sh reads."""
+        """`folder` is a model's as `write_served_folder` makes it; `scratch` takes the log;
+        `settings` are the environment that serve.sh reads."""
         self.url = f"http://127.0.0.1:{port}"
         # Linux tells the server to end when this process is gone, however it went.
         self._command = ["setpriv", "--pdeathsig", "TERM", str(VLLM / "serve.sh"), str(folder), str(port), *flags]
-        # Not PYTHONPATH: the server's environment has other packages. Its temporary files under ours, where `kill -9` leaves them.
-        self._environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TMPDIR": str(scratch)} | settings
+        # Not PYTHONPATH: the server's environment has other packages. Its temporary files under
+        # ours, where `kill -9` leaves them.
+        self._environment = (
+            {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            | {"TMPDIR": str(scratch)}
+            | settings
+        )
         self._log = scratch / f"{port}.log"
         self.start()
 
     def start(self) -> None:
         with self._log.open("a") as log:
             # A session of its own: a server is several processes, which `kill` takes together.
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True)
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
+            )
 
     def wait(self, timeout_s: float = 240) -> None:
         """Until it answers."""
         end = time.monotonic() + timeout_s
         while not self.is_up():
-            assert self._process.poll() is None, f"the server ended with {self._process.returncode}:\n{self._log.read_text()[-3000:]}"
+            assert self._process.poll() is None, (
+                f"the server ended with {self._process.returncode}:\n{self._log.read_text()[-3000:]}"
+            )
             assert time.monotonic() < end, f"the server is not up after {timeout_s} s:\n{self._log.read_text()[-3000:]}"
             time.sleep(1)
 

@@ -1,4 +1,5 @@
-"""Run a module as a process that ends with who started it, however that ended: `python -m flows.bound PARENT MODULE …`."""
+"""Run a module as a process that ends with who started it, however that ended: `python -m
+flows.bound PARENT MODULE …`."""
 
 import os
 import signal
@@ -8,7 +9,8 @@ from posttrain.stage.rank import die_with_parent
 
 
 def end_with(parent: int, number: signal.Signals) -> None:
-    """This process gets the signal when `parent` ends, or the thread of it that started this one. Exits where that is so already."""
+    """This process gets the signal when `parent` ends, or the thread of it that started this one.
+    Exits where that is so already."""
     die_with_parent(number)
     if os.getppid() != parent:
         sys.exit(f"process {parent}, which this one is for, has ended before it began")

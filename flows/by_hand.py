@@ -1,6 +1,8 @@
-"""A flow that a person starts in a terminal reports to the server that PREFECT_API_URL names, or to one of its own that dies with it.
+"""A flow that a person starts in a terminal reports to the server that PREFECT_API_URL names, or to
+one of its own that dies with it.
 
-Prefect would start one, too, that asks nobody who they are and outlives a killed flow; `flows/__init__.py` tells it not to.
+Prefect would start one, too, that asks nobody who they are and outlives a killed flow;
+`flows/__init__.py` tells it not to.
 """
 
 import atexit
@@ -19,7 +21,8 @@ _END_PATIENCE_S = 5.0
 
 
 def with_server(flow: Callable[[], Any], *, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Run `flow` with a server to report to; `meanwhile` is called while that starts. In the main thread, with which a server of its own dies.
+    """Run `flow` with a server to report to; `meanwhile` is called while that starts. In the main
+    thread, with which a server of its own dies.
 
     Raises Interrupted where the server does not start.
     """
@@ -29,7 +32,8 @@ def with_server(flow: Callable[[], Any], *, meanwhile: Callable[[], object] = la
         return
     listening, secret = listen(0), new_secret()
     port = listening.getsockname()[1]
-    # A profile's settings, a database for example, are the server's too; it has no pages that a log could point to.
+    # A profile's settings, a database for example, are the server's too; it has no pages that a log
+    # could point to.
     environment = {**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)}
     server = start_server(listening, secret, environment, is_temporary=True)
     atexit.register(_end, server)  # after Prefect's own, which hand in the last events
@@ -41,13 +45,15 @@ def with_server(flow: Callable[[], Any], *, meanwhile: Callable[[], object] = la
 
 
 def keep_secret_from_jobs() -> None:
-    """A flow's jobs get its environment. Prefect has read its secrets when it was imported, and asks for them no more."""
+    """A flow's jobs get its environment. Prefect has read its secrets when it was imported, and
+    asks for them no more."""
     for name in (AUTH, "PREFECT_API_KEY"):
         os.environ.pop(name, None)
 
 
 def _report_to(named: dict[str, str]) -> None:
-    """As if the environment had named it when Prefect was imported, and it does not stay there: what a flow starts has no part in its server."""
+    """As if the environment had named it when Prefect was imported, and it does not stay there:
+    what a flow starts has no part in its server."""
     before = {name: os.environ.get(name) for name in named}
     os.environ.update(named)
     refresh_global_settings_context()

@@ -1,7 +1,8 @@
-"""Everything of ours that a Prefect server keeps: work pools, the deployments of `prefect.yaml`, the automation that marks dead runs.
+"""Everything of ours that a Prefect server keeps: work pools, the deployments of `prefect.yaml`,
+the automation that marks dead runs.
 
-`python -m flows.deploy` in the repository, with PREFECT_API_URL naming the server. What is there already is brought up to date, so twice is once; a
-pool that a person has paused stays paused.
+`python -m flows.deploy` in the repository, with PREFECT_API_URL naming the server. What is there
+already is brought up to date, so twice is once; a pool that a person has paused stays paused.
 """
 
 import json
@@ -27,21 +28,30 @@ KUBERNETES = "posttrain-kubernetes"
 
 
 def deploy() -> None:
-    """Raises ConfigurationError where no server is named, Interrupted where it refuses a deployment, with the command's own words before."""
+    """Raises ConfigurationError where no server is named, Interrupted where it refuses a
+    deployment, with the command's own words before."""
     if not PREFECT_API_URL.value():
-        raise ConfigurationError("PREFECT_API_URL is not set, so there is no server to deploy to; `make serve` starts one and says its URL")
+        raise ConfigurationError(
+            "PREFECT_API_URL is not set, so there is no server to deploy to; `make serve` starts one and says its URL"
+        )
     with get_client(sync_client=True) as client:
         bring_pool(client, POOL, "process", ProcessWorker.get_default_base_job_template())
-        # One run at a time: their pods may be on two nodes, and the records of jobs are a SQLite file, which the processes of one machine may share.
+        # One run at a time: their pods may be on two nodes, and the records of jobs are a SQLite
+        # file, which the processes of one machine may share.
         bring_pool(client, KUBERNETES, "kubernetes", json.loads(KUBERNETES_POOL.read_text(encoding="utf-8")), limit=1)
         if subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False).returncode:
-            raise Interrupted("the deployments of prefect.yaml are not all on the server; see above, and run this again")
+            raise Interrupted(
+                "the deployments of prefect.yaml are not all on the server; see above, and run this again"
+            )
         for content in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
             bring_automation(client, AutomationCore.model_validate(content))
 
 
-def bring_pool(client: SyncPrefectClient, name: str, kind: str, template: dict[str, Any], *, limit: int | None = None) -> None:
-    """Made, or given this template, and the limit of runs at a time where there is one: a person may have set another."""
+def bring_pool(
+    client: SyncPrefectClient, name: str, kind: str, template: dict[str, Any], *, limit: int | None = None
+) -> None:
+    """Made, or given this template, and the limit of runs at a time where there is one: a person
+    may have set another."""
     limits: Any = {} if limit is None else {"concurrency_limit": limit}
     try:
         client.read_work_pool(name)

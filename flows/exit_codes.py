@@ -21,10 +21,12 @@ class StageFailure(Exception):
 
 
 def exit_with(run: Callable[[], Any]) -> NoReturn:
-    """Exit with 0, with the exit code of the stage that failed, 75 where the run was cancelled on the server, or 128 + the signal that ended it."""
+    """Exit with 0, with the exit code of the stage that failed, 75 where the run was cancelled on
+    the server, or 128 + the signal that ended it."""
     redact_uncaught()
     gc.freeze()  # what was imported lives to the end; looking it all through once more at exit takes half a second
-    # After a SIGTERM Prefect puts this handler back and sends the signal again. An exit ends the temporary server; the default action would not.
+    # After a SIGTERM Prefect puts this handler back and sends the signal again. An exit ends the
+    # temporary server; the default action would not.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         run()

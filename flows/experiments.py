@@ -1,4 +1,5 @@
-"""Overrides times seeds: each experiment on a branch of its own, beside each other as far as the target has room, and one table of what came out.
+"""Overrides times seeds: each experiment on a branch of its own, beside each other as far as the
+target has room, and one table of what came out.
 
 `python -m flows.experiments FILE` with
 
@@ -7,8 +8,9 @@
       - {name: faster, set: {train_policy.lr: 4.0e-3}}
     seeds: [1, 2]
 
-makes `exp/base-seed1` and so on from the last commit. Jobs, their records and the GPU slots are the main tree's, and so is DVC's cache: what two
-experiments have in common runs once. Everything is checked before the first one starts.
+makes `exp/base-seed1` and so on from the last commit. Jobs, their records and the GPU slots are the
+main tree's, and so is DVC's cache: what two experiments have in common runs once. Everything is
+checked before the first one starts.
 """
 
 import argparse
@@ -69,8 +71,11 @@ class UnderWay:
 
 
 @flow(log_prints=False, validate_parameters=False)
-def experiments(file: str = "", overrides: list[dict[str, Any]] | None = None, seeds: list[int] | None = None, num_beside: int = 2) -> State[Any]:
-    """Run overrides times seeds, from a YAML file or given here; `num_beside` at a time. A branch that is there is gone on with."""
+def experiments(
+    file: str = "", overrides: list[dict[str, Any]] | None = None, seeds: list[int] | None = None, num_beside: int = 2
+) -> State[Any]:
+    """Run overrides times seeds, from a YAML file or given here; `num_beside` at a time. A branch
+    that is there is gone on with."""
     root = Path.cwd()
     chosen = chosen_variants(root, file, overrides or (), seeds or ())
     log = get_run_logger()
@@ -87,7 +92,9 @@ def experiments(file: str = "", overrides: list[dict[str, Any]] | None = None, s
         except BaseException:  # the job of a stage is ended by no signal to this process
             under_way.stop()
             raise
-    create_markdown_artifact(experiments_markdown(root, chosen, ended), key="experiments", description="what each experiment came to")
+    create_markdown_artifact(
+        experiments_markdown(root, chosen, ended), key="experiments", description="what each experiment came to"
+    )
     if under_way.is_stopped:
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
     if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
@@ -97,7 +104,9 @@ def experiments(file: str = "", overrides: list[dict[str, Any]] | None = None, s
     return Completed(message=f"{len(chosen)} experiments are up to date")
 
 
-def chosen_variants(root: Path, file: str, overrides: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[Variant]:
+def chosen_variants(
+    root: Path, file: str, overrides: Sequence[Mapping[str, Any]], seeds: Sequence[int]
+) -> list[Variant]:
     """What is to be run, checked. Raises ConfigurationError, before anything was run."""
     params = file_at(root, "HEAD", PARAMS)
     if params is None:
@@ -116,10 +125,20 @@ def experiments_markdown(root: Path, chosen: Sequence[Variant], ended: Mapping[s
         if state is not None and state.is_completed():
             evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
             figures = (
-                f"{percent(evaluations['sft'].success_rate)} | {percent(evaluations['policy'].success_rate)} | {interval(evaluations['policy'])}"
+                f"{percent(evaluations['sft'].success_rate)} | {percent(evaluations['policy'].success_rate)} | "
+                f"{interval(evaluations['policy'])}"
             )
         told = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
-        rows.append(" | ".join([f"| `{variant.branch}`", variant.sentence().replace("|", "\\|"), figures, told.replace("|", "\\|") + " |"]))
+        rows.append(
+            " | ".join(
+                [
+                    f"| `{variant.branch}`",
+                    variant.sentence().replace("|", "\\|"),
+                    figures,
+                    told.replace("|", "\\|") + " |",
+                ]
+            )
+        )
     return "\n".join(rows) + "\n"
 
 
@@ -133,7 +152,13 @@ def _run(variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, Sta
     if under_way.is_stopped:
         return
 
-    @flow(name="experiment", flow_run_name=variant.branch, log_prints=False, validate_parameters=False, task_runner=BESIDE_EACH_OTHER)
+    @flow(
+        name="experiment",
+        flow_run_name=variant.branch,
+        log_prints=False,
+        validate_parameters=False,
+        task_runner=BESIDE_EACH_OTHER,
+    )
     def experiment(knobs: dict[str, Any]) -> State[Any]:
         """One branch: brought up to date, and what came out committed there."""
         get_run_logger().info("%s: %s", variant.branch, ", ".join(f"{key} = {value}" for key, value in knobs.items()))
@@ -175,7 +200,9 @@ def _wait_for(futures: Sequence[Future[None]], under_way: UnderWay) -> None:
 
 def main() -> None:
     """Refuses a wrong plan before a server is started for it."""
-    parser = argparse.ArgumentParser("flows.experiments", description="Run overrides times seeds, each on a branch exp/NAME-seedN.")
+    parser = argparse.ArgumentParser(
+        "flows.experiments", description="Run overrides times seeds, each on a branch exp/NAME-seedN."
+    )
     parser.add_argument("file", help="YAML: overrides, each with a name and what to set, and seeds")
     parser.add_argument("--seeds", type=int, nargs="*", default=[], help="instead of the file's")
     parser.add_argument("--beside", type=int, default=2, help="experiments at a time")

@@ -1,6 +1,8 @@
-"""One tree's graph inside a flow run: a task per stage, what it does at the moment, and the tables at the end.
+"""One tree's graph inside a flow run: a task per stage, what it does at the moment, and the tables
+at the end.
 
-The body of every flow. A task's state is the stage's own, also between start and end ("Waiting", "Preempted"), because a person looks there first.
+The body of every flow. A task's state is the stage's own, also between start and end ("Waiting",
+"Preempted"), because a person looks there first.
 """
 
 import contextlib
@@ -35,15 +37,19 @@ from posttrain.pipeline.run_status import RunStatus, preempted
 from posttrain.redaction import redact_logs
 from posttrain.report.table import summary_markdown, summary_table
 
-BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(max_workers=16)  # Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
+BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(
+    max_workers=16
+)  # Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
 MAX_MESSAGE_LINES = 8
 LOOK_S = 2.0  # a cancelled run's jobs are to be dead in 15 s, and a pool may take five of them
 
 
 def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
-    """Run every stage in DVC's order; a failed stage keeps those that need it from starting, and no other. Called in a flow run.
+    """Run every stage in DVC's order; a failed stage keeps those that need it from starting, and no
+    other. Called in a flow run.
 
-    Where it is left by an exception (Ctrl-C, a SIGTERM), or its run is cancelled on the server, no job of it lives on.
+    Where it is left by an exception (Ctrl-C, a SIGTERM), or its run is cancelled on the server, no
+    job of it lives on.
     """
     keep_secret_from_jobs()
     redact_logs()  # of what stages print, the run's log keeps no keys
@@ -67,19 +73,25 @@ def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
         return Failed(message=message, data=StageFailure(message, next(iter(failed.values())).exit_code or 1))
     if missing := status.missing():
         raise RuntimeError(f"{', '.join(missing)}: neither ran nor failed; the run's log says why")
-    create_markdown_artifact(summary_markdown(reports), key="evaluation", description="success on companies never seen in training")
+    create_markdown_artifact(
+        summary_markdown(reports), key="evaluation", description="success on companies never seen in training"
+    )
     get_run_logger().info("\n%s", summary_table(reports))
     return Completed(message=status.sentence())
 
 
 def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    """A pool that could not be reached or a held lock, and not a stage's own end: the dispatcher has started that again where it can help."""
+    """A pool that could not be reached or a held lock, and not a stage's own end: the dispatcher
+    has started that again where it can help."""
     return state.name == "Interrupted"
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, retries=3, retry_delay_seconds=10, retry_condition_fn=is_worth_retrying)
+@task(
+    cache_policy=NO_CACHE, persist_result=False, retries=3, retry_delay_seconds=10, retry_condition_fn=is_worth_retrying
+)
 def run_stage(node: StageNode, runs: NodeRuns, status: RunStatus) -> State[Any]:
-    """Bring one stage up to date and note on the `status` how it ended. Retried, it finds the job that it left and starts no second."""
+    """Bring one stage up to date and note on the `status` how it ended. Retried, it finds the job
+    that it left and starts no second."""
     log = get_run_logger()
 
     def tell(line: str) -> None:
@@ -108,7 +120,8 @@ def _show(status: JobStatus, num_preempted: int) -> None:
     note = f": {status.note}" if status.note else ""
     if status.is_over:
         state: State[Any] = Running(
-            name="Preempted", message=f"{status.cause or 'lost'}{note}{preempted(num_preempted)}; it goes on from its checkpoint"
+            name="Preempted",
+            message=f"{status.cause or 'lost'}{note}{preempted(num_preempted)}; it goes on from its checkpoint",
         )
     elif status.state is JobState.WAITING:
         state = Running(name="Waiting", message=f"for a machine{note}{preempted(num_preempted)}")
@@ -121,7 +134,8 @@ def _show(status: JobStatus, num_preempted: int) -> None:
 
 
 class _Progress:
-    """The artifact that shows how much of the run is done. There is none where all is done before anybody could look."""
+    """The artifact that shows how much of the run is done. There is none where all is done before
+    anybody could look."""
 
     def __init__(self, status: RunStatus) -> None:
         self._status = status
@@ -143,8 +157,9 @@ class _Progress:
 
 
 def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: NodeRuns, status: RunStatus) -> None:
-    """Until all are done. Meanwhile the server hears how far it is, and is asked whether the run was cancelled: a worker would send a signal, but
-    a run that a person started by hand has none."""
+    """Until all are done. Meanwhile the server hears how far it is, and is asked whether the run
+    was cancelled: a worker would send a signal, but a run that a person started by hand has
+    none."""
     done: queue.Queue[PrefectFuture[Any]] = queue.Queue()
     for future in futures:
         future.add_done_callback(done.put)
@@ -166,7 +181,8 @@ def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: NodeRuns, status: Run
 
 
 def is_cancelled() -> bool:
-    """Whether somebody cancelled the flow run that this is called in. A server that does not answer says no."""
+    """Whether somebody cancelled the flow run that this is called in. A server that does not answer
+    says no."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return False

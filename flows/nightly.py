@@ -1,7 +1,9 @@
-"""Brings the tree up to date and compares each policy with what is committed: does the branch still give the figures that it claims?
+"""Brings the tree up to date and compares each policy with what is committed: does the branch still
+give the figures that it claims?
 
-Fetching the branch is the deployment's (`infra/prefect/pull.sh`), not the flow's. A run fails where a stage fails, and where a figure lies outside of
-its committed interval; an edited tree is said so and runs, because a nightly that is silent tells nobody anything.
+Fetching the branch is the deployment's (`infra/prefect/pull.sh`), not the flow's. A run fails where
+a stage fails, and where a figure lies outside of its committed interval; an edited tree is said so
+and runs, because a nightly that is silent tells nobody anything.
 """
 
 from collections.abc import Sequence
@@ -38,9 +40,19 @@ def nightly() -> State[Any]:
         return ended
     comparisons = compare_all(ROOT, REPORTS)
     changed = [path for path in edited_files(ROOT, *RESULTS) if path not in edited]
-    page = [f"At `{commit}`, with {_named(edited, 'edited')}. {ended.message}.", compare_with_committed(REPORTS), comparison_markdown(comparisons)]
-    page += [f"Other than committed now: {_named(changed, 'changed')}; commit them where they are right."] if changed else []
-    create_markdown_artifact("\n\n".join(page), key="nightly", description="each policy against the figures committed at HEAD")
+    page = [
+        f"At `{commit}`, with {_named(edited, 'edited')}. {ended.message}.",
+        compare_with_committed(REPORTS),
+        comparison_markdown(comparisons),
+    ]
+    page += (
+        [f"Other than committed now: {_named(changed, 'changed')}; commit them where they are right."]
+        if changed
+        else []
+    )
+    create_markdown_artifact(
+        "\n\n".join(page), key="nightly", description="each policy against the figures committed at HEAD"
+    )
     if outside := [one.policy for one in comparisons if one.verdict == "OUTSIDE"]:
         message = f"{', '.join(outside)}: outside of the committed interval; see the artifact `nightly`"
         return Failed(message=message, data=StageFailure(message, DataError.code))

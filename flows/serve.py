@@ -1,8 +1,10 @@
-"""A Prefect server with our deployments and a worker for them, on this machine only, as one process that leaves none behind.
+"""A Prefect server with our deployments and a worker for them, on this machine only, as one process
+that leaves none behind.
 
-`make serve`, or `python -m flows.serve` in the repository. Everything listens on loopback and answers whoever knows what is in
-`.posttrain/prefect/auth`; runs and their logs lie there, too. Ctrl-C or SIGTERM ends the worker first, so that its runs cancel their jobs while there
-is a server to tell.
+`make serve`, or `python -m flows.serve` in the repository. Everything listens on loopback and
+answers whoever knows what is in `.posttrain/prefect/auth`; runs and their logs lie there, too.
+Ctrl-C or SIGTERM ends the worker first, so that its runs cancel their jobs while there is a server
+to tell.
 """
 
 import argparse
@@ -45,14 +47,16 @@ Its pages ask once for what is in {secret}. Who has that may run commands as you
 
 
 def serve(root: Path, port: int) -> None:
-    """Returns after SIGINT or SIGTERM. Raises ConfigurationError where this tree is served already, Interrupted where a part of it ended or did not
-    start."""
+    """Returns after SIGINT or SIGTERM. Raises ConfigurationError where this tree is served already,
+    Interrupted where a part of it ended or did not start."""
     home = root / HOME
     make_private(home)
     url = f"http://{LOOPBACK}:{port}"
     with contextlib.ExitStack() as ends:
         if not ends.enter_context(held_if_free(home / "serve.lock")):
-            raise ConfigurationError(f"this tree is served already ({home / 'serve.lock'}): end that `make serve` first, or use its URL")
+            raise ConfigurationError(
+                f"this tree is served already ({home / 'serve.lock'}): end that `make serve` first, or use its URL"
+            )
         listening = listen(port)
         secret = read_secret(home / SECRET)
         environment = {
@@ -62,7 +66,9 @@ def serve(root: Path, port: int) -> None:
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
         }
-        environment.pop("POSTTRAIN_ROOT", None)  # while deploying: it is the worker's, and would be written into the deployments
+        environment.pop(
+            "POSTTRAIN_ROOT", None
+        )  # while deploying: it is the worker's, and would be written into the deployments
         server = ends.enter_context(_server(home, listening, secret, environment))
         print(f"starting the server at {url}", flush=True)
         wait_for_server(server, port, patience_s=_START_PATIENCE_S, log=home / "server.log")
@@ -84,7 +90,9 @@ def main() -> None:
 
     def leave(number: int, _: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)  # the end takes a while, and a second Ctrl-C would leave a part of it alive
+            signal.signal(
+                each, signal.SIG_IGN
+            )  # the end takes a while, and a second Ctrl-C would leave a part of it alive
         raise SystemExit(0 if number == signal.SIGINT else 128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,22 +104,31 @@ def main() -> None:
 def read_secret(path: Path) -> str:
     """What a client must know; made, for this user alone, where there is none.
 
-    It is kept from one server of the tree to the next, so that shells, browsers and workers that have it go on: it lies beside all that it guards.
-    Who removes the file gets a new one. One that others could read is a secret no more, and is made anew, too.
+    It is kept from one server of the tree to the next, so that shells, browsers and workers that
+    have it go on: it lies beside all that it guards. Who removes the file gets a new one. One that
+    others could read is a secret no more, and is made anew, too.
     """
     with contextlib.suppress(FileNotFoundError), path.open(encoding="ascii") as file:
         stat = os.fstat(file.fileno())
-        if not path.is_symlink() and stat.st_uid == os.geteuid() and not stat.st_mode & 0o077 and (secret := file.read().strip()):
+        if (
+            not path.is_symlink()
+            and stat.st_uid == os.geteuid()
+            and not stat.st_mode & 0o077
+            and (secret := file.read().strip())
+        ):
             return secret
     path.unlink(missing_ok=True)
     secret = new_secret()
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="ascii") as file:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="ascii"
+    ) as file:
         file.write(secret)
     return secret
 
 
 def make_private(home: Path) -> None:
-    """The folder is this user's alone, with what an earlier version has left in it for all to read."""
+    """The folder is this user's alone, with what an earlier version has left in it for all to
+    read."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     home.chmod(0o700)
     for path in home.iterdir():
@@ -120,8 +137,13 @@ def make_private(home: Path) -> None:
 
 
 @contextlib.contextmanager
-def _server(home: Path, listening: socket.socket, secret: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    with _log(home, "server") as log, _ended("server", start_server(listening, secret, environment, is_temporary=False, output=log)) as process:
+def _server(
+    home: Path, listening: socket.socket, secret: str, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    with (
+        _log(home, "server") as log,
+        _ended("server", start_server(listening, secret, environment, is_temporary=False, output=log)) as process,
+    ):
         yield process
 
 
@@ -129,7 +151,19 @@ def _server(home: Path, listening: socket.socket, secret: str, environment: Mapp
 def _worker(home: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     with _log(home, "worker") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.bound", str(os.getpid()), "prefect", "worker", "start", "--pool", POOL, "--type", "process"],
+            [
+                sys.executable,
+                "-m",
+                "flows.bound",
+                str(os.getpid()),
+                "prefect",
+                "worker",
+                "start",
+                "--pool",
+                POOL,
+                "--type",
+                "process",
+            ],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -161,7 +195,8 @@ def _log(home: Path, name: str) -> IO[bytes]:
 
 
 def _end_runs(worker: subprocess.Popen[bytes]) -> None:
-    """Before the worker: it kills its runs at once, and the jobs of a run that was killed live on. One that is asked cancels them."""
+    """Before the worker: it kills its runs at once, and the jobs of a run that was killed live on.
+    One that is asked cancels them."""
     with contextlib.suppress(psutil.NoSuchProcess):
         runs = psutil.Process(worker.pid).children()
         for run in runs:
@@ -174,7 +209,9 @@ def _end_runs(worker: subprocess.Popen[bytes]) -> None:
 def _deploy(home: Path, environment: Mapping[str, str]) -> None:
     with _log(home, "deploy") as log:
         command = [sys.executable, "-m", "flows.deploy"]
-        done = subprocess.run(command, env=dict(environment), stdout=log, stderr=subprocess.STDOUT, check=False, umask=0o077)
+        done = subprocess.run(
+            command, env=dict(environment), stdout=log, stderr=subprocess.STDOUT, check=False, umask=0o077
+        )
     if done.returncode:
         raise Interrupted(f"the deployments are not on the server; {home / 'deploy.log'} says why")
 

@@ -1,9 +1,11 @@
-"""A Prefect server for this user alone: who asks it must know its secret, call this machine by its own name, and come from no other site's page.
+"""A Prefect server for this user alone: who asks it must know its secret, call this machine by its
+own name, and come from no other site's page.
 
-Whoever may start a run may have a worker run any command. Prefect's server asks nobody who they are and lets every page of a browser read its
-answers, so ours is started by `start_server` only. Its secret goes by the environment: a command line is for all users of a machine to read. There
-are no CSRF tokens: a browser has nothing of its own to send that this server would take for its user (no cookie, no password that it was asked for),
-and tokens would keep out who asks with curl.
+Whoever may start a run may have a worker run any command. Prefect's server asks nobody who they are
+and lets every page of a browser read its answers, so ours is started by `start_server` only. Its
+secret goes by the environment: a command line is for all users of a machine to read. There are no
+CSRF tokens: a browser has nothing of its own to send that this server would take for its user (no
+cookie, no password that it was asked for), and tokens would keep out who asks with curl.
 """
 
 import argparse
@@ -39,8 +41,8 @@ def new_secret() -> str:
 
 
 def listen(port: int) -> socket.socket:
-    """A loopback socket that a server is to have; who connects before it runs waits. 0 is any free port. Raises ConfigurationError where another has
-    it, who would be asked in place of ours."""
+    """A loopback socket that a server is to have; who connects before it runs waits. 0 is any free
+    port. Raises ConfigurationError where another has it, who would be asked in place of ours."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -49,7 +51,8 @@ def listen(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         raise ConfigurationError(
-            f"port {port} of {LOOPBACK} cannot be had ({error}): end what has it, or name another (make serve SERVER_PORT=…)"
+            f"port {port} of {LOOPBACK} cannot be had ({error}): end what has it, "
+            "or name another (make serve SERVER_PORT=…)"
         ) from error
     return listening
 
@@ -60,10 +63,15 @@ def client_environment(port: int, secret: str) -> dict[str, str]:
 
 
 def start_server(
-    listening: socket.socket, secret: str, environment: Mapping[str, str], *, is_temporary: bool, output: IO[bytes] | None = None
+    listening: socket.socket,
+    secret: str,
+    environment: Mapping[str, str],
+    *,
+    is_temporary: bool,
+    output: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Takes the socket over, and dies with the thread that calls this. A temporary server has no pages and no schedules. What it writes is this
-    user's alone."""
+    """Takes the socket over, and dies with the thread that calls this. A temporary server has no
+    pages and no schedules. What it writes is this user's alone."""
     port = listening.getsockname()[1]
     asks = {SERVER_AUTH: secret, "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port))}
     command = [sys.executable, "-m", "flows.server", str(listening.fileno()), str(os.getpid())]
@@ -74,14 +82,16 @@ def start_server(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
-            start_new_session=True,  # a terminal's Ctrl-C would reach it before those who still have something to tell it
+            # a terminal's Ctrl-C would reach it before those who still have something to tell it
+            start_new_session=True,
             pass_fds=[listening.fileno()],
             umask=0o077,
         )
 
 
 def wait_for_server(server: subprocess.Popen[bytes], port: int, *, patience_s: float, log: Path | None = None) -> None:
-    """Until it answers. Raises Interrupted where it ends instead, or takes longer than `patience_s`; `log` is where it says why."""
+    """Until it answers. Raises Interrupted where it ends instead, or takes longer than
+    `patience_s`; `log` is where it says why."""
     where = f"{log} says why" if log else "what it printed says why"
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=patience_s)
     try:
@@ -104,7 +114,8 @@ def own_origins(port: int) -> tuple[str, ...]:
 
 
 class OwnPagesOnly:
-    """Refuses, before anything is done, what a page of another origin asks or whose sockets it opens. Programs that are no browser name no origin."""
+    """Refuses, before anything is done, what a page of another origin asks or whose sockets it
+    opens. Programs that are no browser name no origin."""
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
         self._app, self._origins = app, origins
@@ -114,13 +125,17 @@ class OwnPagesOnly:
         if origin is None or origin in self._origins:
             await self._app(scope, receive, send)
         else:
-            await PlainTextResponse(f"this server answers its own pages only ({', '.join(self._origins)})", 403)(scope, receive, send)
+            await PlainTextResponse(f"this server answers its own pages only ({', '.join(self._origins)})", 403)(
+                scope, receive, send
+            )
 
 
 def make_app(port: int) -> ASGIApp:
-    """Prefect's, behind a look at who asks: Host against a site whose name was made to lead to this machine, Origin against its pages.
+    """Prefect's, behind a look at who asks: Host against a site whose name was made to lead to this
+    machine, Origin against its pages.
 
-    They stand around the app and not in it, because the server asks the app itself, under a name of its own.
+    They stand around the app and not in it, because the server asks the app itself, under a name of
+    its own.
     """
     from prefect.server.api.server import create_app  # three seconds of import that only the server needs
 
@@ -128,14 +143,17 @@ def make_app(port: int) -> ASGIApp:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("flows.server", description="Started by `make serve` and by flows, with its secret in the environment.")
+    parser = argparse.ArgumentParser(
+        "flows.server", description="Started by `make serve` and by flows, with its secret in the environment."
+    )
     parser.add_argument("listening", type=int, help="number of the file that is the socket")
     parser.add_argument("parent", type=int, help="process to die with")
     given = parser.parse_args()
     end_with(given.parent, signal.SIGKILL)
     if not os.environ.get(SERVER_AUTH):
         sys.exit(
-            f"{SERVER_AUTH} is not set: without a secret everybody on this machine could run commands as you. `make serve` starts a server with one"
+            f"{SERVER_AUTH} is not set: without a secret everybody on this machine could run commands as you. "
+            "`make serve` starts a server with one"
         )
     _run(socket.socket(fileno=given.listening))
 

@@ -1,7 +1,9 @@
-"""The whole graph as one Prefect run: a task per stage, matrix items too, with its log, its state and the table of policies.
+"""The whole graph as one Prefect run: a task per stage, matrix items too, with its log, its state
+and the table of policies.
 
-`python -m flows.train_and_evaluate` in the repository. The server is the one that PREFECT_API_URL names, or a temporary one on loopback. DVC decides
-what runs, `infra/dispatch.yaml` where; siblings run beside each other as far as the target has room. The result is that of `dvc repro`.
+`python -m flows.train_and_evaluate` in the repository. The server is the one that PREFECT_API_URL
+names, or a temporary one on loopback. DVC decides what runs, `infra/dispatch.yaml` where; siblings
+run beside each other as far as the target has room. The result is that of `dvc repro`.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +31,8 @@ def train_and_evaluate() -> State[Any]:
 
 
 def main() -> None:
-    """DVC reads the tree while the server starts and Prefect asks it for a run: of a graph with nothing to run these are most of the time."""
+    """DVC reads the tree while the server starts and Prefect asks it for a run: of a graph with
+    nothing to run these are most of the time."""
 
     def read_ahead() -> None:
         MADE_AHEAD.set(ThreadPoolExecutor(1).submit(NodeRuns, Path()))

@@ -2,6 +2,7 @@
 
 import os
 
-# Read once, when torch is loaded: how long a thread that waits for another one spins before it sleeps. By default long enough to take a core away
-# from other programs for good; this is just enough for two threads on two idle cores.
+# Read once, when torch is loaded: how long a thread that waits for another one spins before it
+# sleeps. By default long enough to take a core away from other programs for good; this is just
+# enough for two threads on two idle cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")

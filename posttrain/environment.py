@@ -1,4 +1,5 @@
-"""Numbers that a person sets in the environment, because they are facts of a machine and of no run."""
+"""Numbers that a person sets in the environment, because they are facts of a machine and of no
+run."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +8,8 @@ from posttrain.exits import ConfigurationError
 
 
 def positive_number(environment: Mapping[str, str], variable: str, default: float, unit: str) -> float:
-    """What the variable says; `default` where it is not set, or empty. Raises ConfigurationError where it is no positive number."""
+    """What the variable says; `default` where it is not set, or empty. Raises ConfigurationError
+    where it is no positive number."""
     asked = environment.get(variable) or str(default)
     try:
         number = float(asked)

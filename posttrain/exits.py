@@ -1,4 +1,5 @@
-"""The three ends of a stage that a dispatcher must tell apart, as exceptions that carry their exit code (sysexits.h's numbers)."""
+"""The three ends of a stage that a dispatcher must tell apart, as exceptions that carry their exit
+code (sysexits.h's numbers)."""
 
 import contextlib
 import signal
@@ -10,7 +11,8 @@ from posttrain.redaction import redact
 
 
 class StageError(Exception):
-    """An end with a meaning. The message says what (with the value), why it matters and what to do; no traceback is printed for it."""
+    """An end with a meaning. The message says what (with the value), why it matters and what to do;
+    no traceback is printed for it."""
 
     code: ClassVar[int]
 
@@ -34,7 +36,8 @@ class Interrupted(StageError):
 
 
 def meaning_of(exit_code: int) -> str:
-    """What a stage's exit code says, in half a sentence. Death by signal n is -n, or 128 + n where a shell reports it."""
+    """What a stage's exit code says, in half a sentence. Death by signal n is -n, or 128 + n where
+    a shell reports it."""
     ends = {
         ConfigurationError.code: "wrong configuration: running again without an edit cannot help",
         DataError.code: "bad data: running again on the same data cannot help",
@@ -44,7 +47,9 @@ def meaning_of(exit_code: int) -> str:
         return ends[exit_code]
     if is_death_by_signal(exit_code):
         number = -exit_code if exit_code < 0 else exit_code - 128
-        return f"killed by {signal.Signals(number).name}" + (", often for lack of memory" if number == signal.SIGKILL else "")
+        return f"killed by {signal.Signals(number).name}" + (
+            ", often for lack of memory" if number == signal.SIGKILL else ""
+        )
     return "an error in the stage itself"
 
 
@@ -54,7 +59,8 @@ def is_death_by_signal(exit_code: int) -> bool:
 
 
 def as_shell(exit_code: int) -> int:
-    """128 + n for death by signal n, which `subprocess` has as -n: no process can end with a negative code."""
+    """128 + n for death by signal n, which `subprocess` has as -n: no process can end with a
+    negative code."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

@@ -1,4 +1,5 @@
-"""Says in a person's words what pydantic found wrong with the knobs: key, value, what is accepted, what was meant.
+"""Says in a person's words what pydantic found wrong with the knobs: key, value, what is accepted,
+what was meant.
 
 A choice (`algorithm: {type: grpo, …}`) is a discriminated union, whose tag pydantic puts among the
 keys (`algorithm.grpo.group_size`); here it is left out. Where the type was changed and the keys of
@@ -29,9 +30,9 @@ _PUT = "Put this block in its place (your values where it says so, an example's 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`path` has the keys as they stand in the file. `section` holds the last of them (None: nothing
-    known does), and is one of `choice` where that is not empty; `field` is the knob there, None where
-    the section has none of that name."""
+    """`path` has the keys as they stand in the file. `section` holds the last of them (None:
+    nothing known does), and is one of `choice` where that is not empty; `field` is the knob there,
+    None where the section has none of that name."""
 
     path: Keys
     section: type[BaseModel] | None
@@ -75,7 +76,11 @@ def _line(problem: Any, place: Place) -> str:
     match problem["type"]:
         case "extra_forbidden":
             meant = nearest(str(place.path[-1]), place.section.model_fields) if place.section else ""
-            return f"{key}: unknown key; no stage reads it, so it would change nothing.{meant} Check the spelling or remove it"
+            return (
+                f"{key}: unknown key; no stage reads it, so it would change nothing.{meant} Check the spelling "
+                "or remove "
+                "it"
+            )
         case "missing":
             return f"{key}: missing; every knob is written out, there are no defaults"
         case "union_tag_invalid" | "union_tag_not_found" | "model_attributes_type":
@@ -127,7 +132,9 @@ def _another_type(place: Place, same: Sequence[tuple[str, Place]], given: Any, r
         "missing": missing,
         "of no type": unknown,
     }
-    reasons = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in found.items() if names]
+    reasons = [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in found.items() if names
+    ]
     bad = frozenset(str(one[len(path)]) for one in refused if one[: len(path)] == path and len(one) > len(path))
     key = ".".join(map(str, path))
     return f"{key}: its type is {given['type']}, and {'; '.join(reasons)}. {_PUT}\n{_block(path, section, given, bad)}"
@@ -156,7 +163,9 @@ def _accepted(field: FieldInfo) -> str:
         return " | ".join(map(str, get_args(field.annotation)))
     if field.annotation is bool:
         return "true | false"
-    bounds = [(_BOUNDS.get(type(bound)), getattr(bound, type(bound).__name__.lower(), None)) for bound in field.metadata]
+    bounds = [
+        (_BOUNDS.get(type(bound)), getattr(bound, type(bound).__name__.lower(), None)) for bound in field.metadata
+    ]
     return " and ".join(f"{words} {value}" for words, value in bounds if words)
 
 

@@ -1,6 +1,8 @@
-"""A lock on a file says that its holder lives, because the kernel frees it with them; a process number may be another's by now.
+"""A lock on a file says that its holder lives, because the kernel frees it with them; a process
+number may be another's by now.
 
-A file that nobody holds may be taken away by anybody (`held_if_free`), so who locks one looks whether it is still the one of that name.
+A file that nobody holds may be taken away by anybody (`held_if_free`), so who locks one looks
+whether it is still the one of that name.
 """
 
 import contextlib
@@ -14,7 +16,8 @@ from posttrain.state import private
 
 
 def take_lock(file: IO[str] | int) -> None:
-    """Wait until no other open file of that name is locked; the kernel frees it when this one is closed, or its last process is dead."""
+    """Wait until no other open file of that name is locked; the kernel frees it when this one is
+    closed, or its last process is dead."""
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
@@ -38,7 +41,8 @@ def is_held(path: Path) -> bool:
 
 
 def hold(path: Path) -> IO[str]:
-    """The lock on `path`, made where it is not there, once nobody else has it; held until the file is closed."""
+    """The lock on `path`, made where it is not there, once nobody else has it; held until the file
+    is closed."""
     while True:
         file = open(path, "a", encoding="ascii", opener=private)  # noqa: SIM115 it is held for as long as it is open
         take_lock(file)
@@ -49,7 +53,8 @@ def hold(path: Path) -> IO[str]:
 
 @contextlib.contextmanager
 def held_if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock on `path`, made where it is not there, and take the file away at the end; yields False where another holds it."""
+    """Hold the lock on `path`, made where it is not there, and take the file away at the end;
+    yields False where another holds it."""
     with open(path, "a", encoding="ascii", opener=private) as file:
         try:
             take_lock_now(file)

@@ -1,4 +1,5 @@
-"""`module:function` in a configuration stands for anything that can be imported, so that a user's own code needs no edit of the library."""
+"""`module:function` in a configuration stands for anything that can be imported, so that a user's
+own code needs no edit of the library."""
 
 import difflib
 import importlib
@@ -9,7 +10,8 @@ from posttrain.exits import ConfigurationError
 
 
 def load_named(name: str, *, knob: str) -> Callable[..., Any]:
-    """The function, or class, called `name`; `knob` begins the message of the ConfigurationError that says why it cannot be had."""
+    """The function, or class, called `name`; `knob` begins the message of the ConfigurationError
+    that says why it cannot be had."""
     module_name, colon, function_name = name.partition(":")
     if not colon:
         raise ConfigurationError(f"{knob} {name!r}; a function of your own is written module:function")
@@ -24,6 +26,8 @@ def load_named(name: str, *, knob: str) -> Callable[..., Any]:
         near = difflib.get_close_matches(function_name, vars(module), n=1)
         missing = f"is not there (did you mean {near[0]!r}?)" if near else "is not there"
         found = missing if function is None else f"is a {type(function).__name__}"
-        raise ConfigurationError(f"{knob} {name!r}, but {function_name!r} {found}; it must be a function in {module_name}")
+        raise ConfigurationError(
+            f"{knob} {name!r}, but {function_name!r} {found}; it must be a function in {module_name}"
+        )
     loaded: Callable[..., Any] = function
     return loaded

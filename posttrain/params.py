@@ -31,10 +31,13 @@ SmallCount = Annotated[int, Field(ge=1, le=100_000, description=_SLIP)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a generator takes seeds of 32 bits")]
 Rate = Annotated[float, Field(gt=0, lt=1)]  # a learning rate
 Temperature = Annotated[float, Field(gt=0, le=5)]
-LEVEL_3_TOKENS = 112  # of the longest answer that the stock market's third level asks for, by the small model's tokenizer
+LEVEL_3_TOKENS = (
+    112  # of the longest answer that the stock market's third level asks for, by the small model's tokenizer
+)
 WORLDS = ("stocks", "toy")  # of posttrain/worlds/domains.py
 EXTRA_SCORES = ("accuracy", "length_penalty", "step")  # of posttrain/rewards/total.py
-# of each layer of a Qwen3, a model from scratch above all, and of its likes; a test builds them and compares
+# of each layer of a Qwen3, a model from scratch above all, and of its likes; a test builds them and
+# compares
 LINEAR_LAYERS = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
@@ -46,13 +49,15 @@ class ParamsError(ConfigurationError):
 
 
 class Section(BaseModel):
-    """One section of `params.yaml`: immutable, no unknown keys, no silent conversion of a string to a number."""
+    """One section of `params.yaml`: immutable, no unknown keys, no silent conversion of a string to
+    a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class WorldParams(Section):
-    """A world of the library, or a user's own: `module:function`, which makes a Domain of this section."""
+    """A world of the library, or a user's own: `module:function`, which makes a Domain of this
+    section."""
 
     type: str
     seed: Seed
@@ -107,7 +112,8 @@ Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
 
 
 class ScratchModel(Section):
-    """A Qwen3-architecture decoder with random weights and a byte-level BPE tokenizer of its own."""
+    """A Qwen3-architecture decoder with random weights and a byte-level BPE tokenizer of its
+    own."""
 
     example: ClassVar[str] = (
         "{hidden_size: 96, num_layers: 2, num_heads: 4, num_kv_heads: 2, head_dim: 64, mlp_size: 256, "
@@ -129,7 +135,8 @@ class ScratchModel(Section):
     def _heads_divide(self) -> Self:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}; each KV head serves whole query heads"
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}; "
+                "each KV head serves whole query heads"
             )
         return self
 
@@ -180,7 +187,8 @@ class RewardPenalties(Section):
 
 
 class ExtraScore(Section):
-    """One more score by name (`accuracy`, `length_penalty`, `step`) or a user's function as `module:function`; weight of either sign."""
+    """One more score by name (`accuracy`, `length_penalty`, `step`) or a user's function as
+    `module:function`; weight of either sign."""
 
     name: str
     weight: float
@@ -212,7 +220,8 @@ class ScriptedSource(Section):
 
 
 class ImportSource(Section):
-    """Trajectories that a team already has. `path` is relative to the repository and lies under a dep of the stage, such as `data/imported`."""
+    """Trajectories that a team already has. `path` is relative to the repository and lies under a
+    dep of the stage, such as `data/imported`."""
 
     example: ClassVar[str] = "{format: openai, path: data/imported/ours.jsonl}"
     type: Literal["import"]
@@ -221,7 +230,8 @@ class ImportSource(Section):
 
 
 class OpenAiSource(Section):
-    """Episodes that a model behind an OpenAI-compatible endpoint plays; endpoint and key are the environment's."""
+    """Episodes that a model behind an OpenAI-compatible endpoint plays; endpoint and key are the
+    environment's."""
 
     example: ClassVar[str] = "{model: Qwen/Qwen2.5-7B-Instruct, temperature: 0.7, max_new_tokens: 512}"
     type: Literal["openai"]
@@ -331,7 +341,8 @@ class TrainRewardModelParams(Section):
 
 
 class GrpoParams(Section):
-    """Group-relative policy optimisation (arXiv 2402.03300); `group_mean` leaves out the division by the std (Dr.GRPO, arXiv 2503.20783)."""
+    """Group-relative policy optimisation (arXiv 2402.03300); `group_mean` leaves out the division
+    by the std (Dr.GRPO, arXiv 2503.20783)."""
 
     example: ClassVar[str] = (
         "{max_steps: 88, tasks_per_step: 16, group_size: 8, temperature: 1.0, beta: 0.0, epsilon: 0.2, "
@@ -350,8 +361,8 @@ class GrpoParams(Section):
 
 
 class DpoParams(Section):
-    """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs. The example is the one
-    that README has figures of."""
+    """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs. The example is the
+    one that README has figures of."""
 
     example: ClassVar[str] = "{max_steps: 80, batch_size: 32, beta: 0.5}"
     type: Literal["dpo"]
@@ -403,7 +414,8 @@ class ReportParams(Section):
 
 
 class Params(Section):
-    """The whole of `params.yaml`. A stage uses only the sections that it lists under `params:` in `dvc.yaml`; a test compares the two."""
+    """The whole of `params.yaml`. A stage uses only the sections that it lists under `params:` in
+    `dvc.yaml`; a test compares the two."""
 
     seed: Seed
     world: WorldParams
@@ -423,7 +435,8 @@ class Params(Section):
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
-    """Read and check the whole file. Raises ParamsError naming every bad key at once, with its value and what is accepted."""
+    """Read and check the whole file. Raises ParamsError naming every bad key at once, with its
+    value and what is accepted."""
     try:
         content, problems = _read(path.read_bytes(), str(path))
     except FileNotFoundError as error:
@@ -432,8 +445,9 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
 
 
 def read_knobs(text: str | bytes, *, source: str) -> Any:
-    """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises ParamsError
-    where it is no YAML, a key stands twice, or a number is not in plain decimal digits."""
+    """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises
+    ParamsError where it is no YAML, a key stands twice, or a number is not in plain decimal
+    digits."""
     content, problems = _read(text, source)
     if problems:
         raise refusal(problems, source)

@@ -20,7 +20,8 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 def read_plain(text: str) -> tuple[Any, list[str]]:
     """The content as PyYAML reads it, and a line for each number in another notation and for each
-    key that stands twice. Raises yaml.YAMLError, or ValueError of a value that is none (2024-13-45).
+    key that stands twice. Raises yaml.YAMLError, or ValueError of a value that is none
+    (2024-13-45).
     """
     loader = yaml.SafeLoader(text)
     try:
@@ -52,7 +53,8 @@ def _problems(loader: yaml.SafeLoader, root: yaml.Node) -> Iterator[str]:
                 if node.tag in _NUMBERS and not _PLAIN_NUMBER.fullmatch(node.value):
                     read = loader.construct_object(node)
                     yield (
-                        f"{key} = {node.value}: YAML reads this as {read}; write a number in plain decimal digits ({read}, "
+                        f"{key} = {node.value}: YAML reads this as {read}; "
+                        f"write a number in plain decimal digits ({read}, "
                         "if that is meant), and a text in quotes"
                     )
                 continue
@@ -68,7 +70,8 @@ def _twice(section: str, node: yaml.MappingNode) -> Iterator[str]:
         key, line = (name.tag, name.value), name.start_mark.line + 1
         if key in lines:
             yield (
-                f"{_joined(section, name.value)}: the key {name.value!r} stands twice, in lines {lines[key]} and {line}, "
+                f"{_joined(section, name.value)}: the key {name.value!r} stands twice, "
+                f"in lines {lines[key]} and {line}, "
                 "and only the last would count; remove one"
             )
         lines[key] = line

@@ -1,9 +1,11 @@
 """Cuts keys out of text that came from outside, before it is printed, stored or read by an agent.
 
-Two things are taken for a key: the value of an environment variable (or of a line of `.env` in the working folder) whose name says so, in every
-spelling in which servers quote one; and what looks like a key of a well-known kind wherever it stands. A text that holds neither comes back as it
-was, so a result depends on a machine's keys only where one of them really stood in it. Whole texts are to be handed in, before they are cut to a
-length: part of a key is known only from some twelve characters on. Time is linear in the text.
+Two things are taken for a key: the value of an environment variable (or of a line of `.env` in the
+working folder) whose name says so, in every spelling in which servers quote one; and what looks
+like a key of a well-known kind wherever it stands. A text that holds neither comes back as it was,
+so a result depends on a machine's keys only where one of them really stood in it. Whole texts are
+to be handed in, before they are cut to a length: part of a key is known only from some twelve
+characters on. Time is linear in the text.
 """
 
 import base64
@@ -24,11 +26,17 @@ from pathlib import Path
 from types import TracebackType
 
 MIN_KEY_CHARS = 8
-_LEAD, _OWN = 12, 6  # so many characters of a random key are known for it, _OWN of them behind what the keys of its kind begin with
+_LEAD, _OWN = (
+    12,
+    6,
+)  # so many characters of a random key are known for it, _OWN of them behind what the keys of its kind begin with
 _LINE_CHARS = 32  # of a key with several lines, each of this length or more is one
 _MAX_ENV_FILE_BYTES = 1_000_000
 # AUTHOR, KEYBOARD and TOKENIZERS say something else
-_SAYS_KEY = re.compile(r"key(?!board|map)|token(?!i[sz]e)|secret|passw|passphrase|pass(?=_|$)|credential|auth(?!or(?!i[sz]))", re.IGNORECASE)
+_SAYS_KEY = re.compile(
+    r"key(?!board|map)|token(?!i[sz]e)|secret|passw|passphrase|pass(?=_|$)|credential|auth(?!or(?!i[sz]))",
+    re.IGNORECASE,
+)
 _SAYS_PASSWORD = re.compile(r"secret|pass", re.IGNORECASE)
 _KIND = re.compile(r"(?:[a-z0-9]{1,8}[-_.]){0,3}")
 _RANDOM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+/=.~-]{19,}")
@@ -41,7 +49,8 @@ _HEADER = r"""(?P<header>[Aa]uthorization[\\"']{0,4}[ \t]?[:=][ \t]?[\\"']{0,4})
 
 
 def redact(text: str) -> str:
-    """`text` with `[key removed: NAME]` for the value of the variable NAME, and `[key removed]` for a key of a well-known kind."""
+    """`text` with `[key removed: NAME]` for the value of the variable NAME, and `[key removed]` for
+    a key of a well-known kind."""
     if len(text) < MIN_KEY_CHARS:
         return text
     for spellings in _known((*_keys_of_environment(tuple(os.environb.items())), *_env_file_keys(), *_remembered)):
@@ -53,7 +62,8 @@ def redact(text: str) -> str:
 
 
 def remember_keys(variables: Mapping[str, str]) -> None:
-    """Also these are keys for this process, such as the variables that a server is started with; their names must say so, as the environment's."""
+    """Also these are keys for this process, such as the variables that a server is started with;
+    their names must say so, as the environment's."""
     _remembered.update(dict.fromkeys(_named_keys(variables)))
 
 
@@ -69,12 +79,14 @@ def redact_values(value: object) -> object:
 
 
 def redacted_traceback(error: BaseException) -> str:
-    """What Python prints of an uncaught exception, its causes included, with a newline at the end."""
+    """What Python prints of an uncaught exception, its causes included, with a newline at the
+    end."""
     return redact("".join(traceback.format_exception(error)))
 
 
 def redact_uncaught() -> None:
-    """Tracebacks of uncaught exceptions, of any thread, and whatever is logged have no keys from here on."""
+    """Tracebacks of uncaught exceptions, of any thread, and whatever is logged have no keys from
+    here on."""
     redact_logs()
     sys.excepthook = _print_uncaught
     threading.excepthook = _print_uncaught_in_thread
@@ -102,7 +114,9 @@ def _redacted(record: logging.LogRecord) -> logging.LogRecord:
     if (redacted := redact(message)) != message:
         record.msg, record.args = redacted, ()
     if record.exc_info and record.exc_info[1] is not None:
-        record.exc_text = redacted_traceback(record.exc_info[1]).rstrip("\n")  # what a formatter takes instead of formatting it
+        record.exc_text = redacted_traceback(record.exc_info[1]).rstrip(
+            "\n"
+        )  # what a formatter takes instead of formatting it
     return record
 
 
@@ -121,8 +135,9 @@ def _print_uncaught_in_thread(end: threading.ExceptHookArgs) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Spellings:
-    """Ways to write keys that begin alike. `lead` is looked for; where it stands, the longest of `whole` that goes on from it is removed, and where
-    none does, what there is of one of them, if `is_enough`: the lead of a random text is nobody else's, that of a path or a sentence is."""
+    """Ways to write keys that begin alike. `lead` is looked for; where it stands, the longest of
+    `whole` that goes on from it is removed, and where none does, what there is of one of them, if
+    `is_enough`: the lead of a random text is nobody else's, that of a path or a sentence is."""
 
     lead: str
     whole: tuple[tuple[str, str], ...]  # (spelling, name of the variable), the longest first
@@ -157,18 +172,23 @@ class _Spellings:
 
 def _num_same(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
-    return next((place for place, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its), min(len(one), len(other)))
+    return next(
+        (place for place, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its),
+        min(len(one), len(other)),
+    )
 
 
 @lru_cache(maxsize=4)
 def _keys_of_environment(variables: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[str, str], ...]:
-    """Asked for with every text, so as bytes: to decode them all takes longer than to redact a tool's result."""
+    """Asked for with every text, so as bytes: to decode them all takes longer than to redact a
+    tool's result."""
     return _named_keys({os.fsdecode(name): os.fsdecode(content) for name, content in variables})
 
 
 def _named_keys(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """(name, value) of those that are keys; of a URL with a password, that. A number, a path that exists and a plain word (`anything`, which servers
-    without keys take) are none; a word in a variable that says password is."""
+    """(name, value) of those that are keys; of a URL with a password, that. A number, a path that
+    exists and a plain word (`anything`, which servers without keys take) are none; a word in a
+    variable that says password is."""
     return tuple((name, value) for name, content in variables.items() for value in _secrets_in(name, content))
 
 
@@ -181,11 +201,17 @@ def _secrets_in(name: str, content: str) -> Iterator[str]:
     if len(content) < MIN_KEY_CHARS or not _SAYS_KEY.search(name) or re.fullmatch(r"[\d.,:+-]+", content):
         return
     is_word = content.isalpha() and (content.islower() or content.isupper() or content.istitle())
-    if (is_word and not _SAYS_PASSWORD.search(name)) or (content.startswith(("/", "~")) and os.path.exists(os.path.expanduser(content))):
+    if (is_word and not _SAYS_PASSWORD.search(name)) or (
+        content.startswith(("/", "~")) and os.path.exists(os.path.expanduser(content))
+    ):
         return
     yield content
     if "\n" in content:  # a PEM file, which may be quoted by the line
-        yield from (line.strip() for line in content.splitlines() if len(line.strip()) >= _LINE_CHARS and not line.startswith("-----"))
+        yield from (
+            line.strip()
+            for line in content.splitlines()
+            if len(line.strip()) >= _LINE_CHARS and not line.startswith("-----")
+        )
 
 
 def _env_file_keys() -> tuple[tuple[str, str], ...]:
@@ -246,7 +272,9 @@ def _num_of_kind(value: str) -> int:
 
 def _is_random(value: str) -> bool:
     is_address = "://" in value or value.startswith(("/", "~", "./"))
-    return bool(_RANDOM.fullmatch(value)) and not is_address and sum(map(str.isdigit, value)) > 2 and len(set(value)) >= 10
+    return (
+        bool(_RANDOM.fullmatch(value)) and not is_address and sum(map(str.isdigit, value)) > 2 and len(set(value)) >= 10
+    )
 
 
 def _spellings(value: str) -> list[str]:
@@ -254,14 +282,20 @@ def _spellings(value: str) -> list[str]:
     found = [value]
     for is_ascii in (True, False):
         escaped = json.dumps(value, ensure_ascii=is_ascii)[1:-1]
-        found += [escaped, escaped.replace("/", "\\/"), json.dumps(escaped, ensure_ascii=is_ascii)[1:-1], repr(value)[1:-1]]
+        found += [
+            escaped,
+            escaped.replace("/", "\\/"),
+            json.dumps(escaped, ensure_ascii=is_ascii)[1:-1],
+            repr(value)[1:-1],
+        ]
     for quoted in (urllib.parse.quote(value), urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
         found += [quoted, re.sub(r"%..", lambda code: code[0].lower(), quoted)]
     return list(dict.fromkeys([*found, html.escape(value), html.escape(value, quote=False)]))
 
 
 def _base64_spellings(value: str) -> list[str]:
-    """What base64 makes of it, whatever stands before and behind: of each of the three places where it can begin, the characters that are its own."""
+    """What base64 makes of it, whatever stands before and behind: of each of the three places where
+    it can begin, the characters that are its own."""
     content, found = value.encode(), []
     for offset in range(3):
         code = base64.b64encode(b"\0" * offset + content).decode().rstrip("=")
@@ -289,11 +323,23 @@ def _user_and_password(found: re.Match[str]) -> str:
     return found[0] if _PLACEHOLDER.fullmatch(found["key"]) else f"{found[1]}[key removed]@"
 
 
-# (what the text must hold for the pattern to be tried, pattern, replacement). Possessive quantifiers and what must stand before a match keep each
-# linear: no character is looked at again from another start. None takes quotes or backslashes, so JSON stays JSON.
+# (what the text must hold for the pattern to be tried, pattern, replacement). Possessive
+# quantifiers and what must stand before a match keep each linear: no character is looked at again
+# from another start. None takes quotes or backslashes, so JSON stays JSON.
 _KINDS: Sequence[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
-    ("PRIVATE KEY-----", re.compile(rf"-----BEGIN {_PEM}(?:[A-Za-z0-9+/=\s:,]|\\[nr])*+(?:-----END {_PEM})?"), "[key removed]"),
-    ("eyJ", re.compile(rf"(?<![{_WORDS}])eyJ[{_WORDS}]{{7,}}+\.[{_WORDS}]{{8,}}+\.[{_WORDS}]*+(?:\.[{_WORDS}]++){{0,2}}+"), "[key removed]"),
+    (
+        "PRIVATE KEY-----",
+        re.compile(rf"-----BEGIN {_PEM}(?:[A-Za-z0-9+/=\s:,]|\\[nr])*+(?:-----END {_PEM})?"),
+        "[key removed]",
+    ),
+    (
+        "eyJ",
+        re.compile(
+            rf"(?<![{_WORDS}])eyJ[{_WORDS}]{{7,}}+"
+            rf"\.[{_WORDS}]{{8,}}+\.[{_WORDS}]*+(?:\.[{_WORDS}]++){{0,2}}+"
+        ),
+        "[key removed]",
+    ),
     ("sk-", re.compile(rf"(?<![{_WORDS}])(?P<key>sk-[{_WORDS}]{{16,}}+)"), _with_digit),
     ("k_", re.compile(r"(?<![A-Za-z0-9_])[sr]k_(?:live|test)_[A-Za-z0-9]{12,}+"), "[key removed]"),
     ("hf_", re.compile(r"(?<![A-Za-z0-9_])(?P<key>hf_[A-Za-z0-9]{20,}+)"), _with_digit),
@@ -305,6 +351,7 @@ _KINDS: Sequence[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str
     ("ASIA", re.compile(r"(?<![A-Za-z0-9])(?P<key>ASIA[A-Z0-9]{16})(?![A-Za-z0-9])"), _with_digit),
     ("AIza", re.compile(rf"(?<![{_WORDS}])AIza[{_WORDS}]{{35}}(?![{_WORDS}])"), "[key removed]"),
     ("earer", re.compile(r"(?<![A-Za-z])(?:B|b)earer[ \t]{1,4}(?P<key>[A-Za-z0-9._~+/=-]{8,}+)"), _with_digit),
-    ("asic", re.compile(rf"({_HEADER}(?<![A-Za-z])[Bb]asic[ \t]{{1,4}})(?P<key>[A-Za-z0-9+/_-]{{8,}}+={{0,2}})"), _basic),
+    ("asic", re.compile(rf"({_HEADER}(?<![A-Za-z])[Bb]asic[ "
+                        r"\t]{1,4})(?P<key>[A-Za-z0-9+/_-]{8,}+={0,2})"), _basic),
     ("//", re.compile(r"(?<=//)([^\s/:@\"'<>\\?#]{0,256}+:)(?P<key>[^\s/@\"'<>\\]{1,1024}+)@"), _user_and_password),
 )  # fmt: skip

@@ -1,7 +1,9 @@
-"""What this folder's runs remember lies below one name, which git ignores and no stage declares. Cheap to import: every command does.
+"""What this folder's runs remember lies below one name, which git ignores and no stage declares.
+Cheap to import: every command does.
 
-Logs, databases and records are for their user alone: what a stage prints may be as private as what it reads. Where a team shares a tree on purpose,
-and its group may write there, the group may do the same below: who may edit the code can read what it writes anyway.
+Logs, databases and records are for their user alone: what a stage prints may be as private as what
+it reads. Where a team shares a tree on purpose, and its group may write there, the group may do the
+same below: who may edit the code can read what it writes anyway.
 """
 
 import contextlib
@@ -18,14 +20,17 @@ _ALL = 0o777
 
 
 def state_dir(root: Path) -> Path:
-    """The state folder of the tree at `root`, made where it is not there, and private (`private_folder`) where it was not."""
+    """The state folder of the tree at `root`, made where it is not there, and private
+    (`private_folder`) where it was not."""
     return private_folder(root / STATE_DIR)
 
 
 def private_folder(path: Path) -> Path:
-    """`path`, made with all that is missing above it, for its user alone (0700), or for the group too where that may write it or the folder above.
+    """`path`, made with all that is missing above it, for its user alone (0700), or for the group
+    too where that may write it or the folder above.
 
-    One that is there already loses what others may do; where it is somebody else's it is left as it is.
+    One that is there already loses what others may do; where it is somebody else's it is left as it
+    is.
     """
     if not path.is_dir():
         if not path.parent.is_dir():
@@ -37,8 +42,8 @@ def private_folder(path: Path) -> Path:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open`: the file is made for its user alone (0600), or for the group too where that may write the folder; one that is there
-    already loses what others may do."""
+    """An opener for `open`: the file is made for its user alone (0600), or for the group too where
+    that may write the folder; one that is there already loses what others may do."""
     file = os.open(path, flags, 0o600)
     is_shared = _is_shared(os.stat(os.path.dirname(path) or ".").st_mode)
     _set_mode(file, os.fstat(file).st_mode, 0o660 if is_shared else 0o600)

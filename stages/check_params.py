@@ -78,7 +78,8 @@ def _import(params: Params, *, besides: Collection[str]) -> Iterator[str]:
 
 
 def _model(params: Params) -> Iterator[str]:
-    """Of a pretrained model, what can be told without loading it; one from scratch has no names but its adapter's."""
+    """Of a pretrained model, what can be told without loading it; one from scratch has no names but
+    its adapter's."""
     model = params.model
     if not isinstance(model, PretrainedModel):
         return
@@ -98,7 +99,8 @@ def _model(params: Params) -> Iterator[str]:
 
 
 def _local_config(model: PretrainedModel) -> dict[str, Any]:
-    """The model's config.json as its folder or the hub's cache on this machine has it; empty where only the hub has.
+    """The model's config.json as its folder or the hub's cache on this machine has it; empty where
+    only the hub has.
 
     Raises OSError or ValueError where the folder has none, or the name can be none of the hub's.
     """

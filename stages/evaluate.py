@@ -1,6 +1,8 @@
-"""Plays the held-out tasks with one policy: all of them greedily, those of the test split also `num_samples` times at temperature 1, for pass^k.
+"""Plays the held-out tasks with one policy: all of them greedily, those of the test split also
+`num_samples` times at temperature 1, for pass^k.
 
-`teacher` is the world's expert without flaws, or a model behind an endpoint; every other name is a model's folder.
+`teacher` is the world's expert without flaws, or a model behind an endpoint; every other name is a
+model's folder.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +36,11 @@ Play = Callable[[Sequence[Task], float, Progress], list[Trajectory]]  # tasks, t
 def evaluate(run: StageRun) -> None:
     params, settings = run.params, run.params.evaluate
     test, paraphrase = read_tasks(TASKS, "test"), read_tasks(TASKS, "test_paraphrase")
-    play = _teacher(params, run.checkpoint_dir) if run.item == "teacher" else _model(Path("data/models") / run.item, params)
+    play = (
+        _teacher(params, run.checkpoint_dir)
+        if run.item == "teacher"
+        else _model(Path("data/models") / run.item, params)
+    )
 
     tasks = [*test, *paraphrase]
     plays = [task for task in test for _ in range(settings.num_samples)]
@@ -61,7 +67,9 @@ def _teacher(params: Params, folder: Path) -> Play:
             case OpenAiTeacher() as teacher:
                 policy = OpenAiPolicy(teacher.model, temperature=temperature, max_new_tokens=teacher.max_new_tokens)
                 file = folder / f"played-{temperature:g}.jsonl"
-                played = play_resumably(policy, tasks, file, domain=domain, limits=limits, seeds=seeds, progress=progress)
+                played = play_resumably(
+                    policy, tasks, file, domain=domain, limits=limits, seeds=seeds, progress=progress
+                )
         return [reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
 
     return play

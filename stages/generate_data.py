@@ -1,7 +1,8 @@
-"""Makes the world's tasks of every split, and demonstrations of the sft tasks: by the scripted expert with its
-flaws, by a model behind an endpoint, or from a team's own file.
+"""Makes the world's tasks of every split, and demonstrations of the sft tasks: by the scripted
+expert with its flaws, by a model behind an endpoint, or from a team's own file.
 
-The demonstrations carry neither gold nor scores: what is made of them must not know which of them succeeded.
+The demonstrations carry neither gold nor scores: what is made of them must not know which of them
+succeeded.
 """
 
 from pathlib import Path
@@ -45,9 +46,13 @@ def generate_data(run: StageRun) -> None:
             sft, seeds = tasks["sft"], [run.params.seed] * len(tasks["sft"])
             with open_traces(run.full_name, key=run.key, params=run.params) as record:
                 file = run.checkpoint_dir / "played.jsonl"
-                played = play_resumably(policy, sft, file, domain=domain, limits=run.params.agent, seeds=seeds, progress=run.progress)
+                played = play_resumably(
+                    policy, sft, file, domain=domain, limits=run.params.agent, seeds=seeds, progress=run.progress
+                )
                 record(traced(played, sft))
-            rows = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, sft, strict=True)]
+            rows = [
+                trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, sft, strict=True)
+            ]
         case ImportSource() as source:
             rows = import_trajectories(Path(source.path), source.format)
     write_tasks(RAW / "tasks.parquet", [task for split in SPLITS for task in tasks[split]])
@@ -60,7 +65,9 @@ def _tasks(domain: Domain, split: Split, world: WorldParams) -> list[Task]:
     try:
         return domain.tasks(split, getattr(world, knob))
     except ValueError as error:
-        raise ConfigurationError(f"world.{knob} is {getattr(world, knob)}, which the world {world.type} cannot give: {error}") from error
+        raise ConfigurationError(
+            f"world.{knob} is {getattr(world, knob)}, which the world {world.type} cannot give: {error}"
+        ) from error
 
 
 if __name__ == "__main__":

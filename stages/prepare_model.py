@@ -1,4 +1,5 @@
-"""Makes the model that training starts from: a small one with a tokenizer of its own, warmed up on copying, or a pretrained one by name."""
+"""Makes the model that training starts from: a small one with a tokenizer of its own, warmed up on
+copying, or a pretrained one by name."""
 
 import shutil
 from pathlib import Path
@@ -34,15 +35,26 @@ def prepare_model(run: StageRun) -> None:
 def _make(run: StageRun, params: ScratchModel, demonstrations: list[TrajectoryRow]) -> tuple[object, object]:
     if not demonstrations:
         raise DataError(
-            f"{DEMONSTRATIONS} has no row: a tokenizer cannot be trained on nothing. See reports/validate_data/index.html for the reasons"
+            f"{DEMONSTRATIONS} has no row: a tokenizer cannot be trained on nothing. "
+            "See reports/validate_data/index.html for the reasons"
         )
     max_context_tokens, prepare = run.params.agent.max_context_tokens, run.params.prepare_model
     conversations = [row.trajectory.messages for row in demonstrations]
     tool_names = {tool["function"]["name"] for row in demonstrations for tool in row.tools}
-    tokenizer = train_tokenizer(conversations, tool_names=tool_names, vocab_size=params.vocab_size, max_length=max_context_tokens)
+    tokenizer = train_tokenizer(
+        conversations, tool_names=tool_names, vocab_size=params.vocab_size, max_length=max_context_tokens
+    )
     model = scratch_model(params, tokenizer=tokenizer, max_context_tokens=max_context_tokens, seed=run.params.seed)
-    rows = copy_rows(conversations, tokenizer, count=prepare.warmup_steps * prepare.warmup_batch_size, seed=run.params.seed)
-    warm_up(model, tokenizer, rows, prepare, on_step=lambda step, loss: run.progress(step, prepare.warmup_steps, f"copy loss {loss:.3f}"))
+    rows = copy_rows(
+        conversations, tokenizer, count=prepare.warmup_steps * prepare.warmup_batch_size, seed=run.params.seed
+    )
+    warm_up(
+        model,
+        tokenizer,
+        rows,
+        prepare,
+        on_step=lambda step, loss: run.progress(step, prepare.warmup_steps, f"copy loss {loss:.3f}"),
+    )
     return model, tokenizer
 
 

@@ -1,4 +1,5 @@
-"""One page from the small reports of all stages: the policies, how they learnt, on what data, and how they still fail."""
+"""One page from the small reports of all stages: the policies, how they learnt, on what data, and
+how they still fail."""
 
 from pathlib import Path
 

@@ -1,7 +1,9 @@
-"""Chooses which validated demonstrations are learnt from and grows the rare cells with new rows that are true in the world.
+"""Chooses which validated demonstrations are learnt from and grows the rare cells with new rows
+that are true in the world.
 
-The prepared model only measures: its loss on what the agent wrote ranks rows for the coreset. Nothing here reads gold but the
-world itself, whose expert plays by it, and `success_filter`, the control arm that asks what perfect filtering alone would give.
+The prepared model only measures: its loss on what the agent wrote ranks rows for the coreset.
+Nothing here reads gold but the world itself, whose expert plays by it, and `success_filter`, the
+control arm that asks what perfect filtering alone would give.
 """
 
 from collections import Counter
@@ -52,17 +54,25 @@ def resample_data(run: StageRun) -> None:
         good = [index for index in good if _is_success(validated[index], own)]
     if not good:
         raise DataError(
-            f"none of the {len(validated)} demonstrations in {SOURCE} is left (visible mistakes: {_counts(found)}): mend them, or set "
+            f"none of the {len(validated)} demonstrations in {SOURCE} is left (visible mistakes: "
+            f"{_counts(found)}): mend them, or set "
             "quality_filter and success_filter to false"
         )
-    core = [good[index] for index in _coreset(run, [validated[index] for index in good], [encoded[index] for index in good], codec.pad_id)]
+    core = [
+        good[index]
+        for index in _coreset(
+            run, [validated[index] for index in good], [encoded[index] for index in good], codec.pad_id
+        )
+    ]
     rows = [validated[index] for index in core]
     points = _points(run, rows)
     made = _realise(run, points, rows, own)
 
     write_trajectories(Path("data/resampled/demonstrations.parquet"), [*rows, *made.rows])
     cells = [cell_of(row) for row in validated]
-    counts = count_cells(cells, [cells[index] for index in good], [cells[index] for index in core], [point.cell for point in points])
+    counts = count_cells(
+        cells, [cells[index] for index in good], [cells[index] for index in core], [point.cell for point in points]
+    )
     write_text(REPORTS / "classes.svg", draw_classes(counts))
     summary = {
         "num_validated": len(validated),
@@ -82,7 +92,9 @@ def _mistakes(run: StageRun, row: TrajectoryRow, tokens: TokenRow) -> tuple[Mist
     return mistakes(row.trajectory.messages, num_tokens=len(tokens.input_ids), limits=run.params.agent)
 
 
-def _coreset(run: StageRun, rows: Sequence[TrajectoryRow], encoded: Sequence[TokenRow], pad_id: int) -> NDArray[np.int64]:
+def _coreset(
+    run: StageRun, rows: Sequence[TrajectoryRow], encoded: Sequence[TokenRow], pad_id: int
+) -> NDArray[np.int64]:
     coreset = run.params.resample_data.coreset
     keep = num_kept(len(rows), coreset.keep_frac)
     if keep == len(rows):
@@ -90,7 +102,11 @@ def _coreset(run: StageRun, rows: Sequence[TrajectoryRow], encoded: Sequence[Tok
     losses = np.zeros(len(rows))
     if coreset.strategy in ("loss_topk", "hybrid"):
         losses = row_losses(load_model(BASE), encoded, pad_id=pad_id, progress=run.progress)
-    points = features(rows, seed=run.params.seed) if coreset.strategy in ("diversity", "hybrid") else np.zeros((len(rows), 1))
+    points = (
+        features(rows, seed=run.params.seed)
+        if coreset.strategy in ("diversity", "hybrid")
+        else np.zeros((len(rows), 1))
+    )
     return choose_coreset(coreset.strategy, keep=keep, losses_N=losses, features_N_D=points, seed=run.params.seed)
 
 
@@ -116,9 +132,11 @@ def _is_success(row: TrajectoryRow, tasks: Mapping[str, Task]) -> bool:
     return is_success(row.trajectory, task) if task else row.trajectory.reward == 1
 
 
-def _realise(run: StageRun, points: Sequence[Point], rows: Sequence[TrajectoryRow], own: Mapping[str, Task]) -> Realised:
-    """With `smote` the points' demonstrations are played anew, without flaws where only successes are wanted; with `duplicate` they are the drawn
-    rows themselves."""
+def _realise(
+    run: StageRun, points: Sequence[Point], rows: Sequence[TrajectoryRow], own: Mapping[str, Task]
+) -> Realised:
+    """With `smote` the points' demonstrations are played anew, without flaws where only successes
+    are wanted; with `duplicate` they are the drawn rows themselves."""
     params = run.params
     if params.resample_data.oversample.type != "smote":
         return Realised([rows[point.seeds[0]] for point in points], [False] * len(points))

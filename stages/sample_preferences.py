@@ -1,4 +1,5 @@
-"""K episodes of each task by the SFT policy, scored; the best and the worst of a task make a pair. All samples are kept beside the pairs."""
+"""K episodes of each task by the SFT policy, scored; the best and the worst of a task make a pair.
+All samples are kept beside the pairs."""
 
 from pathlib import Path
 
@@ -23,17 +24,27 @@ def sample_preferences(run: StageRun) -> None:
     tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")[: settings.num_tasks]
     domain = make_domain(params.world)
     model = load_model(SFT, dtype=params.model.dtype)
-    sampler = Sampler(model, load_codec(SFT), domain=domain, reward=load_reward(params.reward), limits=params.agent, temperature=settings.temperature)
+    sampler = Sampler(
+        model,
+        load_codec(SFT),
+        domain=domain,
+        reward=load_reward(params.reward),
+        limits=params.agent,
+        temperature=settings.temperature,
+    )
     plays = [task for task in tasks for _ in range(settings.num_samples)]
     with open_traces(run.full_name, key=run.key, params=params) as record:
         trajectories = sampler.play(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
         successes = [is_success(trajectory, task) for trajectory, task in zip(trajectories, plays, strict=True)]
         record(traced(trajectories, plays, successes=successes))
-    rows = [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(trajectories, plays, strict=True)]
+    rows = [
+        trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(trajectories, plays, strict=True)
+    ]
     pairs = best_and_worst(rows)
     if not pairs:
         raise DataError(
-            f"all {settings.num_samples} episodes of each of {len(tasks)} tasks earned the same: there is nothing to prefer. "
+            f"all {settings.num_samples} episodes of each of {len(tasks)} tasks earned the same: "
+            "there is nothing to prefer. "
             "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
         )
     write_trajectories(Path("data/preferences/samples.parquet"), rows)

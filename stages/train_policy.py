@@ -1,4 +1,5 @@
-"""GRPO on multi-turn episodes of the rl tasks, or DPO on the sampled pairs; both begin from the SFT model."""
+"""GRPO on multi-turn episodes of the rl tasks, or DPO on the sampled pairs; both begin from the SFT
+model."""
 
 import shutil
 from collections.abc import Sequence
@@ -35,7 +36,9 @@ def train_policy(run: StageRun) -> None:
     params = run.params
     codec = load_codec(SFT)
     model = load_trainable(SFT, params.model, seed=params.seed)
-    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run.name, params.train_policy.model_dump()), progress=run.progress) as training:
+    with open_run(
+        run.checkpoint_dir, sinks=wandb_sinks(run.name, params.train_policy.model_dump()), progress=run.progress
+    ) as training:
         match params.train_policy.algorithm:
             case GrpoParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:
@@ -49,17 +52,29 @@ def train_policy(run: StageRun) -> None:
         shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
-def _grpo(model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun, record: Record) -> None:
+def _grpo(
+    model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun, record: Record
+) -> None:
     weight = params.train_policy.reward_model_weight
     reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
     domain, reward = make_domain(params.world), load_reward(params.reward)
-    sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature)
+    sampler = Sampler(
+        model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature
+    )
     tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")
     task_of = {task.task_id: task for task in tasks}
 
     def on_step(step: int, played: Sequence[Played], advantages: Sequence[float]) -> None:
         own = [task_of[one.trajectory.task_id] for one in played]
-        record(traced(list(map(_as_learnt, played)), own, successes=[one.is_success for one in played], advantages=advantages, step=step))
+        record(
+            traced(
+                list(map(_as_learnt, played)),
+                own,
+                successes=[one.is_success for one in played],
+                advantages=advantages,
+                step=step,
+            )
+        )
 
     train_grpo(
         model,

@@ -1,4 +1,5 @@
-"""A Bradley-Terry reward model on the pairs, judged on tasks that it never saw: accuracy beside two baselines, calibration, and best of four."""
+"""A Bradley-Terry reward model on the pairs, judged on tasks that it never saw: accuracy beside two
+baselines, calibration, and best of four."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,7 +12,13 @@ from posttrain.algorithms.preferences import Pair, group_by_task, read_pairs, to
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.reward_model import new_reward_model, score_episodes
 from posttrain.algorithms.reward_model import train_reward_model as train
-from posttrain.algorithms.reward_model_quality import best_of, counting_accuracy, expected_calibration_error, pair_accuracy, reliability
+from posttrain.algorithms.reward_model_quality import (
+    best_of,
+    counting_accuracy,
+    expected_calibration_error,
+    pair_accuracy,
+    reliability,
+)
 from posttrain.algorithms.trainable import save_trained
 from posttrain.data.files import write_json
 from posttrain.data.schemas import TrajectoryRow, read_trajectories
@@ -42,11 +49,22 @@ def train_reward_model(run: StageRun) -> None:
     codec = load_codec(SFT)
     model = new_reward_model(SFT, params.model, seed=params.seed)
     chosen, rejected = (token_rows([getattr(pair, side) for pair in seen], codec) for side in ("chosen", "rejected"))
-    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run.name, settings.model_dump()), progress=run.progress) as training:
-        train(model, codec.tokenizer, pairs=list(zip(chosen, rejected, strict=True)), params=settings, seed=params.seed, run=training)
+    with open_run(
+        run.checkpoint_dir, sinks=wandb_sinks(run.name, settings.model_dump()), progress=run.progress
+    ) as training:
+        train(
+            model,
+            codec.tokenizer,
+            pairs=list(zip(chosen, rejected, strict=True)),
+            params=settings,
+            seed=params.seed,
+            run=training,
+        )
     if run.is_first:
         model.eval()
-        write_json(Path("reports/train_reward_model/summary.json"), _judge(model, codec, seen, held_out, held_out_groups))
+        write_json(
+            Path("reports/train_reward_model/summary.json"), _judge(model, codec, seen, held_out, held_out_groups)
+        )
         save_trained(model, codec.tokenizer, Path("data/models/reward"))
 
 
@@ -57,7 +75,11 @@ def _draw(groups: Sequence[list[TrajectoryRow]], frac: float, *, seed: int) -> l
 
 
 def _judge(
-    model: Any, codec: ChatCodec, seen: Sequence[Pair], held_out: Sequence[Pair], held_out_groups: Sequence[list[TrajectoryRow]]
+    model: Any,
+    codec: ChatCodec,
+    seen: Sequence[Pair],
+    held_out: Sequence[Pair],
+    held_out_groups: Sequence[list[TrajectoryRow]],
 ) -> dict[str, Any]:
     rows = [row for group in held_out_groups for row in group]
     scores = score_episodes(model, [row.input_ids for row in token_rows(rows, codec)])
@@ -70,12 +92,16 @@ def _judge(
         "num_held_out_pairs": len(held_out),
         "num_held_out_tasks": len(held_out_groups),
         "accuracy": pair_accuracy(margins),
-        "accuracy_by_length": counting_accuracy(_differences(seen, _num_tokens(codec)), _differences(held_out, _num_tokens(codec))),
+        "accuracy_by_length": counting_accuracy(
+            _differences(seen, _num_tokens(codec)), _differences(held_out, _num_tokens(codec))
+        ),
         "accuracy_by_turns": counting_accuracy(_differences(seen, _num_turns), _differences(held_out, _num_turns)),
         "calibration_error": expected_calibration_error(bins),
         "reliability": [dataclasses.asdict(found) for found in bins],
         f"best_of_{NUM_CHOICES}": best_of(
-            [[score_of[row.trajectory_id] for row in group] for group in held_out_groups], successes, num_samples=NUM_CHOICES
+            [[score_of[row.trajectory_id] for row in group] for group in held_out_groups],
+            successes,
+            num_samples=NUM_CHOICES,
         ),
     }
 

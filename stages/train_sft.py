@@ -1,6 +1,8 @@
-"""Supervised fine-tuning of the prepared model on the resampled demonstrations; the weights of the lowest dev loss are kept.
+"""Supervised fine-tuning of the prepared model on the resampled demonstrations; the weights of the
+lowest dev loss are kept.
 
-The dev demonstrations are the world's expert, without flaws, on the dev tasks: other companies than any training row's.
+The dev demonstrations are the world's expert, without flaws, on the dev tasks: other companies than
+any training row's.
 """
 
 import shutil
@@ -27,16 +29,34 @@ def train_sft(run: StageRun) -> None:
     dev_tasks = read_tasks(Path("data/raw/tasks.parquet"), "dev")
     reasoning_frac = params.generate_data.reasoning_frac
     with open_traces(run.full_name, key=run.key, params=params) as record:
-        dev = demonstrate(make_domain(params.world), dev_tasks, limits=params.agent, seed=params.seed, flaws=None, reasoning_frac=reasoning_frac)
+        dev = demonstrate(
+            make_domain(params.world),
+            dev_tasks,
+            limits=params.agent,
+            seed=params.seed,
+            flaws=None,
+            reasoning_frac=reasoning_frac,
+        )
         record(traced([row.trajectory for row in dev], dev_tasks))
 
     codec = load_codec(BASE)
-    rows, dev_rows = (codec.encode_rows((row.trajectory.messages, row.tools) for row in split) for split in (demonstrations, dev))
+    rows, dev_rows = (
+        codec.encode_rows((row.trajectory.messages, row.tools) for row in split) for split in (demonstrations, dev)
+    )
     model = load_trainable(BASE, params.model, seed=params.seed)
     sinks = wandb_sinks(run.name, params.train_sft.model_dump())
     with open_run(run.checkpoint_dir, sinks=sinks, progress=run.progress) as training:
         kinds = [row.kind for row in demonstrations]
-        train(model, codec.tokenizer, rows=rows, kinds=kinds, dev_rows=dev_rows, params=params.train_sft, seed=params.seed, run=training)
+        train(
+            model,
+            codec.tokenizer,
+            rows=rows,
+            kinds=kinds,
+            dev_rows=dev_rows,
+            params=params.train_sft,
+            seed=params.seed,
+            run=training,
+        )
     if run.is_first:
         save_trained(model, codec.tokenizer, Path("data/models/sft"))
         report = Path("reports/train_sft") / METRICS

@@ -1,6 +1,8 @@
-"""Sends bad demonstrations to quarantine with their reasons, lets the others go on, and stops where there are too many bad ones.
+"""Sends bad demonstrations to quarantine with their reasons, lets the others go on, and stops where
+there are too many bad ones.
 
-The page, the counts and the quarantine are written before it stops: they are what a person needs to mend the source.
+The page, the counts and the quarantine are written before it stops: they are what a person needs to
+mend the source.
 """
 
 from pathlib import Path

@@ -7,7 +7,9 @@ import pytest
 
 from posttrain.stage.threads import free_bits_of_threads
 
-os.environ.setdefault("POSTTRAIN_THREADS", "1")  # tests run side by side; stages would each take the cores that are idle when they start
+os.environ.setdefault(
+    "POSTTRAIN_THREADS", "1"
+)  # tests run side by side; stages would each take the cores that are idle when they start
 free_bits_of_threads()  # the first product of a test process may not be a stage's
 os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .dvc/config
 
@@ -20,7 +22,9 @@ NEEDS = pytest.StashKey[list[tuple[str, list[str]]]]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tells tests/test_ci.py what there is."""
     marks = ({mark.name for mark in item.iter_markers() if mark.name.startswith("needs_")} for item in items)
-    config.stash[NEEDS] = [(item.path.relative_to(REPOSITORY).as_posix(), sorted(names)) for item, names in zip(items, marks, strict=True)]
+    config.stash[NEEDS] = [
+        (item.path.relative_to(REPOSITORY).as_posix(), sorted(names)) for item, names in zip(items, marks, strict=True)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""A real S3 server on loopback: moto's, as a process of its own, which keeps its objects in memory."""
+"""A real S3 server on loopback: moto's, as a process of its own, which keeps its objects in
+memory."""
 
 import contextlib
 import os
@@ -22,7 +23,9 @@ class S3Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="other", aws_secret_access_key="other")
+        self.client = boto3.client(
+            "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="other", aws_secret_access_key="other"
+        )
         self.client.create_bucket(Bucket=BUCKET)
 
     def names(self, prefix: str = "") -> list[str]:
@@ -37,7 +40,10 @@ def serve(log: Path, environment: Mapping[str, str] = {}) -> Iterator[S3Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with log.open("wb") as told, subprocess.Popen(command, env={**os.environ, **environment}, stdout=told, stderr=told) as process:
+    with (
+        log.open("wb") as told,
+        subprocess.Popen(command, env={**os.environ, **environment}, stdout=told, stderr=told) as process,
+    ):
         try:
             end = time.monotonic() + 60
             while True:

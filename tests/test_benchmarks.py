@@ -14,8 +14,14 @@ from benchmarks.resampling import rare_cells
 
 
 def test_a_cell_is_rare_below_half_of_the_most_frequent_counted_over_heaviness():
-    # planning/a: 60 + 40 = 100; planning/hk: 49; timing/none: 30 + 20 = 50, which is half and not less
-    counts = {"planning/a/zh/tools": 60, "planning/a/zh/reasoning": 40, "planning/hk/zh/tools": 49, "timing/none/zh/tools": 30}
+    # planning/a: 60 + 40 = 100; planning/hk: 49; timing/none: 30 + 20 = 50, which is half and not
+    # less
+    counts = {
+        "planning/a/zh/tools": 60,
+        "planning/a/zh/reasoning": 40,
+        "planning/hk/zh/tools": 49,
+        "timing/none/zh/tools": 30,
+    }
     counts["timing/none/zh/reasoning"] = 20
     assert rare_cells({cell: {"validated": count} for cell, count in counts.items()}) == {"planning/hk/zh"}
 

@@ -94,7 +94,9 @@ def files_of(entry: str) -> list[str]:
 def test_where_nothing_changed_no_suite_runs_and_each_line_says_since_when(tree):
     day = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
     start = sh(tree, "git", "rev-parse", "HEAD")[:7]
-    assert suites.plan(tree) == [("skip", name, f"nothing that can break it changed since {start} ({day}), where it was green") for name in NAMES]
+    assert suites.plan(tree) == [
+        ("skip", name, f"nothing that can break it changed since {start} ({day}), where it was green") for name in NAMES
+    ]
 
 
 @an_each
@@ -115,7 +117,10 @@ def test_an_edit_of_what_is_ignored_does_not_run_a_suite(tree, suite):
     assert suite.name not in chosen(tree)
 
 
-@pytest.mark.parametrize("file", ["requirements.lock", "pyproject.toml", "Makefile", ".ci/run", ".ci/suites.toml", ".ci/new", "tests/conftest.py"])
+@pytest.mark.parametrize(
+    "file",
+    ["requirements.lock", "pyproject.toml", "Makefile", ".ci/run", ".ci/suites.toml", ".ci/new", "tests/conftest.py"],
+)
 def test_an_edit_of_what_all_have_in_common_runs_all(tree, file):
     edit(tree, file)
     assert list(chosen(tree)) == NAMES
@@ -175,9 +180,17 @@ def test_a_change_counts_whichever_way_it_was_made(tree, change):
 
 def test_a_suite_runs_where_its_record_is_missing_old_or_not_of_this_history(tree):
     start = sh(tree, "git", "rev-parse", "HEAD").strip()
-    aside = sh(tree, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", "-m", "m", "HEAD^{tree}").strip()
+    aside = sh(
+        tree, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit-tree", "-m", "m", "HEAD^{tree}"
+    ).strip()
     day = timedelta(days=1)
-    greens = {"vllm": (start, 15 * day), "prefect": (start, -2 * day), "slurm": (aside, day), "k8s": ("0" * 40, day), "s3": (start, 13 * day)}
+    greens = {
+        "vllm": (start, 15 * day),
+        "prefect": (start, -2 * day),
+        "slurm": (aside, day),
+        "k8s": ("0" * 40, day),
+        "s3": (start, 13 * day),
+    }
     write(tree, {**greens, "killed": (start, day), "gone": (start, day)})
     assert {name: re.sub(r"\(.*\)", "", reason) for name, reason in chosen(tree).items()} == {
         "vllm": f"it was green at {start[:7]} , which is not within the last two weeks",
@@ -252,9 +265,17 @@ def test_the_plan_needs_nothing_installed_and_runs_nothing(tree, tmp_path):
     status = sh(tree, "git", "status", "--porcelain", "--ignored")
     bare = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "CI": "true"}
     said = subprocess.run(
-        ["bash", tree / ".ci/run", "--plan"], cwd=tmp_path, env=bare, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        ["bash", tree / ".ci/run", "--plan"],
+        cwd=tmp_path,
+        env=bare,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert [line.split()[:2] for line in said.stdout.splitlines()] == [["run" if name == "slurm" else "skip", name] for name in NAMES]
+    assert [line.split()[:2] for line in said.stdout.splitlines()] == [
+        ["run" if name == "slurm" else "skip", name] for name in NAMES
+    ]
     assert sh(tree, "git", "status", "--porcelain", "--ignored") == status
 
 
@@ -264,7 +285,9 @@ def ci(tree: Path, tmp_path: Path):
 
     Gives exit code, calls and output.
     """
-    (tree / ".ci" / "suite").write_text('#!/bin/sh\necho "$1" >>"$CALLS"\ncase $1 in slurm) exit 5 ;; k8s) exit 77 ;; esac\n')
+    (tree / ".ci" / "suite").write_text(
+        '#!/bin/sh\necho "$1" >>"$CALLS"\ncase $1 in slurm) exit 5 ;; k8s) exit 77 ;; esac\n'
+    )
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "make").write_text('#!/bin/sh\necho "make $*" >>"$CALLS"\n[ "$*" != "$FAILING" ]\n')
@@ -276,7 +299,13 @@ def ci(tree: Path, tmp_path: Path):
     def run(*arguments: str, failing: str = "") -> tuple[int, list[str], str]:
         calls = tmp_path / "calls"
         calls.write_text("")
-        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHON": sys.executable, "CALLS": str(calls), "FAILING": failing, "CI": "true"}
+        environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHON": sys.executable,
+            "CALLS": str(calls),
+            "FAILING": failing,
+            "CI": "true",
+        }
         ended = subprocess.run(
             ["bash", ".ci/run", *arguments],
             cwd=tree,
@@ -287,7 +316,11 @@ def ci(tree: Path, tmp_path: Path):
             text=True,
             check=False,
         )
-        return ended.returncode, [line for line in calls.read_text().splitlines() if not line.startswith("make infra")], ended.stdout
+        return (
+            ended.returncode,
+            [line for line in calls.read_text().splitlines() if not line.startswith("make infra")],
+            ended.stdout,
+        )
 
     return run
 
@@ -353,13 +386,21 @@ def test_what_make_test_leaves_out_is_what_the_suites_need():
     needs = [f"needs_{name}" for name in NAMES]
     assert f"-m 'not ({' or '.join(needs)})'" in told["addopts"]
     assert [mark.partition(":")[0] for mark in told["markers"] if mark.startswith("needs_")] == needs
-    assert set(re.search(r"NEEDS=(\w+) \(([^)]*)\)", (REPOSITORY / "Makefile").read_text()).expand(r"\1, \2").split(", ")) == set(NAMES)
+    assert set(
+        re.search(r"NEEDS=(\w+) \(([^)]*)\)", (REPOSITORY / "Makefile").read_text()).expand(r"\1, \2").split(", ")
+    ) == set(NAMES)
 
 
 @an_each
 def test_each_path_of_a_suite_is_there_and_none_is_a_result(suite):
-    assert [entry for entry in (*suite.tests, *suite.paths, *suite.ignored, *SUITES.common) if not files_of(entry)] == []
-    assert [file for file in all_files() if suite.can_break_by(file) and any(suites.is_in(file, entry) for entry in SUITES.results)] == []
+    assert [
+        entry for entry in (*suite.tests, *suite.paths, *suite.ignored, *SUITES.common) if not files_of(entry)
+    ] == []
+    assert [
+        file
+        for file in all_files()
+        if suite.can_break_by(file) and any(suites.is_in(file, entry) for entry in SUITES.results)
+    ] == []
 
 
 @an_each
@@ -369,11 +410,14 @@ def test_whatever_the_tests_of_a_suite_reach_can_break_it_or_is_ignored_for_a_re
     common = {file for file in found if any(suites.is_in(file, entry) for entry in SUITES.common)}
     assert sorted(file for file in found - ignored - common if not suite.can_break_by(file)) == []
     in_paths = {file for entry in suite.paths for file in files_of(entry)}
-    assert [entry for entry in suite.ignored if not any(suites.is_in(file, entry) for file in ignored | in_paths)] == [], "of no effect"
+    assert [
+        entry for entry in suite.ignored if not any(suites.is_in(file, entry) for file in ignored | in_paths)
+    ] == [], "of no effect"
 
 
 def reached(suite) -> set[str]:
-    """Files that the tests of a suite import or name, through any number of others; what is ignored is not followed."""
+    """Files that the tests of a suite import or name, through any number of others; what is ignored
+    is not followed."""
     tests = suites.test_files(REPOSITORY, suite.name)
     folders = {f"{folder}/conftest.py" for test in tests for folder in Path(test).parents}
     waiting = [*tests, *SETTINGS[suite.name].get("starts", ()), *(folders & set(all_files()))]
@@ -408,7 +452,12 @@ def named_in(path: str) -> frozenset[str]:
                 of_infra |= {text} if (text := "/".join(_parts(node))).startswith("infra/") else set()
     files = {file for name in modules if (file := _module_file(name, path))}
     whole = {name for name in of_infra if not any(other.startswith(f"{name}/") for other in of_infra)}
-    return frozenset({*files, *(name if name in all_files() else f"{name}/" for name in whole if files_of(name) or files_of(f"{name}/"))})
+    return frozenset(
+        {
+            *files,
+            *(name if name in all_files() else f"{name}/" for name in whole if files_of(name) or files_of(f"{name}/")),
+        }
+    )
 
 
 def _parts(node: ast.expr) -> Iterator[str]:

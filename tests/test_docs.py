@@ -21,7 +21,8 @@ LIMITS = limits_of(6, 8, 40)
 
 @pytest.fixture
 def ours(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The files that the recipes name, in a folder that can be imported from; and the domain that a name there makes."""
+    """The files that the recipes name, in a folder that can be imported from; and the domain that a
+    name there makes."""
     text = (repository / "docs/your-world-and-agent.md").read_text(encoding="utf-8")
     (tmp_path / "ours").mkdir()
     for path, source in re.findall(r"```python\n# (ours/\w+\.py)\n(.*?)```", text, flags=re.DOTALL):
@@ -35,7 +36,11 @@ def ours(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
     def domain(name: str):
-        return make_domain(WorldParams(type=name, seed=7, max_difficulty=1, num_sft_tasks=1, num_rl_tasks=1, num_dev_tasks=1, num_test_tasks=1))
+        return make_domain(
+            WorldParams(
+                type=name, seed=7, max_difficulty=1, num_sft_tasks=1, num_rl_tasks=1, num_dev_tasks=1, num_test_tasks=1
+            )
+        )
 
     yield domain
     for name in [name for name in sys.modules if name.split(".")[0] == "ours"]:
@@ -60,7 +65,9 @@ def test_the_agents_of_the_recipe_play_as_the_loop_of_tools_does(ours, agent):
     assert {task.agent_name for task in tasks} == {"ours.agents:research"}
     expert = expert_policy(domain, flaws=None, reasoning_frac=0.0)
     played, expected = (
-        play_episodes(expert, [replace(task, agent_name=name) for task in tasks], domain=domain, limits=LIMITS, seeds=[0] * 3)
+        play_episodes(
+            expert, [replace(task, agent_name=name) for task in tasks], domain=domain, limits=LIMITS, seeds=[0] * 3
+        )
         for name in (agent, "tools")
     )
     assert played == expected

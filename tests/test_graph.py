@@ -1,6 +1,8 @@
-"""The graph agrees with itself: stage ⇔ `dvc.yaml` ⇔ section of `params.yaml` ⇔ file in `stages/`, and what a stage uses is what it declares.
+"""The graph agrees with itself: stage ⇔ `dvc.yaml` ⇔ section of `params.yaml` ⇔ file in `stages/`,
+and what a stage uses is what it declares.
 
-A stage that imports a module or reads a knob that it does not declare would not run again when that changes, and nobody would notice.
+A stage that imports a module or reads a knob that it does not declare would not run again when that
+changes, and nobody would notice.
 """
 
 import ast
@@ -32,7 +34,8 @@ def declared(name: str) -> dict[str, Any]:
 
 
 def own_deps(name: str) -> list[str]:
-    """What one item of a stage has and the others have not: the teacher's code, a model's folder."""
+    """What one item of a stage has and the others have not: the teacher's code, a model's
+    folder."""
     return list(STAGES[name].get("foreach", {}).values())
 
 
@@ -59,7 +62,9 @@ def is_covered(file: str, deps: list[str]) -> bool:
 
 def sections_used(path: str) -> set[str]:
     """X of every `params.X` and `….params.X` that is a key of the whole `params.yaml`."""
-    attributes = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute) and node.attr in Params.model_fields]
+    attributes = [
+        node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute) and node.attr in Params.model_fields
+    ]
     return {node.attr for node in attributes if ast.unparse(node.value).split(".")[-1] == "params"}
 
 
@@ -98,8 +103,15 @@ def test_a_stage_declares_no_code_that_it_does_not_import(name):
 
 def test_the_check_of_the_knobs_runs_again_when_the_reading_of_them_is_edited():
     """Which no other stage declares, because it retrains nothing."""
-    read_with = {file for path in (stage_file("check_params"), "posttrain/params.py") for file in imports_of(REPOSITORY, path)}
-    around = {"posttrain/__init__.py", "posttrain/exits.py", "posttrain/stage/fingerprint.py", "posttrain/stage/frame.py"}
+    read_with = {
+        file for path in (stage_file("check_params"), "posttrain/params.py") for file in imports_of(REPOSITORY, path)
+    }
+    around = {
+        "posttrain/__init__.py",
+        "posttrain/exits.py",
+        "posttrain/stage/fingerprint.py",
+        "posttrain/stage/frame.py",
+    }
     undeclared = {file for file in read_with - around if not is_covered(file, declared_code("check_params"))}
     assert [file for file in undeclared if not is_empty(REPOSITORY, file)] == []
 
@@ -127,7 +139,9 @@ def test_every_stage_waits_for_the_check_of_the_knobs(graph):
 
 def test_whatever_a_stage_reads_is_written_by_another_or_kept_in_git(graph):
     outs = {out for node in graph for out in node.outs}
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=REPOSITORY, check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    )
     files = listed.stdout.splitlines()
     deps = {dep for node in graph for dep in node.deps} - outs
     assert sorted(dep for dep in deps if not any(file == dep or file.startswith(f"{dep}/") for file in files)) == []

@@ -1,4 +1,5 @@
-"""A lock's file may be taken away by anybody who finds it free, and still there are never two holders."""
+"""A lock's file may be taken away by anybody who finds it free, and still there are never two
+holders."""
 
 import threading
 

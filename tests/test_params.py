@@ -1,4 +1,5 @@
-"""The committed `params.yaml` is valid, and every kind of mistake in it is refused with key, value and remedy."""
+"""The committed `params.yaml` is valid, and every kind of mistake in it is refused with key, value
+and remedy."""
 
 import copy
 import itertools
@@ -24,7 +25,8 @@ from posttrain.params import (
 )
 from posttrain.rewards.total import EXTRA_SCORES as SCORE_FUNCTIONS
 
-# what these tests are about stands here, so that they hold whatever a person has set in the committed file
+# what these tests are about stands here, so that they hold whatever a person has set in the
+# committed file
 KNOWN: dict[str, Any] = {
     "seed": 1,
     "world": {"type": "stocks", "seed": 7, "max_difficulty": 2, "num_rl_tasks": 640},
@@ -48,7 +50,9 @@ def content(repository: Path) -> dict[str, Any]:
     committed = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     known = copy.deepcopy(KNOWN)
     return {
-        name: {**section, **known.get(name, {})} if isinstance(section, dict) and name != "model" else known.get(name, section)
+        name: {**section, **known.get(name, {})}
+        if isinstance(section, dict) and name != "model"
+        else known.get(name, section)
         for name, section in committed.items()
     }
 
@@ -62,7 +66,8 @@ def refusal(content: dict[str, Any]) -> str:
 
 @pytest.fixture
 def edited(content: dict[str, Any], tmp_path: Path) -> Callable[[dict[str, str]], str]:
-    """`edited({"train_sft.max_steps": "010"})` is the refusal of a file that has this text behind the key."""
+    """`edited({"train_sft.max_steps": "010"})` is the refusal of a file that has this text behind
+    the key."""
 
     def message(texts: dict[str, str]) -> str:
         for number, key in enumerate(texts):
@@ -87,8 +92,11 @@ def set_at(content: Any, path: tuple[str, ...], value: Any) -> None:
     content[path[-1]] = value
 
 
-def choices(section: type[BaseModel] = Params, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[type[BaseModel]]]]:
-    """Where a choice stands in params.yaml, with all that there is to choose from; those inside of another choice's sections, too."""
+def choices(
+    section: type[BaseModel] = Params, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], list[type[BaseModel]]]]:
+    """Where a choice stands in params.yaml, with all that there is to choose from; those inside of
+    another choice's sections, too."""
     for name, field in section.model_fields.items():
         if field.discriminator:
             yield (*path, name), list(get_args(field.annotation))
@@ -150,7 +158,9 @@ def test_every_problem_is_named_at_once(content: dict[str, Any]):
         ("resample_data", "coreset", {"strategy": "newest", "keep_frac": 0.5}),
     ],
 )
-def test_a_value_out_of_range_or_of_another_type_is_refused(content: dict[str, Any], section: str, key: str, value: Any):
+def test_a_value_out_of_range_or_of_another_type_is_refused(
+    content: dict[str, Any], section: str, key: str, value: Any
+):
     content[section][key] = value
     assert f"{section}." in refusal(content)
 
@@ -200,11 +210,21 @@ def test_a_pretrained_model_is_one_string_away(content: dict[str, Any]):
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [("010", "8"), ("1:30", "90"), ("0x10", "16"), ("0b11", "3"), ("1_000", "1000"), ("-012", "-10"), ("!!int '012'", "10")],
+    [
+        ("010", "8"),
+        ("1:30", "90"),
+        ("0x10", "16"),
+        ("0b11", "3"),
+        ("1_000", "1000"),
+        ("-012", "-10"),
+        ("!!int '012'", "10"),
+    ],
 )
 def test_an_integer_is_written_in_plain_decimal_digits(edited: Edited, written: str, read: str):
     message = edited({"train_sft.max_steps": written, "train_sft.eval_every_steps": "1"})
-    assert f"train_sft.max_steps = {written.removeprefix('!!int ').strip(chr(39))}: YAML reads this as {read}" in message
+    assert (
+        f"train_sft.max_steps = {written.removeprefix('!!int ').strip(chr(39))}: YAML reads this as {read}" in message
+    )
     assert "plain decimal digits" in message
 
 
@@ -212,7 +232,10 @@ def test_a_number_with_a_point_is_plain_too_and_a_text_may_look_like_one_in_quot
     message = edited({"train_sft.lr": "1:0.5", "agent.max_seconds": "6_00.0"})
     assert "train_sft.lr = 1:0.5: YAML reads this as 60.5" in message
     assert "agent.max_seconds = 6_00.0: YAML reads this as 600.0" in message
-    assert read_knobs("a: '010'\nb: [1, -2, 0, 1.5, .5, 1.0e-5, 007.5]\n", source="x") == {"a": "010", "b": [1, -2, 0, 1.5, 0.5, 1e-5, 7.5]}
+    assert read_knobs("a: '010'\nb: [1, -2, 0, 1.5, .5, 1.0e-5, 007.5]\n", source="x") == {
+        "a": "010",
+        "b": [1, -2, 0, 1.5, 0.5, 1e-5, 7.5],
+    }
 
 
 def test_a_number_in_a_list_or_behind_an_alias_is_looked_at_once(tmp_path: Path):
@@ -273,13 +296,31 @@ def leaves(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 @pytest.mark.parametrize(
     ("texts", "reason"),
     [
-        ({"train_sft.eval_every_steps": "5000"}, "train_sft: eval_every_steps is 5000 and max_steps 800: the dev loss would never be measured"),
+        (
+            {"train_sft.eval_every_steps": "5000"},
+            "train_sft: eval_every_steps is 5000 and max_steps 800: the dev loss would never be measured",
+        ),
         ({"train_policy.algorithm.tasks_per_step": "2000"}, "tasks_per_step is 2000 but world.num_rl_tasks only 640"),
-        ({"train_reward_model.checkpoint_every_steps": "25"}, "train_reward_model: checkpoint_every_steps is 25 and max_steps 24"),
-        ({"train_policy.checkpoint_every_steps": "89"}, "train_policy: checkpoint_every_steps is 89 and algorithm.max_steps 88"),
-        ({"train_reward_model.holdout_frac": "0.001"}, "holdout_frac is 0.001 and sample_preferences.num_tasks 256: 0 tasks would be held out"),
-        ({"sample_preferences.num_tasks": "1", "train_reward_model.holdout_frac": "0.9"}, "1 tasks would be held out and 0 trained on"),
-        ({"sample_preferences.num_samples": "3"}, "sample_preferences.num_samples = 3: Input should be greater than or equal to 4"),
+        (
+            {"train_reward_model.checkpoint_every_steps": "25"},
+            "train_reward_model: checkpoint_every_steps is 25 and max_steps 24",
+        ),
+        (
+            {"train_policy.checkpoint_every_steps": "89"},
+            "train_policy: checkpoint_every_steps is 89 and algorithm.max_steps 88",
+        ),
+        (
+            {"train_reward_model.holdout_frac": "0.001"},
+            "holdout_frac is 0.001 and sample_preferences.num_tasks 256: 0 tasks would be held out",
+        ),
+        (
+            {"sample_preferences.num_tasks": "1", "train_reward_model.holdout_frac": "0.9"},
+            "1 tasks would be held out and 0 trained on",
+        ),
+        (
+            {"sample_preferences.num_samples": "3"},
+            "sample_preferences.num_samples = 3: Input should be greater than or equal to 4",
+        ),
     ],
 )
 def test_what_cannot_work_together_is_known_before_anything_runs(edited: Edited, texts: dict[str, str], reason: str):
@@ -301,7 +342,10 @@ def test_contradictions_between_sections_are_all_named(edited: Edited):
 
 
 def test_a_weight_that_would_change_nothing_is_refused(content: dict[str, Any]):
-    content["train_policy"] |= {"algorithm": {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5}, "reward_model_weight": 0.1}
+    content["train_policy"] |= {
+        "algorithm": {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5},
+        "reward_model_weight": 0.1,
+    }
     assert "train_policy: reward_model_weight is 0.1 and algorithm.type dpo" in refusal(content)
     content["train_policy"]["reward_model_weight"] = 0.0
     parse_params(content, source="params.yaml")
@@ -369,10 +413,14 @@ def test_the_names_that_are_accepted_are_those_that_there_are(content: dict[str,
         ([], "at least 1 item"),
     ],
 )
-def test_an_adapter_of_a_model_from_scratch_names_layers_that_it_has(content: dict[str, Any], targets: list[str], hint: str):
+def test_an_adapter_of_a_model_from_scratch_names_layers_that_it_has(
+    content: dict[str, Any], targets: list[str], hint: str
+):
     content["model"]["adapter"] = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": targets}
     message = refusal(content)
-    assert message.splitlines()[1].startswith("  - model: adapter.target_modules has" if targets else "  - model.adapter.target_modules")
+    assert message.splitlines()[1].startswith(
+        "  - model: adapter.target_modules has" if targets else "  - model.adapter.target_modules"
+    )
     assert hint in message
     content["model"]["adapter"]["target_modules"] = ["q_proj", "self_attn.v_proj", "model.layers.1.mlp.down_proj"]
     parse_params(content, source="params.yaml")
@@ -382,7 +430,10 @@ def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited:
     wrong = {"group_size": "1", "epsilonn": "0.2", "advantage": "group_sdt"}
     message = edited(
         {f"train_policy.algorithm.{name}": text for name, text in wrong.items()}
-        | {"model.head_dim": "63", "model.adapter": "{type: lora, r: 0, alpha: 8, dropout: 0.0, target_modules: [q_proj]}"}
+        | {
+            "model.head_dim": "63",
+            "model.adapter": "{type: lora, r: 0, alpha: 8, dropout: 0.0, target_modules: [q_proj]}",
+        }
     )
     assert "train_policy.algorithm.group_size = 1: Input should be greater than or equal to 2" in message
     assert "train_policy.algorithm.epsilonn: unknown key" in message
@@ -397,8 +448,16 @@ def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited:
 @pytest.mark.parametrize(
     ("key", "text", "said"),
     [
-        ("train_policy.algorithm.type", "grop", " = 'grop': there is no such type; there are grpo, dpo. Did you mean 'grpo'?"),
-        ("generate_data.source.type", "imports", " = 'imports': there is no such type; there are scripted, import, openai. Did you mean 'import'?"),
+        (
+            "train_policy.algorithm.type",
+            "grop",
+            " = 'grop': there is no such type; there are grpo, dpo. Did you mean 'grpo'?",
+        ),
+        (
+            "generate_data.source.type",
+            "imports",
+            " = 'imports': there is no such type; there are scripted, import, openai. Did you mean 'import'?",
+        ),
         ("model.adapter", "{kind: full}", ".type: missing; it says which of full, lora is meant"),
         ("model.adapter", "[full]", " = ['full']: this is a section with a type, one of full, lora"),
         ("evaluate.teacher", "3", " = 3: this is a section with a type, one of expert, openai"),

@@ -1,4 +1,5 @@
-"""Keys are planted wherever text comes from outside, the real stages run on it, and every file and line that they leave is searched for them."""
+"""Keys are planted wherever text comes from outside, the real stages run on it, and every file and
+line that they leave is searched for them."""
 
 import base64
 import binascii
@@ -42,8 +43,13 @@ SERVED_BY_ENDPOINT = (*OWN, *SERVED)
 
 
 def found_in(text: str) -> set[str]:
-    """The keys that a text holds, as they are, quoted by JSON or URLs, within base64, or in their first fourteen characters."""
-    decoded = [text, urllib.parse.unquote_plus(text), text.replace('\\"', '"').replace("\\/", "/").replace("\\\\", "\\")]
+    """The keys that a text holds, as they are, quoted by JSON or URLs, within base64, or in their
+    first fourteen characters."""
+    decoded = [
+        text,
+        urllib.parse.unquote_plus(text),
+        text.replace('\\"', '"').replace("\\/", "/").replace("\\\\", "\\"),
+    ]
     for run in re.findall(r"[A-Za-z0-9+/_-]{16,}", text):
         for offset in range(4):
             code = run[offset:].replace("-", "+").replace("_", "/")
@@ -64,12 +70,20 @@ def texts_of(path: Path) -> Iterator[str]:
             for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
                 for value in (value for row in connection.execute(f"SELECT * FROM {table}") for value in row):
                     with contextlib.suppress(zlib.error):
-                        yield zlib.decompress(value).decode(errors="replace") if isinstance(value, bytes) else str(value)
+                        yield (
+                            zlib.decompress(value).decode(errors="replace") if isinstance(value, bytes) else str(value)
+                        )
 
 
 def test_the_search_finds_a_key_in_every_spelling_and_in_what_is_packed(tmp_path):
     key = KEYS["MARKET_API_KEY"]
-    for spelling in (key, json.dumps(key), urllib.parse.quote(key, safe=""), base64.b64encode(b"me:" + key.encode()).decode(), f"a {key[:14]}…"):
+    for spelling in (
+        key,
+        json.dumps(key),
+        urllib.parse.quote(key, safe=""),
+        base64.b64encode(b"me:" + key.encode()).decode(),
+        f"a {key[:14]}…",
+    ):
         assert found_in(spelling) == {"MARKET_API_KEY"}
     assert found_in(json.dumps(KEYS["DB_PASSWORD"], ensure_ascii=False)) == {"DB_PASSWORD"}
     with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as connection:
@@ -80,7 +94,8 @@ def test_the_search_finds_a_key_in_every_spelling_and_in_what_is_packed(tmp_path
 
 
 class Endpoint(LoopbackServer):
-    """Calls the tool that the user names, then repeats what it read; or quotes the caller's key with a status, as `mood` says."""
+    """Calls the tool that the user names, then repeats what it read; or quotes the caller's key
+    with a status, as `mood` says."""
 
     def __init__(self) -> None:
         self.mood = 200
@@ -91,7 +106,9 @@ class Endpoint(LoopbackServer):
         header = request.headers["Authorization"]
         login = base64.b64encode(f"key:{header.removeprefix('Bearer ')}".encode()).decode()
         if self.mood != 200:
-            quoted = f"Incorrect API key provided: {header}, Basic {login}, {urllib.parse.quote(header)}, {header[7:21]}…"
+            quoted = (
+                f"Incorrect API key provided: {header}, Basic {login}, {urllib.parse.quote(header)}, {header[7:21]}…"
+            )
             headers = {"x-request-id": header, "retry-after-ms": "1"}
             return web.json_response({"error": {"message": quoted, "code": None}}, status=self.mood, headers=headers)
         messages = (await request.json())["messages"]
@@ -105,7 +122,9 @@ class Endpoint(LoopbackServer):
             said = f"I read {last['content'][:300]}\nYour key is {header}, mine {UNKNOWN}.\nANSWER: done"
             message, finish = {"role": "assistant", "content": said, "reasoning_content": header}, "stop"
         choices = [{"index": 0, "finish_reason": finish, "message": message}]
-        return web.json_response({"id": "a", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
+        return web.json_response(
+            {"id": "a", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}
+        )
 
 
 class Tree:
@@ -123,18 +142,44 @@ class Tree:
         counts = {"num_sft_tasks": 10, "num_rl_tasks": 16, "num_dev_tasks": 2, "num_test_tasks": 3}
         params["world"] = {"type": "ours:Domain", "seed": 1, "max_difficulty": 1, **counts}
         params["sample_preferences"]["num_tasks"] = 5
-        params["agent"] |= {"max_result_chars": MAX_RESULT_CHARS, "max_lost_frac": 0.6, "tool_timeout_s": 60.0, "max_seconds": 120.0}
-        params["generate_data"]["source"] = {"type": "openai", "model": "big", "temperature": 0.0, "max_new_tokens": 200}
+        params["agent"] |= {
+            "max_result_chars": MAX_RESULT_CHARS,
+            "max_lost_frac": 0.6,
+            "tool_timeout_s": 60.0,
+            "max_seconds": 120.0,
+        }
+        params["generate_data"]["source"] = {
+            "type": "openai",
+            "model": "big",
+            "temperature": 0.0,
+            "max_new_tokens": 200,
+        }
         params["validate_data"]["max_quarantine_frac"] = 1.0
-        params["evaluate"] |= {"teacher": {"type": "openai", "model": "big", "max_new_tokens": 200}, "num_samples": 4, "num_bootstrap": 100}
+        params["evaluate"] |= {
+            "teacher": {"type": "openai", "model": "big", "max_new_tokens": 200},
+            "num_samples": 4,
+            "num_bootstrap": 100,
+        }
         (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
         (root / ".env").write_text(f"USER_AUTH_KEY={KEYS['USER_AUTH_KEY']}\n", encoding="utf-8")
-        self.environment = {**os.environ, **KEYS, "PYTHONPATH": str(repository), "OPENAI_BASE_URL": f"{endpoint.url}/v1", "WANDB_MODE": "disabled"}
+        self.environment = {
+            **os.environ,
+            **KEYS,
+            "PYTHONPATH": str(repository),
+            "OPENAI_BASE_URL": f"{endpoint.url}/v1",
+            "WANDB_MODE": "disabled",
+        }
         del self.environment["USER_AUTH_KEY"]
 
     def run(self, *arguments: str) -> int:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=self.root, env=self.environment, check=False, capture_output=True, text=True, timeout=300
+            [sys.executable, *arguments],
+            cwd=self.root,
+            env=self.environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         self.log += f"$ {arguments}\n{done.stdout}{done.stderr}"
         return done.returncode
@@ -143,8 +188,14 @@ class Tree:
         """By file, or `(printed)`."""
         if (store := self.root / ".posttrain" / "traces.db").exists():
             with contextlib.closing(sqlite3.connect(store)) as connection:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that no file beside it comes and goes while they are read
-        files = [path for path in self.root.rglob("*") if path.is_file() and path != self.root / ".env" and path.suffix != ".db-shm"]
+                connection.execute(
+                    "PRAGMA wal_checkpoint(TRUNCATE)"
+                )  # so that no file beside it comes and goes while they are read
+        files = [
+            path
+            for path in self.root.rglob("*")
+            if path.is_file() and path != self.root / ".env" and path.suffix != ".db-shm"
+        ]
         held = {str(path.relative_to(self.root)): set().union(*map(found_in, texts_of(path))) for path in files}
         return {name: keys for name, keys in {**held, "(printed)": found_in(self.log)}.items() if keys}
 
@@ -192,16 +243,23 @@ def test_an_endpoint_that_always_fails_is_quoted_without_the_key(tree):
     tree.endpoint.mood = 500
     (tree.root / "retries.py").write_text(
         "from posttrain.rollout import openai_policy\nopenai_policy.NUM_RETRIES = 1\n"
-        "from posttrain.stage.frame import run_stage\nfrom stages.generate_data import generate_data\nrun_stage(generate_data)\n"
+        "from posttrain.stage.frame import run_stage\nfrom stages.generate_data import "
+        "generate_data\nrun_stage(generate_data)\n"
     )
     assert tree.run("retries.py") == 75
-    assert "answered 500 2 times: Error code: 500 - Incorrect API key provided: Bearer [key removed: OPENAI_API_KEY]" in tree.log
+    assert (
+        "answered 500 2 times: Error code: 500 - Incorrect API key provided: Bearer [key removed: OPENAI_API_KEY]"
+        in tree.log
+    )
     assert tree.leaks() == {}
 
 
 def test_a_vllm_server_that_quotes_a_key_is_quoted_without_it(tree):
     async def refuse(request):
-        return web.Response(status=int(request.query.get("status", 401)), text=f"no such key: {KEYS['VLLM_API_KEY']}\n" + "x" * 1_000_000)
+        return web.Response(
+            status=int(request.query.get("status", 401)),
+            text=f"no such key: {KEYS['VLLM_API_KEY']}\n" + "x" * 1_000_000,
+        )
 
     server = LoopbackServer([web.get("/health", refuse)])
     address = server.url.replace("//", f"//me:{KEYS['DB_PASSWORD'][:2]}w0rdw0rd1@")

@@ -1,4 +1,5 @@
-"""Keys are cut out of text in every spelling, other text stays as it is, and it takes time in proportion to the text."""
+"""Keys are cut out of text in every spelling, other text stays as it is, and it takes time in
+proportion to the text."""
 
 import base64
 import html
@@ -68,7 +69,10 @@ def test_of_a_random_key_a_part_is_known_from_twelve_characters_on(monkeypatch):
     assert redact("https://example.org/ is up") == "https://example.org/ is up", "an address begins as many do"
 
 
-@pytest.mark.parametrize("name", ["A_KEY", "apikey", "HF_TOKEN", "MY_SECRET_2", "PGPASSWORD", "DB_PASS", "X_CREDENTIALS", "AUTH", "AUTHORIZATION"])
+@pytest.mark.parametrize(
+    "name",
+    ["A_KEY", "apikey", "HF_TOKEN", "MY_SECRET_2", "PGPASSWORD", "DB_PASS", "X_CREDENTIALS", "AUTH", "AUTHORIZATION"],
+)
 def test_a_variable_is_a_keys_by_its_name(monkeypatch, name):
     monkeypatch.setenv(name, "abc-4711-def")
     assert redact("the abc-4711-def") == f"the [key removed: {name}]"
@@ -93,11 +97,16 @@ def test_what_is_no_key_stays_whatever_its_name(monkeypatch, name, value):
 
 
 def test_keys_of_the_env_file_of_a_url_and_of_a_server_are_known(tmp_path, monkeypatch):
-    (tmp_path / ".env").write_text("# mine\nexport A_KEY='abc-4711-def' # of May\nB_TOKEN=ghi-4712-jkl # of June\nPLACE=far-far-away\n")
+    (tmp_path / ".env").write_text(
+        "# mine\nexport A_KEY='abc-4711-def' # of May\nB_TOKEN=ghi-4712-jkl # of June\nPLACE=far-far-away\n"
+    )
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:mno%2F4713-pqr@host/db")
     remember_keys({"SERVICE_SECRET": "stu-4714-vwx"})
     text = "abc-4711-def ghi-4712-jkl far-far-away mno/4713-pqr stu-4714-vwx"
-    expected = "[key removed: A_KEY] [key removed: B_TOKEN] far-far-away [key removed: DATABASE_URL] [key removed: SERVICE_SECRET]"
+    expected = (
+        "[key removed: A_KEY] [key removed: B_TOKEN] far-far-away [key removed: DATABASE_URL] [key removed: "
+        "SERVICE_SECRET]"
+    )
     assert redact(text) == expected
     (tmp_path / ".env").unlink()
     assert redact("abc-4711-def") == "abc-4711-def"
@@ -109,7 +118,10 @@ def test_keys_of_the_env_file_of_a_url_and_of_a_server_are_known(tmp_path, monke
         ("key sk-proj-Ab3dEf6hIj9lMn2pQr5t.", "key [key removed]."),
         ('{"k":"sk-ant-api03-Zz9Yy8Xx7Ww6Vv5-_x"}', '{"k":"[key removed]"}'),
         ("hf_AbCdEfGhIj1234567890KlMnOpQrStUvWx", "[key removed]"),
-        ("ghp_AbCdEfGhIj1234567890KlMnOpQrStUvWxYz and github_pat_11ABCDEFG0abcdefghij_klmn", "[key removed] and [key removed]"),
+        (
+            "ghp_AbCdEfGhIj1234567890KlMnOpQrStUvWxYz and github_pat_11ABCDEFG0abcdefghij_klmn",
+            "[key removed] and [key removed]",
+        ),
         ("xoxb-123456789012-abcdefABCDEF", "[key removed]"),
         ("AKIAIOSFODNN7EXAMPLE", "[key removed]"),
         ("Authorization: Bearer abc.def-123~456", "Authorization: Bearer [key removed]"),
@@ -142,8 +154,12 @@ def test_other_text_stays(text):
 def test_nothing_is_altered_in_what_the_stock_world_says():
     counts = {"num_sft_tasks": 60, "num_rl_tasks": 8, "num_dev_tasks": 8, "num_test_tasks": 8}
     domain = StocksDomain(WorldParams(type="stocks", seed=1, max_difficulty=2, **counts))
-    rows = demonstrate(domain, domain.tasks("sft", 60), limits=limits_of(8, 100, 1000), seed=1, flaws=None, reasoning_frac=0.3)
-    texts = [json.dumps([message.to_openai() for message in row.trajectory.messages], ensure_ascii=False) for row in rows]
+    rows = demonstrate(
+        domain, domain.tasks("sft", 60), limits=limits_of(8, 100, 1000), seed=1, flaws=None, reasoning_frac=0.3
+    )
+    texts = [
+        json.dumps([message.to_openai() for message in row.trajectory.messages], ensure_ascii=False) for row in rows
+    ]
     assert sum(map(len, texts)) > 30_000
     assert list(map(redact, texts)) == texts
 
@@ -157,7 +173,10 @@ def test_nothing_is_altered_in_real_trajectories_and_functions(shared_data, monk
         assert redact(text) == text, path
 
 
-@pytest.mark.parametrize("part", ["a", "sk-", "eyJ", "eyJ.aaaaaaaa.", "//", "//a:", "Bearer ", "Basic ", "-----BEGIN PRIVATE KEY-----", RANDOM[:11]])
+@pytest.mark.parametrize(
+    "part",
+    ["a", "sk-", "eyJ", "eyJ.aaaaaaaa.", "//", "//a:", "Bearer ", "Basic ", "-----BEGIN PRIVATE KEY-----", RANDOM[:11]],
+)
 def test_time_grows_with_the_text_whatever_it_is_made_of(monkeypatch, part):
     monkeypatch.setenv("SOME_API_KEY", RANDOM)
     seconds = []
@@ -192,7 +211,8 @@ def test_what_is_cut_says_how_long_it_was_and_no_key_is_cut_in_half(monkeypatch)
 
 def test_logs_and_uncaught_exceptions_are_printed_without_keys(monkeypatch, tmp_path):
     program = (
-        "import logging, os, threading\nfrom posttrain.redaction import redact_uncaught\nredact_uncaught()\nredact_uncaught()\n"
+        "import logging, os, threading\nfrom posttrain.redaction import "
+        "redact_uncaught\nredact_uncaught()\nredact_uncaught()\n"
         "key = os.environ['SOME_API_KEY']\n"
         "def fail():\n    try:\n        raise ValueError(f'inner {key}')\n"
         "    except ValueError as error:\n        raise RuntimeError('outer') from error\n"

@@ -18,9 +18,14 @@ def test_characters_that_cannot_be_seen_or_turn_the_text_around_are_spelt_out():
 
 
 def test_no_control_and_no_invisible_format_character_is_left():
-    """All of Unicode's controls and format characters but tab and newline; numbers' and music's signs of other scripts print something."""
+    """All of Unicode's controls and format characters but tab and newline; numbers' and music's
+    signs of other scripts print something."""
     seen = {chr(code) for code in range(0x110000) if visible(chr(code)) == chr(code)}
-    unseen = {character for character in map(chr, range(0x110000)) if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")}
+    unseen = {
+        character
+        for character in map(chr, range(0x110000))
+        if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    }
     assert seen & unseen == {"\t", "\n"}
     bidirectional = {*"\u061c\u200e\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
     assert not seen & bidirectional

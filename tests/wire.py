@@ -8,7 +8,8 @@ from urllib.parse import urlparse
 
 
 class Wire:
-    """A port on loopback that leads to a server, until it is `cut` (connections are refused) or `muted` (nothing comes through any more)."""
+    """A port on loopback that leads to a server, until it is `cut` (connections are refused) or
+    `muted` (nothing comes through any more)."""
 
     def __init__(self, target: str) -> None:
         address = urlparse(target)
@@ -41,7 +42,9 @@ class Wire:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = listener.accept()
-                threading.Thread(target=self._carry, args=(near, socket.create_connection(self._target)), daemon=True).start()
+                threading.Thread(
+                    target=self._carry, args=(near, socket.create_connection(self._target)), daemon=True
+                ).start()
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
         self._open += [near, far]

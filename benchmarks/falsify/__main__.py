@@ -1,9 +1,9 @@
 """Tries to make `dvc.lock` say what is not so.
 
-`python -m benchmarks.falsify edits|kills|flips [--num N] [--seed S] [--jobs J] [--json FILE]`. Edits
-and flips are of the toy tree in `benchmarks/toy_tree.py`, run by `dvc repro` and by the `NodeRuns`
-of flows; kills are of the whole graph of this repository with knobs so small that it takes a
-minute. Ends with 1 where anything false survived.
+`python -m benchmarks.falsify edits|kills|flips [--num N] [--seed S] [--jobs J] [--json FILE]`.
+Edits and flips are of the toy tree in `benchmarks/toy_tree.py`, run by `dvc repro` and by the
+`NodeRuns` of flows; kills are of the whole graph of this repository with knobs so small that it
+takes a minute. Ends with 1 where anything false survived.
 
 `edits --unsettled` tries the trials themselves: nobody holds receipts against `dvc.lock`, so that
 false entries must be found.
@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="of edits, beside each other")
-    parser.add_argument("--unsettled", action="store_true", help="of edits: nobody corrects dvc.lock, so false entries must be found")
+    parser.add_argument(
+        "--unsettled", action="store_true", help="of edits: nobody corrects dvc.lock, so false entries must be found"
+    )
     parser.add_argument("--json", type=Path, help="the trials, a list")
     given = parser.parse_args()
     match given.what:
@@ -35,11 +37,17 @@ def main() -> None:
             false = [one for one in trials if one["false_after_next"]]
             bad = not false if given.unsettled else false or [one for one in trials if one["again"][-1]]
             words = ("in_time", "corrected", "refused", "false_after_first", "false_after_next")
-            print(f"{len(trials)} edits: " + ", ".join(f"{sum(bool(one[word]) for one in trials)} {word}" for word in words))
+            print(
+                f"{len(trials)} edits: "
+                + ", ".join(f"{sum(bool(one[word]) for one in trials)} {word}" for word in words)
+            )
         case "kills":
             trials = try_kills(given.num, given.seed)
             bad = [one for one in trials if not one["same"]]
-            print(f"{len(trials)} kills: {len(trials) - len(bad)} reached the same bytes; {dict(Counter(one['moment'] for one in trials))}")
+            print(
+                f"{len(trials)} kills: {len(trials) - len(bad)} reached the same bytes; "
+                f"{dict(Counter(one['moment'] for one in trials))}"
+            )
         case _:
             trials = try_flips(given.num, given.seed)
             bad = [one for one in trials if one["used"] or one["codes"][-1]]

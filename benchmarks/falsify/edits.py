@@ -1,4 +1,5 @@
-"""Edits of inputs at random moments of a run, against an oracle that knows what each result was made from."""
+"""Edits of inputs at random moments of a run, against an oracle that knows what each result was
+made from."""
 
 import contextlib
 import os
@@ -18,7 +19,11 @@ from benchmarks.toy_tree import Oracle, dvc, environment, make_tree, without_set
 from posttrain.stage.lockfile import lock_entries, read_entries
 from posttrain.stage.run_cache import read_runs
 
-READERS = {"lr": ("judge@first", "judge@second"), "data/made/one": ("refine",), "data/refined": ("judge@first", "judge@second")}  # others: make
+READERS = {
+    "lr": ("judge@first", "judge@second"),
+    "data/made/one": ("refine",),
+    "data/refined": ("judge@first", "judge@second"),
+}  # others: make
 
 
 class Edits:
@@ -35,9 +40,15 @@ class Edits:
         assert dvc(self._root, "repro").returncode == 0
 
     def trial(self, way: str) -> dict[str, Any]:
-        """Edit an input so that there is something to run, start the command, edit at a random moment, and run the command again."""
-        self._change(self._random.choice(["seed", "data/source", "ours/words.py", "stages/make.py"]))()  # so that all stages run
-        what, manner = self._any_input(may_be_out=True), self._random.choice(["write", "rename", "write and back", "swap and back"])
+        """Edit an input so that there is something to run, start the command, edit at a random
+        moment, and run the command again."""
+        self._change(
+            self._random.choice(["seed", "data/source", "ours/words.py", "stages/make.py"])
+        )()  # so that all stages run
+        what, manner = (
+            self._any_input(may_be_out=True),
+            self._random.choice(["write", "rename", "write and back", "swap and back"]),
+        )
         moment, name = self._moment(way, self._random.choice(READERS.get(what, ("make",))))
         edit = self._manner(what, manner)
         process = self._start(way)
@@ -60,12 +71,21 @@ class Edits:
             "false_after_first": after_first,
             "false_after_next": self._false(),
             "again": [one.returncode for one in again],
-            "said": "" if again[-1].returncode == 0 and not self._false() else said + "".join(one.stdout for one in again),
+            "said": ""
+            if again[-1].returncode == 0 and not self._false()
+            else said + "".join(one.stdout for one in again),
         }
 
     def _any_input(self, *, may_be_out: bool = False) -> str:
         return self._random.choice(
-            ["seed", "lr", "data/source", "ours/words.py", "stages/make.py", *(["data/made/one", "data/refined"] * may_be_out)]
+            [
+                "seed",
+                "lr",
+                "data/source",
+                "ours/words.py",
+                "stages/make.py",
+                *(["data/made/one", "data/refined"] * may_be_out),
+            ]
         )
 
     def _change(self, what: str) -> Callable[[], str]:
@@ -146,14 +166,20 @@ class Edits:
 
         anytime = (lambda: time.monotonic() > started + after_s, "any time")
         if way == "flow":
-            return self._random.choice([anytime, (once(f"snapshots/{stage}-*"), "in a job"), (once("snapshots/.*"), "while it is frozen")])
+            return self._random.choice(
+                [anytime, (once(f"snapshots/{stage}-*"), "in a job"), (once("snapshots/.*"), "while it is frozen")]
+            )
         look = (once(f"receipts/{stage}.json"), "after the last look")
         copied = (once(f"frozen/{stage}"), "while it is frozen")
-        return self._random.choice([anytime, look, look, copied, (once(f"frozen/{stage}/params.yaml"), "while it is imported")])
+        return self._random.choice(
+            [anytime, look, look, copied, (once(f"frozen/{stage}/params.yaml"), "while it is imported")]
+        )
 
     def _start(self, way: str) -> subprocess.Popen[str]:
         variables = environment(PYTHONPATH=os.pathsep.join(self._path))
-        return subprocess.Popen(COMMANDS[way], cwd=self._root, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            COMMANDS[way], cwd=self._root, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
 
     def _run(self, way: str) -> subprocess.CompletedProcess[str]:
         process = self._start(way)

@@ -1,4 +1,4 @@
-"""Flipped bytes of objects in DVC's cache: is what is damaged read?"""
+"""Flips bytes of objects in DVC's cache and counts how many damaged ones are read."""
 
 import json
 import random
@@ -14,7 +14,8 @@ from posttrain.stage.lockfile import lock_entries
 
 
 def try_flips(num: int, seed: int) -> list[dict[str, Any]]:
-    """A byte of an object in DVC's cache is flipped, what was checked out of it deleted, its reader edited: is what was damaged read?"""
+    """A byte of an object in DVC's cache is flipped, what was checked out of it deleted, its reader
+    edited: is what was damaged read?"""
     draw, results = random.Random(seed), []
     with tempfile.TemporaryDirectory(prefix="posttrain-falsify-") as folder:
         made = make_tree(Path(folder) / "made")
@@ -27,7 +28,10 @@ def try_flips(num: int, seed: int) -> list[dict[str, Any]]:
             reader, out = draw.choice([("refine", before["make"][0]), ("judge", before["refine"][0])])
             objects = [root / ".dvc/cache/files/md5" / out["md5"][:2] / out["md5"][2:]]
             if out["md5"].endswith(".dir"):
-                objects += [root / ".dvc/cache/files/md5" / one["md5"][:2] / one["md5"][2:] for one in json.loads(objects[0].read_text())]
+                objects += [
+                    root / ".dvc/cache/files/md5" / one["md5"][:2] / one["md5"][2:]
+                    for one in json.loads(objects[0].read_text())
+                ]
             damaged = draw.choice(objects)
             content = bytearray(damaged.read_bytes())
             content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)

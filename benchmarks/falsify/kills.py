@@ -1,4 +1,4 @@
-"""Kills of processes at random moments of the whole graph: does the next run reach the same bytes?"""
+"""Kills processes at random moments of the whole graph; the next run must reach the same bytes."""
 
 import contextlib
 import json
@@ -22,15 +22,19 @@ from posttrain.stage.lockfile import read_entries
 
 
 def try_kills(num: int, seed: int) -> list[dict[str, Any]]:
-    """Run the graph from nothing, kill something at a random moment, run it again, until it is done; then again from nothing.
+    """Run the graph from nothing, kill something at a random moment, run it again, until it is
+    done; then again from nothing.
 
-    Two in five moments are while `dvc.lock` is written or a result lands, one is right at a checkpoint, the rest anywhere. `same`
-    says whether `dvc.lock` came out as that of an undisturbed run, byte for byte, once the round was done.
+    Two in five moments are while `dvc.lock` is written or a result lands, one is right at a
+    checkpoint, the rest anywhere. `same` says whether `dvc.lock` came out as that of an undisturbed
+    run, byte for byte, once the round was done.
     """
     draw, results = random.Random(seed), []
     with tempfile.TemporaryDirectory(prefix="posttrain-falsify-") as name:
         root = make_small_copy(Path(name) / "copy")
-        done = subprocess.run([*COMMANDS["repro"]], cwd=root, env=_kill_environment(root), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*COMMANDS["repro"]], cwd=root, env=_kill_environment(root), capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         wanted = (root / "dvc.lock").read_text()
         stages = list(read_entries(wanted) or {})
@@ -59,7 +63,13 @@ def try_kills(num: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _kill_environment(root: Path) -> dict[str, str]:
-    return {**environment_of(root), "WANDB_MODE": "disabled", "POSTTRAIN_THREADS": "1", "DVC_NO_ANALYTICS": "1", "SHELL": "/bin/sh"}
+    return {
+        **environment_of(root),
+        "WANDB_MODE": "disabled",
+        "POSTTRAIN_THREADS": "1",
+        "DVC_NO_ANALYTICS": "1",
+        "SHELL": "/bin/sh",
+    }
 
 
 def _forget_everything(root: Path) -> None:
@@ -70,21 +80,33 @@ def _forget_everything(root: Path) -> None:
 
 
 def _kill_once(root: Path, way: str, draw: random.Random, stages: Sequence[str]) -> dict[str, Any] | None:
-    """Start the command and kill one of its processes in the first of `stages` that gives an occasion; None where it ended before.
+    """Start the command and kill one of its processes in the first of `stages` that gives an
+    occasion; None where it ended before.
 
     Raises AssertionError where it ends badly by itself.
     """
     log = (root.parent / "log").open("w+")
-    process = subprocess.Popen(COMMANDS[way], cwd=root, env=_kill_environment(root), stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(
+        COMMANDS[way],
+        cwd=root,
+        env=_kill_environment(root),
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     draws = {stage: draw.choice(["running", "running", "checkpoint", "dvc.lock", "landing"]) for stage in stages}
     largest, deadline_s, found = 0, time.monotonic() + 600, ""
     while process.poll() is None and not found and time.monotonic() < deadline_s:
         size = (root / "dvc.lock").stat().st_size if (root / "dvc.lock").exists() else 0
         largest = max(largest, size)
-        found = next((stage for stage in stages if _is_at(root, way, stage, draws[stage], is_being_written=size < largest)), "")
+        found = next(
+            (stage for stage in stages if _is_at(root, way, stage, draws[stage], is_being_written=size < largest)), ""
+        )
         time.sleep(POLL_S)
     if found:
-        time.sleep(draw.uniform(0.0, {"running": 5.0, "checkpoint": 0.3, "dvc.lock": 0.2, "landing": 0.6}[draws[found]]))
+        time.sleep(
+            draw.uniform(0.0, {"running": 5.0, "checkpoint": 0.3, "dvc.lock": 0.2, "landing": 0.6}[draws[found]])
+        )
     if process.poll() is not None:
         log.seek(0)
         assert process.returncode == 0, log.read()[-4000:]

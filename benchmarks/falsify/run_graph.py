@@ -1,4 +1,5 @@
-"""`python -m benchmarks.falsify.run_graph` runs every node of the tree in the working folder as a flow does."""
+"""`python -m benchmarks.falsify.run_graph` runs every node of the tree in the working folder as a
+flow does."""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,11 @@
-"""How does a policy learn from pairs of its own episodes? The chosen one should gain likelihood over the rejected one, against the first policy.
+"""Trains a policy on pairs of its own episodes, by direct preference optimisation (DPO). The chosen
+one should gain likelihood over the rejected one, against the first policy.
 
-TRL's `DPOTrainer` (arXiv 2305.18290, eq. 7) on whole multi-turn episodes. TRL marks everything after the prompt as the completion; here the mask is
-the agent's tokens alone, so that a tool result, which differs between the two, is never made likelier. The reference's log-probabilities are computed
-once, before the first step: the reference never changes and need not stay in memory. Left out: other losses, length normalisation.
+TRL's `DPOTrainer` (arXiv 2305.18290, eq. 7) on whole multi-turn episodes. TRL marks everything
+after the prompt as the completion; here the mask is the agent's tokens alone, so that a tool
+result, which differs between the two, is never made likelier. The reference's log-probabilities are
+computed once, before the first step: the reference never changes and need not stay in memory. Left
+out: other losses, length normalisation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,13 +41,18 @@ def train_dpo(
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from `run.checkpoint` where there is one."""
+    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
+    `run.checkpoint` where there is one."""
     num_parts, pairs_per_part = parts_of(params.batch_size, "train_policy.algorithm.batch_size")
     learner = learner_of(model, optimizer)
     order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
-    order = sort_within_batches(order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size)
+    order = sort_within_batches(
+        order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size
+    )
     arguments = DPOConfig(
-        **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed),
+        **trainer_arguments(
+            run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed
+        ),
         lr_scheduler_type="linear",
         per_device_train_batch_size=pairs_per_part,
         gradient_accumulation_steps=num_parts,
@@ -53,12 +61,18 @@ def train_dpo(
         max_length=None,
     )
     dataset = Dataset.from_dict(
-        {f"{side}_{name}": [getattr(pair[index], name) for pair in pairs] for index, side in enumerate(SIDES) for name in ("input_ids", "mask")}
+        {
+            f"{side}_{name}": [getattr(pair[index], name) for pair in pairs]
+            for index, side in enumerate(SIDES)
+            for name in ("input_ids", "mask")
+        }
     )
     trainer = _Dpo(
         model=learner,
         whole=model,
-        ref_model=learner_of(model, optimizer) if is_sharded() else None,  # TRL wants one then, which nothing reads, and lets it go
+        ref_model=learner_of(model, optimizer)
+        if is_sharded()
+        else None,  # TRL wants one then, which nothing reads, and lets it go
         args=arguments,
         train_dataset=dataset,
         data_collator=_Collator(tokenizer.pad_token_id),
@@ -78,7 +92,8 @@ class _Dpo(Resumable, DPOTrainer):  # type: ignore[misc]  # trl is untyped
         "learning_rate": "lr",
         "grad_norm": "grad_norm",
         "entropy": "entropy",
-        "rewards/accuracies": "pair_accuracy",  # share of the step's pairs whose chosen episode gained more than the rejected one
+        # share of the step's pairs whose chosen episode gained more than the rejected one
+        "rewards/accuracies": "pair_accuracy",
         "rewards/margins": "margin",  # beta times the difference of the two gains
         "rewards/chosen": "margin_chosen",
         "rewards/rejected": "margin_rejected",
@@ -88,7 +103,8 @@ class _Dpo(Resumable, DPOTrainer):  # type: ignore[misc]  # trl is untyped
         return dataset
 
     def _precompute_ref_logps(self, dataset: Dataset, name: str, batch_size: int) -> Dataset:
-        """The model has not been trained yet, nor loaded from a checkpoint: it is its own reference. TRL would write the column to a cache file."""
+        """The model has not been trained yet, nor loaded from a checkpoint: it is its own
+        reference. TRL would write the column to a cache file."""
         del name
         sums: dict[str, list[float]] = {side: [] for side in SIDES}
         for start in range(0, len(dataset), batch_size):
@@ -105,7 +121,8 @@ class _Dpo(Resumable, DPOTrainer):  # type: ignore[misc]  # trl is untyped
 
 
 class _Collator:
-    """Pairs of a step's part to tensors (2N, T): the chosen episodes, then the rejected ones, as DPOTrainer halves them."""
+    """Pairs of a step's part to tensors (2N, T): the chosen episodes, then the rejected ones, as
+    DPOTrainer halves them."""
 
     def __init__(self, pad_id: int) -> None:
         self._pad_id = pad_id

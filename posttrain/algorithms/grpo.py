@@ -1,14 +1,18 @@
-"""How does a policy learn from its own episodes? Each task is played G times; what beat the group's mean becomes likelier, token by token.
+"""Trains a policy on its own episodes, by group-relative policy optimisation (GRPO). Each task is
+played G times; what beat the group's mean becomes likelier, token by token.
 
-TRL's `GRPOTrainer` with a rollout function that plays multi-turn episodes, one optimizer step per generation: the probability ratio is 1 and the clip
-never acts. What separates engine from trainer, rounding or a step of staleness, is corrected by a capped importance weight per token. The loss is a
-mean over all agent tokens of the step (TRL's `dapo`), so that a long episode is not taught less per token than a short one. Its advantages are
-replaced by ours (`advantages.py`). Tool results are masked. Left out: several steps per generation, TRL's own vLLM.
+TRL's `GRPOTrainer` with a rollout function that plays multi-turn episodes, one optimizer step per
+generation: the probability ratio is 1 and the clip never acts. What separates engine from trainer,
+rounding or a step of staleness, is corrected by a capped importance weight per token. The loss is a
+mean over all agent tokens of the step (TRL's `dapo`), so that a long episode is not taught less per
+token than a short one. Its advantages are replaced by ours (`advantages.py`). Tool results are
+masked. Left out: several steps per generation, TRL's own vLLM.
 
-Where no KL term asks for them, episodes without an advantage are not passed through the model again: their gradient is exactly zero.
+Where no KL term asks for them, episodes without an advantage are not passed through the model
+again: their gradient is exactly zero.
 
-With several processes each plays its share of the step and learns from it; a group may be split. All hear of all episodes, so that advantages and
-metrics are those of one process.
+With several processes each plays its share of the step and learns from it; a group may be split.
+All hear of all episodes, so that advantages and metrics are those of one process.
 """
 
 import contextlib
@@ -39,7 +43,9 @@ from posttrain.types import Task, Trajectory
 
 _ANY_TOKEN = 0
 
-Hear = Callable[[int, Sequence[Played], Sequence[float]], None]  # a step as `metrics.jsonl` counts it, its episodes, their advantages
+Hear = Callable[
+    [int, Sequence[Played], Sequence[float]], None
+]  # a step as `metrics.jsonl` counts it, its episodes, their advantages
 
 
 def train_grpo(
@@ -56,15 +62,23 @@ def train_grpo(
     run: TrainingRun,
     on_step: Hear = lambda *_: None,
 ) -> None:
-    """Train `model` in place on the episodes of `player`, which plays with this model's weights. Tasks are used in shuffled passes.
+    """Train `model` in place on the episodes of `player`, which plays with this model's weights.
+    Tasks are used in shuffled passes.
 
-    `on_step` hears of a step's episodes before they are learnt from. Resumes from `run.checkpoint` where there is one.
+    `on_step` hears of a step's episodes before they are learnt from. Resumes from `run.checkpoint`
+    where there is one.
     """
-    num_parts, episodes_per_part = parts_of(params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size")
+    num_parts, episodes_per_part = parts_of(
+        params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
+    )
     learner = learner_of(model, optimizer)
-    order = repeated_passes(np.arange(len(tasks)), params.max_steps * params.tasks_per_step, np.random.default_rng(seed))
+    order = repeated_passes(
+        np.arange(len(tasks)), params.max_steps * params.tasks_per_step, np.random.default_rng(seed)
+    )
     arguments = GRPOConfig(
-        **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed),
+        **trainer_arguments(
+            run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed
+        ),
         lr_scheduler_type="linear",
         per_device_train_batch_size=episodes_per_part,
         gradient_accumulation_steps=num_parts,
@@ -96,9 +110,13 @@ def train_grpo(
 
 
 class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
-    """GRPOTrainer that plays episodes, takes our advantages, and scores no token that cannot teach."""
+    """GRPOTrainer that plays episodes, takes our advantages, and scores no token that cannot
+    teach."""
 
-    logged: ClassVar = {"learning_rate": "lr", "grad_norm": "grad_norm"}  # on policy the loss is minus the mean advantage: nothing to watch
+    logged: ClassVar = {
+        "learning_rate": "lr",
+        "grad_norm": "grad_norm",
+    }  # on policy the loss is minus the mean advantage: nothing to watch
 
     rollouts: Rollouts
     tasks: Sequence[Task]  # of all steps, in their order
@@ -112,7 +130,9 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         self._part: dict[str, Tensor] | None = None
         self._buffered_inputs: list[dict[str, Tensor]] | None = None
         super().__init__(*args, **kwargs)
-        self._reference = None if hasattr(self.model, "disable_adapter") else copy.deepcopy(self.model).eval().requires_grad_(False)
+        self._reference = (
+            None if hasattr(self.model, "disable_adapter") else copy.deepcopy(self.model).eval().requires_grad_(False)
+        )
         if self._reference is not None:
             self._reference.to(self.accelerator.device)  # under FSDP the model itself is not there yet
         self.beta, self.ref_model = params.beta, self._reference
@@ -129,7 +149,11 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         if step >= self.args.max_steps:
             return None
         first = step * self.params.tasks_per_step
-        tasks = [task for task in self.tasks[first : first + self.params.tasks_per_step] for _ in range(self.params.group_size)]
+        tasks = [
+            task
+            for task in self.tasks[first : first + self.params.tasks_per_step]
+            for _ in range(self.params.group_size)
+        ]
         return Plays(tasks, episode_seeds(self.args.seed, step, count=len(tasks)))
 
     def is_checkpointed(self, step: int) -> bool:
@@ -150,9 +174,13 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         rule_rewards_P_G = np.array([played.rule_reward for played in self.played]).reshape(shape)
         bonuses_P_G = np.array([played.bonus for played in self.played]).reshape(shape)
         is_lost_P_G = np.array([played.is_lost for played in self.played]).reshape(shape)
-        advantages_P_G = group_advantages(rule_rewards_P_G + bonuses_P_G, scale=self.params.advantage, is_lost_P_G=is_lost_P_G)
+        advantages_P_G = group_advantages(
+            rule_rewards_P_G + bonuses_P_G, scale=self.params.advantage, is_lost_P_G=is_lost_P_G
+        )
         self._step_metrics = {
-            **step_metrics(self.played, rule_rewards_P_G=rule_rewards_P_G, is_lost_P_G=is_lost_P_G, advantages_P_G=advantages_P_G),
+            **step_metrics(
+                self.played, rule_rewards_P_G=rule_rewards_P_G, is_lost_P_G=is_lost_P_G, advantages_P_G=advantages_P_G
+            ),
             "kl": self._kl([played.trajectory for played in self.played[:: self.params.group_size]]),
             "staleness": self.staleness,
         }
@@ -163,17 +191,22 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         own = share_of(len(self.played))
         batch["advantages"] = torch.tensor(advantages_P_G.flatten()[own], dtype=torch.float32, device=device)
         engine_logprobs = pad_right([_completion(played.trajectory).logprobs for played in self.played[own]], 0)
-        batch["engine_logprobs"] = torch.nn.functional.pad(engine_logprobs, (0, width - engine_logprobs.shape[1])).to(device)
+        batch["engine_logprobs"] = torch.nn.functional.pad(engine_logprobs, (0, width - engine_logprobs.shape[1])).to(
+            device
+        )
         return batch if self.beta else _without_idle(batch, at_least=self.args.steps_per_generation)
 
     def _kl(self, trajectories: Sequence[Trajectory]) -> float:
-        """KL to the model that training began from, on the first episode of each group: a sixteenth of the tokens tells it well enough."""
+        """KL to the model that training began from, on the first episode of each group: a sixteenth
+        of the tokens tells it well enough."""
         input_ids = pad_right([trajectory.token_ids for trajectory in trajectories], self.processing_class.pad_token_id)
         labels = pad_right([labels_of(trajectory.token_ids, trajectory.mask) for trajectory in trajectories], IGNORED)
         policy = pad_right([trajectory.logprobs for trajectory in trajectories], 0)
         reference = self._reference or self.model
         with torch.no_grad(), self.model.disable_adapter() if self._reference is None else contextlib.nullcontext():
-            logprobs = agent_logprobs(reference, input_ids.to(reference.device), labels.to(reference.device), temperature=self.temperature).cpu()
+            logprobs = agent_logprobs(
+                reference, input_ids.to(reference.device), labels.to(reference.device), temperature=self.temperature
+            ).cpu()
         is_scored = labels[:, 1:] != IGNORED
         return kl_estimate(policy[:, 1:][is_scored].tolist(), logprobs[is_scored].tolist())
 
@@ -186,8 +219,9 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, **rest: Any
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """In the loss: each token's advantage gets its importance weight, which is known here first. On a CPU only the agent's tokens are scored, and
-        entropies are zeros: ours come from the samples."""
+        """In the loss: each token's advantage gets its importance weight, which is known here
+        first. On a CPU only the agent's tokens are scored, and entropies are zeros: ours come from
+        the samples."""
         if self._part is None:
             return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **rest)  # type: ignore[no-any-return]
         is_scored = (self._part["completion_mask"] * self._part["tool_mask"]).bool()
@@ -195,11 +229,15 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
             labels = torch.full_like(input_ids, IGNORED)
             labels[:, -logits_to_keep:] = input_ids[:, -logits_to_keep:].masked_fill(~is_scored, IGNORED)
             num_padding_N = attention_mask.argmax(1)
-            scored = agent_logprobs(model, _turned(input_ids, num_padding_N), _turned(labels, num_padding_N), temperature=self.temperature)
+            scored = agent_logprobs(
+                model, _turned(input_ids, num_padding_N), _turned(labels, num_padding_N), temperature=self.temperature
+            )
             logprobs = _turned(torch.nn.functional.pad(scored, (1, 0)), -num_padding_N)[:, -logits_to_keep:]
             entropies, rest_of_it = torch.zeros_like(logprobs), None
         else:
-            logprobs, entropies, rest_of_it = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **rest)
+            logprobs, entropies, rest_of_it = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, **rest
+            )
         engine_logprobs = self._part["engine_logprobs"]
         weights = importance_weights(logprobs.detach(), engine_logprobs, cap=self.params.importance_cap)
         self._part["advantages"] = self._part["advantages"][:, None] * weights
@@ -208,13 +246,16 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
 
 
 def _rollout(_: Sequence[str], trainer: _Grpo) -> dict[str, list[Any]]:
-    """What TRL asks for: this process's share of the step's episodes. A prompt is what the agent read before its first token."""
+    """What TRL asks for: this process's share of the step's episodes. A prompt is what the agent
+    read before its first token."""
     step = trainer.state.global_step
     plays = trainer.plays_of(step)
     assert plays is not None
     trainer.refresh_whole()
     is_ahead = trainer.params.max_staleness and not trainer.is_checkpointed(step)
-    trainer.played, trainer.staleness = trainer.rollouts.take(plays, following=trainer.plays_of(step + 1) if is_ahead else None)
+    trainer.played, trainer.staleness = trainer.rollouts.take(
+        plays, following=trainer.plays_of(step + 1) if is_ahead else None
+    )
     own = trainer.played[share_of(len(trainer.played))]
     completions = [_completion(played.trajectory) for played in own]
     return {
@@ -251,15 +292,17 @@ def _reward_already_known(reward: list[float], **_: Any) -> list[float]:
 
 
 def _without_idle(batch: dict[str, Tensor], *, at_least: int) -> dict[str, Tensor]:
-    """The rows with an advantage, and as many others as it takes to have `at_least` and as many as every other process: TRL gathers a number of each.
-    The loss divides by all tokens of the step, as before."""
+    """The rows with an advantage, and as many others as it takes to have `at_least` and as many as
+    every other process: TRL gathers a number of each. The loss divides by all tokens of the step,
+    as before."""
     is_idle = batch["advantages"] == 0
     kept = torch.argsort(is_idle.int(), stable=True)[: max(*gather(int((~is_idle).sum())), at_least)]
     return {name: tensor[kept] if tensor.dim() else tensor for name, tensor in batch.items()}
 
 
 def _parts_by_length(batch: dict[str, Tensor], num_parts: int) -> list[dict[str, Tensor]]:
-    """The rows in `num_parts` parts of rising length, each without the columns that are padding in all its rows."""
+    """The rows in `num_parts` parts of rising length, each without the columns that are padding in
+    all its rows."""
     lengths = batch["prompt_mask"].sum(1) + batch["completion_mask"].sum(1)
     return [
         _cut({name: tensor[rows] if tensor.dim() else tensor for name, tensor in batch.items()})
@@ -268,7 +311,8 @@ def _parts_by_length(batch: dict[str, Tensor], num_parts: int) -> list[dict[str,
 
 
 def _turned(rows_N_T: Tensor, shift_N: Tensor) -> Tensor:
-    """Each row turned left by its shift, what falls out coming in on the right: padding on the left becomes padding on the right."""
+    """Each row turned left by its shift, what falls out coming in on the right: padding on the left
+    becomes padding on the right."""
     columns_T = torch.arange(rows_N_T.shape[1], device=rows_N_T.device)
     return rows_N_T.gather(1, (columns_T + shift_N[:, None]) % rows_N_T.shape[1])
 
@@ -282,5 +326,7 @@ def _cut(part: dict[str, Tensor]) -> dict[str, Tensor]:
         if name.startswith("prompt_"):
             cut[name] = tensor[:, full_prompt - prompt_width :]
         else:
-            cut[name] = tensor[:, :completion_width] if tensor.dim() == 2 and tensor.shape[1] == full_completion else tensor
+            cut[name] = (
+                tensor[:, :completion_width] if tensor.dim() == 2 and tensor.shape[1] == full_completion else tensor
+            )
     return cut

@@ -1,8 +1,10 @@
-"""What if the tokens were not drawn by the weights that learn from them? A truncated importance weight per token.
+"""Weights tokens that were drawn by other weights than those that learn from them. A truncated
+importance weight per token.
 
-An engine rounds in other places than the trainer, and one that generates ahead has older weights. Each token's gradient is multiplied by
-p_trainer / p_engine, at most `cap`: without the cap the expectation would be right and the variance without bound (truncated importance sampling,
-Ionides 2008; for RL of language models https://fengyao.notion.site/off-policy-rl).
+An engine rounds in other places than the trainer, and one that generates ahead has older weights.
+Each token's gradient is multiplied by p_trainer / p_engine, at most `cap`: without the cap the
+expectation would be right and the variance without bound (truncated importance sampling, Ionides
+2008; for RL of language models https://fengyao.notion.site/off-policy-rl).
 """
 
 from collections.abc import Sequence
@@ -13,14 +15,17 @@ from torch import Tensor
 
 
 def importance_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, *, cap: float) -> Tensor:
-    """min(exp(trainer - engine), cap), of the shape of both. Log-probs -1 and -2 give e, so 2 under a cap of 2; -2 and -1 give 1/e."""
+    """min(exp(trainer - engine), cap), of the shape of both. Log-probs -1 and -2 give e, so 2 under
+    a cap of 2; -2 and -1 give 1/e."""
     return torch.exp(trainer_logprobs - engine_logprobs).clamp(max=cap)
 
 
 def importance_metrics(log_ratios: Sequence[float], *, cap: float) -> dict[str, float]:
-    """Of log(p_trainer / p_engine) over a step's agent tokens: mean and largest weight, share of tokens at the cap, and the largest |log ratio|.
+    """Of log(p_trainer / p_engine) over a step's agent tokens: mean and largest weight, share of
+    tokens at the cap, and the largest |log ratio|.
 
-    Log ratios 0 and 1 under a cap of 2: weights 1 and 2, mean 1.5, half of them capped, largest |log ratio| 1. No token: weights of 1.
+    Log ratios 0 and 1 under a cap of 2: weights 1 and 2, mean 1.5, half of them capped, largest
+    |log ratio| 1. No token: weights of 1.
     """
     ratios = np.asarray(log_ratios or [0.0], dtype=np.float64)
     weights = np.minimum(np.exp(ratios), cap)

@@ -1,4 +1,5 @@
-"""The episodes that the policy in training learns from: sampled, scored by rules and, where it has a weight, by the reward model."""
+"""The episodes that the policy in training learns from: sampled, scored by rules and, where it has
+a weight, by the reward model."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from posttrain.types import Task
 
 
 class PolicyPlayer:
-    """A `Player` of GRPO. The reward model's score s adds weight · sigmoid(s) to an episode's reward."""
+    """A `Player` of GRPO. The reward model's score s adds weight · sigmoid(s) to an episode's
+    reward."""
 
     def __init__(self, sampler: Sampler, *, reward_model: Any = None, weight: float = 0.0) -> None:
         self._sampler, self._reward_model, self._weight = sampler, reward_model, weight

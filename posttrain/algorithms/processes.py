@@ -1,7 +1,9 @@
-"""How do several processes train as one? They take equal shares of every step and agree on what each of them saw. One process is its own only one.
+"""Lets several processes train as one. They take equal shares of every step and agree on what each
+of them saw. One process is its own only one.
 
-`accelerate launch` (posttrain/stage/launch.py) says in the environment which process this is. What they tell each other besides gradients goes
-over a gloo channel of its own, whatever the gradients take: it needs no GPU and does not wait for one.
+`accelerate launch` (posttrain/stage/launch.py) says in the environment which process this is. What
+they tell each other besides gradients goes over a gloo channel of its own, whatever the gradients
+take: it needs no GPU and does not wait for one.
 """
 
 import os
@@ -18,7 +20,8 @@ from posttrain.exits import ConfigurationError
 T = TypeVar("T")
 
 NUM_PARTS = 4  # of a process's share of a step, forward and backward one after the other, rows of one length together
-# The others wait where the first plays alone or writes a large model. A death is noticed by the closed connection and by accelerate, not by this.
+# The others wait where the first plays alone or writes a large model. A death is noticed by the
+# closed connection and by accelerate, not by this.
 _TIMEOUT = timedelta(hours=4)
 
 
@@ -46,14 +49,17 @@ def is_first() -> bool:
 
 
 def parts_of(batch_size: int, knob: str) -> tuple[int, int]:
-    """Into how many parts a process cuts its share of a step's rows, and how many rows a part has: 32 rows for 2 processes are 4 parts of 4.
+    """Into how many parts a process cuts its share of a step's rows, and how many rows a part has:
+    32 rows for 2 processes are 4 parts of 4.
 
     Raises ConfigurationError where the rows cannot be shared out.
     """
     if batch_size % count():
         raise ConfigurationError(
-            f"{knob} is {batch_size}, which {count()} processes cannot share equally; a step is the same for any number of them, so take a number of "
-            f"processes that divides it (POSTTRAIN_PROCESSES, or the gpus that infra/dispatch.yaml reserves) or change {knob}"
+            f"{knob} is {batch_size}, which {count()} processes cannot share equally; "
+            "a step is the same for any number of them, so take a number of "
+            "processes that divides it (POSTTRAIN_PROCESSES, or the gpus that infra/dispatch.yaml reserves) or "
+            f"change {knob}"
         )
     share = batch_size // count()
     num_parts = NUM_PARTS if share % NUM_PARTS == 0 else 1
@@ -61,7 +67,8 @@ def parts_of(batch_size: int, knob: str) -> tuple[int, int]:
 
 
 def share_of(count_all: int) -> slice:
-    """This process's of `count_all` things in a row, a number that the processes divide: of 8 the second of two has 4..7."""
+    """This process's of `count_all` things in a row, a number that the processes divide: of 8 the
+    second of two has 4..7."""
     size = count_all // count()
     return slice(index() * size, (index() + 1) * size)
 
@@ -95,16 +102,20 @@ def wait_for_all() -> None:
 
 
 def refuse_another_count(num_processes: int) -> None:
-    """What accelerate made of it. Raises ConfigurationError: processes that do not know of each other would each train by themselves."""
+    """What accelerate made of it. Raises ConfigurationError: processes that do not know of each
+    other would each train by themselves."""
     if is_launched() and num_processes != count():
-        raise ConfigurationError(f"accelerate trains with {num_processes} of {count()} processes; take a file of infra/accelerate/")
+        raise ConfigurationError(
+            f"accelerate trains with {num_processes} of {count()} processes; take a file of infra/accelerate/"
+        )
 
 
 def join() -> None:
     """Meet the others, before a trainer does; nothing for a process that was not launched.
 
-    Where there is no GPU accelerate has to be told so. It knows no FSDP then and would do without, in silence; PyTorch's runs on gloo, so it is told
-    of GPUs that are called cpu. Raises ConfigurationError where shards are to be kept in the host's memory and there is nothing else.
+    Where there is no GPU accelerate has to be told so. It knows no FSDP then and would do without,
+    in silence; PyTorch's runs on gloo, so it is told of GPUs that are called cpu. Raises
+    ConfigurationError where shards are to be kept in the host's memory and there is nothing else.
     """
     if not is_launched() or dist.is_initialized():
         return
@@ -114,7 +125,8 @@ def join() -> None:
     is_cpu = not torch.cuda.is_available()
     if is_cpu and is_sharded() and os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
         raise ConfigurationError(
-            "the shards are to lie in the host's memory between uses, and this machine has no GPU; take infra/accelerate/fsdp.yaml"
+            "the shards are to lie in the host's memory between uses, and this machine has no GPU; "
+            "take infra/accelerate/fsdp.yaml"
         )
     if is_cpu and is_sharded():
         os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"

@@ -1,11 +1,14 @@
-"""What must a Hugging Face trainer do so that a killed run reaches the same bytes as one that was never killed?
+"""Makes a killed run of a Hugging Face trainer reach the same bytes as one that was never killed.
 
-Its checkpoints already hold weights, optimizer, schedule, random states and the place in the data. Added here: a checkpoint counts only once it is
-sealed (`checkpointing.py`), it carries `metrics.jsonl` as it stood, SIGTERM and SIGUSR1 end the run at the next step with a checkpoint, and a full
-disk ends it with the last good one kept. Everything that could differ between two runs (timings, model cards, progress bars) is turned off.
+Its checkpoints already hold weights, optimizer, schedule, random states and the place in the data.
+Added here: a checkpoint counts only once it is sealed (`checkpointing.py`), it carries
+`metrics.jsonl` as it stood, SIGTERM and SIGUSR1 end the run at the next step with a checkpoint, and
+a full disk ends it with the last good one kept. Everything that could differ between two runs
+(timings, model cards, progress bars) is turned off.
 
-Of several processes (`processes.py`) the first writes and the others agree: on the checkpoint to go on from and on the step after which to stop. A
-checkpoint holds whole weights and a whole optimizer state, also where they are sharded, so a run may go on with another number of processes.
+Of several processes (`processes.py`) the first writes and the others agree: on the checkpoint to go
+on from and on the step after which to stop. A checkpoint holds whole weights and a whole optimizer
+state, also where they are sharded, so a run may go on with another number of processes.
 """
 
 import contextlib
@@ -36,7 +39,8 @@ STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.p
 
 @dataclass(slots=True)
 class TrainingRun:
-    """One training, possibly resumed: where its checkpoints are, the newest complete one (None at the start), and who hears of its progress.
+    """One training, possibly resumed: where its checkpoints are, the newest complete one (None at
+    the start), and who hears of its progress.
 
     `metrics` is None in all processes but the first."""
 
@@ -48,8 +52,11 @@ class TrainingRun:
 
 
 @contextlib.contextmanager
-def open_run(folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[int, int, str], None] = lambda *_: None) -> Iterator[TrainingRun]:
-    """Find the checkpoint to go on from, bring `folder/metrics.jsonl` back to where it stood then, and listen for SIGTERM and SIGUSR1.
+def open_run(
+    folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[int, int, str], None] = lambda *_: None
+) -> Iterator[TrainingRun]:
+    """Find the checkpoint to go on from, bring `folder/metrics.jsonl` back to where it stood then,
+    and listen for SIGTERM and SIGUSR1.
 
     Of several processes the first finds it, keeps the metrics and tells of the progress.
     """
@@ -57,7 +64,9 @@ def open_run(folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = processes.from_first(newest_complete(folder, _best_of) if processes.is_first() else None)
     with _open_metrics(folder, checkpoint, sinks) as metrics, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL reads names that transformers has deprecated
+        warnings.filterwarnings(
+            "ignore", category=FutureWarning, module="transformers"
+        )  # TRL reads names that transformers has deprecated
         run = TrainingRun(folder, checkpoint, metrics, progress if processes.is_first() else lambda *_: None)
 
         def stop(*_: object) -> None:
@@ -72,20 +81,26 @@ def open_run(folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[
 
 
 def _best_of(checkpoint: Path) -> Path | None:
-    """The checkpoint whose weights a run from this one may end with; None where that is itself. Not of another folder: a run may have moved."""
+    """The checkpoint whose weights a run from this one may end with; None where that is itself. Not
+    of another folder: a run may have moved."""
     best = TrainerState.load_from_json(str(checkpoint / STATE)).best_model_checkpoint
     return checkpoint.with_name(Path(best).name) if best and Path(best).name != checkpoint.name else None
 
 
-def _open_metrics(folder: Path, checkpoint: Path | None, sinks: tuple[Sink, ...]) -> contextlib.AbstractContextManager[MetricsLog | None]:
+def _open_metrics(
+    folder: Path, checkpoint: Path | None, sinks: tuple[Sink, ...]
+) -> contextlib.AbstractContextManager[MetricsLog | None]:
     if not processes.is_first():
         return contextlib.nullcontext()
     earlier = (checkpoint / METRICS).read_text(encoding="utf-8") if checkpoint else ""
     return MetricsLog(folder / METRICS, sinks=sinks, earlier=earlier)
 
 
-def trainer_arguments(run: TrainingRun, model: Any, *, max_steps: int, checkpoint_every_steps: int, lr: float, seed: int) -> dict[str, Any]:
-    """The arguments common to the four trainers. Rows come in the order of the dataset, one epoch: the order is ours to draw and to test."""
+def trainer_arguments(
+    run: TrainingRun, model: Any, *, max_steps: int, checkpoint_every_steps: int, lr: float, seed: int
+) -> dict[str, Any]:
+    """The arguments common to the four trainers. Rows come in the order of the dataset, one epoch:
+    the order is ours to draw and to test."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # TRL's trainers report themselves when they are made
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return {
@@ -104,7 +119,8 @@ def trainer_arguments(run: TrainingRun, model: Any, *, max_steps: int, checkpoin
         "disable_tqdm": True,
         "log_level": "error",
         "log_level_replica": "error",
-        "ddp_find_unused_parameters": False,  # there are none, and looking for them takes a walk through the graph at every step
+        # there are none, and looking for them takes a walk through the graph at every step
+        "ddp_find_unused_parameters": False,
         "activation_checkpointing": model.is_activation_checkpointing,  # TRL would turn it on
         "bf16": False,  # the weights have their dtype already; TRL would turn on autocast
     }
@@ -113,13 +129,16 @@ def trainer_arguments(run: TrainingRun, model: Any, *, max_steps: int, checkpoin
 class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     """Mixed in before a TRL trainer, which needs `run=`, `whole=` and `optimizer=` then.
 
-    `logged` maps the names of the trainer's log to those of `metrics.jsonl`. `whole` is the model whose weights the caller reads; the trainer gets
-    its `sharding.learner_of`, and `optimizer` is of that.
+    `logged` maps the names of the trainer's log to those of `metrics.jsonl`. `whole` is the model
+    whose weights the caller reads; the trainer gets its `sharding.learner_of`, and `optimizer` is
+    of that.
     """
 
     logged: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, *args: Any, run: TrainingRun, whole: nn.Module, optimizer: torch.optim.Optimizer, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, run: TrainingRun, whole: nn.Module, optimizer: torch.optim.Optimizer, **kwargs: Any
+    ) -> None:
         self.run, self.whole = run, whole
         logging.disable_progress_bar()
         super().__init__(*args, **kwargs)
@@ -128,7 +147,8 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         processes.refuse_another_count(self.accelerator.num_processes)
 
     def train_or_resume(self) -> None:
-        """Train from the start, or from the run's checkpoint; where that checkpoint was the end already, only load its result."""
+        """Train from the start, or from the run's checkpoint; where that checkpoint was the end
+        already, only load its result."""
         checkpoint = self.run.checkpoint
         if checkpoint is None:
             self.train()
@@ -141,7 +161,8 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         self.refresh_whole()
 
     def refresh_whole(self) -> None:
-        """Give `whole` the weights as they are now; all processes must call it. They are one model where nothing is sharded."""
+        """Give `whole` the weights as they are now; all processes must call it. They are one model
+        where nothing is sharded."""
         if processes.is_sharded():
             sharding.gather_weights(self.model, self.whole)
 
@@ -175,7 +196,9 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         super()._maybe_log_save_evaluate(*args, **kwargs)
         self.run.progress(step, last, "")
         if is_stopping and step < last:
-            raise Interrupted(f"asked to stop after step {step} of {last}; a checkpoint of it is kept: run again to go on from there")
+            raise Interrupted(
+                f"asked to stop after step {step} of {last}; a checkpoint of it is kept: run again to go on from there"
+            )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         checkpoint = self.run.folder / f"{PREFIX}{self.state.global_step}"
@@ -213,7 +236,9 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         if not processes.is_sharded() or checkpoint is None:
             super()._load_optimizer_and_scheduler(checkpoint)
             return
-        sharding.load_optimizer_state(self.optimizer.optimizer, torch.load(Path(checkpoint, OPTIMIZER), weights_only=True))
+        sharding.load_optimizer_state(
+            self.optimizer.optimizer, torch.load(Path(checkpoint, OPTIMIZER), weights_only=True)
+        )
         self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER), weights_only=True))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -228,12 +253,14 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         sharding.scatter_weights(self.whole, self.model)
 
     def _whole(self, checkpoint: Path) -> Path:
-        """The checkpoint of that name in the run's folder; all processes must call it. Raises Interrupted where it has been damaged since it was
-        sealed, which the first does and may have done just now."""
+        """The checkpoint of that name in the run's folder; all processes must call it. Raises
+        Interrupted where it has been damaged since it was sealed, which the first does and may have
+        done just now."""
         found = self.run.folder / checkpoint.name
         if not processes.from_first(is_complete(found) if processes.is_first() else None):
             raise Interrupted(
-                f"{found} holds the best weights and is not what was sealed: they would be the run's result. Run again, it goes on from a checkpoint "
+                f"{found} holds the best weights and is not what was sealed: they would be the run's result. "
+                "Run again, it goes on from a checkpoint "
                 "before, or begins anew"
             )
         return found

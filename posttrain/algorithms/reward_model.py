@@ -1,7 +1,9 @@
-"""How good does an episode look to a model that has read many pairs? One number per episode, trained so that the better of a pair gets the higher.
+"""Trains a model that scores episodes from pairs of them (Bradley-Terry). One number per episode,
+trained so that the better of a pair gets the higher.
 
-TRL's `RewardTrainer` (Bradley-Terry: P(a above b) = sigmoid(score a - score b)), a linear head on the last token of the whole episode, tool results
-included, on the body of the SFT model, which can already read them. Scores have no zero and no unit: only differences mean something.
+TRL's `RewardTrainer` (Bradley-Terry: P(a above b) = sigmoid(score a - score b)), a linear head on
+the last token of the whole episode, tool results included, on the body of the SFT model, which can
+already read them. Scores have no zero and no unit: only differences mean something.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +32,11 @@ SCORE_BATCH_SIZE = 64
 
 
 def load_reward_model(path: Path, *, dtype: str = "float32") -> Any:
-    """The reward model of a folder, in evaluation mode. From a causal LM's folder: its body under a head of zeros, every episode scored 0.
+    """The reward model of a folder, in evaluation mode. From a causal LM's folder: its body under a
+    head of zeros, every episode scored 0.
 
-    A head drawn at random would begin with an opinion. Raises ConfigurationError where the folder has pickled weights or none.
+    A head drawn at random would begin with an opinion. Raises ConfigurationError where the folder
+    has pickled weights or none.
     """
     refuse_unsafe_folder(path)
     model = AutoModelForSequenceClassification.from_pretrained(
@@ -48,25 +52,48 @@ def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed
         model.score.weight.zero_()
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
-    return add_lora(model, params.adapter, seed=seed, task_type="SEQ_CLS") if isinstance(params.adapter, LoraAdapter) else model
+    return (
+        add_lora(model, params.adapter, seed=seed, task_type="SEQ_CLS")
+        if isinstance(params.adapter, LoraAdapter)
+        else model
+    )
 
 
 def train_reward_model(
-    model: Any, tokenizer: Any, *, pairs: Sequence[tuple[TokenRow, TokenRow]], params: TrainRewardModelParams, seed: int, run: TrainingRun
+    model: Any,
+    tokenizer: Any,
+    *,
+    pairs: Sequence[tuple[TokenRow, TokenRow]],
+    params: TrainRewardModelParams,
+    seed: int,
+    run: TrainingRun,
 ) -> None:
-    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from `run.checkpoint` where there is one."""
+    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
+    `run.checkpoint` where there is one."""
     num_parts, pairs_per_part = parts_of(params.batch_size, "train_reward_model.batch_size")
     learner = learner_of(model, "adamw")
     order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
-    order = sort_within_batches(order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size)
+    order = sort_within_batches(
+        order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size
+    )
     arguments = RewardConfig(
-        **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=params.checkpoint_every_steps, lr=params.lr, seed=seed),
+        **trainer_arguments(
+            run,
+            model,
+            max_steps=params.max_steps,
+            checkpoint_every_steps=params.checkpoint_every_steps,
+            lr=params.lr,
+            seed=seed,
+        ),
         lr_scheduler_type="linear",
         per_device_train_batch_size=pairs_per_part,
         gradient_accumulation_steps=num_parts,
         max_length=None,
     )
-    columns = {"chosen_ids": [chosen.input_ids for chosen, _ in pairs], "rejected_ids": [rejected.input_ids for _, rejected in pairs]}
+    columns = {
+        "chosen_ids": [chosen.input_ids for chosen, _ in pairs],
+        "rejected_ids": [rejected.input_ids for _, rejected in pairs],
+    }
     trainer = _RewardModel(
         model=learner,
         whole=model,

@@ -1,7 +1,8 @@
-"""Does a reward model know more than how long an episode is? Numbers on held-out tasks, pure functions of scores.
+"""Measures whether a reward model knows more than how long an episode is. Numbers on held-out
+tasks, pure functions of scores.
 
-Beside it two baselines that only count: tokens and turns. Each may choose its direction (longer is better, or shorter) on the training pairs, so
-that it is as strong as counting can be.
+Beside it two baselines that only count: tokens and turns. Each may choose its direction (longer is
+better, or shorter) on the training pairs, so that it is as strong as counting can be.
 """
 
 import math
@@ -16,7 +17,8 @@ NUM_BINS = 5
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Pairs whose winner was predicted with a probability in [low, high): how many, how sure on average, how often right."""
+    """Pairs whose winner was predicted with a probability in [low, high): how many, how sure on
+    average, how often right."""
 
     low: float
     high: float
@@ -26,7 +28,8 @@ class ReliabilityBin:
 
 
 class BestOf(TypedDict):
-    """Success when one episode of each group of `num_samples` is taken: the one scored highest, one at random, the first, a right one if there is."""
+    """Success when one episode of each group of `num_samples` is taken: the one scored highest, one
+    at random, the first, a right one if there is."""
 
     num_groups: int
     picked: float
@@ -36,7 +39,8 @@ class BestOf(TypedDict):
 
 
 def pair_accuracy(margins_N: Sequence[float]) -> float:
-    """Share of pairs with a positive margin, score of the better minus score of the worse; an equal score is a coin's half. NaN without pairs.
+    """Share of pairs with a positive margin, score of the better minus score of the worse; an equal
+    score is a coin's half. NaN without pairs.
 
     Margins 2, -1, 0, 3: two right, one half, one wrong: 2.5 / 4.
     """
@@ -45,14 +49,15 @@ def pair_accuracy(margins_N: Sequence[float]) -> float:
 
 
 def counting_accuracy(train_differences_N: Sequence[float], held_out_differences_N: Sequence[float]) -> float:
-    """As `pair_accuracy`, for a baseline that counts something: differences are the better's count minus the worse's, and the sign that is right more
-    often on the training pairs is taken."""
+    """As `pair_accuracy`, for a baseline that counts something: differences are the better's count
+    minus the worse's, and the sign that is right more often on the training pairs is taken."""
     sign = 1.0 if pair_accuracy(train_differences_N) >= 0.5 else -1.0
     return pair_accuracy([sign * difference for difference in held_out_differences_N])
 
 
 def reliability(margins_N: Sequence[float]) -> list[ReliabilityBin]:
-    """`NUM_BINS` equal bins, from 0.5 to 1, of the probability sigmoid(|margin|) that the model gives to the winner it predicts; no empty ones."""
+    """`NUM_BINS` equal bins, from 0.5 to 1, of the probability sigmoid(|margin|) that the model
+    gives to the winner it predicts; no empty ones."""
     margins = np.asarray(margins_N, dtype=np.float64)
     confidences = 1 / (1 + np.exp(-np.abs(margins)))
     places = np.minimum(((confidences - 0.5) * 2 * NUM_BINS).astype(int), NUM_BINS - 1)
@@ -71,19 +76,29 @@ def reliability(margins_N: Sequence[float]) -> list[ReliabilityBin]:
 
 
 def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
-    """Mean over pairs of how far a bin's accuracy is from its confidence (arXiv 1706.04599, eq. 3): bins of 3 pairs off by 0.1 and 1 off by 0.3 give
+    """Mean over pairs of how far a bin's accuracy is from its confidence (arXiv 1706.04599, eq. 3):
+    bins of 3 pairs off by 0.1 and 1 off by 0.3 give
     0.15. NaN without pairs."""
     total = sum(found.num_pairs for found in bins)
-    return sum(found.num_pairs * abs(found.accuracy - found.confidence) for found in bins) / total if total else math.nan
+    return (
+        sum(found.num_pairs * abs(found.accuracy - found.confidence) for found in bins) / total if total else math.nan
+    )
 
 
-def best_of(scores_P_K: Sequence[Sequence[float]], success_P_K: Sequence[Sequence[bool]], *, num_samples: int) -> BestOf:
-    """Each task's K episodes are cut into groups of `num_samples` in their order, what is left over unused; of equal scores the first is picked.
+def best_of(
+    scores_P_K: Sequence[Sequence[float]], success_P_K: Sequence[Sequence[bool]], *, num_samples: int
+) -> BestOf:
+    """Each task's K episodes are cut into groups of `num_samples` in their order, what is left over
+    unused; of equal scores the first is picked.
 
-    Scores 0.1, 0.9 and successes no, yes: picked 1, random 0.5, first 0, oracle 1. Raises ValueError where no group is full.
+    Scores 0.1, 0.9 and successes no, yes: picked 1, random 0.5, first 0, oracle 1. Raises
+    ValueError where no group is full.
     """
     groups = [
-        (np.asarray(scores[start : start + num_samples]), np.asarray(successes[start : start + num_samples], dtype=np.float64))
+        (
+            np.asarray(scores[start : start + num_samples]),
+            np.asarray(successes[start : start + num_samples], dtype=np.float64),
+        )
         for scores, successes in zip(scores_P_K, success_P_K, strict=True)
         for start in range(0, len(scores) - num_samples + 1, num_samples)
     ]

@@ -1,8 +1,10 @@
-"""When are the episodes of a step played? At its beginning, or one step ahead: while the step before it is trained, by the weights before that.
+"""Schedules the play of a step's episodes. At its beginning, or one step ahead: while the step
+before it is trained, by the weights before that.
 
-Ahead pays where episodes are generated on other processors than those that train. What it costs is that they are off policy by one optimizer step,
-which the importance weight corrects (`importance.py`). Nothing is played ahead over a step that writes a checkpoint: a resumed run could not play
-the same episodes, because the weights that they came from are gone.
+Ahead pays where episodes are generated on other processors than those that train. What it costs is
+that they are off policy by one optimizer step, which the importance weight corrects
+(`importance.py`). Nothing is played ahead over a step that writes a checkpoint: a resumed run could
+not play the same episodes, because the weights that they came from are gone.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,8 @@ from posttrain.types import LOST, Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A scored episode with its tokens, whether it succeeded, and what a reward model adds to the rule reward that it has."""
+    """A scored episode with its tokens, whether it succeeded, and what a reward model adds to the
+    rule reward that it has."""
 
     trajectory: Trajectory
     is_success: bool
@@ -29,7 +32,9 @@ class Played:
     def rule_reward(self) -> float:
         """The reward by rules, which the group metrics are about."""
         if self.trajectory.reward is None:
-            raise ValueError(f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from")
+            raise ValueError(
+                f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from"
+            )
         return self.trajectory.reward
 
     @property
@@ -43,7 +48,8 @@ class Player(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether other machines write the messages: then the first process alone has them play, else each plays its share."""
+        """Whether other machines write the messages: then the first process alone has them play,
+        else each plays its share."""
         ...
 
     def refresh(self) -> None:
@@ -51,7 +57,8 @@ class Player(Protocol):
         ...
 
     def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
-        """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last `refresh`; called from a thread of its own."""
+        """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
+        `refresh`; called from a thread of its own."""
         ...
 
 
@@ -69,18 +76,24 @@ class Rollouts:
     def __init__(self, player: Player) -> None:
         self._player = player
         self._ahead: tuple[Plays, Future[list[Played]]] | None = None
-        # The number of threads of an operation is each thread's own in PyTorch; another one here would give other bits.
-        self._thread = ThreadPoolExecutor(1, "rollout", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
+        # The number of threads of an operation is each thread's own in PyTorch; another one here
+        # would give other bits.
+        self._thread = ThreadPoolExecutor(
+            1, "rollout", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, plays: Plays, *, following: Plays | None = None) -> tuple[list[Played], int]:
-        """The step's episodes, those that other processes played among them, and by how many optimizer steps their weights are older than the model's
-        (0 or 1). `following` is begun meanwhile."""
+        """The step's episodes, those that other processes played among them, and by how many
+        optimizer steps their weights are older than the model's (0 or 1). `following` is begun
+        meanwhile."""
         own, own_following = self._own(plays), self._own(following) if following else None
         staleness = 0
         if self._ahead is not None and self._ahead[0] == own:
@@ -98,7 +111,8 @@ class Rollouts:
         return Plays(share_rows(plays.tasks), share_rows(plays.seeds))
 
     def _refresh(self, own: Plays) -> None:
-        """Nothing for a process that plays nothing: servers would get the weights once from each."""
+        """Nothing for a process that plays nothing: servers would get the weights once from
+        each."""
         if own.tasks:
             self._player.refresh()
 

@@ -1,6 +1,8 @@
-"""In which order are training rows used? A pure function of the seed, so that a resumed run finds its place by counting.
+"""Orders the training rows. A pure function of the seed, so that a resumed run finds its place by
+counting.
 
-Kinds are drawn by their weights and not by how many rows there are of each; within a kind every row is used once before any is used twice.
+Kinds are drawn by their weights and not by how many rows there are of each; within a kind every row
+is used once before any is used twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,16 +14,21 @@ IntArray = NDArray[np.int64]
 
 
 def weighted_order(kinds: Sequence[str], weights: Mapping[str, float], *, count: int, seed: int) -> IntArray:
-    """Indices of `count` rows, shape (count,). Kinds without a row give their share to the others in proportion; kinds of weight 0 are never drawn.
+    """Indices of `count` rows, shape (count,). Kinds without a row give their share to the others
+    in proportion; kinds of weight 0 are never drawn.
 
-    The shares hold over the whole run, not in every batch: of 10 draws at weights .35 and .65, 3 or 4 are of the first kind (largest remainder).
-    Raises ValueError where no row has a kind of positive weight.
+    The shares hold over the whole run, not in every batch: of 10 draws at weights .35 and .65, 3 or
+    4 are of the first kind (largest remainder). Raises ValueError where no row has a kind of
+    positive weight.
     """
     rng = np.random.default_rng([seed, count])
     rows = {kind: np.flatnonzero([other == kind for other in kinds]) for kind in sorted(weights)}
     present = [kind for kind in rows if len(rows[kind]) and weights[kind] > 0]
     if not present:
-        raise ValueError(f"no row has a kind of positive weight: the rows' kinds are {sorted(set(kinds))}, the weights {dict(weights)}")
+        raise ValueError(
+            f"no row has a kind of positive weight: the rows' kinds are {sorted(set(kinds))}, "
+            f"the weights {dict(weights)}"
+        )
     shares = largest_remainder([weights[kind] for kind in present], count)
     drawn = [repeated_passes(rows[kind], share, rng) for kind, share in zip(present, shares, strict=True)]
     slots = rng.permutation(np.repeat(np.arange(len(present)), shares))
@@ -32,13 +39,15 @@ def weighted_order(kinds: Sequence[str], weights: Mapping[str, float], *, count:
 
 
 def repeated_passes(rows: IntArray, count: int, rng: np.random.Generator) -> IntArray:
-    """`count` of the rows: as many shuffled passes over all of them as it takes, the last one cut."""
+    """`count` of the rows: as many shuffled passes over all of them as it takes, the last one
+    cut."""
     passes = [rng.permutation(rows) for _ in range(-(-count // len(rows)))]
     return np.concatenate(passes)[:count] if passes else np.empty(0, dtype=np.int64)
 
 
 def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
-    """Whole numbers that sum to `count`, in proportion to `weights`: 10 at weights 1, 1, 1 are 4, 3, 3."""
+    """Whole numbers that sum to `count`, in proportion to `weights`: 10 at weights 1, 1, 1 are 4,
+    3, 3."""
     exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * count
     whole = np.floor(exact).astype(int)
     first = np.argsort(-(exact - whole), kind="stable")[: count - whole.sum()]
@@ -47,7 +56,8 @@ def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
 
 
 def sort_within_batches(order: IntArray, lengths: Sequence[int], *, batch_size: int) -> IntArray:
-    """The same batches, the rows of each by falling length: cut into parts, a batch then pads little and is still the batch that was drawn."""
+    """The same batches, the rows of each by falling length: cut into parts, a batch then pads
+    little and is still the batch that was drawn."""
     lengths_N = np.asarray(lengths)[order]
     batches = [np.arange(start, min(start + batch_size, len(order))) for start in range(0, len(order), batch_size)]
     return np.concatenate([order[places[np.argsort(-lengths_N[places], kind="stable")]] for places in batches])

@@ -1,4 +1,5 @@
-"""How does a model in training play its tasks? An engine over the live weights, a token policy, the world, and the rule reward, put together once."""
+"""Puts together what plays the tasks of a model in training. An engine over the live weights, a
+token policy, the world, and the rule reward, put together once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,9 +20,19 @@ NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the tra
 
 
 class Sampler:
-    """Plays and scores episodes at one temperature, with the model's weights as they were at the last `refresh`; without one, at the first `play`."""
+    """Plays and scores episodes at one temperature, with the model's weights as they were at the
+    last `refresh`; without one, at the first `play`."""
 
-    def __init__(self, model: Any, codec: ChatCodec, *, domain: Domain, reward: RuleReward, limits: AgentParams, temperature: float) -> None:
+    def __init__(
+        self,
+        model: Any,
+        codec: ChatCodec,
+        *,
+        domain: Domain,
+        reward: RuleReward,
+        limits: AgentParams,
+        temperature: float,
+    ) -> None:
         self._model, self._codec, self._temperature = model, codec, temperature
         self._domain, self._reward, self._limits = domain, reward, limits
         self._engine: Engine | None = None
@@ -39,18 +50,26 @@ class Sampler:
         else:
             self._engine.refresh_weights()
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, progress: Callable[[int, int], None] | None = None) -> list[Trajectory]:
+    def play(
+        self, tasks: Sequence[Task], seeds: Sequence[int], *, progress: Callable[[int, int], None] | None = None
+    ) -> list[Trajectory]:
         """One scored episode of `tasks[i]` under `seeds[i]` for every i."""
         if self._engine is None:
             self.refresh()
-        played = play_episodes(self._policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
+        played = play_episodes(
+            self._policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress
+        )
         return [self._reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
 
     def _check_prompts(self) -> list[list[int]]:
         tasks = self._domain.tasks("dev", NUM_CHECKS)
-        return [self._codec.encode_prompt(task.messages, [self._domain.tools[name].schema() for name in task.tools]) for task in tasks]
+        return [
+            self._codec.encode_prompt(task.messages, [self._domain.tools[name].schema() for name in task.tools])
+            for task in tasks
+        ]
 
 
 def episode_seeds(*entropy: int, count: int) -> list[int]:
-    """`count` seeds below 2^32 drawn from whole numbers, such as the run's seed and the step: the same for the same numbers, unrelated for others."""
+    """`count` seeds below 2^32 drawn from whole numbers, such as the run's seed and the step: the
+    same for the same numbers, unrelated for others."""
     return [int(word) for word in np.random.SeedSequence(entropy).generate_state(count)]

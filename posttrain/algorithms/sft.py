@@ -1,8 +1,11 @@
-"""How does a model learn to write what the demonstrations write? Cross-entropy on the agent's tokens, and on nothing that it only read.
+"""Trains a model to write what the demonstrations write. Cross-entropy on the agent's tokens, and
+on nothing that it only read.
 
-TRL's `SFTTrainer` on rows that are token ids already. The mean is over the agent's tokens of the whole step, so a long episode weighs more than a
-short one, token for token. Judged by the loss on dev demonstrations, which share no company with the training rows: a loss on rows held out from the
-training companies would fall while the model learns codes by heart. Left out: packing (rows are short), label smoothing, NEFTune.
+TRL's `SFTTrainer` on rows that are token ids already. The mean is over the agent's tokens of the
+whole step, so a long episode weighs more than a short one, token for token. Judged by the loss on
+dev demonstrations, which share no company with the training rows: a loss on rows held out from the
+training companies would fall while the model learns codes by heart. Left out: packing (rows are
+short), label smoothing, NEFTune.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,13 +42,23 @@ def train_sft(
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place; at the end it holds the weights of the lowest dev loss. Resumes from `run.checkpoint` where there is one."""
+    """Train `model` in place; at the end it holds the weights of the lowest dev loss. Resumes from
+    `run.checkpoint` where there is one."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size")
     learner = learner_of(model, params.optimizer)
-    order = weighted_order(kinds, params.kind_weights.model_dump(), count=params.max_steps * params.batch_size, seed=seed)
+    order = weighted_order(
+        kinds, params.kind_weights.model_dump(), count=params.max_steps * params.batch_size, seed=seed
+    )
     order = sort_within_batches(order, [len(row.input_ids) for row in rows], batch_size=params.batch_size)
     arguments = SFTConfig(
-        **trainer_arguments(run, model, max_steps=params.max_steps, checkpoint_every_steps=params.eval_every_steps, lr=params.lr, seed=seed),
+        **trainer_arguments(
+            run,
+            model,
+            max_steps=params.max_steps,
+            checkpoint_every_steps=params.eval_every_steps,
+            lr=params.lr,
+            seed=seed,
+        ),
         per_device_train_batch_size=rows_per_part,
         gradient_accumulation_steps=num_parts,
         per_device_eval_batch_size=max(1, params.batch_size // count()),
@@ -74,14 +87,17 @@ def train_sft(
 
 
 def has_stopped_improving(losses: Sequence[float], patience: int) -> bool:
-    """True once `patience` evaluations in a row were no better than the best before them: 3.0, 2.0, 2.0, 2.1 at a patience of 2."""
+    """True once `patience` evaluations in a row were no better than the best before them: 3.0, 2.0,
+    2.0, 2.1 at a patience of 2."""
     return len(losses) - 1 - int(np.argmin(losses)) >= patience if losses else False
 
 
 def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size: int) -> dict[str, float]:
-    """Mean loss per agent token over all rows, and over those of each category (NaN where no row has any).
+    """Mean loss per agent token over all rows, and over those of each category (NaN where no row
+    has any).
 
-    Processes take batches of `batch_size` in turns. One for which none is left in the last turn takes a row to no effect: they exchange shards.
+    Processes take batches of `batch_size` in turns. One for which none is left in the last turn
+    takes a row to no effect: they exchange shards.
     """
     sums, counts = np.zeros(4), np.zeros(4)
     lengths = [len(ids) for ids in rows["input_ids"]]
@@ -91,7 +107,9 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
         own = range(start, min(start + batch_size, len(by_length)))
         batch = collator(by_length.select(own or range(1)).to_list())
         with torch.no_grad():
-            logprobs = agent_logprobs(model, batch["input_ids"].to(model.device), batch["labels"].to(model.device)).cpu()
+            logprobs = agent_logprobs(
+                model, batch["input_ids"].to(model.device), batch["labels"].to(model.device)
+            ).cpu()
         if own:
             _add_by_category(sums, counts, logprobs, batch["category"])
     sums, counts = _added(sums, counts)
@@ -99,7 +117,8 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
 
 
 class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
-    """SFTTrainer with a loss that picks the agent's tokens before the head, split by what they are."""
+    """SFTTrainer with a loss that picks the agent's tokens before the head, split by what they
+    are."""
 
     logged: ClassVar = {
         "loss": "loss",
@@ -118,18 +137,28 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
 
     def compute_loss(
-        self, model: Any, inputs: Mapping[str, Tensor], return_outputs: bool = False, num_items_in_batch: Tensor | None = None
+        self,
+        model: Any,
+        inputs: Mapping[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
         if return_outputs or num_items_in_batch is None:
-            raise ValueError("the loss is a mean over the tokens of all parts of a step; it has no meaning for a part alone")
+            raise ValueError(
+                "the loss is a mean over the tokens of all parts of a step; it has no meaning for a part alone"
+            )
         logprobs_N_T = agent_logprobs(model, inputs["input_ids"], inputs["labels"])
         _add_by_category(self._sums, self._counts, logprobs_N_T.detach().cpu(), inputs["category"].cpu())
-        loss: Tensor = -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes  # of all; gradients are averaged over processes
+        loss: Tensor = (
+            -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes
+        )  # of all; gradients are averaged over processes
         return loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         self.model.eval()
-        losses = mean_losses(self.model, self.eval_dataset, self.data_collator, batch_size=self.args.per_device_eval_batch_size)
+        losses = mean_losses(
+            self.model, self.eval_dataset, self.data_collator, batch_size=self.args.per_device_eval_batch_size
+        )
         metrics = {f"eval_{name}": loss for name, loss in losses.items()}
         self.log(metrics)
         self.control.should_evaluate = False
@@ -168,18 +197,26 @@ def _eval_losses(state: TrainerState) -> list[float]:
     return [line["eval_loss"] for line in state.log_history if "eval_loss" in line]
 
 
-def _add_by_category(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]", logprobs_N_T: Tensor, category_N_T: Tensor) -> None:
-    """Add the log-probabilities, shape (N, T-1), to the sum of the category of their token, and count them."""
+def _add_by_category(
+    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]", logprobs_N_T: Tensor, category_N_T: Tensor
+) -> None:
+    """Add the log-probabilities, shape (N, T-1), to the sum of the category of their token, and
+    count them."""
     categories = category_N_T[:, 1:].flatten()
     sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
     counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
 
 
-def _added(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
+def _added(
+    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]"
+) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
     """Over all processes."""
     all_sums, all_counts = zip(*gather((sums, counts)), strict=True)
     return np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
 
 
 def _by_name(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> dict[str, float]:
-    return {f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan") for name, index in CATEGORY_NAMES.items()}
+    return {
+        f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan")
+        for name, index in CATEGORY_NAMES.items()
+    }

@@ -1,7 +1,9 @@
-"""What of a model in training lies in one process only, and how is it made whole again? FSDP's shards, into and out of a whole copy.
+"""Gathers what of a model in training lies in one process only, and shares it out again. FSDP's
+shards, into and out of a whole copy.
 
-Under FSDP the trainer shards a copy of the model, and the model that it was given stays whole: engines read it, files are written from it, and it
-holds the trained weights at the end, as it does without FSDP. Checkpoints hold whole weights and a whole optimizer state, so that a run goes on from
+Under FSDP the trainer shards a copy of the model, and the model that it was given stays whole:
+engines read it, files are written from it, and it holds the trained weights at the end, as it does
+without FSDP. Checkpoints hold whole weights and a whole optimizer state, so that a run goes on from
 them with any number of processes. The price is one more copy of the weights in each process.
 """
 
@@ -23,10 +25,13 @@ from posttrain.models.optimizers import OptimizerKind, OptimizerPair
 def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
     """The model to give to the trainer: a copy where it will be sharded, else the model itself.
 
-    Raises ConfigurationError where the optimizer cannot work on such shards: DeepSpeed's are flat, and Muon's step is made of whole matrices.
+    Raises ConfigurationError where the optimizer cannot work on such shards: DeepSpeed's are flat,
+    and Muon's step is made of whole matrices.
     """
     if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
-        raise ConfigurationError("optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml")
+        raise ConfigurationError(
+            "optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml"
+        )
     return copy.deepcopy(model) if is_sharded() else model
 
 
@@ -47,7 +52,8 @@ def scatter_weights(whole: nn.Module, into: nn.Module) -> None:
 
 
 def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """As `optimizer.state_dict()` with whole tensors on the CPU, which is what one process would have; all processes must call it."""
+    """As `optimizer.state_dict()` with whole tensors on the CPU, which is what one process would
+    have; all processes must call it."""
     state: dict[str, Any] = tree_map(_whole_on_cpu, optimizer.state_dict())
     return state
 
@@ -71,7 +77,10 @@ def sum_without_average(model: nn.Module) -> None:
 def _sharded_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     own = {
-        index: {name: _like(value, weights[index]) if _has_shape(value, weights[index]) else value for name, value in values.items()}
+        index: {
+            name: _like(value, weights[index]) if _has_shape(value, weights[index]) else value
+            for name, value in values.items()
+        }
         for index, values in state["state"].items()
     }
     return {**state, "state": own}

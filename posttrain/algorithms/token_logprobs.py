@@ -1,7 +1,9 @@
-"""How likely did the model find the tokens that the agent wrote? The one forward pass that every loss here is made of.
+"""Computes the log-probabilities of the tokens that the agent wrote. The one forward pass that
+every loss here is made of.
 
-TRL's fused head scores only the labelled positions on a GPU but all of them on a CPU, where an agent writes a third of an episode. On a CPU the
-positions are picked before the head: a quarter less time for a step of a 0.4M-parameter model. Not with several processes: they exchange gradients
+TRL's fused head scores only the labelled positions on a GPU but all of them on a CPU, where an
+agent writes a third of an episode. On a CPU the positions are picked before the head: a quarter
+less time for a step of a 0.4M-parameter model. Not with several processes: they exchange gradients
 only for what goes through the whole model's `forward`.
 """
 
@@ -17,15 +19,19 @@ IGNORED = -100
 
 
 def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where the label is `IGNORED`.
+    """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where
+    the label is `IGNORED`.
 
-    Column t belongs to token t+1. Rows are padded on the right and so need no attention mask, which would cost a tenth of a step: causal attention
-    never looks there. In TRL's fused head the temperature is the one that its trainer gave it.
+    Column t belongs to token t+1. Rows are padded on the right and so need no attention mask, which
+    would cost a tenth of a step: causal attention never looks there. In TRL's fused head the
+    temperature is the one that its trainer gave it.
     """
     targets_N_T = labels_N_T[:, 1:]
     is_scored = targets_N_T != IGNORED
     if not can_pick_before_head(model, input_ids_N_T):
-        scored: Tensor = model(input_ids=input_ids_N_T, use_cache=False, labels=labels_N_T, fused_lm_head=True).log_probs
+        scored: Tensor = model(
+            input_ids=input_ids_N_T, use_cache=False, labels=labels_N_T, fused_lm_head=True
+        ).log_probs
         return scored
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
     hidden = causal_lm.base_model(input_ids=input_ids_N_T, use_cache=False).last_hidden_state[:, :-1]
@@ -35,7 +41,8 @@ def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, *, tem
 
 
 def can_pick_before_head(model: Any, input_ids_N_T: Tensor) -> bool:
-    """Whether the positions to score may be picked before the head: on a CPU, where the model is not wrapped for several processes."""
+    """Whether the positions to score may be picked before the head: on a CPU, where the model is
+    not wrapped for several processes."""
     return input_ids_N_T.device.type == "cpu" and not isinstance(model, (DistributedDataParallel, FSDPModule))
 
 

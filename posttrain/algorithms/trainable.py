@@ -1,7 +1,9 @@
-"""How does a model become trainable, and the trained one a folder? Full weights or fresh adapters on the model that the earlier stage left.
+"""Makes a model trainable, and the trained one a folder. Full weights or fresh adapters on the
+model that the earlier stage left.
 
-Every stage folds its adapters in when it is done: the next one finds a plain model whatever the adapter was, and with adapters turned off a model in
-training is the one that it began from, which DPO and a KL term take as their reference.
+Every stage folds its adapters in when it is done: the next one finds a plain model whatever the
+adapter was, and with adapters turned off a model in training is the one that it began from, which
+DPO and a KL term take as their reference.
 """
 
 import shutil
@@ -14,7 +16,8 @@ from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 
 
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
-    """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params` asks for them."""
+    """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
+    asks for them."""
     model = load_model(path, dtype=params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
@@ -22,7 +25,8 @@ def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: 
 
 
 def save_trained(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write the model's folder, adapters folded in; it appears under its name when it is whole. The model given is used up."""
+    """Write the model's folder, adapters folded in; it appears under its name when it is whole. The
+    model given is used up."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     save_model(merge_adapters(model), tokenizer, partial)

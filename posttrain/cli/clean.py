@@ -1,4 +1,5 @@
-"""`posttrain clean`: what of this tree lies where, how much room it takes, and what of it goes when it is asked for."""
+"""`posttrain clean`: what of this tree lies where, how much room it takes, and what of it goes when
+it is asked for."""
 
 import contextlib
 import os
@@ -27,7 +28,8 @@ CHECKPOINTS, EXPERIMENTS, WANDB = STATE_DIR / "checkpoints", STATE_DIR / "experi
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What lies below `paths`, and what `remove` takes away of it; None where that is not for this command."""
+    """What lies below `paths`, and what `remove` takes away of it; None where that is not for this
+    command."""
 
     name: str
     paths: tuple[Path, ...]
@@ -38,12 +40,15 @@ class Place:
 def clean(names: Sequence[str], *, is_agreed: bool) -> None:
     """Print what is named, or all, with its size; where the person agrees, what is named goes.
 
-    Raises ConfigurationError of a name that is none, Interrupted where something that lives might need it.
+    Raises ConfigurationError of a name that is none, Interrupted where something that lives might
+    need it.
     """
     places = _places()
     removable = {place.name: place for place in places if place.remove}
     if unknown := set(names) - removable.keys():
-        raise ConfigurationError(f"{', '.join(sorted(unknown))}: there is no such thing to remove; there are {', '.join(removable)}")
+        raise ConfigurationError(
+            f"{', '.join(sorted(unknown))}: there is no such thing to remove; there are {', '.join(removable)}"
+        )
     if is_agreed and not names:
         raise ConfigurationError(f"--yes removes what is named, and nothing is: name some of {', '.join(removable)}")
     chosen = [place for place in places if place.name in names or not names]
@@ -72,12 +77,42 @@ def _places() -> list[Place]:
     named = {*jobs, *traces, CHECKPOINTS, EXPERIMENTS, STATE_DIR / "prefect", *VLLM}
     others = tuple(sorted(path for path in (STATE_DIR.iterdir() if STATE_DIR.is_dir() else ()) if path not in named))
     return [
-        Place("cache", (_cache(),), "DVC's, with the run cache; stays: what a commit, this tree or a worktree names", _collect_garbage),
-        Place("checkpoints", (CHECKPOINTS,), "of stages, to go on from when they are killed; stays: those of stages that run", _remove_checkpoints),
-        Place("jobs", jobs, "trees, folders and logs of flows' jobs; stays: those of runs and jobs that live", _remove_jobs),
-        Place("traces", traces, "episodes of all stages (`posttrain traces prune` removes the oldest alone)", _remove_traces),
-        Place("experiments", (EXPERIMENTS,), "worktrees; stays: their branches, and what is not committed", _remove_experiments),
-        Place("vllm", VLLM, "vLLM's environment and copies of models that it serves; `make serve-vllm` makes both again", _remove_vllm),
+        Place(
+            "cache",
+            (_cache(),),
+            "DVC's, with the run cache; stays: what a commit, this tree or a worktree names",
+            _collect_garbage,
+        ),
+        Place(
+            "checkpoints",
+            (CHECKPOINTS,),
+            "of stages, to go on from when they are killed; stays: those of stages that run",
+            _remove_checkpoints,
+        ),
+        Place(
+            "jobs",
+            jobs,
+            "trees, folders and logs of flows' jobs; stays: those of runs and jobs that live",
+            _remove_jobs,
+        ),
+        Place(
+            "traces",
+            traces,
+            "episodes of all stages (`posttrain traces prune` removes the oldest alone)",
+            _remove_traces,
+        ),
+        Place(
+            "experiments",
+            (EXPERIMENTS,),
+            "worktrees; stays: their branches, and what is not committed",
+            _remove_experiments,
+        ),
+        Place(
+            "vllm",
+            VLLM,
+            "vLLM's environment and copies of models that it serves; `make serve-vllm` makes both again",
+            _remove_vllm,
+        ),
         Place("wandb", (WANDB,), "runs of Weights & Biases that may not be synchronized yet", _remove_wandb),
         Place("prefect", (STATE_DIR / "prefect",), "of `make serve`: its database, logs and secret", None),
         Place("records", others, "what the runs of this tree remember: small, and needed", None),
@@ -101,7 +136,8 @@ def _cache() -> Path:
 
 
 def _sizes(places: Sequence[Place]) -> dict[str, int]:
-    """In bytes; what has several names (a link into DVC's cache) counts for the first of `places` that has it."""
+    """In bytes; what has several names (a link into DVC's cache) counts for the first of `places`
+    that has it."""
     seen: set[tuple[int, int]] = set()
     return {place.name: sum(disk_bytes(path, seen) for path in place.paths) for place in places}
 
@@ -141,7 +177,9 @@ def _remove_experiments() -> None:
 
 
 def _remove_vllm() -> None:
-    if users := [process.pid for process in psutil.process_iter(["cmdline"]) if _runs_from(process, VLLM[0].absolute())]:
+    if users := [
+        process.pid for process in psutil.process_iter(["cmdline"]) if _runs_from(process, VLLM[0].absolute())
+    ]:
         raise Interrupted(f"{VLLM[0]} is in use by process {', '.join(map(str, users))}: end it, and ask again")
     for path in VLLM:
         shutil.rmtree(path, ignore_errors=True)

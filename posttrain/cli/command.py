@@ -1,4 +1,5 @@
-"""How a console command is declared: a function, called with its arguments by name and explained by its docstring."""
+"""How a console command is declared: a function, called with its arguments by name and explained by
+its docstring."""
 
 import argparse
 from collections.abc import Callable

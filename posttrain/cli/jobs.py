@@ -1,6 +1,8 @@
-"""`posttrain jobs`: what the flows of this folder started on its pools, read as it comes, cancelled, and set right after a crash.
+"""`posttrain jobs`: what the flows of this folder started on its pools, read as it comes,
+cancelled, and set right after a crash.
 
-What asks the pools is imported where it is asked: the console command loads this page for every command.
+What asks the pools is imported where it is asked: the console command loads this page for every
+command.
 """
 
 import argparse
@@ -44,7 +46,10 @@ def list_jobs(is_running: bool, limit: int) -> None:
     for record in found[:limit]:
         since = datetime.fromtimestamp(record.submitted_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         seconds = (record.ended_at or time.time()) - record.submitted_at
-        print(f"{record.name:<40} {record.target:<10} {record.job_id or '-':<20} {since} {seconds:>8.0f} s  {_state(record)}")
+        print(
+            f"{record.name:<40} {record.target:<10} {record.job_id or '-':<20} {since} {seconds:>8.0f} s  "
+            f"{_state(record)}"
+        )
     print(f"{min(limit, len(found))} of {len(found)} jobs")
 
 
@@ -83,7 +88,9 @@ def reconcile(is_dry: bool) -> None:
             if not is_dry:
                 records.end(record.name, status)
         else:
-            print(f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled")
+            print(
+                f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled"
+            )
             if not is_dry:
                 _cancel(record, pools[record.target])
 
@@ -101,16 +108,23 @@ class _Pools(dict[str, Pool]):
 def _cancel(record: JobRecord, pool: Pool) -> None:
     [status] = cancel_jobs(pool, _records(), [record])
     if not status.is_over:
-        raise Interrupted(f"{record.name} is still {status.state} on {record.target} {PATIENCE_S:g} s after it was cancelled; ask again")
+        raise Interrupted(
+            f"{record.name} is still {status.state} on {record.target} {PATIENCE_S:g} s after it was cancelled; "
+            "ask again"
+        )
     print(f"{record.name} is cancelled")
 
 
 def _find(job: str) -> JobRecord:
     """The job of that name, else the newest whose name begins so."""
     records = _records().all()
-    found = next((record for record in records if record.name == job), None) or next((one for one in records if one.name.startswith(job)), None)
+    found = next((record for record in records if record.name == job), None) or next(
+        (one for one in records if one.name.startswith(job)), None
+    )
     if found is None:
-        raise ConfigurationError(f"no flow of this folder started a job {job!r}; `posttrain jobs list` shows those there are")
+        raise ConfigurationError(
+            f"no flow of this folder started a job {job!r}; `posttrain jobs list` shows those there are"
+        )
     return found
 
 
@@ -124,5 +138,7 @@ def _state(record: JobRecord) -> str:
 def _records() -> JobRecords:
     path = STATE_DIR / JOBS
     if not path.exists():
-        raise ConfigurationError(f"no flow has started a job in {Path.cwd()}: there is no {path}. Stand in the repository's folder")
+        raise ConfigurationError(
+            f"no flow has started a job in {Path.cwd()}: there is no {path}. Stand in the repository's folder"
+        )
     return JobRecords(path)

@@ -1,7 +1,9 @@
-"""The console command `posttrain`: questions that a person asks outside the pipeline, answered in a line or a table.
+"""The console command `posttrain`: questions that a person asks outside the pipeline, answered in a
+line or a table.
 
-Exit codes are those of the stages: 65 for bad data, 78 for a wrong configuration. A person waits for every import, so each command imports what it
-needs, and the arguments are read by the standard library alone.
+Exit codes are those of the stages: 65 for bad data, 78 for a wrong configuration. A person waits
+for every import, so each command imports what it needs, and the arguments are read by the standard
+library alone.
 """
 
 import argparse
@@ -28,18 +30,27 @@ def app(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     command = add_command(commands, "health", health)
     command.add_argument("file", type=Path, help="trajectories with rewards: JSONL, JSON or Parquet")
-    command.add_argument("--format", dest="file_format", choices=["openai", "tau_bench"], default="openai", help="what the file holds")
+    command.add_argument(
+        "--format", dest="file_format", choices=["openai", "tau_bench"], default="openai", help="what the file holds"
+    )
     command.add_argument("--success-at", type=float, default=1.0, help="an episode with this reward or more succeeded")
     command.add_argument("--json", dest="as_json", action="store_true", help="one JSON object instead of a table")
     add_command(commands, "summary", summary)
     add_command(commands, "verify", verify)
     add_plan(commands)
     command = add_command(commands, "run", run)
-    command.add_argument("targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default")
+    command.add_argument(
+        "targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default"
+    )
     command = add_command(commands, "export-served", export_served)
     command.add_argument("folder", type=Path, help="a model's folder, such as data/models/sft")
     command.add_argument("target", type=Path, help="where the copy goes")
-    command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the weights; model.dtype of the training")
+    command.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of the weights; model.dtype of the training",
+    )
     command = add_command(commands, "clean", clean)
     command.add_argument("names", nargs="*", metavar="NAME", help="what is to go; all is shown by default")
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")
@@ -59,7 +70,8 @@ def app(arguments: Sequence[str] | None = None) -> None:
 
 
 def health(file: Path, file_format: Literal["openai", "tau_bench"], success_at: float, as_json: bool) -> None:
-    """How much would groups of these trajectories teach? Reward spread within a task, and the share of groups without any."""
+    """How much would groups of these trajectories teach? Reward spread within a task, and the share
+    of groups without any."""
     from posttrain.data.importers import import_trajectories
     from posttrain.evals.health import group_health
 
@@ -68,7 +80,8 @@ def health(file: Path, file_format: Literal["openai", "tau_bench"], success_at: 
 
 
 def verify() -> None:
-    """Does dvc.lock say of every stage what it really read? Corrects it where not, exits with 75 then; mends what a killed dvc cut off."""
+    """Does dvc.lock say of every stage what it really read? Corrects it where not, exits with 75
+    then; mends what a killed dvc cut off."""
     from posttrain.stage.cached import remove_damaged_outs
     from posttrain.stage.receipts import settle
 
@@ -76,13 +89,17 @@ def verify() -> None:
         print(line, file=sys.stderr)
 
     if corrected := settle(Path.cwd(), tell):
-        raise Interrupted(f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, or take the edit back")
+        raise Interrupted(
+            f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, "
+            "or take the edit back"
+        )
     if removed := remove_damaged_outs(Path.cwd(), tell):
         raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")
 
 
 def run(targets: Sequence[str]) -> None:
-    """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the end the table."""
+    """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the
+    end the table."""
     from posttrain.pipeline.repro import repro
     from posttrain.stage.whole_run import run_environment
 
@@ -96,7 +113,8 @@ def run(targets: Sequence[str]) -> None:
 
 
 def summary() -> None:
-    """The table of policies of the last run, or of the commit where nothing has run, and how both compare."""
+    """The table of policies of the last run, or of the commit where nothing has run, and how both
+    compare."""
     from posttrain.report.recorded import refuse_unrecorded
     from posttrain.report.table import POLICIES, summary_table, whose_figures
 
@@ -107,14 +125,16 @@ def summary() -> None:
 
 
 def clean(names: Sequence[str], is_agreed: bool) -> None:
-    """What lies where, and how much? With names and --yes that goes, but for what a living run or job needs."""
+    """What lies where, and how much? With names and --yes that goes, but for what a living run or
+    job needs."""
     from posttrain.cli.clean import clean as clean_places
 
     clean_places(names, is_agreed=is_agreed)
 
 
 def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat16"]) -> None:
-    """Copy a model's folder as vLLM serves it for rollouts: with the output matrix written out, so that a weight update reaches it."""
+    """Copy a model's folder as vLLM serves it for rollouts: with the output matrix written out, so
+    that a weight update reaches it."""
     from posttrain.models.loading import load_model
     from posttrain.rollout.engines.weight_files import write_served_folder
 
@@ -124,7 +144,8 @@ def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat1
 def _table(metrics: Mapping[str, float]) -> str:
     width = max(len(name) for name in metrics)
     return "\n".join(
-        f"{name:<{width}}  {value:>10.4f}" if isinstance(value, float) else f"{name:<{width}}  {value:>10}" for name, value in metrics.items()
+        f"{name:<{width}}  {value:>10.4f}" if isinstance(value, float) else f"{name:<{width}}  {value:>10}"
+        for name, value in metrics.items()
     )
 
 

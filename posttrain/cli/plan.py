@@ -20,8 +20,9 @@ _MAX_CHANGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """About how long stages take, by name: their last runs in this tree, and the committed figures of the machine
-    `whose`. `cut_short`: those with a run that was killed, which goes on where its inputs are the same."""
+    """About how long stages take, by name: their last runs in this tree, and the committed figures
+    of the machine `whose`. `cut_short`: those with a run that was killed, which goes on where its
+    inputs are the same."""
 
     here: Mapping[str, float]
     committed: Mapping[str, float]
@@ -54,16 +55,20 @@ class Times:
 def add_plan(commands: Commands) -> None:
     """The command `plan`."""
     command = add_command(commands, "plan", plan)
-    command.add_argument("targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default")
+    command.add_argument(
+        "targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default"
+    )
 
 
 def plan(targets: Sequence[str]) -> None:
-    """What will the next `dvc repro` run, why, and about how long? Wrong knobs are refused as its first stage would."""
+    """What will the next `dvc repro` run, why, and about how long? Wrong knobs are refused as its
+    first stage would."""
     print(plan_text(read_checked_plan(targets), read_times(Path())))
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple["PlannedStage", ...]:
-    """Of the tree in the working folder. Raises what `read_plan` does, and ConfigurationError of wrong knobs."""
+    """Of the tree in the working folder. Raises what `read_plan` does, and ConfigurationError of
+    wrong knobs."""
     from posttrain.params import load_params
     from posttrain.pipeline.plan import read_plan
 
@@ -76,7 +81,11 @@ def read_times(root: Path) -> Times:
     costs = read_costs(root)
     ended = {cost.stage: cost.at for cost in costs}
     folders = (root / STATE_DIR / "checkpoints").glob("*/*")
-    cut_short = {path.parent.name for path in folders if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)}
+    cut_short = {
+        path.parent.name
+        for path in folders
+        if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)
+    }
     return Times(last_seconds(costs), *committed_seconds(root), frozenset(cut_short))
 
 

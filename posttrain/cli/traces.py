@@ -1,6 +1,8 @@
-"""`posttrain traces`: the episodes that the stages played, found, read as conversations, taken elsewhere and played again.
+"""`posttrain traces`: the episodes that the stages played, found, read as conversations, taken
+elsewhere and played again.
 
-What only one command needs is imported in it: a filter over a million turns takes less time than loading the library that the stages compute with.
+What only one command needs is imported in it: a filter over a million turns takes less time than
+loading the library that the stages compute with.
 """
 
 import argparse
@@ -26,9 +28,13 @@ if TYPE_CHECKING:
 def add_traces(commands: Commands) -> None:
     """The command `traces` with its own."""
     about = "Every episode of every stage: find, show, export, import, replay."
-    traces = commands.add_parser("traces", help=about, description=about).add_subparsers(metavar="COMMAND", required=True)
+    traces = commands.add_parser("traces", help=about, description=about).add_subparsers(
+        metavar="COMMAND", required=True
+    )
     conditions, one_episode = _conditions(), argparse.ArgumentParser(add_help=False)
-    one_episode.add_argument("episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`")
+    one_episode.add_argument(
+        "episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`"
+    )
     parser = add_command(traces, "list", list_episodes, parents=[conditions])
     parser.add_argument("--limit", type=_at_least(1), default=20, help="show at most this many")
     add_command(traces, "runs", list_runs)
@@ -41,7 +47,9 @@ def add_traces(commands: Commands) -> None:
     parser.add_argument("--model", type=Path, help="a model's folder: feed the token ids back, not the messages")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
     parser = add_command(traces, "prune", prune)
-    parser.add_argument("--max-gb", type=_at_least(0, float), help="as large may the store be; by default its usual limit")
+    parser.add_argument(
+        "--max-gb", type=_at_least(0, float), help="as large may the store be; by default its usual limit"
+    )
     parser.add_argument("--keep-runs", type=_at_least(0), help="runs kept of each stage, whatever the size")
 
 
@@ -53,7 +61,9 @@ def _conditions() -> argparse.ArgumentParser:
     parser.add_argument("--part", help="greedy or sampled (evaluate)")
     parser.add_argument("--failed", dest="is_failed", action="store_true", help="no success, or lost")
     parser.add_argument("--tool", help="this tool was called")
-    parser.add_argument("--tool-outcome", choices=["ok", "error", "timeout", "failed"], help="a call (of --tool) ended so")
+    parser.add_argument(
+        "--tool-outcome", choices=["ok", "error", "timeout", "failed"], help="a call (of --tool) ended so"
+    )
     parser.add_argument("--step", dest="steps", type=parse_steps, help="optimizer steps: 20, or 20..30")
     parser.add_argument("--task", dest="task_id", help="a task's id, or its beginning")
     parser.add_argument("--stop-reason", help="done, turn_limit, token_limit, …")
@@ -101,7 +111,8 @@ def show(episode: int) -> None:
 
 
 def export(limit: int | None, **conditions: Any) -> None:
-    """The episodes that meet all conditions as JSONL on stdout, newest first: OpenAI messages, tokens, mask, log-probs, turns, scores, reward."""
+    """The episodes that meet all conditions as JSONL on stdout, newest first: OpenAI messages,
+    tokens, mask, log-probs, turns, scores, reward."""
     from posttrain.traces.reading import export_line, read_episodes
 
     with _store() as connection:
@@ -121,7 +132,8 @@ def import_(file: Path) -> None:
 
 
 def check() -> None:
-    """Verify every episode, and the indexes that filters go by. Exits with 65 where something is not what was recorded."""
+    """Verify every episode, and the indexes that filters go by. Exits with 65 where something is
+    not what was recorded."""
     from posttrain.traces.integrity import problems
 
     path = _path()
@@ -135,7 +147,8 @@ def check() -> None:
 
 
 def replay(episode: int, model: Path | None, params: Path | None) -> None:
-    """Say again what the agent said, run world and tools again, and show every difference. Exits with 1 where there is one."""
+    """Say again what the agent said, run world and tools again, and show every difference. Exits
+    with 1 where there is one."""
     from posttrain.traces.replay import replay as play_again
     from posttrain.worlds.domains import make_domain
 
@@ -150,7 +163,10 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
     differences = play_again(stored.traced, make_domain(world), agent, codec)
     for difference in differences:
         print(difference.text())
-    print(f"episode {episode}: {len(differences)} differences; " + ("token ids were fed back" if codec else "messages were said again"))
+    print(
+        f"episode {episode}: {len(differences)} differences; "
+        + ("token ids were fed back" if codec else "messages were said again")
+    )
     raise SystemExit(1 if differences else 0)
 
 
@@ -165,7 +181,10 @@ def prune(max_gb: float | None, keep_runs: int | None) -> None:
         num_deleted = 0 if keep_runs is None else forget_runs(connection, num_kept=keep_runs)
         num_deleted += make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
         shrink(connection)
-        print(f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, {file_bytes(connection) / 1e6:.1f} MB now")
+        print(
+            f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, "
+            f"{file_bytes(connection) / 1e6:.1f} MB now"
+        )
 
 
 def _refuse_lost(connection: sqlite3.Connection, wanted: EpisodeFilter) -> None:
@@ -176,7 +195,9 @@ def _refuse_lost(connection: sqlite3.Connection, wanted: EpisodeFilter) -> None:
 def _path() -> Path:
     location = trace_location()
     if location is None:
-        raise ConfigurationError(f"{VARIABLE} is off, so there is no store to look into; unset it, or set it to the store's path")
+        raise ConfigurationError(
+            f"{VARIABLE} is off, so there is no store to look into; unset it, or set it to the store's path"
+        )
     return location.path
 
 
@@ -210,11 +231,14 @@ def _settings(run: "Run", params: Path | None) -> tuple["WorldParams", "AgentPar
         return WorldParams.model_validate(run.settings["world"]), AgentParams.model_validate(run.settings["agent"])
     except (KeyError, ValidationError) as error:
         raise ConfigurationError(
-            f"the run had other knobs than this code knows ({str(error).splitlines()[0]}): play by today's with --params params.yaml"
+            f"the run had other knobs than this code knows ({str(error).splitlines()[0]}): "
+            "play by today's with --params params.yaml"
         ) from error
 
 
 def _hint(connection: sqlite3.Connection, wanted: EpisodeFilter) -> None:
     """On stderr, where a tool's name was called by no episode at all."""
     if wanted.tool is not None and (similar := similar_tool(connection, wanted.tool)) is not None:
-        print(f"no episode called {wanted.tool!r}" + (f"; did you mean {similar!r}?" if similar else ""), file=sys.stderr)
+        print(
+            f"no episode called {wanted.tool!r}" + (f"; did you mean {similar!r}?" if similar else ""), file=sys.stderr
+        )

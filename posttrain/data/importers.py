@@ -1,7 +1,9 @@
-"""Trajectories that a team already has, as rows of the pipeline: OpenAI messages in JSONL, JSON or Parquet, or tau-bench's results file.
+"""Trajectories that a team already has, as rows of the pipeline: OpenAI messages in JSONL, JSON or
+Parquet, or tau-bench's results file.
 
-What a file does not say is read off the conversation or left neutral, never guessed from words: the kind from the calls made, the language from the
-script, market `none`, difficulty 1. Tools that were not recorded are inferred from the calls, because a model must see what it may call.
+What a file does not say is read off the conversation or left neutral, never guessed from words: the
+kind from the calls made, the language from the script, market `none`, difficulty 1. Tools that were
+not recorded are inferred from the calls, because a model must see what it may call.
 """
 
 import hashlib
@@ -24,16 +26,22 @@ from posttrain.types import KINDS, SPLITS, Kind, Message, Role, StopReason, Traj
 Format = Literal["openai", "tau_bench"]
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "developer": "system"}  # OpenAI's newer name
-_UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "unknown"},)  # stands in a row until the whole file has been read
-_TAU_STOP_TOOL = "transfer_to_human_agents"  # tau-bench ends an episode with it; any other call at the end met the limit of 30 steps
+_UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = (
+    {"type": "unknown"},
+)  # stands in a row until the whole file has been read
+_TAU_STOP_TOOL = (
+    "transfer_to_human_agents"  # tau-bench ends an episode with it; any other call at the end met the limit of 30 steps
+)
 
 
 def import_trajectories(path: Path, file_format: Format) -> list[TrajectoryRow]:
     """Every trajectory of the file, in its order, as demonstrations (split `sft`).
 
-    `openai`: objects with `messages`, and optionally `tools`, `reward`, `task_id` and any other column of TRAJECTORIES_SCHEMA; where there is no
-    `task_id`, episodes with one opening are taken for plays of one task. `tau_bench`: objects with `task_id`, `trial`, `reward`, `traj`.
-    Raises DataError that names the file and the record where it is absent, cut off, empty or holds something else.
+    `openai`: objects with `messages`, and optionally `tools`, `reward`, `task_id` and any other
+    column of TRAJECTORIES_SCHEMA; where there is no `task_id`, episodes with one opening are taken
+    for plays of one task. `tau_bench`: objects with `task_id`, `trial`, `reward`, `traj`. Raises
+    DataError that names the file and the record where it is absent, cut off, empty or holds
+    something else.
     """
     records = _read_records(path)
     rows: list[TrajectoryRow] = []
@@ -43,7 +51,8 @@ def import_trajectories(path: Path, file_format: Format) -> list[TrajectoryRow]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
-                f"{path}: record {number} of {len(records)} is no trajectory in the format {file_format}: {reason}. {number - 1} were read before. "
+                f"{path}: record {number} of {len(records)} is no trajectory in the format {file_format}: "
+                f"{reason}. {number - 1} were read before. "
                 "Mend or remove the record, or name the format that the file has"
             ) from error
     if not rows:
@@ -71,7 +80,10 @@ def _read_array(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{path} is not UTF-8 text ({error}); nothing was read: export it again") from error
     except json.JSONDecodeError as error:
         where = f"cut off or damaged at character {error.pos} of {len(text)}"
-        raise DataError(f"{path} is {where} ({error.msg}); {_num_whole(text)} records are whole before it: fetch or export the file again") from error
+        raise DataError(
+            f"{path} is {where} ({error.msg}); {_num_whole(text)} records are whole before it: "
+            "fetch or export the file again"
+        ) from error
     return records
 
 
@@ -102,7 +114,8 @@ def _from_tau_bench(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _messages(content: Any) -> tuple[Message, ...]:
-    """OpenAI's messages, also as the JSON text of their list. Raises TypeError, KeyError or ValueError with what is not as the format has it."""
+    """OpenAI's messages, also as the JSON text of their list. Raises TypeError, KeyError or
+    ValueError with what is not as the format has it."""
     listed = json.loads(content) if isinstance(content, str) else content
     if not isinstance(listed, list) or not listed:
         raise ValueError("messages is not a list with messages")
@@ -117,15 +130,20 @@ def _message(message: Mapping[str, Any]) -> Message:
         content = "".join(part["text"] for part in content)
     read = _bounded(Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content}))
     if not all(isinstance(part, str) for call in read.tool_calls for part in (call.id, call.name, call.arguments)):
-        raise ValueError("a tool call needs id, name and arguments as text; arguments are the JSON text of an object, not the object")
+        raise ValueError(
+            "a tool call needs id, name and arguments as text; arguments are the JSON text of an object, not the object"
+        )
     return read
 
 
 def _bounded(message: Message) -> Message:
-    """Without keys that somebody's logs have kept. What is longer than its limit is refused: half of a message teaches something else."""
+    """Without keys that somebody's logs have kept. What is longer than its limit is refused: half
+    of a message teaches something else."""
     texts = [message.content, message.reasoning_content or "", *(call.arguments for call in message.tool_calls)]
     if (longest := max(map(len, texts))) > MAX_MESSAGE_CHARS:
-        raise ValueError(f"one of its messages has {longest} characters, and {MAX_MESSAGE_CHARS} are the most (posttrain/limits.py)")
+        raise ValueError(
+            f"one of its messages has {longest} characters, and {MAX_MESSAGE_CHARS} are the most (posttrain/limits.py)"
+        )
     reasoning = message.reasoning_content
     return replace(
         message,

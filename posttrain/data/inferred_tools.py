@@ -1,6 +1,8 @@
-"""Which tools were offered, where a file does not say: one schema for each tool that was called, with the arguments that were seen.
+"""Which tools were offered, where a file does not say: one schema for each tool that was called,
+with the arguments that were seen.
 
-An inferred schema knows less than the true one (no tool that nobody called, no optional argument that nobody used), and its description says so.
+An inferred schema knows less than the true one (no tool that nobody called, no optional argument
+that nobody used), and its description says so.
 """
 
 import json
@@ -9,13 +11,23 @@ from typing import Any
 
 from posttrain.types import Message
 
-_TYPES: Mapping[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
+_TYPES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
 
 
 def infer_tools(conversations: Iterable[Sequence[Message]]) -> tuple[Mapping[str, Any], ...]:
-    """OpenAI schemas, ordered by name. An argument is required where every call gave it; types seen are listed where there were several.
+    """OpenAI schemas, ordered by name. An argument is required where every call gave it; types seen
+    are listed where there were several.
 
-    `f({"a": 1})` and `f({"a": 2.5, "b": "x"})` give `a` a number, required, and `b` a string, optional. Calls that do not parse are passed over.
+    `f({"a": 1})` and `f({"a": 2.5, "b": "x"})` give `a` a number, required, and `b` a string,
+    optional. Calls that do not parse are passed over.
     """
     seen: dict[str, list[Mapping[str, Any]]] = {}
     for messages in conversations:
@@ -31,7 +43,9 @@ def _schema(name: str, calls: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     names = dict.fromkeys(argument for arguments in calls for argument in arguments)
     parameters = {
         "type": "object",
-        "properties": {argument: _type([arguments[argument] for arguments in calls if argument in arguments]) for argument in names},
+        "properties": {
+            argument: _type([arguments[argument] for arguments in calls if argument in arguments]) for argument in names
+        },
         "required": [argument for argument in names if all(argument in arguments for arguments in calls)],
     }
     description = "Inferred from recorded calls."

@@ -1,7 +1,9 @@
-"""What the tables between the stages hold: tasks with their gold, and trajectories (demonstrations are trajectories) without it.
+"""What the tables between the stages hold: tasks with their gold, and trajectories (demonstrations
+are trajectories) without it.
 
-Gold lives in the tasks' table alone, so that nothing that filters, resamples or trains on demonstrations can see it. Messages keep OpenAI's shape
-with `arguments` as JSON text; `tools` is the JSON text of the schemas offered, one string a row, which Parquet's dictionary stores once each.
+Gold lives in the tasks' table alone, so that nothing that filters, resamples or trains on
+demonstrations can see it. Messages keep OpenAI's shape with `arguments` as JSON text; `tools` is
+the JSON text of the schemas offered, one string a row, which Parquet's dictionary stores once each.
 """
 
 import functools
@@ -22,7 +24,13 @@ from posttrain.worlds.tools import Tool
 _TEXT = pa.string()
 _CALL = pa.struct([("id", _TEXT), ("type", _TEXT), ("function", pa.struct([("name", _TEXT), ("arguments", _TEXT)]))])
 _MESSAGE = pa.struct(
-    [("role", _TEXT), ("content", _TEXT), ("reasoning_content", _TEXT), ("tool_calls", pa.list_(_CALL)), ("tool_call_id", _TEXT)],
+    [
+        ("role", _TEXT),
+        ("content", _TEXT),
+        ("reasoning_content", _TEXT),
+        ("tool_calls", pa.list_(_CALL)),
+        ("tool_call_id", _TEXT),
+    ],
 )
 _CELL = [
     ("task_id", _TEXT),
@@ -56,7 +64,8 @@ TRAJECTORIES_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRow:
-    """A trajectory with the cell of its task and the schemas of the tools it was offered; what its task wanted is not here."""
+    """A trajectory with the cell of its task and the schemas of the tools it was offered; what its
+    task wanted is not here."""
 
     trajectory: Trajectory
     kind: Kind
@@ -70,9 +79,15 @@ class TrajectoryRow:
 
     @property
     def trajectory_id(self) -> str:
-        """16 hex digits of the content: equal for equal episodes of one task under one seed and policy version, and for no others."""
+        """16 hex digits of the content: equal for equal episodes of one task under one seed and
+        policy version, and for no others."""
         played = self.trajectory
-        content = [played.task_id, played.seed, played.policy_version, [message.to_openai() for message in played.messages]]
+        content = [
+            played.task_id,
+            played.seed,
+            played.policy_version,
+            [message.to_openai() for message in played.messages],
+        ]
         return hashlib.sha256(_json(content).encode()).hexdigest()[:16]
 
     @property
@@ -82,16 +97,31 @@ class TrajectoryRow:
 
     @property
     def reasoning(self) -> str | None:
-        """All reasoning of the episode, a line for each message that has some; None where it has none."""
-        return "\n".join(message.reasoning_content for message in self.trajectory.messages if message.reasoning_content) or None
+        """All reasoning of the episode, a line for each message that has some; None where it has
+        none."""
+        return (
+            "\n".join(message.reasoning_content for message in self.trajectory.messages if message.reasoning_content)
+            or None
+        )
 
 
 def trajectory_row(trajectory: Trajectory, task: Task, domain_tools: Mapping[str, Tool]) -> TrajectoryRow:
-    """The row of an episode of `task`. Raises ValueError where the trajectory is another task's: its cell would be wrong."""
+    """The row of an episode of `task`. Raises ValueError where the trajectory is another task's:
+    its cell would be wrong."""
     if trajectory.task_id != task.task_id:
         raise ValueError(f"trajectory of task {trajectory.task_id} paired with task {task.task_id}")
     schemas = tuple(domain_tools[name].schema() for name in task.tools)
-    return TrajectoryRow(trajectory, task.kind, task.market, task.language, task.difficulty, task.split, task.template, task.companies, schemas)
+    return TrajectoryRow(
+        trajectory,
+        task.kind,
+        task.market,
+        task.language,
+        task.difficulty,
+        task.split,
+        task.template,
+        task.companies,
+        schemas,
+    )
 
 
 def write_trajectories(path: Path, rows: Iterable[TrajectoryRow]) -> None:
@@ -122,7 +152,8 @@ def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def read_tasks(path: Path, *splits: Split) -> list[Task]:
-    """The tasks of some splits, in the file's order; of all where none is named. Raises DataError where the file is damaged or lacks columns."""
+    """The tasks of some splits, in the file's order; of all where none is named. Raises DataError
+    where the file is damaged or lacks columns."""
     table = read_parquet(path, TASKS_SCHEMA)
     with rows_of(path):
         return [task_from_columns(columns) for columns in table.to_pylist() if not splits or columns["split"] in splits]
@@ -131,7 +162,9 @@ def read_tasks(path: Path, *splits: Split) -> list[Task]:
 def gold_to_json(gold: Gold) -> str:
     """One line, keys sorted; a number's value as text, so that 12.30 keeps its precision."""
     answer = {"type": gold.answer.type, "value": str(gold.answer.value), "unit": gold.answer.unit}
-    calls = [{"name": call.name, "arguments": dict(call.arguments), "holds_answer": call.holds_answer} for call in gold.calls]
+    calls = [
+        {"name": call.name, "arguments": dict(call.arguments), "holds_answer": call.holds_answer} for call in gold.calls
+    ]
     return _json({"answer": answer, "calls": calls, "asks": gold.asks})
 
 
@@ -141,7 +174,9 @@ def gold_from_json(text: str) -> Gold:
     answer = content["answer"]
     value = Decimal(answer["value"]) if answer["type"] == "number" else answer["value"]
     calls = tuple(
-        GoldCall(call["name"], {name: tuple(accepted) for name, accepted in call["arguments"].items()}, call["holds_answer"])
+        GoldCall(
+            call["name"], {name: tuple(accepted) for name, accepted in call["arguments"].items()}, call["holds_answer"]
+        )
         for call in content["calls"]
     )
     return Gold(Answer(answer["type"], value, answer["unit"]), calls, content["asks"])
@@ -168,7 +203,10 @@ def task_columns(task: Task) -> dict[str, Any]:
 def task_from_columns(columns: Mapping[str, Any]) -> Task:
     """The task of such a row."""
     return Task(
-        **{name: columns[name] for name in ("task_id", "kind", "market", "language", "difficulty", "split", "template", "agent_name")},
+        **{
+            name: columns[name]
+            for name in ("task_id", "kind", "market", "language", "difficulty", "split", "template", "agent_name")
+        },
         messages=_messages_from_columns(columns["messages"]),
         tools=tuple(columns["tools"]),
         companies=tuple(columns["companies"]),
@@ -189,7 +227,9 @@ def _trajectory_columns(row: TrajectoryRow) -> dict[str, Any]:
         "template": row.template,
         "companies": list(row.companies),
         "messages": _message_columns(played.messages),
-        "tools": json.dumps(row.tools, ensure_ascii=False, separators=(",", ":")),  # unsorted: the order of parameters is prompt text
+        "tools": json.dumps(
+            row.tools, ensure_ascii=False, separators=(",", ":")
+        ),  # unsorted: the order of parameters is prompt text
         "reasoning": row.reasoning,
         "token_ids": list(played.token_ids),
         "mask": list(played.mask),

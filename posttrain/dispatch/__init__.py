@@ -1,1 +1,2 @@
-"""Run a command somewhere else: on this machine's GPU slots, on SLURM, on Kubernetes, behind one contract."""
+"""Run a command somewhere else: on this machine's GPU slots, on SLURM, on Kubernetes, behind one
+contract."""

@@ -1,4 +1,5 @@
-"""A cancelled job is over when its pool says that it is dead: recorded sooner, another attempt could run beside it."""
+"""A cancelled job is over when its pool says that it is dead: recorded sooner, another attempt
+could run beside it."""
 
 import time
 from collections.abc import Sequence
@@ -11,9 +12,11 @@ _LOOK_S = 0.1
 
 
 def cancel_jobs(pool: Pool, records: JobRecords, jobs: Sequence[JobRecord]) -> list[JobStatus]:
-    """Cancel jobs of one pool, wait at most 15 s until it calls them over, and record the ends of those that are. The last status of each.
+    """Cancel jobs of one pool, wait at most 15 s until it calls them over, and record the ends of
+    those that are. The last status of each.
 
-    One that is just being submitted, and so unknown to its pool, is left to who submits it, or to the next run, which finds it by its name.
+    One that is just being submitted, and so unknown to its pool, is left to who submits it, or to
+    the next run, which finds it by its name.
     """
     for job in jobs:
         pool.cancel(job.handle)

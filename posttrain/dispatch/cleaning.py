@@ -1,9 +1,12 @@
-"""What no living run, job or lock needs any more goes from the state folder with the next run, a part of it where it is much.
+"""What no living run, job or lock needs any more goes from the state folder with the next run, a
+part of it where it is much.
 
-Dead is told by locks alone. A run that was killed leaves its lock file, those of the keys that it computed, and trees of jobs: a tree goes when
-its job's record is over and the run that waits for the job is dead. Jobs that are over leave their log, their folder in the local pool and their
-record: they go by age (`POSTTRAIN_LOGS_MAX_AGE_DAYS`, 30), logs also by size (`POSTTRAIN_LOGS_MAX_GB`, 1), the oldest first. The record of the last
-attempt at each key stays: the next attempt is numbered after it, and pools remember names for longer than we do.
+Dead is told by locks alone. A run that was killed leaves its lock file, those of the keys that it
+computed, and trees of jobs: a tree goes when its job's record is over and the run that waits for
+the job is dead. Jobs that are over leave their log, their folder in the local pool and their
+record: they go by age (`POSTTRAIN_LOGS_MAX_AGE_DAYS`, 30), logs also by size
+(`POSTTRAIN_LOGS_MAX_GB`, 1), the oldest first. The record of the last attempt at each key stays:
+the next attempt is numbered after it, and pools remember names for longer than we do.
 
 Any number of runs may do this at once.
 """
@@ -68,8 +71,9 @@ def limits_of(environment: Mapping[str, str] | None = None) -> Limits:
 
 
 def disk_bytes(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
-    """Of all files at or below a path; links are not followed. A file with several names (a link into DVC's cache)
-    counts once in all calls with the same `seen`, which takes up what was counted, and not at all without one."""
+    """Of all files at or below a path; links are not followed. A file with several names (a link
+    into DVC's cache) counts once in all calls with the same `seen`, which takes up what was
+    counted, and not at all without one."""
     num_bytes, left = 0, [path]
     while left:
         place = left.pop()
@@ -89,7 +93,8 @@ def disk_bytes(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
 
 
 class Cleaning:
-    """Of one state folder, for a run that lives (`owner`). `take_out` is called with a job's tree before it goes; `now` gives seconds since 1970."""
+    """Of one state folder, for a run that lives (`owner`). `take_out` is called with a job's tree
+    before it goes; `now` gives seconds since 1970."""
 
     def __init__(
         self,
@@ -110,8 +115,8 @@ class Cleaning:
             yield from kind
 
     def clean(self, *, at_most: int | None = AT_MOST, within_s: float = math.inf) -> list[Leftover]:
-        """Take leftovers away, `at_most` of each kind (None: all), and records of old jobs; what has gone. Once `within_s` is over only trees go on
-        to be removed: they alone are large."""
+        """Take leftovers away, `at_most` of each kind (None: all), and records of old jobs; what
+        has gone. Once `within_s` is over only trees go on to be removed: they alone are large."""
         deadline, gone = time.monotonic() + within_s, []
         for kind in self._kinds():
             for found in islice(kind, at_most):
@@ -123,15 +128,15 @@ class Cleaning:
         return gone
 
     def kill_lost(self, pool_of: Callable[[str], Pool | None]) -> None:
-        """What lives of jobs whose supervisor and whose run are dead: a local pool kills it when it is asked. `pool_of` a target is None where it is
-        not local."""
+        """What lives of jobs whose supervisor and whose run are dead: a local pool kills it when it
+        is asked. `pool_of` a target is None where it is not local."""
         for record in self._abandoned():
             if (pool := pool_of(record.target)) is not None:
                 pool.status(record.handle)
 
     def end_abandoned(self, pool_of: Callable[[str], Pool | None]) -> list[JobRecord]:
-        """Record the ends of jobs that are over and that no living run waits for, and take their trees away: for a run that has asked for all that it
-        wants. A result is in the run cache."""
+        """Record the ends of jobs that are over and that no living run waits for, and take their
+        trees away: for a run that has asked for all that it wants. A result is in the run cache."""
         ended, keys = [], private_folder(self._state / KEYS)
         for record in self._abandoned():
             pool = pool_of(record.target)
@@ -172,7 +177,8 @@ class Cleaning:
         return is_ours and (bool(self._keys_of(tree)) or self._now() - _changed(tree) > _PREPARING_S)
 
     def _keys_of(self, tree: Path) -> list[Path]:
-        """Lock files of the keys that a tree may be of: who prepares a tree or takes its result holds one."""
+        """Lock files of the keys that a tree may be of: who prepares a tree or takes its result
+        holds one."""
         found = _TREE.fullmatch(tree.name)
         return sorted((self._state / KEYS).glob(f"{found.group(1)}*")) if found else []
 
@@ -184,7 +190,9 @@ class Cleaning:
         for number, (changed, _, name) in enumerate(found):
             if number >= too_many and changed >= too_old:
                 return
-            living = self._names_not_over() if living is None else living  # asked after the folder: a record is made before its job
+            living = (
+                self._names_not_over() if living is None else living
+            )  # asked after the folder: a record is made before its job
             if name not in living and not is_held(folder / name / LOCK):
                 yield Leftover("job", folder / name)
 
@@ -221,7 +229,8 @@ class Cleaning:
         return True
 
     def _remove_tree(self, tree: Path) -> bool:
-        """Taken over first, by a name that says whose it is to remove: of several runs one can do that."""
+        """Taken over first, by a name that says whose it is to remove: of several runs one can do
+        that."""
         ours = tree.with_name(f".{self._owner.name}-{uuid.uuid4().hex}")
         try:
             tree.rename(ours)
@@ -237,7 +246,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _oldest_first(folder: Path) -> list[tuple[float, int, str]]:
-    """When each entry was changed, its size in bytes, and its name; what goes meanwhile is left out."""
+    """When each entry was changed, its size in bytes, and its name; what goes meanwhile is left
+    out."""
     found = []
     if folder.is_dir():
         with os.scandir(folder) as entries:

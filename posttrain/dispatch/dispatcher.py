@@ -1,7 +1,9 @@
-"""One stage as a job, from its first attempt to its end: found again after a crash, started again where that can help, and never two at once.
+"""One stage as a job, from its first attempt to its end: found again after a crash, started again
+where that can help, and never two at once.
 
-The record is written before the job is started and names it, and a pool starts a name once. So whatever dies in between, the next to come finds the
-same job, or starts the one that was never started.
+The record is written before the job is started and names it, and a pool starts a name once. So
+whatever dies in between, the next to come finds the same job, or starts the one that was never
+started.
 """
 
 import itertools
@@ -29,7 +31,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a job is to run: `command` in the folder that `prepare(attempt)` makes, which no other attempt shares. `key` names the inputs."""
+    """What a job is to run: `command` in the folder that `prepare(attempt)` makes, which no other
+    attempt shares. `key` names the inputs."""
 
     stage: str
     key: str
@@ -41,7 +44,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class WorkEnd:
-    """The last attempt and how it ended. `reason` is for a person, empty where all is well; `num_preempted`: how often it had to go on again."""
+    """The last attempt and how it ended. `reason` is for a person, empty where all is well;
+    `num_preempted`: how often it had to go on again."""
 
     record: JobRecord
     status: JobStatus
@@ -54,10 +58,20 @@ class WorkEnd:
 
 
 class Dispatcher:
-    """Runs work on one pool for one run (`owner`). `tell` gets a line whenever something about a job changes."""
+    """Runs work on one pool for one run (`owner`). `tell` gets a line whenever something about a
+    job changes."""
 
-    def __init__(self, pool: Pool, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0) -> None:
-        self._pool, self._records, self._target, self._owner, self._logs, self._poll_s = pool, records, target, owner, logs, poll_s
+    def __init__(
+        self, pool: Pool, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0
+    ) -> None:
+        self._pool, self._records, self._target, self._owner, self._logs, self._poll_s = (
+            pool,
+            records,
+            target,
+            owner,
+            logs,
+            poll_s,
+        )
 
     def run(
         self,
@@ -68,12 +82,15 @@ class Dispatcher:
         watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> WorkEnd:
-        """From its first attempt to its last; `follow` gets the lines that they print, `watch` the status whenever it is another, with how many
-        attempts were preempted, interrupted or lost before. Once `is_stopped`, it is cancelled and Interrupted raised."""
+        """From its first attempt to its last; `follow` gets the lines that they print, `watch` the
+        status whenever it is another, with how many attempts were preempted, interrupted or lost
+        before. Once `is_stopped`, it is cancelled and Interrupted raised."""
         pause_s = 0.0
         for attempt in itertools.count(1):
             if is_stopped():
-                raise Interrupted(f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept")
+                raise Interrupted(
+                    f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept"
+                )
             is_left_over = self._is_left_over(work.key, tell)
             record = self._attached(work, tell)
             status = self._wait(record, tell, follow, watch, is_stopped, num_preempted=attempt - 1)
@@ -84,29 +101,40 @@ class Dispatcher:
                 case Verdict.FAILED:
                     return WorkEnd(record, status, reason(status, attempt=attempt), attempt - 1)
             ended = meaning_of(status.exit_code or 0) if status.cause is Cause.EXITED else status.cause
-            tell(f"{record.name}: {ended}{f' ({status.note})' if status.note else ''}; it is started again and goes on from its checkpoint")
+            tell(
+                f"{record.name}: {ended}{f' ({status.note})' if status.note else ''}; "
+                "it is started again and goes on from its checkpoint"
+            )
             watch(status, attempt)
             self._pause(pause_s, is_stopped)
             pause_s = min(max(2 * pause_s, 1.0), MAX_PAUSE_S)
         raise AssertionError("itertools.count never ends")
 
     def owns(self, record: JobRecord) -> bool:
-        """Whether this run may land what the job brings: no later attempt and no other run has taken its place."""
+        """Whether this run may land what the job brings: no later attempt and no other run has
+        taken its place."""
         latest = self._records.latest(record.key)
         return latest is not None and (latest.attempt, latest.owner) == (record.attempt, self._owner)
 
     def has_job(self, key: str) -> bool:
-        """Whether a job for it, an earlier run's perhaps, is recorded here as not over: its end is still to be read."""
+        """Whether a job for it, an earlier run's perhaps, is recorded here as not over: its end is
+        still to be read."""
         latest = self._records.latest(key)
         return latest is not None and not latest.is_over and latest.target == self._target
 
     def cancel_all(self) -> None:
-        """Of the jobs that this run waits for, whoever started them; returns when they are dead, or after a while where the pool does not say so."""
-        own = [record for record in self._records.all() if (record.owner, record.target) == (self._owner, self._target) and not record.is_over]
+        """Of the jobs that this run waits for, whoever started them; returns when they are dead, or
+        after a while where the pool does not say so."""
+        own = [
+            record
+            for record in self._records.all()
+            if (record.owner, record.target) == (self._owner, self._target) and not record.is_over
+        ]
         cancel_jobs(self._pool, self._records, own)
 
     def _pause(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
-        """Between two attempts, longer each time: what ends at once (a checkpoint that another process still holds) must not use them up."""
+        """Between two attempts, longer each time: what ends at once (a checkpoint that another
+        process still holds) must not use them up."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not is_stopped():
             time.sleep(min(self._poll_s, seconds))
@@ -114,7 +142,13 @@ class Dispatcher:
     def _is_left_over(self, key: str, tell: Callable[[str], None]) -> bool:
         """Whether the job of another run is over, and nobody has recorded how."""
         latest = self._records.latest(key)
-        if latest is None or latest.is_over or latest.owner == self._owner or latest.target != self._target or latest.job_id is None:
+        if (
+            latest is None
+            or latest.is_over
+            or latest.owner == self._owner
+            or latest.target != self._target
+            or latest.job_id is None
+        ):
             return False
         return self._reached(partial(self._pool.status, latest.handle), tell).is_over
 
@@ -128,7 +162,8 @@ class Dispatcher:
                     continue
             elif record.target != self._target:
                 raise ConfigurationError(
-                    f"{record.name} is on {record.target} still, and would run twice if {self._target} started it too: name that target again, or "
+                    f"{record.name} is on {record.target} still, and would run twice if {self._target} started "
+                    "it too: name that target again, or "
                     f"end it with `posttrain jobs cancel {record.name}`"
                 )
             elif record.owner != self._owner:
@@ -181,7 +216,8 @@ class Dispatcher:
             time.sleep(self._poll_s)
 
     def _reached(self, ask: Callable[[], T], tell: Callable[[str], None]) -> T:
-        """What the pool answers; one that cannot be reached is asked again for a while, because its jobs live on without it."""
+        """What the pool answers; one that cannot be reached is asked again for a while, because its
+        jobs live on without it."""
         deadline, has_told = time.monotonic() + OUTAGE_PATIENCE_S, False
         while True:
             try:
@@ -197,4 +233,7 @@ class Dispatcher:
 
 def _slug(stage: str) -> str:
     """Of a stage's name what a job may be called."""
-    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower()).strip("-")[:36] or "stage"
+    return (
+        "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower()).strip("-")[:36]
+        or "stage"
+    )

@@ -1,6 +1,8 @@
-"""Whether the run that waits for a job still lives is told by a lock that the kernel frees with it, never by a process number.
+"""Whether the run that waits for a job still lives is told by a lock that the kernel frees with it,
+never by a process number.
 
-A file for each run, in a folder on the submitter's local disk, which all runs of that machine share.
+A file for each run, in a folder on the submitter's local disk, which all runs of that machine
+share.
 """
 
 import uuid
@@ -11,7 +13,8 @@ from posttrain.state import private_folder
 
 
 class Owner:
-    """A run, alive as long as this object (and the process) is. `name` is unique among all runs that ever were."""
+    """A run, alive as long as this object (and the process) is. `name` is unique among all runs
+    that ever were."""
 
     def __init__(self, folder: Path) -> None:
         self.name = uuid.uuid4().hex

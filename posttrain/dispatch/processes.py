@@ -1,7 +1,8 @@
 """Ends a process with everything that it started, also what has turned into a daemon.
 
-As long as who adopts orphans lives, all is below it. What is left when that is dead, too, is known by a mark in its environment, which children
-inherit. A process that was started with an empty environment *and* whose parents are all dead is not found.
+As long as who adopts orphans lives, all is below it. What is left when that is dead, too, is known
+by a mark in its environment, which children inherit. A process that was started with an empty
+environment *and* whose parents are all dead is not found.
 """
 
 import contextlib
@@ -18,20 +19,22 @@ _ADOPT_ORPHANS, _PARENT_DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER and PR_SE
 
 
 def adopt_orphans() -> None:
-    """From now on who loses its parent below this process becomes its child, and not the init process's."""
+    """From now on who loses its parent below this process becomes its child, and not the init
+    process's."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: a daemon gets away
         ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
 
 
 def hear_of_parents_death(number: signal.Signals) -> None:
-    """From now on the kernel sends this signal when the parent dies; whether it is dead already is for the caller to look."""
+    """From now on the kernel sends this signal when the parent dies; whether it is dead already is
+    for the caller to look."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
 
 
 def kill_tree(pid: int, *, keep_root: bool = False, timeout_s: float = 4.0) -> bool:
-    """Kill a process and all below it, its children first so that it still adopts what they leave behind; nothing where it is gone. Whether all
-    below is dead."""
+    """Kill a process and all below it, its children first so that it still adopts what they leave
+    behind; nothing where it is gone. Whether all below is dead."""
     deadline = time.monotonic() + timeout_s
     try:
         root = psutil.Process(pid)
@@ -46,8 +49,9 @@ def kill_tree(pid: int, *, keep_root: bool = False, timeout_s: float = 4.0) -> b
 
 
 def kill_marked(mark: str, *, timeout_s: float = 4.0) -> list[int]:
-    """Kill every process of this user that carries the mark, and all below; but for who asks. The numbers of those that still live in the end: a
-    process that waits for a device dies when the device answers."""
+    """Kill every process of this user that carries the mark, and all below; but for who asks. The
+    numbers of those that still live in the end: a process that waits for a device dies when the
+    device answers."""
     deadline = time.monotonic() + timeout_s
     while (found := _marked(mark)) and time.monotonic() < deadline:
         _kill(found)

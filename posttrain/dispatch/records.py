@@ -1,7 +1,9 @@
-"""The submitter remembers each job as a row of a SQLite file on its local disk, written before the job is started.
+"""The submitter remembers each job as a row of a SQLite file on its local disk, written before the
+job is started.
 
-So a flow that died finds its jobs again by what they run (`key`), and what was started and not recorded does not exist. An attempt has a number of
-its own; the highest of a key is the one whose result counts. A job that is forgotten or taken for another would run twice, so every row has a
+So a flow that died finds its jobs again by what they run (`key`), and what was started and not
+recorded does not exist. An attempt has a number of its own; the highest of a key is the one whose
+result counts. A job that is forgotten or taken for another would run twice, so every row has a
 checksum, and a file that is damaged is refused as a whole.
 """
 
@@ -47,7 +49,8 @@ CREATE TABLE submitter (name TEXT NOT NULL, checksum INTEGER);
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One attempt at one stage. `job_id` is None until the pool has taken it; `ended_at`, `exit_code` and `cause` until it is known to be over."""
+    """One attempt at one stage. `job_id` is None until the pool has taken it; `ended_at`,
+    `exit_code` and `cause` until it is known to be over."""
 
     name: str
     stage: str
@@ -80,7 +83,8 @@ _COLUMNS = ", ".join(field.name for field in fields(JobRecord))
 class JobRecords:
     """Safe to use from several processes on one machine; each call is a transaction of its own.
 
-    All raise ConfigurationError where the file is damaged or cannot be used, and Interrupted where the disk is full or another process holds it.
+    All raise ConfigurationError where the file is damaged or cannot be used, and Interrupted where
+    the disk is full or another process holds it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,13 +95,16 @@ class JobRecords:
                 self._create()
         with self._transaction() as connection:
             self._seal_an_old_one(connection)
-            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()  # some milliseconds: there are hundreds of jobs
+            (found,) = connection.execute(
+                "PRAGMA integrity_check(1)"
+            ).fetchone()  # some milliseconds: there are hundreds of jobs
             if found != "ok":
                 raise self._damaged(found)
 
     @property
     def submitter(self) -> str:
-        """32 hex digits that no other records have: a pool remembers names for longer than a folder lives, and has other submitters."""
+        """32 hex digits that no other records have: a pool remembers names for longer than a folder
+        lives, and has other submitters."""
         with self._transaction() as connection:
             rows = connection.execute("SELECT name, checksum FROM submitter").fetchall()
         if len(rows) != 1 or rows[0][1] != _checksum(rows[0][:1]):
@@ -107,22 +114,27 @@ class JobRecords:
     def latest(self, key: str) -> JobRecord | None:
         """The last attempt at what `key` names."""
         with self._transaction() as connection:
-            row = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE key = ? ORDER BY attempt DESC LIMIT 1", (key,)).fetchone()  # noqa: S608
+            row = connection.execute(
+                f"SELECT {_COLUMNS}, checksum FROM jobs WHERE key = ? ORDER BY attempt DESC LIMIT 1", (key,)
+            ).fetchone()
         return self._record(row) if row else None
 
     def all(self) -> list[JobRecord]:
         """Newest first."""
         with self._transaction() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs ORDER BY submitted_at DESC, attempt DESC").fetchall()  # noqa: S608
+            rows = connection.execute(
+                f"SELECT {_COLUMNS}, checksum FROM jobs ORDER BY submitted_at DESC, attempt DESC"
+            ).fetchall()
         return [self._record(row) for row in rows]
 
     def add(self, record: JobRecord) -> bool:
-        """False where that attempt is recorded already: another process was first, and the job is its."""
+        """False where that attempt is recorded already: another process was first, and the job is
+        its."""
         row = tuple({**asdict(record), "folder": str(record.folder), "log": str(record.log)}.values())
         marks = ", ".join("?" * (len(row) + 1))
         with self._transaction() as connection:
             try:
-                connection.execute(f"INSERT INTO jobs ({_COLUMNS}, checksum) VALUES ({marks})", (*row, _checksum(row)))  # noqa: S608 our own names
+                connection.execute(f"INSERT INTO jobs ({_COLUMNS}, checksum) VALUES ({marks})", (*row, _checksum(row)))
             except sqlite3.IntegrityError as error:
                 if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
                     return False
@@ -149,21 +161,22 @@ class JobRecords:
     def not_over(self) -> list[JobRecord]:
         """Those that are not known to be over."""
         with self._transaction() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE ended_at IS NULL").fetchall()  # noqa: S608 our own names
+            rows = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE ended_at IS NULL").fetchall()
         return [self._record(row) for row in rows]
 
     def of_folder(self, name: str) -> JobRecord | None:
         """The one whose job had the folder of that name, wherever the folder above it lay then."""
-        query = f"SELECT {_COLUMNS}, checksum FROM jobs WHERE substr(folder, -length(:end)) = :end"  # noqa: S608 our own names
+        query = f"SELECT {_COLUMNS}, checksum FROM jobs WHERE substr(folder, -length(:end)) = :end"
         with self._transaction() as connection:
             row = connection.execute(query, {"end": f"/{name}"}).fetchone()
         return self._record(row) if row else None
 
     def forget(self, before: float) -> int:
-        """Those that were over before then (seconds since 1970), but never the last attempt at a key. How many."""
+        """Those that were over before then (seconds since 1970), but never the last attempt at a
+        key. How many."""
         old = "ended_at < ? AND attempt < (SELECT max(attempt) FROM jobs AS other WHERE other.key = jobs.key)"
         with self._transaction() as connection:
-            return int(connection.execute(f"DELETE FROM jobs WHERE {old}", (before,)).rowcount)  # noqa: S608 our own words
+            return int(connection.execute(f"DELETE FROM jobs WHERE {old}", (before,)).rowcount)
 
     def _change(self, name: str, assignment: str, value: str) -> None:
         with self._transaction() as connection:
@@ -173,11 +186,13 @@ class JobRecords:
                 self._write(connection, name, assignment, value)
 
     def _row(self, connection: sqlite3.Connection, name: str) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE name = ?", (name,)).fetchone()  # noqa: S608
+        row: tuple[Any, ...] | None = connection.execute(
+            f"SELECT {_COLUMNS}, checksum FROM jobs WHERE name = ?", (name,)
+        ).fetchone()
         return row
 
     def _write(self, connection: sqlite3.Connection, name: str, assignments: str, *values: Any) -> None:
-        connection.execute(f"UPDATE jobs SET {assignments} WHERE name = ?", (*values, name))  # noqa: S608 our own names
+        connection.execute(f"UPDATE jobs SET {assignments} WHERE name = ?", (*values, name))
         _seal(connection, name)
 
     def _record(self, row: tuple[Any, ...]) -> JobRecord:
@@ -194,13 +209,17 @@ class JobRecords:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Waits for another process's; all or nothing."""
         try:
-            uri = f"{self._path.resolve().as_uri()}?mode=rw"  # one that was moved away while a flow lives is not begun anew without a word
+            # one that was moved away while a flow lives is not begun anew without a word
+            uri = f"{self._path.resolve().as_uri()}?mode=rw"
             opened = sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
             with contextlib.closing(opened) as connection, transaction(connection):
                 yield connection
         except (sqlite3.ProgrammingError, sqlite3.NotSupportedError):
             raise
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where SQLite's own message quotes what is no text
+        except (
+            sqlite3.DatabaseError,
+            UnicodeDecodeError,
+        ) as error:  # the latter where SQLite's own message quotes what is no text
             raise self._end_of(error) from error
 
     def _create(self) -> None:
@@ -211,7 +230,9 @@ class JobRecords:
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             name = os.urandom(16).hex()
-            connection.executescript(f"BEGIN; {_SCHEMA} INSERT INTO submitter VALUES ('{name}', {_checksum((name,))}); COMMIT;")  # noqa: S608
+            connection.executescript(
+                f"BEGIN; {_SCHEMA} INSERT INTO submitter VALUES ('{name}', {_checksum((name,))}); COMMIT;"
+            )
         partial.rename(self._path)
 
     def _seal_an_old_one(self, connection: sqlite3.Connection) -> None:
@@ -228,27 +249,37 @@ class JobRecords:
     def _end_of(self, error: sqlite3.DatabaseError | UnicodeDecodeError) -> StageError:
         match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
             case sqlite3.SQLITE_FULL:
-                return Interrupted(f"no space left for {self._path}, the records of jobs: free some and run again, jobs that run are found again")
+                return Interrupted(
+                    f"no space left for {self._path}, the records of jobs: free some and run again, "
+                    "jobs that run are found again"
+                )
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return Interrupted(f"another process has held {self._path} for more than {_BUSY_TIMEOUT_S:g} s: run again when it is done")
+                return Interrupted(
+                    f"another process has held {self._path} for more than {_BUSY_TIMEOUT_S:g} s: "
+                    "run again when it is done"
+                )
             case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
                 return ConfigurationError(
-                    f"the records of jobs in {self._path} cannot be opened ({error}): it must be a file, and it and its folder writable; move away "
+                    f"the records of jobs in {self._path} cannot be opened ({error}): it must be a file, "
+                    "and it and its folder writable; move away "
                     "what is there in its place"
                 )
         return self._damaged(str(error))
 
     def _damaged(self, what: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self._path} is damaged ({what}), so which jobs run where is not known for sure, and one might be started twice. End those that still "
-            "run: they are named STAGE-KEY-SUBMITTER-ATTEMPT on their pools (`squeue --me`, `kubectl get jobs`) and have a log of that name in "
-            f"{self._path.parent}/logs. Then move {self._path.name} away (with -wal and -shm beside it): the next flow begins new records, and what "
+            f"{self._path} is damaged ({what}), so which jobs run where is not known for sure, "
+            "and one might be started twice. End those that still "
+            "run: they are named STAGE-KEY-SUBMITTER-ATTEMPT on their pools (`squeue --me`, "
+            "`kubectl get jobs`) and have a log of that name in "
+            f"{self._path.parent}/logs. Then move {self._path.name} away (with -wal and -shm beside it): "
+            "the next flow begins new records, and what "
             "is done stays done"
         )
 
 
 def _seal(connection: sqlite3.Connection, name: str) -> None:
-    row = connection.execute(f"SELECT {_COLUMNS} FROM jobs WHERE name = ?", (name,)).fetchone()  # noqa: S608 our own names
+    row = connection.execute(f"SELECT {_COLUMNS} FROM jobs WHERE name = ?", (name,)).fetchone()
     connection.execute("UPDATE jobs SET checksum = ? WHERE name = ?", (_checksum(row), name))
 
 

@@ -1,4 +1,5 @@
-"""`infra/dispatch.yaml` says which pool a stage goes to and what it reserves there; refused where it says what nobody knows."""
+"""`infra/dispatch.yaml` says which pool a stage goes to and what it reserves there; refused where
+it says what nobody knows."""
 
 import re
 import sys
@@ -24,9 +25,11 @@ class _Section(pydantic.BaseModel):
 
 
 class S3Section(_Section):
-    """Where no disk is shared: trees, inputs, checkpoints and results go through a bucket. Keys come from the environment alone.
+    """Where no disk is shared: trees, inputs, checkpoints and results go through a bucket. Keys
+    come from the environment alone.
 
-    An S3 that does not answer is asked again for `patience_s`; new checkpoints are shipped every `ship_every_s`.
+    An S3 that does not answer is asked again for `patience_s`; new checkpoints are shipped every
+    `ship_every_s`.
     """
 
     type: Literal["s3"]
@@ -38,9 +41,11 @@ class S3Section(_Section):
 
 
 class _Target(_Section):
-    """`storage` is how files get to a job; None: by a disk that submitter and jobs share, the tree's folder under the same path. `python` is the
-    interpreter that a job is started with, on the PATH there or in full; None: the path of the submitter's own. `environment` is what its jobs are
-    told besides (WANDB_MODE, HF_HOME, POSTTRAIN_ENGINE): a pool hands on nothing of the submitter's. It is written down, so no keys."""
+    """`storage` is how files get to a job; None: by a disk that submitter and jobs share, the
+    tree's folder under the same path. `python` is the interpreter that a job is started with, on
+    the PATH there or in full; None: the path of the submitter's own. `environment` is what its jobs
+    are told besides (WANDB_MODE, HF_HOME, POSTTRAIN_ENGINE): a pool hands on nothing of the
+    submitter's. It is written down, so no keys."""
 
     storage: S3Section | None = None
     python: str | None = None
@@ -55,7 +60,8 @@ class LocalTarget(_Target):
 
 
 class SlurmTarget(_Target):
-    """`options` go to sbatch with every job, as `--partition=gpu`. Logs and folders are on a disk that the nodes share, so there is no `storage`."""
+    """`options` go to sbatch with every job, as `--partition=gpu`. Logs and folders are on a disk
+    that the nodes share, so there is no `storage`."""
 
     type: Literal["slurm"]
     storage: None = None
@@ -71,7 +77,8 @@ class MountSection(_Section):
 
 
 class KubernetesTarget(_Target):
-    """As `kubernetes_manifest.KubernetesSettings`; without a `storage`, the folder of the tree must be mounted at its own path."""
+    """As `kubernetes_manifest.KubernetesSettings`; without a `storage`, the folder of the tree must
+    be mounted at its own path."""
 
     type: Literal["kubernetes"]
     python: str | None = "python"
@@ -96,12 +103,15 @@ class Reservation(_Section):
     memory_gb: float | None = pydantic.Field(None, gt=0)
     time_limit_min: int | None = pydantic.Field(None, ge=1)
     shm_gb: float | None = pydantic.Field(None, ge=0)
-    launch: str | None = None  # one of infra/accelerate/: the stage runs in several processes, one for each GPU where it reserves any
+    launch: str | None = (
+        None  # one of infra/accelerate/: the stage runs in several processes, one for each GPU where it reserves any
+    )
 
 
 class DispatchSettings(_Section):
-    """The whole file. `target` is the one string that a person edits to run elsewhere: there stages go that reserve a GPU. `beside` is the target of
-    all others, which are too cheap to queue for; None: the same."""
+    """The whole file. `target` is the one string that a person edits to run elsewhere: there stages
+    go that reserve a GPU. `beside` is the target of all others, which are too cheap to queue for;
+    None: the same."""
 
     target: str
     beside: str | None = None
@@ -112,13 +122,18 @@ class DispatchSettings(_Section):
     def _check_targets(self) -> "DispatchSettings":
         for name in filter(None, (self.target, self.beside)):
             if name not in self.targets:
-                raise ValueError(f"target {name!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run")
+                raise ValueError(
+                    f"target {name!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
+                )
         return self
 
     def check_stages(self, stages: Collection[str]) -> None:
-        """Raises ConfigurationError where a reservation is for none of them: a misspelt one would reserve nothing, in silence."""
+        """Raises ConfigurationError where a reservation is for none of them: a misspelt one would
+        reserve nothing, in silence."""
         if unknown := sorted({*self.resources} - {*stages, "default"}):
-            raise ConfigurationError(f"{DISPATCH_YAML}: resources are reserved for {', '.join(unknown)}, and dvc.yaml has no such stage")
+            raise ConfigurationError(
+                f"{DISPATCH_YAML}: resources are reserved for {', '.join(unknown)}, and dvc.yaml has no such stage"
+            )
 
     def target_of(self, stage: str) -> str:
         """Where a stage runs; `stage` is the name without its item."""
@@ -144,7 +159,8 @@ class DispatchSettings(_Section):
         return dict(found.environment) if found else {}
 
     def pool(self, target: str, root: Path, state: Path) -> Pool:
-        """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it keeps. Raises ConfigurationError."""
+        """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it
+        keeps. Raises ConfigurationError."""
         match self.targets.get(target):
             case LocalTarget(num_gpus=num_gpus):
                 return LocalPool(state / "local", num_gpus=num_gpus)
@@ -152,19 +168,28 @@ class DispatchSettings(_Section):
                 return SlurmPool(state / "slurm", options=options)
             case KubernetesTarget() as found:
                 return _kubernetes_pool(found, root)
-        raise ConfigurationError(f"{DISPATCH_YAML} has no target {target!r} (any more): its jobs cannot be asked for. Name it there again")
+        raise ConfigurationError(
+            f"{DISPATCH_YAML} has no target {target!r} (any more): its jobs cannot be asked for. Name it there again"
+        )
 
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""
-        said = [section.model_dump(exclude_none=True) for name in ("default", stage) if (section := self.resources.get(name))]
+        said = [
+            section.model_dump(exclude_none=True)
+            for name in ("default", stage)
+            if (section := self.resources.get(name))
+        ]
         merged = {key: value for section in said for key, value in section.items() if key != "launch"}
         if "time_limit_min" in merged:
             merged["time_limit_s"] = 60 * merged.pop("time_limit_min")
         return Resources(**merged)
 
     def environment_of(self, stage: str) -> dict[str, str]:
-        """What its job is told of this machine, which is in no fingerprint; `stage` is the name without its item."""
-        launches = [section.launch for name in (stage, "default") if (section := self.resources.get(name)) and section.launch]
+        """What its job is told of this machine, which is in no fingerprint; `stage` is the name
+        without its item."""
+        launches = [
+            section.launch for name in (stage, "default") if (section := self.resources.get(name)) and section.launch
+        ]
         if not launches:
             return {}
         gpus = self.resources_of(stage).gpus
@@ -172,7 +197,8 @@ class DispatchSettings(_Section):
 
 
 def load_settings(root: Path) -> DispatchSettings:
-    """Of the tree at `root`; without the file everything runs here, one GPU stage at a time. Raises ConfigurationError."""
+    """Of the tree at `root`; without the file everything runs here, one GPU stage at a time. Raises
+    ConfigurationError."""
     path = root / DISPATCH_YAML
     if not path.exists():
         return DispatchSettings(target="local", targets={"local": LocalTarget(type="local", num_gpus=1)}, resources={})
@@ -185,20 +211,28 @@ def load_settings(root: Path) -> DispatchSettings:
 
 
 def _refuse_keys(settings: DispatchSettings) -> None:
-    """By their names: what a target's jobs are told is written into specs, scripts and manifests. Not by pydantic, whose message has the value."""
+    """By their names: what a target's jobs are told is written into specs, scripts and manifests.
+    Not by pydantic, whose message has the value."""
     for name, target in settings.targets.items():
         if keys := sorted(variable for variable in target.environment if _KEY.fullmatch(variable)):
             raise ConfigurationError(
-                f"{DISPATCH_YAML}: {', '.join(keys)} in the environment of target {name}: the file is in git, and what it tells a job is written "
-                "down with the job. A local job has the keys of your environment, a pod those of the target's `secret`; a SLURM job reads them from "
+                f"{DISPATCH_YAML}: {', '.join(keys)} in the environment of target {name}: the file is in git, "
+                "and what it tells a job is written "
+                "down with the job. A local job has the keys of your environment, "
+                "a pod those of the target's `secret`; a SLURM job reads them from "
                 "a file in your home"
             )
 
 
 def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Pool:
-    from posttrain.dispatch.pools.kubernetes_manifest import KubernetesSettings, Mount  # the client is slow to load, and only this needs it
+    from posttrain.dispatch.pools.kubernetes_manifest import (
+        KubernetesSettings,
+        Mount,
+    )  # the client is slow to load, and only this needs it
     from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
 
     mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
     known = target.model_dump(exclude={"type", "mounts", "storage", "python", "environment"})
-    return KubernetesPool(KubernetesSettings(template=root / JOB_YAML, mounts=mounts, is_disk_shared=target.storage is None, **known))
+    return KubernetesPool(
+        KubernetesSettings(template=root / JOB_YAML, mounts=mounts, is_disk_shared=target.storage is None, **known)
+    )

@@ -1,7 +1,9 @@
-"""Why did an episode fail? Each failed episode gets one class, the first that holds in a fixed order: causes before their consequences.
+"""Classifies why an episode failed. Each failed episode gets one class, the first that holds in a
+fixed order: causes before their consequences.
 
-Where the calls that hold the answer all came back, no mistake on the way is the cause and only the end is judged (`too_many_turns`, `no_answer`,
-`wrong_value`). Markets are read from the tools' twin names (`get_quote`, `get_hk_quote`); in a world without twins those two classes never occur.
+Where the calls that hold the answer all came back, no mistake on the way is the cause and only the
+end is judged (`too_many_turns`, `no_answer`, `wrong_value`). Markets are read from the tools' twin
+names (`get_quote`, `get_hk_quote`); in a world without twins those two classes never occur.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,9 @@ class Failure(StrEnum):
     MARKET_FLIP = "market_flip"  # a call in another market than the reasoning had settled on
     WRONG_MARKET = "wrong_market"  # a needed call sent to the other market, or a market taken that was to be asked for
     BAD_JSON = "bad_json"  # a call that does not parse
-    WRONG_TOOL = "wrong_tool"  # a tool that no gold call names, any where none is needed; or the needed one never called and the value guessed
+    # a tool that no gold call names, any where none is needed; or the needed one never called and
+    # the value guessed
+    WRONG_TOOL = "wrong_tool"
     BAD_ARGUMENTS = "bad_arguments"  # the needed tools, but not with accepted arguments
     TOO_MANY_TURNS = "too_many_turns"  # the limit of turns, tokens or time
     NO_ANSWER = "no_answer"  # ended without an answer line
@@ -66,7 +70,9 @@ def _failed_end(trajectory: Trajectory, task: Task) -> Failure:
 
 
 def _all_names_called(trajectory: Trajectory, task: Task) -> bool:
-    return {wanted.name for wanted in task.gold.calls if wanted.holds_answer} <= {call.name for call in calls_made(trajectory)}
+    return {wanted.name for wanted in task.gold.calls if wanted.holds_answer} <= {
+        call.name for call in calls_made(trajectory)
+    }
 
 
 def _asks_again(trajectory: Trajectory) -> bool:
@@ -76,17 +82,20 @@ def _asks_again(trajectory: Trajectory) -> bool:
 
 
 def _calls_wrong_market(calls: Sequence[MadeCall], task: Task) -> bool:
-    """Whether a call that is no gold call goes to a market that none is in, or is the twin of one that was never made.
+    """Whether a call that is no gold call goes to a market that none is in, or is the twin of one
+    that was never made.
 
-    Where "A in Hong Kong or B on the mainland?" is asked and both are looked up on the mainland, each call is in a market of the task; the first is
-    still the twin of the missing call.
+    Where "A in Hong Kong or B on the mainland?" is asked and both are looked up on the mainland,
+    each call is in a market of the task; the first is still the twin of the missing call.
     """
     gold = task.gold.calls
     markets = {_market_of(wanted.name) for wanted in gold}
     missing = {wanted.name for wanted in gold if not any(fits(call, wanted) for call in calls)}
     twins = {_without_market(name) for name in missing}
     strays = [call.name for call in calls if call.name in task.tools and not any(fits(call, wanted) for wanted in gold)]
-    return any(_market_of(name) not in markets or (name not in missing and _without_market(name) in twins) for name in strays)
+    return any(
+        _market_of(name) not in markets or (name not in missing and _without_market(name) in twins) for name in strays
+    )
 
 
 def _flips_market(trajectory: Trajectory, task: Task) -> bool:
@@ -94,13 +103,16 @@ def _flips_market(trajectory: Trajectory, task: Task) -> bool:
     settled: str | None = None
     for _, message in agent_messages(trajectory):
         settled = stated_market(message.reasoning_content or "") or settled
-        if settled is not None and any(_market_of(call.name) != settled for call in message.tool_calls if call.name in task.tools):
+        if settled is not None and any(
+            _market_of(call.name) != settled for call in message.tool_calls if call.name in task.tools
+        ):
             return True
     return False
 
 
 def _market_of(tool_name: str) -> str:
-    """`hk` for a tool with that part in its name, `a` for any other: in a world without twins all are the same."""
+    """`hk` for a tool with that part in its name, `a` for any other: in a world without twins all
+    are the same."""
     return "hk" if "hk" in tool_name.split("_") else "a"
 
 

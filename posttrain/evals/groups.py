@@ -1,7 +1,9 @@
-"""How much do groups of episodes teach? The health of group-relative learning, with definitions that do not change under a library's upgrade.
+"""Measures how much groups of episodes teach. The health of group-relative learning, with
+definitions that do not change under a library's upgrade.
 
-A group is the episodes of one task. TRL's own values are not used: its `reward_std` is of the whole batch since 0.27, and its zero test is a
-tolerance on a float32 std, which takes eight rewards of 0.2 (std 1.6e-8) for different. Here rewards are compared exactly, one with another.
+A group is the episodes of one task. TRL's own values are not used: its `reward_std` is of the whole
+batch since 0.27, and its zero test is a tolerance on a float32 std, which takes eight rewards of
+0.2 (std 1.6e-8) for different. Here rewards are compared exactly, one with another.
 """
 
 import math
@@ -10,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEFINITION_VERSION = 1  # raise it with any change below; it stands in every line of metrics, so that no two definitions are plotted as one
+# raise it with any change below; it stands in every line of metrics, so that no two definitions are
+# plotted as one
+DEFINITION_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +26,19 @@ class Group:
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """`definition_version`, `reward_mean`, `reward_std` (mean over groups of the std within, G-1), `reward_std_batch` (of all episodes, N-1) and
-    `frac_reward_zero_std` (share of groups whose rewards are all equal), split into `_all_bad` (nobody succeeded), `_all_good` (all did), `_other`.
+    """`definition_version`, `reward_mean`, `reward_std` (mean over groups of the std within, G-1),
+    `reward_std_batch` (of all episodes, N-1) and `frac_reward_zero_std` (share of groups whose
+    rewards are all equal), split into `_all_bad` (nobody succeeded), `_all_good` (all did),
+    `_other`.
 
-    Groups (0, 1) and (1, 1): stds 0.7071 and 0, so reward_std = 0.3536; the batch 0, 1, 1, 1 has std 0.5; half the groups teach nothing, all good.
-    Groups may differ in size. Raises ValueError where there is no group, or one with fewer than two episodes: it has no std.
+    Groups (0, 1) and (1, 1): stds 0.7071 and 0, so reward_std = 0.3536; the batch 0, 1, 1, 1 has
+    std 0.5; half the groups teach nothing, all good. Groups may differ in size. Raises ValueError
+    where there is no group, or one with fewer than two episodes: it has no std.
     """
     if not groups or any(len(group.rewards) < 2 or len(group.rewards) != len(group.successes) for group in groups):
-        raise ValueError(f"{len(groups)} groups; each needs two or more rewards, and as many successes, to have a spread")
+        raise ValueError(
+            f"{len(groups)} groups; each needs two or more rewards, and as many successes, to have a spread"
+        )
     equal = [group for group in groups if is_zero_std(group.rewards)]
     all_bad = sum(not any(group.successes) for group in equal)
     all_good = sum(all(group.successes) for group in equal)
@@ -47,12 +56,14 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def is_zero_std(rewards_G: Sequence[float]) -> bool:
-    """Whether all rewards are the same number, bit by bit but for the sign of 0; such a group's advantages are exactly 0."""
+    """Whether all rewards are the same number, bit by bit but for the sign of 0; such a group's
+    advantages are exactly 0."""
     return all(reward == rewards_G[0] for reward in rewards_G)
 
 
 def frac_tokens_nonzero_advantage(advantages_N: Sequence[float], num_tokens_N: Sequence[int]) -> float:
-    """Share of the agent's tokens that get a gradient: advantages 0, 0.5, -0.5 with 10, 20, 10 tokens give 30 / 40. 0.0 where nothing was written."""
+    """Share of the agent's tokens that get a gradient: advantages 0, 0.5, -0.5 with 10, 20, 10
+    tokens give 30 / 40. 0.0 where nothing was written."""
     total = sum(num_tokens_N)
     learnt = sum(num_tokens for advantage, num_tokens in zip(advantages_N, num_tokens_N, strict=True) if advantage != 0)
     return learnt / total if total else 0.0

@@ -1,4 +1,5 @@
-"""Would a group-relative method learn from these trajectories? The group metrics of episodes that already have rewards."""
+"""Estimates from trajectories whether a group-relative method would learn from them. The group
+metrics of episodes that already have rewards."""
 
 from collections.abc import Sequence
 
@@ -9,20 +10,26 @@ from posttrain.exits import DataError
 
 
 def group_health(rows: Sequence[TrajectoryRow], *, success_at: float, source: str) -> dict[str, float]:
-    """`group_metrics` of the episodes of one task each, with their counts, `success_rate` and `pass_hat_k` up to the smallest group's size.
+    """`group_metrics` of the episodes of one task each, with their counts, `success_rate` and
+    `pass_hat_k` up to the smallest group's size.
 
-    An episode with a reward of `success_at` or more succeeded. A task with one episode has no spread: it is counted as `num_single` and left out.
-    Raises DataError, naming `source`, where a trajectory has no reward or no task has two episodes.
+    An episode with a reward of `success_at` or more succeeded. A task with one episode has no
+    spread: it is counted as `num_single` and left out. Raises DataError, naming `source`, where a
+    trajectory has no reward or no task has two episodes.
     """
     if unscored := sum(row.trajectory.reward is None for row in rows):
-        raise DataError(f"{source}: {unscored} of {len(rows)} trajectories have no reward, so their groups have no spread; score them first")
+        raise DataError(
+            f"{source}: {unscored} of {len(rows)} trajectories have no reward, so their groups have no spread; "
+            "score them first"
+        )
     rewards: dict[str, list[float]] = {}
     for row in rows:
         rewards.setdefault(row.trajectory.task_id, []).append(float(row.trajectory.reward or 0.0))
     groups = [Group(own, [reward >= success_at for reward in own]) for own in rewards.values() if len(own) > 1]
     if not groups:
         raise DataError(
-            f"{source}: no task has two episodes among {len(rows)} trajectories, so there is no group to compare within; "
+            f"{source}: no task has two episodes among {len(rows)} trajectories, "
+            "so there is no group to compare within; "
             "give the plays of one task one task_id"
         )
     smallest = min(len(group.rewards) for group in groups)

@@ -1,4 +1,5 @@
-"""How sure is a mean? Bootstrap over tasks: the tasks are the sample, an agent's episodes of one task are not independent of each other."""
+"""Estimates how sure a mean is. Bootstrap over tasks: the tasks are the sample, an agent's episodes
+of one task are not independent of each other."""
 
 from collections.abc import Sequence
 
@@ -7,11 +8,15 @@ import numpy as np
 _CELLS_AT_ONCE = 4_000_000  # indices drawn in one go, 32 MB
 
 
-def bootstrap_interval(values_N: Sequence[float], *, level: float, num_bootstrap: int, seed: int) -> tuple[float, float]:
-    """The percentile interval (Efron 1979) of the mean of N tasks' values, at `level` (0.95: from the 2.5th to the 97.5th percentile).
+def bootstrap_interval(
+    values_N: Sequence[float], *, level: float, num_bootstrap: int, seed: int
+) -> tuple[float, float]:
+    """The percentile interval (Efron 1979) of the mean of N tasks' values, at `level` (0.95: from
+    the 2.5th to the 97.5th percentile).
 
-    The same arguments give the same interval. Where all values are equal it has no width, which says that tasks like these show no difference, not
-    that none could: of 480 successes in 480 the next may fail. Raises ValueError where there is no task.
+    The same arguments give the same interval. Where all values are equal it has no width, which
+    says that tasks like these show no difference, not that none could: of 480 successes in 480 the
+    next may fail. Raises ValueError where there is no task.
     """
     if not len(values_N):
         raise ValueError("an interval needs one task or more")

@@ -1,7 +1,9 @@
-"""What is said about a policy: one record per task for people and later analyses, and one summary of them all.
+"""What is said about a policy: one record per task for people and later analyses, and one summary
+of them all.
 
-Each task is played once greedily, which is what a user would get, and several times at temperature 1, which shows how reliable it is. Interval and
-breakdowns are of the greedy plays. The paraphrased split is reported beside, never mixed in.
+Each task is played once greedily, which is what a user would get, and several times at temperature
+1, which shows how reliable it is. Interval and breakdowns are of the greedy plays. The paraphrased
+split is reported beside, never mixed in.
 """
 
 from collections import Counter
@@ -26,7 +28,8 @@ _MAX_K = 8
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedTask:
-    """A task with its greedy play, scored, and the successes of its sampled plays; no samples where the split is played greedily alone."""
+    """A task with its greedy play, scored, and the successes of its sampled plays; no samples where
+    the split is played greedily alone."""
 
     task: Task
     greedy: Trajectory
@@ -37,8 +40,11 @@ class EvaluatedTask:
         return is_success(self.greedy, self.task)
 
 
-def evaluated_tasks(tasks: Sequence[Task], greedy: Sequence[Trajectory], sampled: Sequence[Trajectory], *, num_samples: int) -> list[EvaluatedTask]:
-    """Join the plays: `greedy[i]` is of `tasks[i]`; `sampled` holds `num_samples` plays in a row for each of the first tasks, none for the others."""
+def evaluated_tasks(
+    tasks: Sequence[Task], greedy: Sequence[Trajectory], sampled: Sequence[Trajectory], *, num_samples: int
+) -> list[EvaluatedTask]:
+    """Join the plays: `greedy[i]` is of `tasks[i]`; `sampled` holds `num_samples` plays in a row
+    for each of the first tasks, none for the others."""
     evaluated = []
     for index, (task, play) in enumerate(zip(tasks, greedy, strict=True)):
         own = sampled[index * num_samples : (index + 1) * num_samples]
@@ -47,7 +53,8 @@ def evaluated_tasks(tasks: Sequence[Task], greedy: Sequence[Trajectory], sampled
 
 
 def task_record(evaluated: EvaluatedTask) -> dict[str, Any]:
-    """One line of `<policy>.tasks.jsonl`. `cell` is kind/market/language/difficulty; `failure` is null for a success."""
+    """One line of `<policy>.tasks.jsonl`. `cell` is kind/market/language/difficulty; `failure` is
+    null for a success."""
     task, greedy = evaluated.task, evaluated.greedy
     return {
         "task_id": task.task_id,
@@ -65,10 +72,12 @@ def task_record(evaluated: EvaluatedTask) -> dict[str, Any]:
 
 
 def summarise(evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, seed: int) -> dict[str, Any]:
-    """The content of `<policy>.json`. All tasks of the split `test` count; those of `test_paraphrase` are under `paraphrase`.
+    """The content of `<policy>.json`. All tasks of the split `test` count; those of
+    `test_paraphrase` are under `paraphrase`.
 
-    `success_rate` (also as `end_to_end_success`) with `ci_low` and `ci_high`; `pass_hat_k` for each k up to the number of samples; of the greedy
-    plays `tool_selection_accuracy`, `plan_success`, `step_efficiency`, `timing_precision` (see `_abilities`), `failures` (a count for each class),
+    `success_rate` (also as `end_to_end_success`) with `ci_low` and `ci_high`; `pass_hat_k` for each
+    k up to the number of samples; of the greedy plays `tool_selection_accuracy`, `plan_success`,
+    `step_efficiency`, `timing_precision` (see `_abilities`), `failures` (a count for each class),
     and `by` kind, market, language, difficulty. Raises ValueError where there is no test task.
     """
     test = [one for one in evaluated if one.task.split == "test"]
@@ -86,7 +95,9 @@ def summarise(evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, see
         "reward_mean": _mean([one.greedy.reward or 0.0 for one in test]),
         "turns_mean": _mean([len(agent_messages(one.greedy)) for one in test]),
         "failures": {str(failure): failures[failure] for failure in Failure},
-        "by": {name: _success_by(name, test, params, seed=seed) for name in ("kind", "market", "language", "difficulty")},
+        "by": {
+            name: _success_by(name, test, params, seed=seed) for name in ("kind", "market", "language", "difficulty")
+        },
         "paraphrase": _success(paraphrase, params, seed=seed) if paraphrase else None,
     }
 
@@ -94,8 +105,10 @@ def summarise(evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, see
 def _abilities(evaluated: Sequence[EvaluatedTask]) -> dict[str, float | None]:
     """Four abilities, each null where no task tests it.
 
-    tool_selection_accuracy: of the tasks that need a tool, the share whose first call is of a needed one. plan_success: of the tasks that need two
-    calls or more, the share in which all that hold the answer came back. step_efficiency, timing_precision: the mean scores `efficiency`, `timing`.
+    tool_selection_accuracy: of the tasks that need a tool, the share whose first call is of a
+    needed one. plan_success: of the tasks that need two calls or more, the share in which all that
+    hold the answer came back. step_efficiency, timing_precision: the mean scores `efficiency`,
+    `timing`.
     """
     needing = [one for one in evaluated if one.task.gold.calls]
     planned = [one for one in needing if len(one.task.gold.calls) > 1]
@@ -112,7 +125,9 @@ def _is_first_call_needed(one: EvaluatedTask) -> bool:
     return bool(calls) and calls[0].name in {gold.name for gold in one.task.gold.calls}
 
 
-def _success_by(name: str, evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, seed: int) -> dict[str, Mapping[str, float]]:
+def _success_by(
+    name: str, evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, seed: int
+) -> dict[str, Mapping[str, float]]:
     groups: dict[str, list[EvaluatedTask]] = {}
     for one in evaluated:
         groups.setdefault(str(getattr(one.task, name)), []).append(one)

@@ -1,9 +1,11 @@
-"""Between messages and token ids, so that a training row and a rollout of the same episode are the same tokens.
+"""Between messages and token ids, so that a training row and a rollout of the same episode are the
+same tokens.
 
-A rollout never renders a conversation again: it keeps the ids that the agent sampled and appends the ids of what came between. A row is therefore
-composed in the same way, prompt + (assistant + results)*, and not cut out of one rendering of the whole, in which many templates rewrite earlier
-turns (Qwen3 removes their reasoning). The price: where a template does rewrite them, a row differs from that template's own rendering of a finished
-chat.
+A rollout never renders a conversation again: it keeps the ids that the agent sampled and appends
+the ids of what came between. A row is therefore composed in the same way, prompt + (assistant +
+results)*, and not cut out of one rendering of the whole, in which many templates rewrite earlier
+turns (Qwen3 removes their reasoning). The price: where a template does rewrite them, a row differs
+from that template's own rendering of a finished chat.
 """
 
 import functools
@@ -22,14 +24,17 @@ NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
 Schemas = Sequence[Mapping[str, Any]]  # OpenAI function schemas, in the order offered
 Segment = tuple[Literal["agent", "given"], str]
 
-_NUM_RESULTS = 4096  # kept: the episodes of a group hear the same from the same tools, and rendering that costs as much as a turn of a small model
+# kept: the episodes of a group hear the same from the same tools, and rendering that costs as much
+# as a turn of a small model
+_NUM_RESULTS = 4096
 _REASONING_OR_CALL = re.compile(r"\s*(?:(<think>.*?(?:</think>|\Z))|<tool_call>.*?(?:</tool_call>|\Z))\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One training example, three lists of one length T: ids, 1 in `mask` where the agent wrote the token, and what kind of token it is there
-    (`category`: 0 not the agent's, 1 reasoning, 2 call, 3 text; the end mark counts with what it ends)."""
+    """One training example, three lists of one length T: ids, 1 in `mask` where the agent wrote the
+    token, and what kind of token it is there (`category`: 0 not the agent's, 1 reasoning, 2 call, 3
+    text; the end mark counts with what it ends)."""
 
     input_ids: list[int]
     mask: list[int]
@@ -37,19 +42,23 @@ class TokenRow:
 
 
 class ChatCodec:
-    """One tokenizer with its chat template. Raises ConfigurationError where the template has no chat with tools that a rollout could continue."""
+    """One tokenizer with its chat template. Raises ConfigurationError where the template has no
+    chat with tools that a rollout could continue."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self._renderer = ChatRenderer(tokenizer)
         stop_id = self._encode([self._renderer.stop_text])[0][0][0]
-        self.stop_ids: frozenset[int] = frozenset({stop_id} if tokenizer.eos_token_id is None else {stop_id, tokenizer.eos_token_id})
+        self.stop_ids: frozenset[int] = frozenset(
+            {stop_id} if tokenizer.eos_token_id is None else {stop_id, tokenizer.eos_token_id}
+        )
         self.pad_id: int = stop_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._result_ids = functools.lru_cache(_NUM_RESULTS)(self._encode_results)
         self._refuse_other_calls()
 
     def encode_prompt(self, messages: Sequence[Message], tools: Schemas) -> list[int]:
-        """What the agent reads before its first message, up to and including the mark that says it is its turn."""
+        """What the agent reads before its first message, up to and including the mark that says it
+        is its turn."""
         return self._ids(self._renderer.prompt(messages, tools))
 
     def encode_assistant(self, message: Message) -> list[int]:
@@ -57,11 +66,13 @@ class ChatCodec:
         return self._ids(self._renderer.assistant(message))
 
     def encode_results(self, messages: Sequence[Message]) -> list[int]:
-        """What stands between the stop token of one agent message and the first token of the next: results or the user's words, and the turn mark."""
+        """What stands between the stop token of one agent message and the first token of the next:
+        results or the user's words, and the turn mark."""
         return list(self._result_ids(tuple(messages)))
 
     def encode_row(self, messages: Sequence[Message], tools: Schemas) -> TokenRow:
-        """The conversation up to its last assistant message. What stands behind that was never read by the agent and is left out."""
+        """The conversation up to its last assistant message. What stands behind that was never read
+        by the agent and is left out."""
         return self.encode_rows([(messages, tools)])[0]
 
     def encode_rows(self, conversations: Iterable[tuple[Sequence[Message], Schemas]]) -> list[TokenRow]:
@@ -76,7 +87,8 @@ class ChatCodec:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse(self, ids: Sequence[int]) -> Message:
-        """The message that an agent wrote; the ids may end with a stop token or, where it was cut off, not."""
+        """The message that an agent wrote; the ids may end with a stop token or, where it was cut
+        off, not."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
         return parse_assistant(self.decode(ids[:end]))
 
@@ -87,10 +99,14 @@ class ChatCodec:
         """What the template writes as a call must be what the parser reads as one."""
         call = ToolCall("call_0", "f", json.dumps({"a": "b"}))
         parsed = self.parse(self.encode_assistant(Message("assistant", "", None, (call,)))).tool_calls
-        if [(found.name, found.arguments.replace(" ", "")) for found in parsed] != [(call.name, call.arguments.replace(" ", ""))]:
+        if [(found.name, found.arguments.replace(" ", "")) for found in parsed] != [
+            (call.name, call.arguments.replace(" ", ""))
+        ]:
             raise ConfigurationError(
-                f"the chat template of {self.tokenizer.name_or_path!r} does not write calls as <tool_call>{{…}}</tool_call>, the form that is read "
-                "back: every call of this model would be lost. Choose a model with Hermes' format, such as Qwen2.5 and Qwen3"
+                f"the chat template of {self.tokenizer.name_or_path!r} does not write calls as "
+                "<tool_call>{…}</tool_call>, the form that is read "
+                "back: every call of this model would be lost. Choose a model with Hermes' format, "
+                "such as Qwen2.5 and Qwen3"
             )
 
     def _segments(self, messages: Sequence[Message], tools: Schemas) -> list[Segment]:
@@ -111,7 +127,9 @@ class ChatCodec:
         """Ids and the span of characters of each."""
         if not texts:
             return []
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False)
+        encoded = self.tokenizer(
+            list(texts), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
+        )
         return list(zip(encoded["input_ids"], encoded["offset_mapping"], strict=True))
 
 
@@ -129,6 +147,8 @@ def _categories(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
     """The category of each token of an assistant message, by where it begins."""
     category_of_character = [TEXT] * len(text)
     for found in _REASONING_OR_CALL.finditer(text):
-        category_of_character[found.start() : found.end()] = [REASONING if found[1] else CALL] * (found.end() - found.start())
+        category_of_character[found.start() : found.end()] = [REASONING if found[1] else CALL] * (
+            found.end() - found.start()
+        )
     categories = [category_of_character[start] for start, _ in spans]
     return [*categories[:-1], categories[-2] if len(categories) > 1 else TEXT]

@@ -1,6 +1,8 @@
-"""How a model enters and leaves the pipeline: folders in Hugging Face format with safetensors weights, or a hub name and revision.
+"""How a model enters and leaves the pipeline: folders in Hugging Face format with safetensors
+weights, or a hub name and revision.
 
-Two things are refused everywhere, because they run a stranger's code at load: weights in pickle format, and a repository's own Python modules.
+Two things are refused everywhere, because they run a stranger's code at load: weights in pickle
+format, and a repository's own Python modules.
 """
 
 from pathlib import Path
@@ -19,25 +21,28 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a folder, in evaluation mode. Raises ConfigurationError where the folder has pickled weights or none, DataError where they are
-    cut off."""
+    """The causal LM of a folder, in evaluation mode. Raises ConfigurationError where the folder has
+    pickled weights or none, DataError where they are cut off."""
     refuse_unsafe_folder(path)
     return _from_pretrained(str(path), revision=None, dtype=dtype)
 
 
 def load_codec(path: Path) -> ChatCodec:
-    """The tokenizer of a folder with its chat template. Raises ConfigurationError where either is missing."""
+    """The tokenizer of a folder with its chat template. Raises ConfigurationError where either is
+    missing."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{path} has no tokenizer that can be read ({_first_line(error)}): the stage that writes the folder has to run first"
+            f"{path} has no tokenizer that can be read ({_first_line(error)}): "
+            "the stage that writes the folder has to run first"
         ) from error
     return ChatCodec(tokenizer)
 
 
 def save_model(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write a folder that `load_model` and `load_codec` read; equal weights give equal bytes, wherever the model was loaded from."""
+    """Write a folder that `load_model` and `load_codec` read; equal weights give equal bytes,
+    wherever the model was loaded from."""
     for trace_of_loading in ("is_local", "local_files_only"):
         tokenizer.init_kwargs.pop(trace_of_loading, None)
     disable_progress_bar()  # of transformers: one line per shard among the stage's own progress
@@ -46,13 +51,16 @@ def save_model(model: Any, tokenizer: Any, path: Path) -> None:
 
 
 def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
-    """Model and tokenizer of a hub name or a folder, at the revision given. Raises ConfigurationError where they cannot be had."""
+    """Model and tokenizer of a hub name or a folder, at the revision given. Raises
+    ConfigurationError where they cannot be had."""
     folder = Path(params.name)
     if folder.is_dir():
         refuse_unsafe_folder(folder)
     model = _from_pretrained(params.name, revision=params.revision, dtype=params.dtype)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(params.name, revision=params.revision or "main", trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            params.name, revision=params.revision or "main", trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise _unavailable(params.name, params.revision, error) from error
     if tokenizer.pad_token_id is None:
@@ -63,32 +71,43 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
 def use_gradient_checkpointing(model: Any) -> None:
     """Recompute activations in the backward pass: memory for about a third more time."""
     model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-    model.enable_input_require_grads()  # without it a model whose embeddings are frozen (LoRA) has no gradient to recompute for
+    # without it a model whose embeddings are frozen (LoRA) has no gradient to recompute for
+    model.enable_input_require_grads()
 
 
 def refuse_unsafe_folder(path: Path) -> None:
     """Raises ConfigurationError where a folder has pickled weights, or no safetensors at all."""
     if pickles := sorted(found.name for pattern in _PICKLES for found in path.glob(pattern)):
         raise ConfigurationError(
-            f"{path} has weights in pickle format ({', '.join(pickles[:3])}), and loading a pickle runs whatever code its author put in. "
+            f"{path} has weights in pickle format ({', '.join(pickles[:3])}), "
+            "and loading a pickle runs whatever code its author put in. "
             "Convert them to safetensors and remove these files"
         )
     if not any(path.glob("*.safetensors")):
-        raise ConfigurationError(f"{path} has no *.safetensors: it is not a model's folder, or the stage that writes it has not run")
+        raise ConfigurationError(
+            f"{path} has no *.safetensors: it is not a model's folder, or the stage that writes it has not run"
+        )
 
 
 def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype) -> Any:
     disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            name, revision=revision or "main", dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+            name,
+            revision=revision or "main",
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
         )
     except (OSError, ValueError, KeyError) as error:
         raise _unavailable(name, revision, error) from error
     except Exception as error:  # the class of safetensors' own error is private to its extension
         if type(error).__name__ != "SafetensorError":
             raise
-        raise DataError(f"the weights of {name} cannot be read ({_first_line(error)}): the file is cut off or damaged; make it again") from error
+        raise DataError(
+            f"the weights of {name} cannot be read ({_first_line(error)}): the file is cut off or damaged; "
+            "make it again"
+        ) from error
     return model.eval()
 
 

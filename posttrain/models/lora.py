@@ -1,6 +1,7 @@
 """Low-rank adapters: train a few matrices beside a frozen model, and fold them in when done.
 
-W' = W + (alpha / r) B A with A (r, in) drawn at random and B (out, r) zero (LoRA, arXiv 2106.09685), so that training starts from the model itself.
+W' = W + (alpha / r) B A with A (r, in) drawn at random and B (out, r) zero (LoRA, arXiv
+2106.09685), so that training starts from the model itself.
 """
 
 from pathlib import Path
@@ -14,25 +15,37 @@ from posttrain.models.loading import refuse_unsafe_folder
 from posttrain.params import LoraAdapter
 
 
-def add_lora(model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM") -> Any:
-    """The model with adapters on every linear layer whose name ends with one of `target_modules`; only they are trainable, and a `SEQ_CLS` head.
+def add_lora(
+    model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM"
+) -> Any:
+    """The model with adapters on every linear layer whose name ends with one of `target_modules`;
+    only they are trainable, and a `SEQ_CLS` head.
 
-    Raises ConfigurationError where a target is in no layer's name: peft alone accepts a list of which only one is found.
+    Raises ConfigurationError where a target is in no layer's name: peft alone accepts a list of
+    which only one is found.
     """
     ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     if missing := [target for target in params.target_modules if target.rpartition(".")[2] not in ends]:
         raise ConfigurationError(
-            f"model.adapter.target_modules has {', '.join(missing)}, but this model's linear layers are {', '.join(sorted(ends))}: "
+            f"model.adapter.target_modules has {', '.join(missing)}, "
+            f"but this model's linear layers are {', '.join(sorted(ends))}: "
             "an adapter that attaches to nothing trains nothing. Correct the names"
         )
-    config = LoraConfig(r=params.r, lora_alpha=params.alpha, lora_dropout=params.dropout, target_modules=params.target_modules, task_type=task_type)
+    config = LoraConfig(
+        r=params.r,
+        lora_alpha=params.alpha,
+        lora_dropout=params.dropout,
+        target_modules=params.target_modules,
+        task_type=task_type,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, config)
 
 
 def save_adapters(model: Any, path: Path) -> None:
-    """The adapters alone: adapter_model.safetensors and adapter_config.json. Their model is not named there: its path is a fact of this machine."""
+    """The adapters alone: adapter_model.safetensors and adapter_config.json. Their model is not
+    named there: its path is a fact of this machine."""
     for config in model.peft_config.values():
         config.base_model_name_or_path = ""  # peft fills in None
     model.save_pretrained(path, safe_serialization=True)
@@ -40,11 +53,13 @@ def save_adapters(model: Any, path: Path) -> None:
 
 
 def load_adapters(model: Any, path: Path, *, is_trainable: bool = False) -> Any:
-    """The model with the adapters of a folder. Raises ConfigurationError where the folder has none, or pickled ones."""
+    """The model with the adapters of a folder. Raises ConfigurationError where the folder has none,
+    or pickled ones."""
     refuse_unsafe_folder(path)
     return PeftModel.from_pretrained(model, str(path), is_trainable=is_trainable)
 
 
 def merge_adapters(model: Any) -> Any:
-    """The plain model with the adapters folded into its weights (the model given is used up); a model without adapters as it is."""
+    """The plain model with the adapters folded into its weights (the model given is used up); a
+    model without adapters as it is."""
     return model.merge_and_unload() if isinstance(model, PeftModel) else model

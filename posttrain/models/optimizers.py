@@ -1,4 +1,5 @@
-"""Which optimizer moves which weights. Muon orthogonalises the step of a hidden matrix; embeddings and norms have no such geometry and keep AdamW."""
+"""Which optimizer moves which weights. Muon orthogonalises the step of a hidden matrix; embeddings
+and norms have no such geometry and keep AdamW."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -7,21 +8,29 @@ import torch
 from torch import nn
 
 OptimizerKind = Literal["muon", "adamw"]
-OTHERS_RATE = 0.3  # of Muon's: at the full rate the embeddings of rare tokens never settle, and copying them is not learnt
+OTHERS_RATE = (
+    0.3  # of Muon's: at the full rate the embeddings of rare tokens never settle, and copying them is not learnt
+)
 
 
 class OptimizerPair(torch.optim.Optimizer):
-    """Muon and AdamW behind the face of one optimizer, so that a scheduler, TRL or a checkpoint sees the groups of both."""
+    """Muon and AdamW behind the face of one optimizer, so that a scheduler, TRL or a checkpoint
+    sees the groups of both."""
 
     def __init__(self, muon: torch.optim.Optimizer, adamw: torch.optim.Optimizer) -> None:
         self.parts = (muon, adamw)
         super().__init__([*muon.param_groups, *adamw.param_groups], {})
-        self.param_groups = [*muon.param_groups, *adamw.param_groups]  # the same dicts: a rate set here is a rate set there
+        self.param_groups = [
+            *muon.param_groups,
+            *adamw.param_groups,
+        ]  # the same dicts: a rate set here is a rate set there
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step of both; a closure is not supported."""
         if closure is not None:
-            raise ValueError("a closure would be evaluated once for each of the two optimizers; compute the loss before the step")
+            raise ValueError(
+                "a closure would be evaluated once for each of the two optimizers; compute the loss before the step"
+            )
         for part in self.parts:
             part.step()
 
@@ -41,11 +50,15 @@ class OptimizerPair(torch.optim.Optimizer):
 def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.optim.Optimizer:
     """The optimizer of a model's trainable weights.
 
-    `adamw`: one rate for all. `muon`: 2-D matrices that are no embedding go to Muon (Jordan 2024; `match_rms_adamw` scales its step by
-    0.2 sqrt(max(rows, columns)), arXiv 2502.16982) at `lr`, the rest to AdamW at `OTHERS_RATE` of it. Adapters of LoRA are 2-D matrices too. Weight
-    decay is 0: runs are short and the embeddings tied.
+    `adamw`: one rate for all. `muon`: 2-D matrices that are no embedding go to Muon (Jordan 2024;
+    `match_rms_adamw` scales its step by
+    0.2 sqrt(max(rows, columns)), arXiv 2502.16982) at `lr`, the rest to AdamW at `OTHERS_RATE` of
+    it. Adapters of LoRA are 2-D matrices too. Weight decay is 0: runs are short and the embeddings
+    tied.
     """
-    embeddings = {id(weight) for module in model.modules() if isinstance(module, nn.Embedding) for weight in module.parameters()}
+    embeddings = {
+        id(weight) for module in model.modules() if isinstance(module, nn.Embedding) for weight in module.parameters()
+    }
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
     if kind == "adamw":
         return _adamw(trainable, lr)

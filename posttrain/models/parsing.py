@@ -1,8 +1,9 @@
-"""How the text that a policy wrote becomes a message: `<think>…</think>`, then text and `<tool_call>{"name": …, "arguments": {…}}</tool_call>`
-(Hermes).
+"""How the text that a policy wrote becomes a message: `<think>…</think>`, then text and
+`<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes).
 
-Any text is accepted: what a policy writes is data, and its mistakes are for the world to answer and for the rewards to count. A call that cannot be
-read becomes a ToolCall whose arguments are the text as it stands, so that it fails where a wrong call fails, in `Tool.call`.
+Any text is accepted: what a policy writes is data, and its mistakes are for the world to answer and
+for the rewards to count. A call that cannot be read becomes a ToolCall whose arguments are the text
+as it stands, so that it fails where a wrong call fails, in `Tool.call`.
 """
 
 import json
@@ -20,10 +21,12 @@ _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 def parse_assistant(text: str) -> Message:
     """The message that `text` (stop token removed) is. Never raises.
 
-    Calls are numbered `call_0`, `call_1`, …; reasoning that is empty is None; reasoning that never ends leaves no content and no calls, because what
-    is thought is not said. Text around the calls is the content, pieces joined by a newline.
+    Calls are numbered `call_0`, `call_1`, …; reasoning that is empty is None; reasoning that never
+    ends leaves no content and no calls, because what is thought is not said. Text around the calls
+    is the content, pieces joined by a newline.
 
-    >>> parse_assistant('<think>HK</think><tool_call>{"name":"get_quote","arguments":{"code":"00700"}}</tool_call>').tool_calls
+    >>>
+    parse_assistant('<think>HK</think><tool_call>{"name":"get_quote","arguments":{"code":"00700"}}</tool_call>').tool_calls
     (ToolCall(id='call_0', name='get_quote', arguments='{"code":"00700"}'),)
     """
     reasoning, said = _split_reasoning(_LONE_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text))
@@ -34,7 +37,8 @@ def parse_assistant(text: str) -> Message:
 
 
 def _split_reasoning(text: str) -> tuple[str, str]:
-    """Reasoning stands first; its opening mark may be missing, because some templates write it in the prompt."""
+    """Reasoning stands first; its opening mark may be missing, because some templates write it in
+    the prompt."""
     before, mark, after = text.partition("</think>")
     opened = before.lstrip().startswith("<think>")
     if not mark:
@@ -45,13 +49,19 @@ def _split_reasoning(text: str) -> tuple[str, str]:
 
 
 def _read_call(call_id: str, written: str) -> ToolCall:
-    """The name as far as it can be read; the arguments exactly as written where they can be told apart, else the whole text."""
+    """The name as far as it can be read; the arguments exactly as written where they can be told
+    apart, else the whole text."""
     name, arguments = _as_written(written)
     try:
         content = json.loads(written)
         if isinstance(content, dict) and isinstance(content.get("name"), str) and "arguments" in content:
-            if name != content["name"] or _loads(arguments) != content["arguments"]:  # keys in another order, further keys, escapes in the name
-                name, arguments = content["name"], json.dumps(content["arguments"], ensure_ascii=False, separators=(",", ":"))
+            if (
+                name != content["name"] or _loads(arguments) != content["arguments"]
+            ):  # keys in another order, further keys, escapes in the name
+                name, arguments = (
+                    content["name"],
+                    json.dumps(content["arguments"], ensure_ascii=False, separators=(",", ":")),
+                )
             return ToolCall(call_id, _storable(name), _storable(arguments))
     except (ValueError, RecursionError):  # also numbers of thousands of digits and nesting deeper than Python's stack
         pass
@@ -59,7 +69,8 @@ def _read_call(call_id: str, written: str) -> ToolCall:
 
 
 def _as_written(written: str) -> tuple[str, str]:
-    """Name and arguments cut out without reading the JSON: what stands behind `"arguments":`, its own closing brace not included."""
+    """Name and arguments cut out without reading the JSON: what stands behind `"arguments":`, its
+    own closing brace not included."""
     if head := _HEAD.match(written):
         return head[1], written[head.end() :].strip().removesuffix("}").rstrip()
     name = _NAME.search(written)

@@ -1,7 +1,9 @@
-"""What any chat template writes for each part of an episode, found by rendering twice and taking the difference.
+"""What any chat template writes for each part of an episode, found by rendering twice and taking
+the difference.
 
-Nothing here knows a model family. Marked texts are put through the template, and where the mark comes out says how the template ends a message,
-whether it writes reasoning, and what it wants as the arguments of a call.
+Nothing here knows a model family. Marked texts are put through the template, and where the mark
+comes out says how the template ends a message, whether it writes reasoning, and what it wants as
+the arguments of a call.
 """
 
 import json
@@ -18,7 +20,8 @@ _USER = {"role": "user", "content": "u"}
 
 
 class ChatRenderer:
-    """Texts of a template. Raises ConfigurationError where it has none or where it cannot carry a chat with tools."""
+    """Texts of a template. Raises ConfigurationError where it has none or where it cannot carry a
+    chat with tools."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -29,13 +32,16 @@ class ChatRenderer:
             )
         if "strftime_now" in str(tokenizer.chat_template):
             raise ConfigurationError(
-                f"the chat template of {tokenizer.name_or_path!r} writes today's date into the prompt, so equal inputs would give other tokens "
+                f"the chat template of {tokenizer.name_or_path!r} writes today's date into the prompt, "
+                "so equal inputs would give other tokens "
                 "tomorrow: remove strftime_now from a copy of the template"
             )
         self._texts: dict[Message, str] = {}
         self._turn_mark = self._render([_USER], is_agents_turn=True)
         self.stop_text = self._find_stop_text()
-        self._has_reasoning = _MARK in self._render([_USER, {"role": "assistant", "content": "c", "reasoning_content": _MARK}])
+        self._has_reasoning = _MARK in self._render(
+            [_USER, {"role": "assistant", "content": "c", "reasoning_content": _MARK}]
+        )
         self._wants_objects = self._find_wants_objects()
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
@@ -49,10 +55,19 @@ class ChatRenderer:
         return self._texts[message]
 
     def between(self, messages: Sequence[Message]) -> str:
-        """What stands between an agent's end mark and its next turn: tool results (to a stand-in call each) or the user's words."""
+        """What stands between an agent's end mark and its next turn: tool results (to a stand-in
+        call each) or the user's words."""
         if any(message.role == "tool" for message in messages):
-            ids = [message.tool_call_id or f"call_{index}" for index, message in enumerate(messages) if message.role == "tool"]
-            before = self._with_arguments(Message("assistant", "", None, tuple(ToolCall(call_id, "f", json.dumps({"a": _MARK})) for call_id in ids)))
+            ids = [
+                message.tool_call_id or f"call_{index}"
+                for index, message in enumerate(messages)
+                if message.role == "tool"
+            ]
+            before = self._with_arguments(
+                Message(
+                    "assistant", "", None, tuple(ToolCall(call_id, "f", json.dumps({"a": _MARK})) for call_id in ids)
+                )
+            )
         else:
             before = {"role": "assistant", "content": _MARK}
         num_marks = len(before.get("tool_calls", [before]))
@@ -64,8 +79,10 @@ class ChatRenderer:
         rendered = self._render([_USER, self._with_reasoning(self._with_arguments(message))])
         if not rendered.startswith(self._turn_mark):
             raise ConfigurationError(
-                f"the chat template writes an agent's message as {rendered!r}, which does not begin with its own prompt {self._turn_mark!r}: "
-                "what is trained would not be what is sampled. Choose a model whose template adds nothing of its own behind the prompt"
+                f"the chat template writes an agent's message as {rendered!r}, "
+                f"which does not begin with its own prompt {self._turn_mark!r}: "
+                "what is trained would not be what is sampled. Choose a model whose template adds nothing of its "
+                "own behind the prompt"
             )
         written = rendered[len(self._turn_mark) :]
         written = written[: written.rindex(self.stop_text) + len(self.stop_text)]
@@ -74,11 +91,16 @@ class ChatRenderer:
         return written
 
     def _with_arguments(self, message: Message) -> dict[str, Any]:
-        """Arguments as objects where the template wants them; text that is no object gets a stand-in, whose place it takes once rendered."""
+        """Arguments as objects where the template wants them; text that is no object gets a
+        stand-in, whose place it takes once rendered."""
         content = message.to_openai()
         if message.tool_calls and self._wants_objects:
             content["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _as_object(call.arguments, index)}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _as_object(call.arguments, index)},
+                }
                 for index, call in enumerate(message.tool_calls)
             ]
         return content
@@ -89,7 +111,9 @@ class ChatRenderer:
             return content
         said = "\n\n" + content["content"] if content["content"] else ""
         thought_and_said = f"<think>\n{content['reasoning_content']}\n</think>{said}"
-        return {key: value for key, value in content.items() if key != "reasoning_content"} | {"content": thought_and_said}
+        return {key: value for key, value in content.items() if key != "reasoning_content"} | {
+            "content": thought_and_said
+        }
 
     def _find_stop_text(self) -> str:
         """The one token that the template writes behind an agent's text."""
@@ -97,18 +121,23 @@ class ChatRenderer:
         ids = self._tokenizer(behind, add_special_tokens=False)["input_ids"]
         if not ids:
             raise ConfigurationError(
-                f"the chat template of {self._tokenizer.name_or_path!r} does not mark the end of an agent's message, so a policy would never stop: "
+                f"the chat template of {self._tokenizer.name_or_path!r} does not mark the end of an agent's "
+                "message, so a policy would never stop: "
                 "choose another model"
             )
         return str(self._tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _find_wants_objects(self) -> bool:
-        """OpenAI's arguments are JSON text; most templates of open models write an object with `tojson` and would quote the text once more."""
+        """OpenAI's arguments are JSON text; most templates of open models write an object with
+        `tojson` and would quote the text once more."""
         for arguments, wants_objects in (({"a": _MARK}, True), (json.dumps({"a": _MARK}), False)):
             call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": arguments}}
             try:
                 rendered = self._render([_USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
-            except (ConfigurationError, TypeError):  # a template that joins strings was given an object, or the other way round
+            except (
+                ConfigurationError,
+                TypeError,
+            ):  # a template that joins strings was given an object, or the other way round
                 continue
             if json.dumps({"a": _MARK}) in rendered:
                 return wants_objects
@@ -117,13 +146,20 @@ class ChatRenderer:
             "choose a model that was trained to call tools in Hermes' format, such as Qwen2.5 and Qwen3"
         )
 
-    def _render(self, messages: list[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), is_agents_turn: bool = False) -> str:
+    def _render(
+        self, messages: list[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), is_agents_turn: bool = False
+    ) -> str:
         schemas = [dict(tool) for tool in tools] or None
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tools=schemas, add_generation_prompt=is_agents_turn, tokenize=False))
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tools=schemas, add_generation_prompt=is_agents_turn, tokenize=False
+                )
+            )
         except jinja2.TemplateError as error:
             raise ConfigurationError(
-                f"the chat template of {self._tokenizer.name_or_path!r} refuses an agent's conversation ({error}): choose another model"
+                f"the chat template of {self._tokenizer.name_or_path!r} refuses an agent's conversation "
+                f"({error}): choose another model"
             ) from error
 
 

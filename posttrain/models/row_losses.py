@@ -1,4 +1,5 @@
-"""How hard does a model find each demonstration? The mean negative log-likelihood of what the agent wrote, in nats a token."""
+"""Measures how hard a model finds each demonstration. The mean negative log-likelihood of what the
+agent wrote, in nats a token."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +13,13 @@ from posttrain.models.codec import TokenRow
 BATCH_TOKENS = 4096
 
 
-def row_losses(model: Any, rows: Sequence[TokenRow], *, pad_id: int, progress: Callable[[int, int], None] | None = None) -> NDArray[np.float64]:
+def row_losses(
+    model: Any, rows: Sequence[TokenRow], *, pad_id: int, progress: Callable[[int, int], None] | None = None
+) -> NDArray[np.float64]:
     """Shape (N,), in the order of `rows`; 0 for a row in which the agent wrote nothing.
 
-    Rows are batched by length, so that little padding is computed, and padded on the right, where causal attention never looks: no mask is needed.
+    Rows are batched by length, so that little padding is computed, and padded on the right, where
+    causal attention never looks: no mask is needed.
     """
     order = sorted(range(len(rows)), key=lambda index: (len(rows[index].input_ids), index))
     losses = np.zeros(len(rows))
@@ -40,12 +44,20 @@ def _next_batch(order: Sequence[int], rows: Sequence[TokenRow], start: int) -> l
 
 def _batch_losses(model: Any, rows: Sequence[TokenRow], pad_id: int) -> NDArray[np.float64]:
     width = max(len(row.input_ids) for row in rows)
-    ids_N_T = torch.tensor([[*row.input_ids, *[pad_id] * (width - len(row.input_ids))] for row in rows], device=model.device)
-    is_agents_N_T = torch.tensor([[*row.mask, *[0] * (width - len(row.mask))] for row in rows], dtype=torch.bool, device=model.device)[:, 1:]
+    ids_N_T = torch.tensor(
+        [[*row.input_ids, *[pad_id] * (width - len(row.input_ids))] for row in rows], device=model.device
+    )
+    is_agents_N_T = torch.tensor(
+        [[*row.mask, *[0] * (width - len(row.mask))] for row in rows], dtype=torch.bool, device=model.device
+    )[:, 1:]
     hidden_N_T_H = model.base_model(input_ids=ids_N_T, use_cache=False).last_hidden_state[:, :-1]
-    logits = model.get_output_embeddings()(hidden_N_T_H[is_agents_N_T])  # the head only where the agent wrote: a third of the tokens
+    logits = model.get_output_embeddings()(
+        hidden_N_T_H[is_agents_N_T]
+    )  # the head only where the agent wrote: a third of the tokens
     losses = torch.nn.functional.cross_entropy(logits.float(), ids_N_T[:, 1:][is_agents_N_T], reduction="none")
-    per_token_N_T = torch.zeros(is_agents_N_T.shape, dtype=losses.dtype, device=model.device).masked_scatter(is_agents_N_T, losses)
+    per_token_N_T = torch.zeros(is_agents_N_T.shape, dtype=losses.dtype, device=model.device).masked_scatter(
+        is_agents_N_T, losses
+    )
     mean_N = per_token_N_T.sum(dim=1) / is_agents_N_T.sum(dim=1).clamp(min=1)
     result: NDArray[np.float64] = mean_N.double().cpu().numpy()
     return result

@@ -1,7 +1,9 @@
-"""A small decoder with random weights: the Qwen3 architecture, because it is the one of the models that this pipeline is for.
+"""A small decoder with random weights: the Qwen3 architecture, because it is the one of the models
+that this pipeline is for.
 
-One thing is not left to chance. Copying needs a head that sees the token before (the first half of an induction head, Olsson et al. 2022,
-arXiv 2209.11895). Training finds one in a jump, which comes after 60 steps or after 400 by the draw; here the first layer has it from the start.
+One thing is not left to chance. Copying needs a head that sees the token before (the first half of
+an induction head, Olsson et al. 2022, arXiv 2209.11895). Training finds one in a jump, which comes
+after 60 steps or after 400 by the draw; here the first layer has it from the start.
 """
 
 from typing import Any
@@ -17,8 +19,8 @@ CONSTANT = 5.0  # standard deviations of an embedding
 
 
 def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: int, seed: int) -> Qwen3ForCausalLM:
-    """Random weights drawn from `seed` alone, whatever was drawn before; input and output embeddings are one matrix (V, D) with V =
-    len(tokenizer)."""
+    """Random weights drawn from `seed` alone, whatever was drawn before; input and output
+    embeddings are one matrix (V, D) with V = len(tokenizer)."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=params.hidden_size,
@@ -29,7 +31,10 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
         head_dim=params.head_dim,
         max_position_embeddings=max_context_tokens,
         tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},  # contexts of a thousand tokens; Qwen3's own 1e6 is for tens of thousands
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+        },  # contexts of a thousand tokens; Qwen3's own 1e6 is for tens of thousands
         attention_dropout=0.0,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -43,11 +48,14 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
 
 
 def _look_back(model: Qwen3ForCausalLM) -> None:
-    """Turn the query heads of the first layer's first key head towards the token one place back, two places back, and so on.
+    """Turn the query heads of the first layer's first key head towards the token one place back,
+    two places back, and so on.
 
-    The first coordinate of every embedding becomes one constant, which adds the same to every logit of the tied head. From it the key is k everywhere
-    and the query of the head that looks o back is R(-o) k: with rotary embeddings (arXiv 2104.09864) key n then scores k·R(n - m + o) k for query m,
-    most at n = m - o. The drawn weights stay beside it, and nothing is fixed: training may undo it.
+    The first coordinate of every embedding becomes one constant, which adds the same to every logit
+    of the tied head. From it the key is k everywhere and the query of the head that looks o back is
+    R(-o) k: with rotary embeddings (arXiv 2104.09864) key n then scores k·R(n - m + o) k for query
+    m, most at n = m - o. The drawn weights stay beside it, and nothing is fixed: training may undo
+    it.
     """
     config, attention = model.config, model.model.layers[0].self_attn
     size = config.head_dim
@@ -62,6 +70,7 @@ def _look_back(model: Qwen3ForCausalLM) -> None:
 
 
 def _turned(vector: Tensor, angles: Tensor) -> Tensor:
-    """A head's vector (D,) with its pairs (i, i + D/2) turned by `angles` (D/2,), as the rotary embedding turns them."""
+    """A head's vector (D,) with its pairs (i, i + D/2) turned by `angles` (D/2,), as the rotary
+    embedding turns them."""
     first, second = vector.chunk(2)
     return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()])

@@ -1,12 +1,17 @@
-"""Which tokens a model from scratch has: a byte-level BPE in which a name, a code or a price is cut the same way wherever it stands.
+"""Which tokens a model from scratch has: a byte-level BPE in which a name, a code or a price is cut
+the same way wherever it stands.
 
-A small model learns to copy a value from a tool's result into its answer only if the value has the same tokens in both. Hence every digit and every
-non-ASCII character (Han above all) is one token and never part of a longer one; a JSON key takes its quotes and the punctuation around it with it, so
-that nothing merges across the edge of a value; and what names one company alone is kept out of the text from which tokens are learnt: a name that was
-seen would become one token, and an unseen one could not be copied. Characters never seen fall back to their UTF-8 bytes.
+A small model learns to copy a value from a tool's result into its answer only if the value has the
+same tokens in both. Hence every digit and every non-ASCII character (Han above all) is one token
+and never part of a longer one; a JSON key takes its quotes and the punctuation around it with it,
+so that nothing merges across the edge of a value; and what names one company alone is kept out of
+the text from which tokens are learnt: a name that was seen would become one token, and an unseen
+one could not be copied. Characters never seen fall back to their UTF-8 bytes.
 
-The decision to argue with: the words, keys and characters that are frequent stand whole in the vocabulary, without the merges that would build them.
-A merge leaves its halves (`curr`, `ency`) in the vocabulary, tokens that no text of this world ever has; the room is better given to one more word.
+The decision to argue with: the words, keys and characters that are frequent stand whole in the
+vocabulary, without the merges that would build them. A merge leaves its halves (`curr`, `ency`) in
+the vocabulary, tokens that no text of this world ever has; the room is better given to one more
+word.
 """
 
 import json
@@ -34,9 +39,11 @@ _NUM_BYTES = 256
 def train_tokenizer(
     conversations: Iterable[Sequence[Message]], *, tool_names: Iterable[str], vocab_size: int, max_length: int
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer for these conversations, with at most `vocab_size` tokens; equal input gives equal bytes.
+    """The tokenizer for these conversations, with at most `vocab_size` tokens; equal input gives
+    equal bytes.
 
-    Each tool name and marker is one token. Raises ConfigurationError where the characters of the conversations alone do not fit.
+    Each tool name and marker is one token. Raises ConfigurationError where the characters of the
+    conversations alone do not fit.
     """
     conversations = list(conversations)
     texts = Counter(text for messages in conversations for text in _texts(messages))
@@ -46,21 +53,28 @@ def train_tokenizer(
     room = vocab_size - _NUM_BYTES - len(added) - len(characters)
     if room < 0:
         raise ConfigurationError(
-            f"model.vocab_size is {vocab_size}, but the conversations need {vocab_size - room}: {_NUM_BYTES} bytes, {len(added)} markers and "
-            f"tool names, {len(characters)} characters such as {''.join(characters[:8])}. Each must be one token to be copied: raise model.vocab_size"
+            f"model.vocab_size is {vocab_size}, but the conversations need {vocab_size - room}: "
+            f"{_NUM_BYTES} bytes, {len(added)} markers and "
+            f"tool names, {len(characters)} characters such as {''.join(characters[:8])}. "
+            "Each must be one token to be copied: raise model.vocab_size"
         )
-    words = [piece for piece, count in counts.items() if piece.isascii() and len(piece) > 1 and count >= MIN_COUNT][:room]
+    words = [piece for piece, count in counts.items() if piece.isascii() and len(piece) > 1 and count >= MIN_COUNT][
+        :room
+    ]
     rest = {piece: count for piece, count in counts.items() if piece.isascii() and piece not in set(words)}
     backend = _bpe(whole=[*characters, *words], rest=rest, num_merges=room - len(words))
     backend.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in ROLE_MARKERS])
     backend.add_tokens([AddedToken(text, normalized=False) for text in added[len(ROLE_MARKERS) :]])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END, pad_token=PAD, padding_side="right", model_max_length=max_length)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token=END, pad_token=PAD, padding_side="right", model_max_length=max_length
+    )
     tokenizer.chat_template = scratch_template()
     return tokenizer
 
 
 def _bpe(*, whole: Sequence[str], rest: Mapping[str, int], num_merges: int) -> Tokenizer:
-    """256 bytes, up to `num_merges` merges learnt from `rest` (piece -> count), and the pieces of `whole`, taken as they are (`ignore_merges`)."""
+    """256 bytes, up to `num_merges` merges learnt from `rest` (piece -> count), and the pieces of
+    `whole`, taken as they are (`ignore_merges`)."""
     learner = _with_pieces(Tokenizer(models.BPE()))
     trainer = trainers.BpeTrainer(
         vocab_size=_NUM_BYTES + num_merges,
@@ -79,14 +93,18 @@ def _bpe(*, whole: Sequence[str], rest: Mapping[str, int], num_merges: int) -> T
 
 def _with_pieces(backend: Tokenizer) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(PIECES), behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
 def _texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Everything of a conversation that a model from scratch reads or writes; the system text is not."""
+    """Everything of a conversation that a model from scratch reads or writes; the system text is
+    not."""
     for message in messages:
         if message.role != "system":
             yield message.content
@@ -103,11 +121,16 @@ def _count_pieces(texts: Mapping[str, int], *, hidden: frozenset[str]) -> dict[s
     for text, times in texts.items():
         for piece, count in Counter(re.findall(PIECES, text)).items():
             counts[piece] += count * times
-    return {piece: counts[piece] for piece in sorted(counts, key=lambda piece: (-counts[piece], piece)) if piece not in hidden}
+    return {
+        piece: counts[piece]
+        for piece in sorted(counts, key=lambda piece: (-counts[piece], piece))
+        if piece not in hidden
+    }
 
 
 def _words_of_one_name(conversations: Iterable[Sequence[Message]]) -> frozenset[str]:
-    """The ASCII words that only few of the values have that stand, in calls and results, under keys such as `name`, `name_en` or `aliases`."""
+    """The ASCII words that only few of the values have that stand, in calls and results, under keys
+    such as `name`, `name_en` or `aliases`."""
     texts = {call.arguments for messages in conversations for message in messages for call in message.tool_calls}
     texts |= {message.content for messages in conversations for message in messages if message.role == "tool"}
     names = {name for text in texts for name in _names_in(text)}

@@ -1,17 +1,23 @@
-"""Does a model copy before it learns what to copy? Next-token training on scrambled messages, before the first demonstration.
+"""Teaches a new model to copy, before it learns from demonstrations what to copy. Next-token
+training on scrambled messages, before the first demonstration.
 
-Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its field behind it. A row here is nothing else, and
-only its values are trained. A result and some of its values again, in every second row in another order, teach the look-up by key, which digits need.
-A list of values and the same again teaches to go on behind the last token copied, which names need. A message and the calls that take something from
-it, a name from a question or a code from a result, put both to use. Every digit, Han character and name that is copied is drawn anew: nothing about
-the world can be learnt. The values over carets are trained:
+Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its
+field behind it. A row here is nothing else, and only its values are trained. A result and some of
+its values again, in every second row in another order, teach the look-up by key, which digits need.
+A list of values and the same again teaches to go on behind the last token copied, which names need.
+A message and the calls that take something from it, a name from a question or a code from a result,
+put both to use. Every digit, Han character and name that is copied is drawn anew: nothing about the
+world can be learnt. The values over carets are trained:
 
-    <|tool|>{"code":"73019.HK","price":86.10,"open":85.77}<|assistant|>{"price":86.10}↵{"code":"73019.HK"}<|end|>
-                                                                                ^^^^^           ^^^^^^^^^^^^^^^^^
-    <|user|>PlumShip, 松鹤, GoldBell<|assistant|>{"name":"松鹤"}{"name":"GoldBell"}{"name":"PlumShip"}<|end|>
-                                                           ^^               ^^^^               ^^^^
-    <|user|>Hong Kong PlumShip: open?<|assistant|><tool_call>{"name":"search_hk_stock","arguments":{"name":"PlumShip"}}</tool_call><|end|>
-                                                                                                            ^^^^^^^^
+    <|tool|>{"code":"73019.HK","price":86.10,"open":85.77}<|assistant|>
+    {"price":86.10}↵{"code":"73019.HK"}<|end|>
+              ^^^^^           ^^^^^^^^^^^^^^^^^
+    <|user|>PlumShip, 松鹤, GoldBell<|assistant|>
+    {"name":"松鹤"}{"name":"GoldBell"}{"name":"PlumShip"}<|end|>
+             ^^               ^^^^               ^^^^
+    <|user|>Hong Kong PlumShip: open?<|assistant|>
+    <tool_call>{"name":"search_hk_stock","arguments":{"name":"PlumShip"}}</tool_call><|end|>
+                                                              ^^^^^^^^
 """
 
 import json
@@ -43,10 +49,19 @@ Row = tuple[list[int], list[int]]  # input ids and labels, the latter -100 where
 Segments = list[tuple[str, bool]]  # a row's text, cut where training begins and ends
 
 
-def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareModelParams, *, on_step: Callable[[int, float], None]) -> None:
-    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate falls to 0 at the end. `on_step` gets step and loss.
+def warm_up(
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    params: PrepareModelParams,
+    *,
+    on_step: Callable[[int, float], None],
+) -> None:
+    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate falls
+    to 0 at the end. `on_step` gets step and loss.
 
-    A step goes through the model in parts of rows of one length. Left out: checkpoints (it takes a minute), evaluation, mixed precision.
+    A step goes through the model in parts of rows of one length. Left out: checkpoints (it takes a
+    minute), evaluation, mixed precision.
     """
     optimizer = build_optimizer(model, "muon", params.lr)
     for group in optimizer.param_groups:
@@ -56,7 +71,9 @@ def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareMode
     for step in range(params.warmup_steps):
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * min(1.0, (params.warmup_steps - step) / num_decay)
-        batch = sorted(rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0]))
+        batch = sorted(
+            rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0])
+        )
         num_trained = sum(label != _IGNORED for _, labels in batch for label in labels)
         step_loss = 0.0
         for part in (batch[start : start + PART_SIZE] for start in range(0, len(batch), PART_SIZE)):
@@ -64,7 +81,9 @@ def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareMode
             targets_N_T = labels_N_T[:, 1:]
             is_trained = targets_N_T != _IGNORED
             hidden_N_T_H = model.base_model(input_ids=ids_N_T, use_cache=False).last_hidden_state[:, :-1]
-            logits_P_V = model.get_output_embeddings()(hidden_N_T_H[is_trained])  # a fifth of the tokens: the head is a fifth of the work
+            logits_P_V = model.get_output_embeddings()(
+                hidden_N_T_H[is_trained]
+            )  # a fifth of the tokens: the head is a fifth of the work
             loss = cross_entropy(logits_P_V.float(), targets_N_T[is_trained], reduction="sum")
             (loss / num_trained).backward()  # type: ignore[no-untyped-call]
             step_loss += loss.item() / num_trained
@@ -77,7 +96,8 @@ def warm_up(model: Any, tokenizer: Any, rows: Sequence[Row], params: PrepareMode
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A message and what the calls behind it take from it: (tool, argument, value), in the order of the calls, each value once."""
+    """A message and what the calls behind it take from it: (tool, argument, value), in the order of
+    the calls, each value once."""
 
     marker: str
     content: str
@@ -85,9 +105,12 @@ class _Request:
 
 
 def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, count: int, seed: int) -> list[Row]:
-    """`count` rows of scrambled messages of these conversations; equal arguments give equal rows."""
+    """`count` rows of scrambled messages of these conversations; equal arguments give equal
+    rows."""
     conversations = list(conversations)
-    results = dict.fromkeys(message.content for messages in conversations for message in messages if message.role == "tool")
+    results = dict.fromkeys(
+        message.content for messages in conversations for message in messages if message.role == "tool"
+    )
     shapes = [fields for content in results if (fields := _scalar_fields(content))] or [_PLAIN]
     requests = [request for messages in conversations for request in _requests(messages)]
     draw = random.Random(f"{seed}/warmup")
@@ -109,11 +132,16 @@ def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, cou
 
 
 def _scalar_fields(content: str) -> Fields:
-    """The numbers and texts of a flat JSON object, as JSON text; empty where the content is something else."""
+    """The numbers and texts of a flat JSON object, as JSON text; empty where the content is
+    something else."""
     result = _parsed(content)
     if not isinstance(result, dict):
         return {}
-    scalars = {key: value for key, value in result.items() if isinstance(value, str | int | float) and not isinstance(value, bool)}
+    scalars = {
+        key: value
+        for key, value in result.items()
+        if isinstance(value, str | int | float) and not isinstance(value, bool)
+    }
     return {key: json.dumps(value, ensure_ascii=False) for key, value in scalars.items()}
 
 
@@ -125,10 +153,20 @@ def _requests(messages: Sequence[Message]) -> list[_Request]:
         for call in message.tool_calls:
             arguments = _parsed(call.arguments)
             for key, value in arguments.items() if isinstance(arguments, dict) else ():
-                source = next((source for source in reversed(sources) if isinstance(value, str) and value and value in source.content), None)
+                source = next(
+                    (
+                        source
+                        for source in reversed(sources)
+                        if isinstance(value, str) and value and value in source.content
+                    ),
+                    None,
+                )
                 if source is not None:
                     copies.setdefault(source, {}).setdefault(value, (call.name, key, value))
-    return [_Request(USER if source.role == "user" else TOOL, source.content, tuple(found.values())) for source, found in copies.items()]
+    return [
+        _Request(USER if source.role == "user" else TOOL, source.content, tuple(found.values()))
+        for source, found in copies.items()
+    ]
 
 
 def _parsed(text: str) -> Any:
@@ -143,22 +181,32 @@ class _Scrambler:
 
     def __init__(self, results: Iterable[str], draw: random.Random) -> None:
         self._draw = draw
-        self._characters = sorted({character for content in results for character in content if not character.isascii()}) or ["一"]
-        self._names: list[str] = sorted({word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}) or ["Name"]
+        self._characters = sorted(
+            {character for content in results for character in content if not character.isascii()}
+        ) or ["一"]
+        self._names: list[str] = sorted(
+            {word for content in results for word in re.findall(r"[A-Z][a-z]+", content)}
+        ) or ["Name"]
 
     def fields(self, shape: Fields, most: int) -> Fields:
-        """`most` of the fields of a result, in their order. Numbers that began alike still do, as prices do: who goes on behind a `92.` must know
-        which it was."""
+        """`most` of the fields of a result, in their order. Numbers that began alike still do, as
+        prices do: who goes on behind a `92.` must know which it was."""
         keys = self._draw.sample(list(shape), min(most, len(shape)))
         digits = str.maketrans(dict(zip("0123456789", self._draw.sample("0123456789", 10), strict=True)))
-        return {key: self._text(value) if value.startswith('"') else value.translate(digits) for key, value in shape.items() if key in keys}
+        return {
+            key: self._text(value) if value.startswith('"') else value.translate(digits)
+            for key, value in shape.items()
+            if key in keys
+        }
 
     def request(self, request: _Request) -> _Request:
         """The request about other values; what surrounds them stays."""
         others = {value: self._text(value) for _, _, value in request.copies}
         longest_first = sorted(others, key=len, reverse=True)
         content = re.sub("|".join(map(re.escape, longest_first)), lambda found: others[found[0]], request.content)
-        return _Request(request.marker, content, tuple((tool, argument, others[value]) for tool, argument, value in request.copies))
+        return _Request(
+            request.marker, content, tuple((tool, argument, others[value]) for tool, argument, value in request.copies)
+        )
 
     def _text(self, text: str) -> str:
         return re.sub(r"[0-9]|[^\x00-\x7f]|[A-Z][a-z]+", self._another, text)
@@ -170,8 +218,9 @@ class _Scrambler:
 
 
 def _result_again(fields: Fields, draw: random.Random) -> Segments:
-    """A result and some of its fields once more, each as the demonstrations quote it: behind a brace, where in the result it is behind a comma. The
-    tokenizer has two tokens for that, and that they are one key is half of what is learnt here."""
+    """A result and some of its fields once more, each as the demonstrations quote it: behind a
+    brace, where in the result it is behind a comma. The tokenizer has two tokens for that, and that
+    they are one key is half of what is learnt here."""
     asked = draw.sample(list(fields), min(MAX_FIELDS, len(fields)))
     if draw.random() < 0.5:
         asked = [key for key in fields if key in asked]
@@ -184,7 +233,8 @@ def _result_again(fields: Fields, draw: random.Random) -> Segments:
 
 
 def _values_again(values: Sequence[tuple[str, str]], draw: random.Random) -> Segments:
-    """A list of values and the same once more, in every second one in another order, where the first character or word of each cannot be known."""
+    """A list of values and the same once more, in every second one in another order, where the
+    first character or word of each cannot be known."""
     is_in_order = draw.random() < 0.5
     segments, before = [(USER + draw.choice(_SEPARATORS).join(value for _, value in values) + ASSISTANT, False)], ""
     for key, value in values if is_in_order else draw.sample(values, len(values)):

@@ -1,6 +1,8 @@
-"""A plan asks for experiments: overrides of knobs times seeds, as texts of `params.yaml`, all checked before the first one runs.
+"""A plan asks for experiments: overrides of knobs times seeds, as texts of `params.yaml`, all
+checked before the first one runs.
 
-The file is edited and not written anew, so that a branch differs from its base in the lines that the experiment is about, and every comment stays.
+The file is edited and not written anew, so that a branch differs from its base in the lines that
+the experiment is about, and every comment stays.
 """
 
 import io
@@ -20,7 +22,9 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from posttrain.exits import ConfigurationError
 from posttrain.params import parse_params, read_knobs
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,48}[a-z0-9])?")  # part of a branch, a folder, an artifact's key, and of no command line
+_NAME = re.compile(
+    r"[a-z0-9]([a-z0-9_-]{0,48}[a-z0-9])?"
+)  # part of a branch, a folder, an artifact's key, and of no command line
 
 
 class Override(pydantic.BaseModel):
@@ -58,9 +62,12 @@ class Variant:
 
 
 def read_plan(file: Path | None, overrides: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plan:
-    """A YAML file with `overrides` and `seeds`, or these; seeds that are given go before the file's. Raises ConfigurationError."""
+    """A YAML file with `overrides` and `seeds`, or these; seeds that are given go before the
+    file's. Raises ConfigurationError."""
     if (file is None) == (not overrides):
-        raise ConfigurationError("name a file with overrides, or give the overrides, and not both: an experiment is one or the other")
+        raise ConfigurationError(
+            "name a file with overrides, or give the overrides, and not both: an experiment is one or the other"
+        )
     source = str(file) if file else "the parameters"
     try:
         given = {"overrides": [dict(one) for one in overrides]}
@@ -71,19 +78,27 @@ def read_plan(file: Path | None, overrides: Sequence[Mapping[str, Any]], seeds: 
 
 
 def variants(plan: Plan, params_text: str) -> list[Variant]:
-    """In the plan's order. Raises ConfigurationError for a name that cannot be a branch's, one that stands twice, and knobs that are refused."""
+    """In the plan's order. Raises ConfigurationError for a name that cannot be a branch's, one that
+    stands twice, and knobs that are refused."""
     seeds = plan.seeds or [read_knobs(params_text, source="params.yaml")["seed"]]
-    found = [Variant(f"{_checked(one.name)}-seed{seed}", {**one.knobs, "seed": _checked_seed(seed)}) for one in plan.overrides for seed in seeds]
+    found = [
+        Variant(f"{_checked(one.name)}-seed{seed}", {**one.knobs, "seed": _checked_seed(seed)})
+        for one in plan.overrides
+        for seed in seeds
+    ]
     names = [variant.name for variant in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigurationError(f"{', '.join(twice)} stands twice in the plan: both would have the same branch. Give each a name of its own")
+        raise ConfigurationError(
+            f"{', '.join(twice)} stands twice in the plan: both would have the same branch. Give each a name of its own"
+        )
     for variant in found:
         with_knobs(params_text, variant)
     return found
 
 
 def with_knobs(params_text: str, variant: Variant) -> str:
-    """`params.yaml` with the variant's values, every other line as it is. Raises ConfigurationError where the result is no `params.yaml`."""
+    """`params.yaml` with the variant's values, every other line as it is. Raises ConfigurationError
+    where the result is no `params.yaml`."""
     wanted = read_knobs(params_text, source="params.yaml")
     content = _yaml().load(params_text)
     for key, value in variant.knobs.items():
@@ -94,7 +109,10 @@ def with_knobs(params_text: str, variant: Variant) -> str:
     written = io.StringIO()
     _yaml().dump(content, written)
     if yaml.safe_load(written.getvalue()) != wanted:
-        raise ConfigurationError(f"{variant.branch}: params.yaml cannot be edited so that it reads as wanted; write these knobs there by hand")
+        raise ConfigurationError(
+            f"{variant.branch}: params.yaml cannot be edited so that it reads as wanted; "
+            "write these knobs there by hand"
+        )
     return written.getvalue()
 
 
@@ -102,14 +120,17 @@ def _section(content: Any, path: Sequence[str], key: str, variant: Variant) -> A
     for part in path:
         content = content.get(part) if isinstance(content, Mapping) else None
     if not isinstance(content, Mapping):
-        raise ConfigurationError(f"{variant.branch} sets {key!r}, and params.yaml has no section {'.'.join(path)!r}; nothing was run")
+        raise ConfigurationError(
+            f"{variant.branch} sets {key!r}, and params.yaml has no section {'.'.join(path)!r}; nothing was run"
+        )
     return content
 
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"an experiment cannot be named {name!r}, because its branch and folder are: 1 to 50 lower-case letters, digits and inner - or _"
+            f"an experiment cannot be named {name!r}, because its branch and folder are: "
+            "1 to 50 lower-case letters, digits and inner - or _"
         )
     return name
 
@@ -121,7 +142,8 @@ def _checked_seed(seed: int) -> int:
 
 
 def _quoted(value: Any) -> Any:
-    """Strings get quotes where one without would be another thing in YAML 1.1, which PyYAML reads: `on`, `1e-5`."""
+    """Strings get quotes where one without would be another thing in YAML 1.1, which PyYAML reads:
+    `on`, `1e-5`."""
     if isinstance(value, str) and (not re.fullmatch(r"\w[\w./-]*", value) or yaml.safe_load(value) != value):
         return DoubleQuotedScalarString(value)
     if isinstance(value, Mapping):
@@ -134,7 +156,9 @@ class _Representer(RoundTripRepresenter):
 
     def represent_float(self, data: float) -> Any:
         text = repr(data)
-        return self.represent_scalar("tag:yaml.org,2002:float", text.replace("e", ".0e") if "e" in text and "." not in text else text)
+        return self.represent_scalar(
+            "tag:yaml.org,2002:float", text.replace("e", ".0e") if "e" in text and "." not in text else text
+        )
 
 
 _Representer.add_representer(float, _Representer.represent_float)

@@ -1,4 +1,5 @@
-"""`dvc gc` of the tree: of DVC's cache stays what a commit of any branch, the tree's `dvc.lock` or a worktree's names.
+"""`dvc gc` of the tree: of DVC's cache stays what a commit of any branch, the tree's `dvc.lock` or
+a worktree's names.
 
 What the run cache alone remembers goes: an edit that is taken back then runs again.
 """
@@ -15,10 +16,11 @@ from posttrain.exits import ConfigurationError, Interrupted
 
 
 def collect_garbage(root: Path) -> None:
-    """Remove it. Who asks has looked that nothing runs in the tree: what a run has made and not yet recorded would go.
+    """Remove it. Who asks has looked that nothing runs in the tree: what a run has made and not yet
+    recorded would go.
 
-    Raises ConfigurationError where the cache lies outside of the tree, so that others may share it, or DVC cannot read
-    it, Interrupted where another DVC is at work.
+    Raises ConfigurationError where the cache lies outside of the tree, so that others may share it,
+    or DVC cannot read it, Interrupted where another DVC is at work.
     """
     logging.getLogger("dvc").setLevel(logging.ERROR)  # a line for each output of each commit that has no hash
     try:
@@ -26,9 +28,11 @@ def collect_garbage(root: Path) -> None:
             cache = Path(repo.cache.local.path)
             if not cache.resolve().is_relative_to(root.resolve()):
                 raise ConfigurationError(
-                    f"DVC's cache lies in {cache}, where other trees may keep theirs: run `dvc gc --all-commits --projects TREE …` with all that do"
+                    f"DVC's cache lies in {cache}, where other trees may keep theirs: "
+                    "run `dvc gc --all-commits --projects TREE …` with all that do"
                 )
-            # force: a folder whose listing is lost is lost already, and is no reason to keep nothing or all
+            # force: a folder whose listing is lost is lost already, and is no reason to keep
+            # nothing or all
             repo.gc(all_commits=True, workspace=True, force=True, repos=_edited_worktrees(root))
     except LockError as error:
         raise Interrupted(f"another dvc is at work in {root} ({error}); ask again when it is done") from error
@@ -39,7 +43,8 @@ def collect_garbage(root: Path) -> None:
 
 
 def _edited_worktrees(root: Path) -> list[str]:
-    """Git's other worktrees in which something is not committed: their `dvc.lock` may be no commit's."""
+    """Git's other worktrees in which something is not committed: their `dvc.lock` may be no
+    commit's."""
     listed = _git(root, "worktree", "list", "--porcelain").splitlines()
     folders = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
     others = [folder for folder in folders if (folder / ".dvc").is_dir() and folder.resolve() != root.resolve()]

@@ -1,4 +1,5 @@
-"""Asks git about a tree. Only questions and plain values; a refusal is a ConfigurationError in git's own words."""
+"""Asks git about a tree. Only questions and plain values; a refusal is a ConfigurationError in
+git's own words."""
 
 import subprocess
 from collections.abc import Mapping
@@ -8,10 +9,13 @@ from posttrain.exits import ConfigurationError
 
 
 def git(root: Path, *arguments: str, text: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """What a git command prints, without the last line's end. Raises ConfigurationError where it fails. No shell reads the arguments."""
+    """What a git command prints, without the last line's end. Raises ConfigurationError where it
+    fails. No shell reads the arguments."""
     ran = _run(root, *arguments, text=text, environment=environment)
     if ran.returncode:
-        raise ConfigurationError(f"git {arguments[0]} failed in {root}: {ran.stderr.strip() or f'exit code {ran.returncode}'}")
+        raise ConfigurationError(
+            f"git {arguments[0]} failed in {root}: {ran.stderr.strip() or f'exit code {ran.returncode}'}"
+        )
     return ran.stdout.removesuffix("\n")
 
 
@@ -32,7 +36,17 @@ def file_at(root: Path, revision: str, path: str) -> str | None:
     return None if ran.returncode else ran.stdout
 
 
-def _run(root: Path, *arguments: str, text: str | None = None, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def _run(
+    root: Path, *arguments: str, text: str | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["git", *arguments], cwd=root, input=text, env=environment, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
+        ["git", *arguments],
+        cwd=root,
+        input=text,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
     )

@@ -1,7 +1,9 @@
-"""Which stages there are, what each reads and writes, and which come first: DVC's own reading of `dvc.yaml`, as plain values.
+"""Which stages there are, what each reads and writes, and which come first: DVC's own reading of
+`dvc.yaml`, as plain values.
 
-DVC is asked instead of parsing `dvc.yaml` again, because matrices, templates and overlapping outputs are its rules and not ours. A flow adds to this
-graph what DVC has not (a target, retries, a schedule) and never an edge of its own.
+DVC is asked instead of parsing `dvc.yaml` again, because matrices, templates and overlapping
+outputs are its rules and not ours. A flow adds to this graph what DVC has not (a target, retries, a
+schedule) and never an edge of its own.
 """
 
 import contextlib
@@ -28,8 +30,10 @@ PARAMS_FILE = "params.yaml"
 class StageNode:
     """One node: a stage, or one item of a matrix stage (`evaluate@sft`).
 
-    `command` is the shell line (several, joined by newlines, where `cmd` is a list). `deps` and `outs` are paths relative to the root, in the order
-    of `dvc.yaml`. `params` are keys of `params.yaml`; a key of another file reads `other.yaml:key`. `upstream` names the nodes whose outs it reads.
+    `command` is the shell line (several, joined by newlines, where `cmd` is a list). `deps` and
+    `outs` are paths relative to the root, in the order of `dvc.yaml`. `params` are keys of
+    `params.yaml`; a key of another file reads `other.yaml:key`. `upstream` names the nodes whose
+    outs it reads.
     """
 
     name: str
@@ -52,36 +56,44 @@ class StageNode:
 
 
 def read_graph(root: Path) -> tuple[StageNode, ...]:
-    """Every node, each after all of its upstream; among equals, the order of `dvc.yaml`. Raises ConfigurationError where DVC refuses the file."""
+    """Every node, each after all of its upstream; among equals, the order of `dvc.yaml`. Raises
+    ConfigurationError where DVC refuses the file."""
     try:
         with Repo(str(root)) as repo:
             return _nodes(repo, root)
     except DvcException as error:
-        raise ConfigurationError(f"DVC reads no graph from {root}: {error}. Without it no stage can run; `dvc status` says more") from error
+        raise ConfigurationError(
+            f"DVC reads no graph from {root}: {error}. Without it no stage can run; `dvc status` says more"
+        ) from error
 
 
 def is_current(root: Path, name: str) -> bool:
-    """Whether the node's inputs, knobs and outputs are those of `dvc.lock`. Raises ConfigurationError where DVC refuses the file."""
+    """Whether the node's inputs, knobs and outputs are those of `dvc.lock`. Raises
+    ConfigurationError where DVC refuses the file."""
     with reading(root) as repo:
         return any(name_in(stage, root) == name and not stage.changed() for stage in _stages(repo))
 
 
 def read_tree(root: Path) -> tuple[tuple[StageNode, ...], frozenset[str]]:
-    """What `read_graph` says, and which nodes are current, for the price of one: half of either is DVC reading its files."""
+    """What `read_graph` says, and which nodes are current, for the price of one: half of either is
+    DVC reading its files."""
     with reading(root) as repo:
         return _nodes(repo, root), frozenset(name_in(stage, root) for stage in _stages(repo) if not stage.changed())
 
 
 @contextlib.contextmanager
 def reading(root: Path) -> Iterator[Repo]:
-    """The repository under DVC's own lock. Raises Interrupted where another DVC is at work in it, ConfigurationError where DVC refuses the tree."""
+    """The repository under DVC's own lock. Raises Interrupted where another DVC is at work in it,
+    ConfigurationError where DVC refuses the tree."""
     try:
         with locked(root) as repo:
             yield repo
     except LockError as error:
         raise Interrupted(f"another dvc runs a stage in {root} ({error}); run again when it is done") from error
     except DvcException as error:
-        raise ConfigurationError(f"DVC cannot tell what is up to date in {root}: {error}; `dvc status` says more") from error
+        raise ConfigurationError(
+            f"DVC cannot tell what is up to date in {root}: {error}; `dvc status` says more"
+        ) from error
 
 
 def name_in(stage: PipelineStage, root: Path) -> str:
@@ -95,7 +107,11 @@ def _stages(repo: Repo) -> list[PipelineStage]:
 
 
 def _nodes(repo: Repo, root: Path) -> tuple[StageNode, ...]:
-    edges = [(name_in(needed, root), name_in(stage, root)) for stage, needed in repo.index.graph.edges if isinstance(needed, PipelineStage)]
+    edges = [
+        (name_in(needed, root), name_in(stage, root))
+        for stage, needed in repo.index.graph.edges
+        if isinstance(needed, PipelineStage)
+    ]
     nodes = {name_in(stage, root): _node(stage, root, edges) for stage in _stages(repo)}
     return tuple(nodes[name] for name in _topological_order(tuple(nodes), edges))
 

@@ -1,6 +1,8 @@
-"""One run of the machine at a time computes the same: what it brings lies in the run cache when the next one's turn comes.
+"""One run of the machine at a time computes the same: what it brings lies in the run cache when the
+next one's turn comes.
 
-Experiments beside each other share most of their stages, and each would start them. A lock for each key, which the kernel frees with its holder.
+Experiments beside each other share most of their stages, and each would start them. A lock for each
+key, which the kernel frees with its holder.
 """
 
 import contextlib
@@ -17,8 +19,8 @@ _LOOK_S = 0.5
 
 @contextlib.contextmanager
 def hold_key(folder: Path, key: str, tell: Callable[[str], None], *, is_stopped: Callable[[], bool]) -> Iterator[bool]:
-    """Hold what `key` names against threads and processes that share `folder`; yields whether another had it before. Raises Interrupted once
-    `is_stopped`."""
+    """Hold what `key` names against threads and processes that share `folder`; yields whether
+    another had it before. Raises Interrupted once `is_stopped`."""
     path, has_waited = private_folder(folder) / key, False
     while True:
         with held_if_free(path) as is_ours:

@@ -1,6 +1,8 @@
-"""One node of the graph from the question whether it is up to date to its entry in `dvc.lock`: from the run cache, or as a job in a snapshot.
+"""One node of the graph from the question whether it is up to date to its entry in `dvc.lock`: from
+the run cache, or as a job in a snapshot.
 
-Knows DVC's side (the rest of `posttrain.pipeline`) and the pools (`posttrain.dispatch`), and not Prefect.
+Knows DVC's side (the rest of `posttrain.pipeline`) and the pools (`posttrain.dispatch`), and not
+Prefect.
 """
 
 import contextlib
@@ -39,13 +41,16 @@ from posttrain.traces.merge import import_store
 NUM_TAIL_LINES = 20
 _CLEAN_WITHIN_S = 0.01
 _LOG = logging.getLogger(__name__)
-logging.getLogger("dvc").setLevel(logging.WARNING)  # else each landing is told twice, by DVC's handler and by Prefect's, and is no news
+logging.getLogger("dvc").setLevel(
+    logging.WARNING
+)  # else each landing is told twice, by DVC's handler and by Prefect's, and is no news
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """How a node ended. `reason` is for a person, empty where all is well; `job` names what ran it, empty where nothing had to.
-    `num_preempted` counts the attempts before it that were preempted, interrupted or lost."""
+    """How a node ended. `reason` is for a person, empty where all is well; `job` names what ran it,
+    empty where nothing had to. `num_preempted` counts the attempts before it that were preempted,
+    interrupted or lost."""
 
     state: Literal["cached", "completed", "failed", "superseded"]
     seconds: float
@@ -62,9 +67,11 @@ class NodeOutcome:
 
 
 class NodeRuns:
-    """Runs nodes of the tree at `root`, several at a time from threads. Made when a flow starts; `stop` ends its jobs.
+    """Runs nodes of the tree at `root`, several at a time from threads. Made when a flow starts;
+    `stop` ends its jobs.
 
-    `state` keeps jobs, their records and the GPU slots: trees that name the same folder share them. By default it is the tree's own.
+    `state` keeps jobs, their records and the GPU slots: trees that name the same folder share them.
+    By default it is the tree's own.
     """
 
     def __init__(self, root: Path, *, settings: DispatchSettings | None = None, state: Path | None = None) -> None:
@@ -75,7 +82,9 @@ class NodeRuns:
         self._state, self._snapshots, self._keys = state, private_folder(state / SNAPSHOTS), state / KEYS
         self._owner = Owner(state / RUNS)
         self._targets = Targets(self._settings, root=self._root, state=state, owner=self._owner.name)
-        self._cleaning = Cleaning(state, self._targets.records, limits, self._owner, take_out=lambda tree: self._take_traces(tree, _LOG.info))
+        self._cleaning = Cleaning(
+            state, self._targets.records, limits, self._owner, take_out=lambda tree: self._take_traces(tree, _LOG.info)
+        )
         self._forget_the_dead()
         settle(self._root, _LOG.warning)
         self.nodes, self._current = read_tree(self._root)
@@ -92,9 +101,13 @@ class NodeRuns:
         return self._stopped.is_set()
 
     def run(
-        self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None
+        self,
+        node: StageNode,
+        tell: Callable[[str], None],
+        watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None,
     ) -> NodeOutcome:
-        """`tell` gets the job's output line by line, and what happens to it; `watch` as `Dispatcher.run` has it. The node's upstream is up to date.
+        """`tell` gets the job's output line by line, and what happens to it; `watch` as
+        `Dispatcher.run` has it. The node's upstream is up to date.
 
         Raises Interrupted after `stop`.
         """
@@ -105,25 +118,35 @@ class NodeRuns:
             except StageError as error:
                 outcome = NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
             except OSError as error:  # a full disk, a file that went while the tree was copied
-                outcome = NodeOutcome("failed", monotonic() - started_s, f"{node.name} could not be prepared or recorded: {error}", Interrupted.code)
+                outcome = NodeOutcome(
+                    "failed",
+                    monotonic() - started_s,
+                    f"{node.name} could not be prepared or recorded: {error}",
+                    Interrupted.code,
+                )
         outcome = replace(outcome, reason=redact(outcome.reason))
         if self._stopped.is_set() and not outcome.is_good:
-            raise Interrupted(f"{node.name} was cancelled, because its run was stopped. Run it again: what is done is kept")
+            raise Interrupted(
+                f"{node.name} was cancelled, because its run was stopped. Run it again: what is done is kept"
+            )
         return outcome
 
     def stop(self) -> None:
-        """Cancel what runs; nothing is started after this. Returns when all is over, or after a while: what was just being submitted is cancelled by
-        its own thread."""
+        """Cancel what runs; nothing is started after this. Returns when all is over, or after a
+        while: what was just being submitted is cancelled by its own thread."""
         self._stopped.set()
         self._targets.cancel_all()
         with self._is_idle:
             self._is_idle.wait_for(lambda: not self._num_running, PATIENCE_S)
 
     def close(self) -> None:
-        """After the last node: this run waits for nothing any more, and what dead ones waited for and it did not want is given up."""
+        """After the last node: this run waits for nothing any more, and what dead ones waited for
+        and it did not want is given up."""
         with _never_mind():
             self._cleaning.end_abandoned(self._targets.local_pool)
-            if self._has_run_jobs:  # who adds to what lies there takes away more than that; a run of seconds waits for no disk
+            if (
+                self._has_run_jobs
+            ):  # who adds to what lies there takes away more than that; a run of seconds waits for no disk
                 self._cleaning.clean()
         self._owner.close()
 
@@ -139,19 +162,23 @@ class NodeRuns:
                 self._is_idle.notify_all()
 
     def _forget_the_dead(self) -> None:
-        """What runs that were killed have left; trees of their jobs that are not known to be over are still wanted."""
+        """What runs that were killed have left; trees of their jobs that are not known to be over
+        are still wanted."""
         with _never_mind():
             self._cleaning.kill_lost(self._targets.local_pool)
             self._cleaning.clean(within_s=_CLEAN_WITHIN_S)
 
     def _is_current(self, node: StageNode) -> bool:
-        """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and is again once something before it has landed."""
+        """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and
+        is again once something before it has landed."""
         if not self._recorded.intersection(node.upstream):
             return node.name in self._current
         with self._writes:
             return is_current(self._root, node.name)
 
-    def _run(self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float) -> NodeOutcome:
+    def _run(
+        self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float
+    ) -> NodeOutcome:
         if self._is_current(node):
             return NodeOutcome("cached", monotonic() - started_s)
         folder = self._snapshots / f".{self._owner.name}-{uuid.uuid4().hex}"
@@ -160,10 +187,15 @@ class NodeRuns:
                 frozen = freeze(self._root, node.name, folder, state=self._state)
             if frozen.left_out and not self._has_told:
                 self._has_told = True  # once a run
-                tell(f"the job does not see {', '.join(frozen.left_out[:5])}{' …' * (len(frozen.left_out) > 5)}: neither tracked by git nor declared")
+                tell(
+                    f"the job does not see {', '.join(frozen.left_out[:5])}{' …' * (len(frozen.left_out) > 5)}: "
+                    "neither tracked by git nor declared"
+                )
             target = self._targets.of(node.stage)
             with hold_key(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:
-                is_left = target.dispatcher.has_job(frozen.key)  # by a run that died: its end is read, though its result may be there already
+                is_left = target.dispatcher.has_job(
+                    frozen.key
+                )  # by a run that died: its end is read, though its result may be there already
                 if not is_left and (has_waited or target.storage.has_result(frozen)) and restore(frozen):
                     self._take_traces(frozen.folder, tell)
                     return self._record(frozen, NodeOutcome("cached", monotonic() - started_s))
@@ -210,10 +242,18 @@ class NodeRuns:
                 forget_attempts()
             raise
         ran = NodeOutcome(
-            "completed", monotonic() - started_s, job=end.record.name, target=end.record.target, num_preempted=end.num_preempted, tail=tuple(tail)
+            "completed",
+            monotonic() - started_s,
+            job=end.record.name,
+            target=end.record.target,
+            num_preempted=end.num_preempted,
+            tail=tuple(tail),
         )
         if not target.dispatcher.owns(end.record):
-            why = f"another run has taken {end.record.name} over, or started it again: what it brings is the other's to land"
+            why = (
+                f"another run has taken {end.record.name} over, or started it again: "
+                "what it brings is the other's to land"
+            )
             return replace(ran, state="superseded", reason=why, exit_code=Interrupted.code)
         try:
             left = target.storage.collect(frozen, end.record.folder, is_good=end.is_good)
@@ -242,7 +282,8 @@ class NodeRuns:
             self._recorded.add(snapshot.stage)
             return outcome
         why = (
-            f"{', '.join(recorded.changed)} changed while it ran: its result belongs to the old values and is kept in the run cache, where taking "
+            f"{', '.join(recorded.changed)} changed while it ran: its result belongs to the old values and is "
+            "kept in the run cache, where taking "
             "the edit back finds it. Run again for the new ones"
         )
         return replace(outcome, state="superseded", reason=why, exit_code=Interrupted.code)

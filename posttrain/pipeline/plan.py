@@ -1,8 +1,10 @@
-"""Which stages will the next `dvc repro` run, and why? DVC's own comparison, followed through the whole graph.
+"""Tells which stages the next `dvc repro` will run, and why. DVC's own comparison, followed through
+the whole graph.
 
-`dvc repro --dry` compares every stage with the outputs that lie there now, and so is silent about all that comes after
-a change. Here the outputs of a stage that is not current are, for those after it, what the run cache says that it made
-from the same inputs; where no run had them, they are not known before it has run.
+`dvc repro --dry` compares every stage with the outputs that lie there now, and so is silent about
+all that comes after a change. Here the outputs of a stage that is not current are, for those after
+it, what the run cache says that it made from the same inputs; where no run had them, they are not
+known before it has run.
 """
 
 import contextlib
@@ -30,7 +32,8 @@ _MAX_VALUE_CHARS = 40
 
 
 class Fate(StrEnum):
-    """CACHED: it is changed, and its result comes from the run cache. MAYBE: what is before it decides."""
+    """CACHED: it is changed, and its result comes from the run cache. MAYBE: what is before it
+    decides."""
 
     CURRENT = auto()
     CACHED = auto()
@@ -40,9 +43,9 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """`changed`: what is other than `dvc.lock` says, as a person names it (`train_sft.lr 0.006 → 0.004`, a path).
-    `waits_for`: the stages before it whose outputs are not known yet. `is_constant`: its own are the same whatever
-    changed."""
+    """`changed`: what is other than `dvc.lock` says, as a person names it (`train_sft.lr 0.006 →
+    0.004`, a path). `waits_for`: the stages before it whose outputs are not known yet.
+    `is_constant`: its own are the same whatever changed."""
 
     name: str
     fate: Fate
@@ -54,8 +57,8 @@ class PlannedStage:
 def read_plan(root: Path, targets: Sequence[str] = ()) -> tuple[PlannedStage, ...]:
     """Every stage that `dvc repro [TARGET…]` looks at, in its order. Nothing is run or written.
 
-    Raises DataError where an input is missing that no stage makes, ConfigurationError where DVC refuses the tree or a
-    target, Interrupted where another DVC is at work.
+    Raises DataError where an input is missing that no stage makes, ConfigurationError where DVC
+    refuses the tree or a target, Interrupted where another DVC is at work.
     """
     with reading(root) as repo, contextlib.chdir(root):  # DVC takes targets from the working folder
         steps = plan_repro(get_active_graph(repo.index.graph), collect_stages(repo, targets or ["dvc.yaml"]))
@@ -65,7 +68,8 @@ def read_plan(root: Path, targets: Sequence[str] = ()) -> tuple[PlannedStage, ..
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What lies at an output's path when those after it are looked at. `md5` is None where it is not known yet."""
+    """What lies at an output's path when those after it are looked at. `md5` is None where it is
+    not known yet."""
 
     stage: str
     md5: str | None
@@ -107,7 +111,8 @@ class _Planning:
         return PlannedStage(name, fate, tuple(changed), waits_for, is_constant)
 
     def _makers(self, dep: Dependency) -> list[str]:
-        """The stages that are not current and make it, a part of it, or a folder that it lies in."""
+        """The stages that are not current and make it, a part of it, or a folder that it lies
+        in."""
         path = Path(dep.fs_path)
         overlapping = (out for out in self._made if path.is_relative_to(out) or Path(out).is_relative_to(path))
         return [self._made[out].stage for out in overlapping]
@@ -117,7 +122,8 @@ class _Planning:
         return made is not None and made.md5 is not None
 
     def _change_of(self, dep: Dependency, name: str) -> str:
-        """Empty where there is none, or where that is not known yet. Raises DataError where it is missing."""
+        """Empty where there is none, or where that is not known yet. Raises DataError where it is
+        missing."""
         if self._is_known(dep):
             made = self._made[dep.fs_path]
             return f"{dep.def_path} of {made.stage}" if made.md5 != dep.hash_info.value else ""
@@ -130,9 +136,12 @@ class _Planning:
             )
         return dep.def_path if dep.status() else ""
 
-    def _results(self, stage: PipelineStage, open_deps: Mapping[str, str], *, may_be_recorded: bool) -> list[dict[str, str]]:
-        """MD5 of each output by path, of results that DVC would take without running the stage; one at most where all
-        inputs are known. Without changed inputs it takes the one of `dvc.lock`, else the newest of the run cache."""
+    def _results(
+        self, stage: PipelineStage, open_deps: Mapping[str, str], *, may_be_recorded: bool
+    ) -> list[dict[str, str]]:
+        """MD5 of each output by path, of results that DVC would take without running the stage; one
+        at most where all inputs are known. Without changed inputs it takes the one of `dvc.lock`,
+        else the newest of the run cache."""
         if stage.is_callback or stage.always_changed or not stage.deps or any(out.persist for out in stage.outs):
             return []  # DVC keeps no run of such a stage
         entries: list[Mapping[str, Any]] = []
@@ -143,7 +152,8 @@ class _Planning:
         return [{out["path"]: out["md5"] for out in entry["outs"]} for entry in entries if self._is_whole(entry, stage)]
 
     def _is_of(self, run: Mapping[str, Any], stage: PipelineStage, open_deps: Mapping[str, str]) -> bool:
-        """Whether a run had the command, outputs and inputs of the stage as it is now, those not known aside."""
+        """Whether a run had the command, outputs and inputs of the stage as it is now, those not
+        known aside."""
         deps = [
             {"path": dep.def_path, "md5": self._md5_of(dep)}
             for dep in stage.deps

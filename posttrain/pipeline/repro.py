@@ -1,6 +1,8 @@
-"""`dvc repro` of the tree in this process, without DVC's hints: what runs, what is skipped and what fails is said.
+"""`dvc repro` of the tree in this process, without DVC's hints: what runs, what is skipped and what
+fails is said.
 
-What outlives a killed `dvc` (`posttrain/stage/guard.py`) looks after this process as it looks after any other.
+What outlives a killed `dvc` (`posttrain/stage/guard.py`) looks after this process as it looks after
+any other.
 """
 
 import logging
@@ -15,15 +17,19 @@ from dvc.repo import Repo
 
 from posttrain.exits import ConfigurationError, DataError, Interrupted, as_shell, meaning_of
 
-_HINTS = ("dvc.dvcfile", "dvc.repo.reproduce", "dvc.repo.scm_context")  # the lock file is written, an empty line, `git add`
+_HINTS = (
+    "dvc.dvcfile",
+    "dvc.repo.reproduce",
+    "dvc.repo.scm_context",
+)  # the lock file is written, an empty line, `git add`
 
 
 def repro(root: Path, targets: Sequence[str] = ()) -> None:
     """Bring the targets up to date, all of `dvc.yaml` without any; the working folder is the root.
 
-    Raises the StageError that the failed stage ended with, SystemExit with its code where that has no such meaning (its
-    own words are on stderr by then), Interrupted where another DVC is at work, ConfigurationError where DVC refuses the
-    tree.
+    Raises the StageError that the failed stage ended with, SystemExit with its code where that has
+    no such meaning (its own words are on stderr by then), Interrupted where another DVC is at work,
+    ConfigurationError where DVC refuses the tree.
     """
     for name in _HINTS:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -38,7 +44,8 @@ def repro(root: Path, targets: Sequence[str] = ()) -> None:
 
 
 def _is_no_command(record: logging.LogRecord) -> bool:
-    """`> python -m posttrain.stage train_sft` under `Running stage 'train_sft':` says nothing new."""
+    """`> python -m posttrain.stage train_sft` under `Running stage 'train_sft':` says nothing
+    new."""
     return not record.getMessage().startswith("> ")
 
 

@@ -1,7 +1,9 @@
-"""The result of a job comes into the person's folder through one writer, and only where inputs and knobs there are still those that ran.
+"""The result of a job comes into the person's folder through one writer, and only where inputs and
+knobs there are still those that ran.
 
-Otherwise nothing is written: the result stays in DVC's cache and run cache, the stage shows as changed, and taking the edit back brings it without
-running. So `dvc.lock` never binds a new value to an old output.
+Otherwise nothing is written: the result stays in DVC's cache and run cache, the stage shows as
+changed, and taking the edit back brings it without running. So `dvc.lock` never binds a new value
+to an old output.
 """
 
 import shutil
@@ -27,8 +29,8 @@ from posttrain.stage.lockfile import PATIENCE_S, differences, edit_lock, lock_en
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`changed` names what was edited since the snapshot was taken, as a person would: paths and `params.yaml:key`. Empty where it is
-    recorded."""
+    """`changed` names what was edited since the snapshot was taken, as a person would: paths and
+    `params.yaml:key`. Empty where it is recorded."""
 
     changed: tuple[str, ...] = ()
 
@@ -38,14 +40,19 @@ class Recorded:
 
 
 def record_result(root: Path, snapshot: Snapshot) -> Recorded:
-    """Add the entry of the snapshot's stage to `dvc.lock` in `root`, and check its outputs out there.
+    """Add the entry of the snapshot's stage to `dvc.lock` in `root`, and check its outputs out
+    there.
 
-    Raises DataError where the snapshot has no finished result, or DVC's cache not all of it, ConfigurationError where DVC refuses `root`,
-    Interrupted where another `dvc` works there for too long.
+    Raises DataError where the snapshot has no finished result, or DVC's cache not all of it,
+    ConfigurationError where DVC refuses `root`, Interrupted where another `dvc` works there for too
+    long.
     """
     entry = lock_entries(snapshot.folder).get(snapshot.stage)
     if entry is None or "outs" not in entry:
-        raise DataError(f"{snapshot.folder} has no result of {snapshot.stage} to record: the job did not end well, or was not run there")
+        raise DataError(
+            f"{snapshot.folder} has no result of {snapshot.stage} to record: the job did not end well, "
+            "or was not run there"
+        )
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -54,13 +61,15 @@ def record_result(root: Path, snapshot: Snapshot) -> Recorded:
         except LockError as error:  # of a stage that runs there, and has let go of the folder's lock meanwhile
             if time.monotonic() > deadline:
                 raise Interrupted(
-                    f"another dvc runs a stage in {root} ({error}), so the result of {snapshot.stage} could not be recorded; it is in the run cache: "
+                    f"another dvc runs a stage in {root} ({error}), so the result of {snapshot.stage} could not "
+                    "be recorded; it is in the run cache: "
                     "run again when that dvc is done"
                 ) from error
             time.sleep(0.5)
         except DvcException as error:
             raise ConfigurationError(
-                f"the result of {snapshot.stage} could not be recorded in {root}: {error}; it is in the run cache: run again when `dvc status` works"
+                f"the result of {snapshot.stage} could not be recorded in {root}: {error}; "
+                "it is in the run cache: run again when `dvc status` works"
             ) from error
 
 
@@ -71,14 +80,20 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
     except DvcException:  # an input is gone
         key = ""
     if key != snapshot.key:
-        return Recorded(tuple(differences(to_single_stage_lockfile(stage), entry, parts=["deps"])) or (f"inputs of {snapshot.stage}",))
+        return Recorded(
+            tuple(differences(to_single_stage_lockfile(stage), entry, parts=["deps"]))
+            or (f"inputs of {snapshot.stage}",)
+        )
     StageLoader.fill_from_lock(stage, entry)
     try:
         gone = stage.checkout(force=True).get("failed", [])
     except FileNotFoundError as error:
         gone = [error.filename]
     if gone:
-        raise DataError(f"{', '.join(map(str, gone))} of {stage.name} went from DVC's cache before it could be recorded (`dvc gc`?): run again")
+        raise DataError(
+            f"{', '.join(map(str, gone))} of {stage.name} went from DVC's cache before it could be recorded "
+            "(`dvc gc`?): run again"
+        )
     cached = [out for out in entry["outs"] if any(one.def_path == out["path"] and one.use_cache for one in stage.outs)]
     said: list[str] = []
     if remove_damaged_outs(root, said.append, cached):
@@ -100,8 +115,8 @@ def _order(repo: Repo) -> list[str]:
 
 
 def _put_in_order(stages: dict[str, Any], name: str, entry: dict[str, Any], order: Sequence[str]) -> None:
-    """An entry that is there is replaced; siblings are recorded as they end, so a new one goes before the first that `dvc repro` would have come to
-    later."""
+    """An entry that is there is replaced; siblings are recorded as they end, so a new one goes
+    before the first that `dvc repro` would have come to later."""
     later = set(order[order.index(name) + 1 :])
     place = next((number for number, other in enumerate(stages) if other in later), None)
     if name in stages or place is None:

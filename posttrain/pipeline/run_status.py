@@ -1,4 +1,5 @@
-"""Keeps how far a run of the graph is and how its stages ended: written by the threads that run them, read by the one that tells."""
+"""Keeps how far a run of the graph is and how its stages ended: written by the threads that run
+them, read by the one that tells."""
 
 import re
 import threading
@@ -18,7 +19,9 @@ class RunStatus:
         self._lock = threading.Lock()
 
     def heard(self, name: str, line: str) -> None:
-        """A stage printed a line; one like `[train_sft] 120/800  3.1/s  …` says how far it is. Of several loops the furthest counts."""
+        """A stage printed a line; one like `[train_sft] 120/800  3.1/s  …` says how far it is.
+
+        Of several loops the furthest counts."""
         if found := re.match(rf"\[{re.escape(name)}\] (\d+)/(\d+)  ", line):
             done, total = int(found[1]), int(found[2])
             with self._lock:
@@ -46,15 +49,18 @@ class RunStatus:
         """`2 of 14 stages ran, preempted 3 times`."""
         outcomes = self._outcomes.values()
         num_ran = sum(outcome.state == "completed" for outcome in outcomes)
-        return f"{num_ran} of {len(self._nodes)} stages ran{preempted(sum(outcome.num_preempted for outcome in outcomes))}"
+        return (
+            f"{num_ran} of {len(self._nodes)} stages ran{preempted(sum(outcome.num_preempted for outcome in outcomes))}"
+        )
 
     def table(self) -> str:
         return stages_markdown(self._nodes, self._outcomes)
 
 
 def stages_markdown(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutcome]) -> str:
-    """The table of an artifact, its widest column last, because a page shows the first ones. Inputs are those that other stages made: code is the
-    same for all. A stage that never started reads `not run`."""
+    """The table of an artifact, its widest column last, because a page shows the first ones. Inputs
+    are those that other stages made: code is the same for all. A stage that never started reads
+    `not run`."""
     made = [out for node in nodes for out in node.outs]
     rows = ["| stage | state | seconds | target | job | inputs → outputs |", "| --- | --- | ---: | --- | --- | --- |"]
     for node in nodes:

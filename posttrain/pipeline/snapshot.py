@@ -1,8 +1,10 @@
-"""A job runs on a frozen copy of the tree, so that what a person edits meanwhile can never be bound to its result.
+"""A job runs on a frozen copy of the tree, so that what a person edits meanwhile can never be bound
+to its result.
 
-DVC hashes deps and params when a command is over. In the person's own folder that is too late: an edit made while the stage ran would be recorded
-with the old output. A snapshot holds every file that git tracks or a stage declares, uncommitted edits included, as it was when it was taken, and the
-stage's inputs from DVC's cache. Nobody edits it, so what DVC records in it is what ran.
+DVC hashes deps and params when a command is over. In the person's own folder that is too late: an
+edit made while the stage ran would be recorded with the old output. A snapshot holds every file
+that git tracks or a stage declares, uncommitted edits included, as it was when it was taken, and
+the stage's inputs from DVC's cache. Nobody edits it, so what DVC records in it is what ran.
 """
 
 import contextlib
@@ -33,8 +35,9 @@ FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`key` names the command, the content of every input and the values of every knob: 64 hex digits, equal wherever they are equal. `has_run`: a
-    run with these inputs is in DVC's run cache. `left_out`: files of the tree that git does not track and no stage declares."""
+    """`key` names the command, the content of every input and the values of every knob: 64 hex
+    digits, equal wherever they are equal. `has_run`: a run with these inputs is in DVC's run cache.
+    `left_out`: files of the tree that git does not track and no stage declares."""
 
     folder: Path
     stage: str
@@ -46,9 +49,10 @@ class Snapshot:
 def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -> Snapshot:
     """Copy the tree of `root` into `folder`, which must not exist, with the inputs of one stage.
 
-    Checkpoints lie in `state` (by default the root's own) and are named by their inputs, so that a job that was interrupted is gone on with from any
-    snapshot of the same inputs. Raises ConfigurationError where an input is neither there nor in DVC's cache, or there is no such stage, Interrupted
-    where another `dvc` holds the root's lock for too long.
+    Checkpoints lie in `state` (by default the root's own) and are named by their inputs, so that a
+    job that was interrupted is gone on with from any snapshot of the same inputs. Raises
+    ConfigurationError where an input is neither there nor in DVC's cache, or there is no such
+    stage, Interrupted where another `dvc` holds the root's lock for too long.
     """
     root = root.resolve()
     folder.mkdir(parents=True)
@@ -69,15 +73,20 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
             found = find_stage(repo, stage)
             _bring_inputs(repo, found, root, folder)
             key = key_of(found)
-            has_run = _can_hash(found) and repo.stage_cache._load(found) is not None  # DVC keeps no run of a stage that reads nothing
+            has_run = (
+                _can_hash(found) and repo.stage_cache._load(found) is not None
+            )  # DVC keeps no run of a stage that reads nothing
             return Snapshot(folder, stage, key, has_run, left_out)
     except DvcException as error:
-        raise ConfigurationError(f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more") from error
+        raise ConfigurationError(
+            f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more"
+        ) from error
 
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[Repo]:
-    """The repository, with DVC's own lock on its folder. Raises Interrupted where another `dvc` does not let go of it."""
+    """The repository, with DVC's own lock on its folder. Raises Interrupted where another `dvc`
+    does not let go of it."""
     with contextlib.ExitStack() as held:
         repo = held.enter_context(Repo(str(root)))
         acquire_patiently(lambda: held.enter_context(repo.lock), LockError, root)
@@ -85,7 +94,8 @@ def locked(root: Path) -> Iterator[Repo]:
 
 
 def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
-    """Another of the same, for an attempt of its own; what lies in DVC's cache is linked again and takes no room."""
+    """Another of the same, for an attempt of its own; what lies in DVC's cache is linked again and
+    takes no room."""
 
     def copy(source: str, target: str) -> str:
         if os.lstat(source).st_nlink > 1:
@@ -98,14 +108,20 @@ def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
 
 
 def configure_dvc(folder: Path, cache: Path | str, more: str = "") -> None:
-    """The tree in `folder` takes what it needs from `cache` (relative to `.dvc`) by links: no second copy of a model."""
+    """The tree in `folder` takes what it needs from `cache` (relative to `.dvc`) by links: no
+    second copy of a model."""
     (folder / CACHE_OF_DVC).parent.mkdir(exist_ok=True)
-    (folder / CACHE_OF_DVC).write_text(f"{more}[cache]\n    dir = {cache}\n    type = hardlink,symlink\n", encoding="utf-8")
+    (folder / CACHE_OF_DVC).write_text(
+        f"{more}[cache]\n    dir = {cache}\n    type = hardlink,symlink\n", encoding="utf-8"
+    )
 
 
 def find_stage(repo: Repo, name: str) -> PipelineStage:
-    """The stage of `dvc.yaml` in the repository's root. Raises ConfigurationError where there is none."""
-    found = next((stage for stage in repo.index.stages if isinstance(stage, PipelineStage) and stage.name == name), None)
+    """The stage of `dvc.yaml` in the repository's root. Raises ConfigurationError where there is
+    none."""
+    found = next(
+        (stage for stage in repo.index.stages if isinstance(stage, PipelineStage) and stage.name == name), None
+    )
     if found is None:
         raise ConfigurationError(f"dvc.yaml has no stage {name!r}")
     return found
@@ -121,7 +137,8 @@ def outs_holding(repo: Repo, paths: Iterable[str]) -> Iterator[Output]:
 
 
 def key_of(stage: PipelineStage) -> str:
-    """As `Snapshot.key` has it, of the files as they are now. Raises DvcException where an input is missing."""
+    """As `Snapshot.key` has it, of the files as they are now. Raises DvcException where an input is
+    missing."""
     stage.save_deps()
     entry = to_single_stage_lockfile(stage)
     content = {name: entry[name] for name in ("cmd", "deps", "params") if name in entry}
@@ -129,7 +146,8 @@ def key_of(stage: PipelineStage) -> str:
 
 
 def _files_of(root: Path, repo: Repo) -> tuple[list[Path], tuple[str, ...]]:
-    """What git tracks, as it is now, and of the rest what a stage declares; and what is left out: a person's notes and keys are nobody's input."""
+    """What git tracks, as it is now, and of the rest what a stage declares; and what is left out: a
+    person's notes and keys are nobody's input."""
     declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
     kept, left_out = _listed(root, "--cached"), list[Path]()
@@ -140,15 +158,20 @@ def _files_of(root: Path, repo: Repo) -> tuple[list[Path], tuple[str, ...]]:
 
 
 def _listed(root: Path, *which: str) -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z", "--deduplicate", *which], cwd=root, capture_output=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--deduplicate", *which], cwd=root, capture_output=True, check=False
+    )
     if listed.returncode:
-        raise ConfigurationError(f"git lists no files of {root} ({listed.stderr.decode().strip()}): a snapshot is of a git repository")
+        raise ConfigurationError(
+            f"git lists no files of {root} ({listed.stderr.decode().strip()}): a snapshot is of a git repository"
+        )
     names = filter(None, os.fsdecode(listed.stdout).split("\0"))
     return [Path(name) for name in names if (root / name).is_symlink() or (root / name).is_file()]
 
 
 def _bring_inputs(repo: Repo, stage: PipelineStage, root: Path, folder: Path) -> None:
-    """What other stages made comes from the cache, as `dvc.lock` has it; an input that nobody makes and git ignores is copied."""
+    """What other stages made comes from the cache, as `dvc.lock` has it; an input that nobody makes
+    and git ignores is copied."""
     missing = {dep.def_path for dep in stage.deps if dep.def_path and not (folder / dep.def_path).exists()}
     for out in outs_holding(repo, missing):
         out.checkout()

@@ -1,4 +1,5 @@
-"""A stage runs on the target if it reserves a GPU, and beside the flow if it is too cheap to queue for."""
+"""A stage runs on the target if it reserves a GPU, and beside the flow if it is too cheap to queue
+for."""
 
 import os
 import threading
@@ -28,7 +29,8 @@ class Target:
 
 
 class Targets:
-    """Of one run (`owner`) of the tree at `root`, with its jobs' records in `state`; each is made when the first stage needs it."""
+    """Of one run (`owner`) of the tree at `root`, with its jobs' records in `state`; each is made
+    when the first stage needs it."""
 
     def __init__(self, settings: DispatchSettings, *, root: Path, state: Path, owner: str) -> None:
         self._settings, self._root, self._state, self._owner = settings, root, state, owner
@@ -37,7 +39,8 @@ class Targets:
         self._lock = threading.Lock()
 
     def of(self, stage: str) -> Target:
-        """`stage` is the name without its item. Raises ConfigurationError where infra/dispatch.yaml names no such target."""
+        """`stage` is the name without its item. Raises ConfigurationError where infra/dispatch.yaml
+        names no such target."""
         target = self._settings.target_of(stage)
         with self._lock:
             if target not in self._made:
@@ -62,7 +65,14 @@ class Targets:
     def _make(self, target: str) -> Target:
         pool = self._settings.pool(target, self._root, self._state)
         poll_s = _LOCAL_POLL_S if self._settings.is_local(target) else _POLL_S
-        dispatcher = Dispatcher(pool, self._records, target=target, owner=self._owner, logs=private_folder(self._state / LOGS), poll_s=poll_s)
+        dispatcher = Dispatcher(
+            pool,
+            self._records,
+            target=target,
+            owner=self._owner,
+            logs=private_folder(self._state / LOGS),
+            poll_s=poll_s,
+        )
         return Target(dispatcher, self._storage(target), self._environment(target))
 
     def _storage(self, target: str) -> Storage:
@@ -73,6 +83,9 @@ class Targets:
         return S3(remote, submitter=self._records.submitter, python=python)
 
     def _environment(self, target: str) -> dict[str, str]:
-        """A job on this machine leaves its traces with all others; elsewhere they lie with its other files."""
-        is_traced_here = self._settings.is_local(target) and self._settings.storage(target) is None and VARIABLE not in os.environ
+        """A job on this machine leaves its traces with all others; elsewhere they lie with its
+        other files."""
+        is_traced_here = (
+            self._settings.is_local(target) and self._settings.storage(target) is None and VARIABLE not in os.environ
+        )
         return ({VARIABLE: str(self._state / TRACES)} if is_traced_here else {}) | self._settings.told_on(target)

@@ -1,4 +1,5 @@
-"""Holds each policy's success against the interval committed at HEAD, which says how much of a difference is chance."""
+"""Holds each policy's success against the interval committed at HEAD, which says how much of a
+difference is chance."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from posttrain.report.table import interval, percent, read_evaluations
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One policy. `committed` is None where HEAD has no evaluation of it: nothing to compare with, so nothing is wrong."""
+    """One policy. `committed` is None where HEAD has no evaluation of it: nothing to compare with,
+    so nothing is wrong."""
 
     policy: str
     now: Evaluation
@@ -29,9 +31,11 @@ class Comparison:
 
 
 def compare_all(root: Path, reports: Path) -> list[Comparison]:
-    """Every policy's. `reports` is relative to `root`. Raises DataError where an evaluation is missing or broken."""
+    """Every policy's. `reports` is relative to `root`. Raises DataError where an evaluation is
+    missing or broken."""
     return [
-        Comparison(policy, now, _committed(root, reports / "evaluate" / f"{policy}.json")) for policy, now in read_evaluations(root / reports).items()
+        Comparison(policy, now, _committed(root, reports / "evaluate" / f"{policy}.json"))
+        for policy, now in read_evaluations(root / reports).items()
     ]
 
 

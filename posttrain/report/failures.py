@@ -1,4 +1,5 @@
-"""Which failures are shown, each as a conversation whose messages are cut at a length. The template makes their text harmless to read."""
+"""Which failures are shown, each as a conversation whose messages are cut at a length. The template
+makes their text harmless to read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ _ROLES = {"user": "user", "assistant": "agent", "tool": "tool result"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One bubble of a conversation: `kind` is user, agent, reasoning, call or tool result; `name` the tool of a call, empty elsewhere."""
+    """One bubble of a conversation: `kind` is user, agent, reasoning, call or tool result; `name`
+    the tool of a call, empty elsewhere."""
 
     kind: str
     text: str
@@ -34,7 +36,8 @@ class ShownFailure:
 
 @dataclass(frozen=True, slots=True)
 class FailureClass:
-    """Episodes of a class before and after, on the same tasks. Of `before`, `repaired` succeed after; of `after`, `num_new` succeeded before."""
+    """Episodes of a class before and after, on the same tasks. Of `before`, `repaired` succeed
+    after; of `after`, `num_new` succeeded before."""
 
     name: str
     before: int
@@ -43,8 +46,11 @@ class FailureClass:
     num_new: int
 
 
-def failure_classes(before: Sequence[TaskRecord], after: Sequence[TaskRecord], classes: Sequence[str]) -> list[FailureClass]:
-    """One row per class that occurs, in the order of `classes`; only tasks of the split `test` that both played are counted."""
+def failure_classes(
+    before: Sequence[TaskRecord], after: Sequence[TaskRecord], classes: Sequence[str]
+) -> list[FailureClass]:
+    """One row per class that occurs, in the order of `classes`; only tasks of the split `test` that
+    both played are counted."""
     then, now = _test_records(before), _test_records(after)
     both = [(then[task_id], now[task_id]) for task_id in then if task_id in now]
     rows = [
@@ -61,7 +67,8 @@ def failure_classes(before: Sequence[TaskRecord], after: Sequence[TaskRecord], c
 
 
 def shown_failures(records: Sequence[TaskRecord], count: int) -> list[ShownFailure]:
-    """At most `count` failed episodes, of every class as evenly as there are: one of each in turn, in the file's order; then grouped by class."""
+    """At most `count` failed episodes, of every class as evenly as there are: one of each in turn,
+    in the file's order; then grouped by class."""
     by_class: dict[str, list[TaskRecord]] = {}
     for record in records:
         if record.failure is not None:

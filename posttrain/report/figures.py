@@ -42,7 +42,12 @@ def grpo_charts(lines: Sequence[GrpoLine]) -> list[Markup]:
         Series("KL to the start", _points(lines, lambda line: line.kl), 3),
     ]
     return [
-        line_chart("Success of the sampled episodes", [Series("success", _points(lines, lambda line: line.success), 0)], x, SHARE),
+        line_chart(
+            "Success of the sampled episodes",
+            [Series("success", _points(lines, lambda line: line.success), 0)],
+            x,
+            SHARE,
+        ),
         line_chart("Reward", reward, x, axis_over("", _values(reward))),
         line_chart("Entropy and KL, nats per token", entropy, x, axis_over("", _values(entropy), floor=0)),
         line_chart("Turns per episode", turns, x, axis_over("", _values(turns), floor=0)),
@@ -50,7 +55,8 @@ def grpo_charts(lines: Sequence[GrpoLine]) -> list[Markup]:
 
 
 def spread_charts(lines: Sequence[GrpoLine]) -> list[Markup]:
-    """How much the groups still teach: without spread inside a group there is no gradient from it."""
+    """How much the groups still teach: without spread inside a group there is no gradient from
+    it."""
     x = _steps([line.step for line in lines])
     spread = [
         Series("within groups (reward_std)", _points(lines, lambda line: line.reward_std), 0),
@@ -61,10 +67,14 @@ def spread_charts(lines: Sequence[GrpoLine]) -> list[Markup]:
         ("all succeeded", [line.frac_reward_zero_std_all_good for line in lines]),
         ("other", [line.frac_reward_zero_std_other for line in lines]),
     ]
-    taught = Series("tokens with an advantage other than 0", _points(lines, lambda line: line.frac_tokens_nonzero_advantage), 0)
+    taught = Series(
+        "tokens with an advantage other than 0", _points(lines, lambda line: line.frac_tokens_nonzero_advantage), 0
+    )
     return [
         line_chart("Standard deviation of the reward", spread, x, axis_over("", _values(spread), floor=0)),
-        stacked_chart("Groups whose rewards are all equal (frac_reward_zero_std)", [line.step for line in lines], layers, x, SHARE),
+        stacked_chart(
+            "Groups whose rewards are all equal (frac_reward_zero_std)", [line.step for line in lines], layers, x, SHARE
+        ),
         line_chart("Share of the agent's tokens that get a gradient", [taught], x, SHARE),
     ]
 
@@ -83,7 +93,8 @@ def dpo_charts(lines: Sequence[DpoLine]) -> list[Markup]:
 
 
 def calibration_chart(bins: Sequence[ReliabilityBin]) -> Markup:
-    """On the dashed line the model is as often right as it believes; below it the model is too sure of itself."""
+    """On the dashed line the model is as often right as it believes; below it the model is too sure
+    of itself."""
     observed = Series("held-out pairs", [(one.confidence, one.accuracy) for one in bins], 0)
     x = Axis("how sure the model is of the winner", 0.5, 1, percent=True)
     return line_chart("Calibration: how often it is right", [observed], x, SHARE, has_diagonal=True)

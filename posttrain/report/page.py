@@ -1,6 +1,8 @@
-"""The report: one HTML file that opens offline and is the same to the byte for the same figures, so it has no time, no script, no address of others.
+"""The report: one HTML file that opens offline and is the same to the byte for the same figures, so
+it has no time, no script, no address of others.
 
-Its text is made visible and escaped by the template, its charts are drawn here, and a content policy in the page forbids what might have been missed.
+Its text is made visible and escaped by the template, its charts are drawn here, and a content
+policy in the page forbids what might have been missed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +39,8 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """All that the page shows. `policy_lines` are of one kind, by the algorithm that ran; `arms` is empty where no other seeds were run."""
+    """All that the page shows. `policy_lines` are of one kind, by the algorithm that ran; `arms` is
+    empty where no other seeds were run."""
 
     evaluations: Mapping[str, Evaluation]
     sft_records: Sequence[TaskRecord]
@@ -52,7 +55,8 @@ class Reports:
 
 
 def read_reports(folder: Path) -> Reports:
-    """Read `reports/`. Raises DataError that names the file, what is wrong with it and which stage writes it."""
+    """Read `reports/`. Raises DataError that names the file, what is wrong with it and which stage
+    writes it."""
     return Reports(
         evaluations=read_evaluations(folder),
         sft_records=read_lines(folder / "evaluate" / "sft.tasks.jsonl", TaskRecord),
@@ -70,7 +74,11 @@ def read_reports(folder: Path) -> Reports:
 def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     """The HTML text."""
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=visible_on_page
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=visible_on_page,
     )
     environment.globals.update(percent=lambda share: percent(share).replace(" ", NO_BREAK_SPACE), interval=interval)
     evaluations = reports.evaluations
@@ -91,7 +99,9 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         preferences=reports.preferences,
         reward_model=reports.reward_model,
         calibration_chart=figures.calibration_chart(reports.reward_model.reliability),
-        failure_classes=failure_classes(reports.sft_records, reports.policy_records, tuple(evaluations["policy"].failures)),
+        failure_classes=failure_classes(
+            reports.sft_records, reports.policy_records, tuple(evaluations["policy"].failures)
+        ),
         num_failures=sum(record.failure is not None for record in played),
         shown=shown_failures(played, num_failures_shown),
         arms=reports.arms,
@@ -99,7 +109,8 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
 
 
 def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
-    """GRPO's lines carry the spread of groups, DPO's the order of pairs; a file with neither fails with what GRPO's lack."""
+    """GRPO's lines carry the spread of groups, DPO's the order of pairs; a file with neither fails
+    with what GRPO's lack."""
     has_pairs = '"pair_accuracy"' in path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else False
     return read_lines(path, DpoLine) if has_pairs else read_lines(path, GrpoLine)
 
@@ -108,15 +119,26 @@ def _policy_charts(lines: Sequence[GrpoLine] | Sequence[DpoLine]) -> dict[str, o
     grpo = [line for line in lines if isinstance(line, GrpoLine)]
     dpo = [line for line in lines if isinstance(line, DpoLine)]
     if grpo:
-        return {"algorithm": "GRPO", "policy_charts": figures.grpo_charts(grpo), "spread_charts": figures.spread_charts(grpo)}
+        return {
+            "algorithm": "GRPO",
+            "policy_charts": figures.grpo_charts(grpo),
+            "spread_charts": figures.spread_charts(grpo),
+        }
     return {"algorithm": "DPO", "policy_charts": figures.dpo_charts(dpo), "spread_charts": []}
 
 
 def _cells(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[str, int, list[Success | None]]]]]:
-    """For each dimension its values, each with the number of its tasks and the success of every policy."""
+    """For each dimension its values, each with the number of its tasks and the success of every
+    policy."""
     by = evaluations["policy"].by
     return [
-        (dimension, [(value, one.num_tasks, [other.by[dimension].get(value) for other in evaluations.values()]) for value, one in values.items()])
+        (
+            dimension,
+            [
+                (value, one.num_tasks, [other.by[dimension].get(value) for other in evaluations.values()])
+                for value, one in values.items()
+            ],
+        )
         for dimension, values in sorted(by.items(), key=lambda item: _place(item[0]))
     ]
 

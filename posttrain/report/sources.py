@@ -1,7 +1,8 @@
 """What the report reads: the small JSON and JSONL files of the other stages, as typed values.
 
-The report is the last stage and its page is what people believe, so it is strict: a file that is missing, cut off or lacks a field ends it with a
-message that names file, field and remedy. Fields it has no use for are ignored, so that a stage may add some.
+The report is the last stage and its page is what people believe, so it is strict: a file that is
+missing, cut off or lacks a field ends it with a message that names file, field and remedy. Fields
+it has no use for are ignored, so that a stage may add some.
 """
 
 import json
@@ -14,8 +15,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, V
 from posttrain.exits import DataError
 
 Share = Annotated[float, Field(ge=0, le=1)]
-# Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark: an agent's garbage must not stop the report.
-Text = Annotated[str, BeforeValidator(lambda text: text.encode(errors="replace").decode() if isinstance(text, str) else text)]
+# Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark: an agent's
+# garbage must not stop the report.
+Text = Annotated[
+    str, BeforeValidator(lambda text: text.encode(errors="replace").decode() if isinstance(text, str) else text)
+]
 Read = TypeVar("Read", bound=BaseModel)
 
 
@@ -35,7 +39,8 @@ class Success(Source):
 
 
 class Evaluation(Success):
-    """`reports/evaluate/<policy>.json`. An ability that no task tests is None, and so is `paraphrase` where that split is empty."""
+    """`reports/evaluate/<policy>.json`. An ability that no task tests is None, and so is
+    `paraphrase` where that split is empty."""
 
     ci_level: Share
     pass_hat_4: Share
@@ -60,7 +65,8 @@ class TranscriptMessage(Source):
 
 
 class TaskRecord(Source):
-    """A line of `reports/evaluate/<policy>.tasks.jsonl`; `cell` is kind/market/language/difficulty, `failure` None for a success."""
+    """A line of `reports/evaluate/<policy>.tasks.jsonl`; `cell` is kind/market/language/difficulty,
+    `failure` None for a success."""
 
     task_id: str
     split: str
@@ -74,7 +80,8 @@ class TaskRecord(Source):
 
 
 class SftLine(Source):
-    """A line of `reports/train_sft/metrics.jsonl`, of a training step or of an evaluation: either loss may be absent. None stands for no number."""
+    """A line of `reports/train_sft/metrics.jsonl`, of a training step or of an evaluation: either
+    loss may be absent. None stands for no number."""
 
     step: int
     loss: float | None = None
@@ -103,7 +110,8 @@ class GrpoLine(Source):
 
 
 class DpoLine(Source):
-    """The same file where pairs were compared: `pair_accuracy` is the share of a step's pairs whose chosen episode gained more."""
+    """The same file where pairs were compared: `pair_accuracy` is the share of a step's pairs whose
+    chosen episode gained more."""
 
     step: int
     loss: float
@@ -129,7 +137,8 @@ class CellCounts(Source):
 
 
 class ResamplingSummary(Source):
-    """`reports/resample_data/summary.json`; `contamination` is the share of synthetic points whose neighbours are mostly of another cell."""
+    """`reports/resample_data/summary.json`; `contamination` is the share of synthetic points whose
+    neighbours are mostly of another cell."""
 
     num_validated: int
     num_after_quality: int
@@ -152,7 +161,8 @@ class PreferencesSummary(Source):
 
 
 class ReliabilityBin(Source):
-    """Held-out pairs by how sure the model was: mean probability of the winner it predicted, and how often it was right."""
+    """Held-out pairs by how sure the model was: mean probability of the winner it predicted, and
+    how often it was right."""
 
     num_pairs: int
     confidence: Share
@@ -160,7 +170,8 @@ class ReliabilityBin(Source):
 
 
 class BestOf(Source):
-    """Success when one of four episodes is taken: by the reward model, at random, and by one who knows."""
+    """Success when one of four episodes is taken: by the reward model, at random, and by one who
+    knows."""
 
     num_groups: int
     picked: Share
@@ -213,7 +224,8 @@ def read_object(path: Path, kind: type[Read]) -> Read:
 
 
 def read_lines(path: Path, kind: type[Read]) -> list[Read]:
-    """The objects in a JSONL file, in order. Raises DataError as above, with the line's number; a file without lines is an error too."""
+    """The objects in a JSONL file, in order. Raises DataError as above, with the line's number; a
+    file without lines is an error too."""
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty, so there is nothing to draw: run `{_maker(path)}`")
@@ -237,11 +249,14 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error}): delete it and run `{_maker(path)}`") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): move away what is in its place and run `{_maker(path)}`") from error
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}): move away what is in its place and run `{_maker(path)}`"
+        ) from error
 
 
 def _parsed(text: str) -> Any:
-    """Raises ValueError for NaN and infinity too: no stage writes them, and a chart would be silent about them."""
+    """Raises ValueError for NaN and infinity too: no stage writes them, and a chart would be silent
+    about them."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -254,12 +269,18 @@ def _refuse_constant(word: str) -> None:
 
 def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -> str:
     where = f"{path}, line {line}" if line else str(path)
-    problems: Sequence[str] = [f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}" for problem in error.errors()]
-    return f"{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; run `{_maker(path)}`"
+    problems: Sequence[str] = [
+        f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}" for problem in error.errors()
+    ]
+    return (
+        f"{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; "
+        f"run `{_maker(path)}`"
+    )
 
 
 def _maker(path: Path) -> str:
-    """The command that writes a file of `reports/`. A folder is its stage's; `evaluate@sft` is one policy's evaluation."""
+    """The command that writes a file of `reports/`. A folder is its stage's; `evaluate@sft` is one
+    policy's evaluation."""
     stage = path.parent.name
     if path.name == "seeds.json":
         return "make seeds"

@@ -1,4 +1,5 @@
-"""Is the value right, however it was come by? For worlds where no tool need be called; `completion` is the stricter rule."""
+"""Scores whether the value is right, however it was come by. For worlds where no tool need be
+called; `completion` is the stricter rule."""
 
 from posttrain.rewards.conduct import final_answer
 from posttrain.types import Score, Task, Trajectory
@@ -9,4 +10,6 @@ def accuracy(trajectory: Trajectory, task: Task) -> Score:
     """1.0 where the last message states the gold answer, else 0.0."""
     stated = final_answer(trajectory)
     is_right = stated is not None and same(stated, task.gold.answer)
-    return Score(float(is_right), {}, "" if is_right else f"The right last line is `{format_answer(task.gold.answer)}`.")
+    return Score(
+        float(is_right), {}, "" if is_right else f"The right last line is `{format_answer(task.gold.answer)}`."
+    )

@@ -1,4 +1,5 @@
-"""Was the task done? The only score that decides success; it compares typed values and the calls made, never words."""
+"""Scores whether the task was done. The only score that decides success; it compares typed values
+and the calls made, never words."""
 
 from posttrain.rewards.conduct import asked_first, calls_made, final_answer, holds
 from posttrain.types import Score, Task, Trajectory
@@ -6,8 +7,9 @@ from posttrain.worlds.answers import format_answer, same
 
 
 def completion(trajectory: Trajectory, task: Task) -> Score:
-    """1.0 where the last message states exactly the gold answer, the calls that hold it came back without error (none was made where none is right),
-    and what was ambiguous was asked before the first call; else 0.0. `breakdown` has the three conditions as 0 or 1.
+    """1.0 where the last message states exactly the gold answer, the calls that hold it came back
+    without error (none was made where none is right), and what was ambiguous was asked before the
+    first call; else 0.0. `breakdown` has the three conditions as 0 or 1.
 
     A right price said without the call that holds it is a guess: 0.0.
     """
@@ -16,7 +18,11 @@ def completion(trajectory: Trajectory, task: Task) -> Score:
     is_held = holds(calls_made(trajectory), task.gold)
     is_asked = task.gold.asks is None or asked_first(trajectory, task.gold.asks)
     breakdown = {"answer_stated": float(is_stated), "answer_held": float(is_held), "asked_first": float(is_asked)}
-    return Score(float(is_stated and is_held and is_asked), breakdown, _feedback(task, is_stated=is_stated, is_held=is_held, is_asked=is_asked))
+    return Score(
+        float(is_stated and is_held and is_asked),
+        breakdown,
+        _feedback(task, is_stated=is_stated, is_held=is_held, is_asked=is_asked),
+    )
 
 
 def is_success(trajectory: Trajectory, task: Task) -> bool:

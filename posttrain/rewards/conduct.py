@@ -1,6 +1,8 @@
-"""What the agent did in an episode, read off its messages: the calls with their results, and the decision that each message took.
+"""What the agent did in an episode, read off its messages: the calls with their results, and the
+decision that each message took.
 
-Several scores ask the same questions of a trajectory; they are answered here once. Nothing here knows which world it was.
+Several scores ask the same questions of a trajectory; they are answered here once. Nothing here
+knows which world it was.
 """
 
 import json
@@ -16,7 +18,8 @@ from posttrain.worlds.tools import is_error
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """One call with what came back. `arguments` is None where the text is no JSON object; `result` is None where the episode ended before it."""
+    """One call with what came back. `arguments` is None where the text is no JSON object; `result`
+    is None where the episode ended before it."""
 
     message_index: int
     name: str
@@ -25,7 +28,8 @@ class MadeCall:
 
     @property
     def is_malformed(self) -> bool:
-        """No name, or arguments that are no JSON object: the agent's format, not its judgement, went wrong."""
+        """No name, or arguments that are no JSON object: the agent's format, not its judgement,
+        went wrong."""
         return self.arguments is None or not self.name
 
     @property
@@ -40,7 +44,8 @@ class MadeCall:
 
 
 class Decision(StrEnum):
-    """What one agent message decided to do; `NOTHING` is a message that neither calls, nor asks, nor answers in a readable form."""
+    """What one agent message decided to do; `NOTHING` is a message that neither calls, nor asks,
+    nor answers in a readable form."""
 
     CALL = "call"
     ASK = "ask"
@@ -49,13 +54,19 @@ class Decision(StrEnum):
 
 
 def agent_messages(trajectory: Trajectory) -> list[tuple[int, Message]]:
-    """The agent's messages with their index in the conversation: where turns were recorded those, or else all of the assistant's."""
+    """The agent's messages with their index in the conversation: where turns were recorded those,
+    or else all of the assistant's."""
     own = {turn.message_index for turn in trajectory.turns} or range(len(trajectory.messages))
-    return [(index, message) for index, message in enumerate(trajectory.messages) if message.role == "assistant" and index in own]
+    return [
+        (index, message)
+        for index, message in enumerate(trajectory.messages)
+        if message.role == "assistant" and index in own
+    ]
 
 
 def calls_made(trajectory: Trajectory) -> list[MadeCall]:
-    """Every call in order. Results are paired by id within the turn, in order where an id stands twice."""
+    """Every call in order. Results are paired by id within the turn, in order where an id stands
+    twice."""
     calls: list[MadeCall] = []
     for index, message in agent_messages(trajectory):
         results = _results_after(trajectory.messages, index)
@@ -76,7 +87,8 @@ def decision(message: Message) -> Decision:
 
 
 def final_answer(trajectory: Trajectory) -> Answer | None:
-    """The answer that the last agent message states; None where it calls, asks, says nothing readable, or there is no message."""
+    """The answer that the last agent message states; None where it calls, asks, says nothing
+    readable, or there is no message."""
     messages = agent_messages(trajectory)
     if not messages or messages[-1][1].tool_calls:
         return None
@@ -85,7 +97,8 @@ def final_answer(trajectory: Trajectory) -> Answer | None:
 
 
 def fits(call: MadeCall, gold: GoldCall) -> bool:
-    """Whether a call is the gold call, as BFCL compares them: every given argument has an accepted value, and one left out may be left out."""
+    """Whether a call is the gold call, as BFCL compares them: every given argument has an accepted
+    value, and one left out may be left out."""
     if call.name != gold.name or call.arguments is None or set(call.arguments) - set(gold.arguments):
         return False
     return all(
@@ -95,7 +108,8 @@ def fits(call: MadeCall, gold: GoldCall) -> bool:
 
 
 def match_calls(calls: Sequence[MadeCall], gold: Gold) -> list[int | None]:
-    """For each call the index of the gold call that it makes, None where it makes none; every gold call is made once, by the first that fits."""
+    """For each call the index of the gold call that it makes, None where it makes none; every gold
+    call is made once, by the first that fits."""
     open_calls = list(range(len(gold.calls)))
     matched: list[int | None] = []
     for call in calls:
@@ -107,7 +121,8 @@ def match_calls(calls: Sequence[MadeCall], gold: Gold) -> list[int | None]:
 
 
 def holds(calls: Sequence[MadeCall], gold: Gold) -> bool:
-    """Whether the answer was in reach: each gold call that holds it came back without error, and where no call is right none was made."""
+    """Whether the answer was in reach: each gold call that holds it came back without error, and
+    where no call is right none was made."""
     if not gold.calls:
         return not calls
     executed = [call for call in calls if call.is_executed]
@@ -131,7 +146,8 @@ def steps_needed(gold: Gold) -> int:
 
 
 def steps_taken(trajectory: Trajectory) -> int:
-    """Steps as `steps_needed` counts them: each call is one, also where a message makes several, and each message without a call."""
+    """Steps as `steps_needed` counts them: each call is one, also where a message makes several,
+    and each message without a call."""
     return sum(max(len(message.tool_calls), 1) for _, message in agent_messages(trajectory))
 
 
@@ -153,7 +169,8 @@ def _json_object(text: str) -> Mapping[str, Any] | None:
 
 
 def _equal(given: Any, accepted: JsonValue) -> bool:
-    """Equal as a tool would take them: letters' case and a number in quotes do not matter, but true is not 1."""
+    """Equal as a tool would take them: letters' case and a number in quotes do not matter, but true
+    is not 1."""
     if isinstance(given, bool) or isinstance(accepted, bool):
         return given is accepted
     if isinstance(given, str) and isinstance(accepted, str):
@@ -164,5 +181,7 @@ def _equal(given: Any, accepted: JsonValue) -> bool:
         except ValueError:
             return False
     if isinstance(given, list) and isinstance(accepted, list | tuple):
-        return len(given) == len(accepted) and all(_equal(one, other) for one, other in zip(given, accepted, strict=True))
+        return len(given) == len(accepted) and all(
+            _equal(one, other) for one, other in zip(given, accepted, strict=True)
+        )
     return bool(given == accepted)

@@ -1,17 +1,23 @@
-"""Could what the agent wrote be read? Calls as JSON objects with a name, other messages ending in one answer or question line."""
+"""Scores whether what the agent wrote could be read. Calls as JSON objects with a name, other
+messages ending in one answer or question line."""
 
 from posttrain.rewards.conduct import Decision, agent_messages, calls_made, decision
 from posttrain.types import Score, Task, Trajectory
 
 
 def format(trajectory: Trajectory, task: Task) -> Score:  # noqa: A001 (the score's name in params.yaml)
-    """Share of the agent's messages that can be read whole; 0.0 where there is none. One message with a call that does not parse, one answer: 0.5."""
+    """Share of the agent's messages that can be read whole; 0.0 where there is none. One message
+    with a call that does not parse, one answer: 0.5."""
     del task  # the same rules for every task
     malformed = {call.message_index for call in calls_made(trajectory) if call.is_malformed}
     messages = agent_messages(trajectory)
     unreadable = [index for index, message in messages if index in malformed or decision(message) is Decision.NOTHING]
     value = (len(messages) - len(unreadable)) / len(messages) if messages else 0.0
-    return Score(value, {"num_messages": float(len(messages)), "num_unreadable": float(len(unreadable))}, _feedback(unreadable, malformed))
+    return Score(
+        value,
+        {"num_messages": float(len(messages)), "num_unreadable": float(len(unreadable))},
+        _feedback(unreadable, malformed),
+    )
 
 
 def _feedback(unreadable: list[int], malformed: set[int]) -> str:

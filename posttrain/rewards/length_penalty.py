@@ -1,4 +1,5 @@
-"""Did the agent write too much? Weigh it below zero; it is flat where the length is reasonable, so that it never pays to say less than is needed."""
+"""Scores how far the agent wrote too much. Weigh it below zero; it is flat where the length is
+reasonable, so that it never pays to say less than is needed."""
 
 from posttrain.rewards.conduct import agent_messages, steps_needed
 from posttrain.types import Message, Score, Task, Trajectory
@@ -8,14 +9,23 @@ BYTES_PER_TOKEN = 4  # of text whose tokens are not known (a text-only policy)
 
 
 def length_penalty(trajectory: Trajectory, task: Task) -> Score:
-    """0.0 up to `free` = 64 tokens per needed step, then rising linearly to 1.0 at twice that: DAPO's overlong term (arXiv 2503.14476, eq. 13).
+    """0.0 up to `free` = 64 tokens per needed step, then rising linearly to 1.0 at twice that:
+    DAPO's overlong term (arXiv 2503.14476, eq. 13).
 
     One call and an answer (2 steps, 128 free): 160 tokens cost (160 - 128) / 128 = 0.25.
     """
     free = FREE_TOKENS_PER_STEP * steps_needed(task.gold)
-    written = sum(trajectory.mask) if trajectory.mask else sum(_num_bytes(message) for _, message in agent_messages(trajectory)) / BYTES_PER_TOKEN
+    written = (
+        sum(trajectory.mask)
+        if trajectory.mask
+        else sum(_num_bytes(message) for _, message in agent_messages(trajectory)) / BYTES_PER_TOKEN
+    )
     value = min(max(written - free, 0) / free, 1.0)
-    return Score(value, {"tokens_free": float(free), "tokens_written": float(written)}, f"{written:.0f} tokens where {free} do." if value else "")
+    return Score(
+        value,
+        {"tokens_free": float(free), "tokens_written": float(written)},
+        f"{written:.0f} tokens where {free} do." if value else "",
+    )
 
 
 def _num_bytes(message: Message) -> int:

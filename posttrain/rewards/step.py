@@ -1,15 +1,26 @@
-"""Which messages brought the episode forward? A process score, with a credit for each message in `breakdown`."""
+"""Scores which messages brought the episode forward. A process score, with a credit for each
+message in `breakdown`."""
 
-from posttrain.rewards.conduct import Decision, agent_messages, asked_first, calls_made, decision, final_answer, match_calls
+from posttrain.rewards.conduct import (
+    Decision,
+    agent_messages,
+    asked_first,
+    calls_made,
+    decision,
+    final_answer,
+    match_calls,
+)
 from posttrain.types import Score, Task, Trajectory
 from posttrain.worlds.answers import same
 
 
 def step(trajectory: Trajectory, task: Task) -> Score:
-    """Mean credit of the agent's messages. A message with calls earns the share of them that make a gold call for the first time and come back
-    without error; a question 1.0 where it was due and is the first; the last message 1.0 where it states the answer; anything else 0.0.
+    """Mean credit of the agent's messages. A message with calls earns the share of them that make a
+    gold call for the first time and come back without error; a question 1.0 where it was due and is
+    the first; the last message 1.0 where it states the answer; anything else 0.0.
 
-    `breakdown["2"]` is the credit of the message at index 2 of the conversation. A wrong call, the right one, the answer: (0 + 1 + 1) / 3.
+    `breakdown["2"]` is the credit of the message at index 2 of the conversation. A wrong call, the
+    right one, the answer: (0 + 1 + 1) / 3.
     """
     credits_ = _call_credits(trajectory, task)
     messages = agent_messages(trajectory)
@@ -31,5 +42,7 @@ def _call_credits(trajectory: Trajectory, task: Task) -> dict[int, float]:
     credits_: dict[int, float] = {}
     for call, gold_index in zip(calls, match_calls(calls, task.gold), strict=True):
         num_calls = len(trajectory.messages[call.message_index].tool_calls)
-        credits_[call.message_index] = credits_.get(call.message_index, 0.0) + (gold_index is not None and call.is_executed) / num_calls
+        credits_[call.message_index] = (
+            credits_.get(call.message_index, 0.0) + (gold_index is not None and call.is_executed) / num_calls
+        )
     return credits_

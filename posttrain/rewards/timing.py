@@ -1,4 +1,5 @@
-"""Did it call, ask and answer when that was due? Each message takes one of the three decisions; the score is the share that was timely."""
+"""Scores whether calls, questions and answers came when they were due. Each message takes one of
+the three decisions; the score is the share that was timely."""
 
 from collections.abc import Iterator
 
@@ -7,10 +8,12 @@ from posttrain.types import Score, Task, Trajectory
 
 
 def timing(trajectory: Trajectory, task: Task) -> Score:
-    """Share of the agent's messages whose decision was due: ask while the question is open, call while the answer is not held, then answer.
+    """Share of the agent's messages whose decision was due: ask while the question is open, call
+    while the answer is not held, then answer.
 
-    One call is needed; made are a needless question, the call, and the answer: 2/3. Answering at once: 0/1. `breakdown` counts each kind of untimely
-    decision. 0.0 where the agent did nothing. Whether the call was the right one is `tool_accuracy`'s matter, not timing's.
+    One call is needed; made are a needless question, the call, and the answer: 2/3. Answering at
+    once: 0/1. `breakdown` counts each kind of untimely decision. 0.0 where the agent did nothing.
+    Whether the call was the right one is `tool_accuracy`'s matter, not timing's.
     """
     decisions = list(_decisions(trajectory, task))
     untimely = [(made, due) for made, due in decisions if made is not due]
@@ -21,7 +24,8 @@ def timing(trajectory: Trajectory, task: Task) -> Score:
 
 
 def _decisions(trajectory: Trajectory, task: Task) -> Iterator[tuple[Decision, Decision]]:
-    """For each agent message, the decision made and the one that was due, given what had come back before it."""
+    """For each agent message, the decision made and the one that was due, given what had come back
+    before it."""
     calls = calls_made(trajectory)
     is_question_open = task.gold.asks is not None
     for index, message in agent_messages(trajectory):

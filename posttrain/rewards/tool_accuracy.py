@@ -1,22 +1,31 @@
-"""Were the right calls made? F1 between the calls made and the calls needed, arguments included."""
+"""Scores whether the right calls were made. F1 between the calls made and the calls needed,
+arguments included."""
 
 from posttrain.rewards.conduct import calls_made, match_calls
 from posttrain.types import Score, Task, Trajectory
 
 
 def tool_accuracy(trajectory: Trajectory, task: Task) -> Score:
-    """F1 = 2PR / (P + R); P is the share of made calls that are gold calls, R the share of gold calls that were made.
+    """F1 = 2PR / (P + R); P is the share of made calls that are gold calls, R the share of gold
+    calls that were made.
 
-    Two needed; made are one of them, twice, and a wrong one: P = 1/3 (a gold call counts once), R = 1/2, F1 = 0.4. Where no call is needed, 1.0 for
-    an agent that spoke and made none, 0.0 for one that called. An agent that did nothing gets 0.0.
+    Two needed; made are one of them, twice, and a wrong one: P = 1/3 (a gold call counts once), R =
+    1/2, F1 = 0.4. Where no call is needed, 1.0 for an agent that spoke and made none, 0.0 for one
+    that called. An agent that did nothing gets 0.0.
     """
     calls = calls_made(trajectory)
     num_matched = sum(index is not None for index in match_calls(calls, task.gold))
     if not task.gold.calls:
         value = float(not calls and any(message.role == "assistant" for message in trajectory.messages))
-        return Score(value, {"precision": value, "recall": value}, "" if value or not calls else "No tool is needed here.")
+        return Score(
+            value, {"precision": value, "recall": value}, "" if value or not calls else "No tool is needed here."
+        )
     precision = num_matched / len(calls) if calls else 0.0
     recall = num_matched / len(task.gold.calls)
     value = 2 * num_matched / (len(calls) + len(task.gold.calls))
     missed = [gold.name for index, gold in enumerate(task.gold.calls) if index not in match_calls(calls, task.gold)]
-    return Score(value, {"precision": precision, "recall": recall}, f"Not called as needed: {', '.join(missed)}." if missed else "")
+    return Score(
+        value,
+        {"precision": precision, "recall": recall},
+        f"Not called as needed: {', '.join(missed)}." if missed else "",
+    )

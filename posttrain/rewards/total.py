@@ -1,7 +1,9 @@
-"""What one episode earns: the weighted sum of its scores, plus its penalties, plus what a user adds.
+"""What one episode earns: the weighted sum of its scores, plus its penalties, plus what a user
+adds.
 
-The sum is not clipped at 0: clipping gives different failures one reward, and a group of equal rewards teaches nothing. It is added up exactly
-(`math.fsum`) in a fixed order, so that equal scores give equal rewards, bit by bit, which the count of such groups relies on.
+The sum is not clipped at 0: clipping gives different failures one reward, and a group of equal
+rewards teaches nothing. It is added up exactly (`math.fsum`) in a fixed order, so that equal scores
+give equal rewards, bit by bit, which the count of such groups relies on.
 """
 
 import inspect
@@ -44,17 +46,21 @@ class RuleReward:
     terms: tuple[Term, ...]
 
     def explain(self, trajectory: Trajectory, task: Task) -> dict[str, Score]:
-        """Every score by name, penalties included, each unweighted. Raises ConfigurationError where a user's function returns no score."""
+        """Every score by name, penalties included, each unweighted. Raises ConfigurationError where
+        a user's function returns no score."""
         return {term.name: _checked(term, term.function(trajectory, task)) for term in self.terms}
 
     def score(self, trajectory: Trajectory, task: Task) -> Trajectory:
         """The trajectory with its `scores` and `reward`."""
         scores = {name: score.value for name, score in self.explain(trajectory, task).items()}
-        return replace(trajectory, scores=scores, reward=math.fsum(term.weight * scores[term.name] for term in self.terms))
+        return replace(
+            trajectory, scores=scores, reward=math.fsum(term.weight * scores[term.name] for term in self.terms)
+        )
 
 
 def load_reward(params: RewardParams) -> RuleReward:
-    """Raises ConfigurationError, before any work, where an extra score does not exist or cannot take `(trajectory, task)`."""
+    """Raises ConfigurationError, before any work, where an extra score does not exist or cannot
+    take `(trajectory, task)`."""
     weights, penalties = params.weights, params.penalties
     terms = [
         Term("completion", weights.completion, completion),
@@ -79,12 +85,15 @@ def _find(name: str) -> ScoreFunction:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
         raise ConfigurationError(
-            f"reward.extra names {name!r}, whose signature is {inspect.signature(function)}; it must take (trajectory, task) and return a Score"
+            f"reward.extra names {name!r}, whose signature is {inspect.signature(function)}; "
+            "it must take (trajectory, task) and return a Score"
         ) from error
     return function
 
 
 def _checked(term: Term, score: Score) -> Score:
     if not isinstance(score, Score) or not 0 <= score.value <= 1:
-        raise ConfigurationError(f"the score {term.name!r} returned {score!r}; it must return posttrain.types.Score with a value in [0, 1]")
+        raise ConfigurationError(
+            f"the score {term.name!r} returned {score!r}; it must return posttrain.types.Score with a value in [0, 1]"
+        )
     return score

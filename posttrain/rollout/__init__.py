@@ -1,1 +1,2 @@
-"""One policy plays one task: engines (token ids in, token ids out), policies (messages in, a message out), episodes."""
+"""One policy plays one task: engines (token ids in, token ids out), policies (messages in, a
+message out), episodes."""

@@ -1,9 +1,12 @@
-"""What was said, the tokens behind it, and how much of it still stands when the agent's own program brings the conversation back.
+"""What was said, the tokens behind it, and how much of it still stands when the agent's own program
+brings the conversation back.
 
-Where our loop keeps the conversation it only grows. A program that keeps it may bring it back changed (history made shorter, a note put in, another
-prompt): then the row is cut to the turns that stand as they were said, so that a trained token always follows exactly the context it was sampled in,
-and all behind them is read as given. Two messages are the same where they say the same: ids, null for an empty text and the spelling of JSON
-arguments are representation, and so is reasoning that was left out, because most programs have no field for it; a changed word is never forgiven.
+Where our loop keeps the conversation it only grows. A program that keeps it may bring it back
+changed (history made shorter, a note put in, another prompt): then the row is cut to the turns that
+stand as they were said, so that a trained token always follows exactly the context it was sampled
+in, and all behind them is read as given. Two messages are the same where they say the same: ids,
+null for an empty text and the spelling of JSON arguments are representation, and so is reasoning
+that was left out, because most programs have no field for it; a changed word is never forgiven.
 """
 
 import json
@@ -17,7 +20,8 @@ from posttrain.types import Message, ToolCall, Turn
 
 @dataclass(slots=True)
 class Conversation:
-    """`token_ids`, `mask` and `logprobs` (one length) are what an engine has seen of `messages`: all up to the message of the last turn.
+    """`token_ids`, `mask` and `logprobs` (one length) are what an engine has seen of `messages`:
+    all up to the message of the last turn.
 
     `schemas` are OpenAI's of the tools that stand in the prompt.
     """
@@ -34,11 +38,13 @@ class Conversation:
         return [turn.message_index for turn in self.turns if turn.message_index is not None]
 
     def unread(self) -> list[Message]:
-        """The messages since the agent's last turn: all of them before its first, afterwards tool results or the user's reply."""
+        """The messages since the agent's last turn: all of them before its first, afterwards tool
+        results or the user's reply."""
         return self.messages[max(self.written(), default=-1) + 1 :]
 
     def num_same(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> int:
-        """How many messages another conversation begins with that are these; none where it offers other tools, because they stand before them all."""
+        """How many messages another conversation begins with that are these; none where it offers
+        other tools, because they stand before them all."""
         if list(schemas) != list(self.schemas):
             return 0
         is_same_M = [is_same(mine, other) for mine, other in zip(self.messages, messages, strict=False)]
@@ -48,8 +54,11 @@ class Conversation:
         """How many turns were over when so many messages were read or written."""
         return sum(index < num_messages for index in self.written())
 
-    def continued(self, num_turns: int, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> "Conversation":
-        """Another conversation, whose beginning is the first `num_turns` of these turns; what stands behind them in `messages` is unread."""
+    def continued(
+        self, num_turns: int, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]
+    ) -> "Conversation":
+        """Another conversation, whose beginning is the first `num_turns` of these turns; what
+        stands behind them in `messages` is unread."""
         turns = self.turns[:num_turns]
         num_tokens = sum(turn.num_read + turn.num_written for turn in turns)
         num_kept = self.written()[num_turns - 1] + 1 if turns else 0
@@ -73,9 +82,13 @@ def is_same(mine: Message, other: Message) -> bool:
 
 
 def bounded(message: Message) -> Message:
-    """Without keys, and each of its texts cut at its limit: a message that came from outside and not from an engine."""
+    """Without keys, and each of its texts cut at its limit: a message that came from outside and
+    not from an engine."""
     reasoning = message.reasoning_content
-    calls = tuple(ToolCall(clip(call.id, 1000), clip(call.name, 1000), clip(call.arguments, MAX_MESSAGE_CHARS)) for call in message.tool_calls)
+    calls = tuple(
+        ToolCall(clip(call.id, 1000), clip(call.name, 1000), clip(call.arguments, MAX_MESSAGE_CHARS))
+        for call in message.tool_calls
+    )
     return replace(
         message,
         content=clip(message.content, MAX_MESSAGE_CHARS),
@@ -85,12 +98,15 @@ def bounded(message: Message) -> Message:
 
 
 def is_same_call(mine: ToolCall, other: ToolCall) -> bool:
-    """Whether two calls ask the same of the same tool, whatever their ids and however their JSON is written."""
+    """Whether two calls ask the same of the same tool, whatever their ids and however their JSON is
+    written."""
     return _canonical(mine) == _canonical(other)
 
 
 def _canonical(call: ToolCall) -> tuple[str, str]:
     try:
-        return call.name, json.dumps(json.loads(call.arguments), sort_keys=True)  # as text: 1 equals 1.0 and true in Python
+        return call.name, json.dumps(
+            json.loads(call.arguments), sort_keys=True
+        )  # as text: 1 equals 1.0 and true in Python
     except (ValueError, RecursionError):
         return call.name, call.arguments

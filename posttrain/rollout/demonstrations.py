@@ -20,7 +20,8 @@ def demonstrate(
     reasoning_frac: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TrajectoryRow]:
-    """One row per task, in their order. The expert draws from the seed and the task together, so one seed does for all of them."""
+    """One row per task, in their order. The expert draws from the seed and the task together, so
+    one seed does for all of them."""
     expert = expert_policy(domain, flaws=flaws, reasoning_frac=reasoning_frac)
     played = play_episodes(expert, tasks, domain=domain, limits=limits, seeds=[seed] * len(tasks), progress=progress)
     return [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, tasks, strict=True)]

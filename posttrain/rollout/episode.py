@@ -1,4 +1,5 @@
-"""One play in progress: what was said, the tokens behind it, the world it happens in; and its frozen record when it is over."""
+"""One play in progress: what was said, the tokens behind it, the world it happens in; and its
+frozen record when it is over."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +15,11 @@ from posttrain.worlds.tools import Tool
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The agent's next message and, from an engine, the tokens behind it: `context_ids` read since the last reply, then `token_ids` written.
+    """The agent's next message and, from an engine, the tokens behind it: `context_ids` read since
+    the last reply, then `token_ids` written.
 
-    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off at the limit, or with no message where none had room.
+    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off at the limit,
+    or with no message where none had room.
     """
 
     message: Message | None
@@ -30,8 +33,9 @@ class Reply:
 
 @dataclass(slots=True)
 class Episode:
-    """`now` is the conversation that the record will be of. `num_replies` counts every message the agent was asked for, `num_forks` how often its
-    program went on from another conversation than it had been given.
+    """`now` is the conversation that the record will be of. `num_replies` counts every message the
+    agent was asked for, `num_forks` how often its program went on from another conversation than it
+    had been given.
     """
 
     episode_id: str
@@ -63,14 +67,18 @@ class Episode:
         return [self.tools[name].schema() for name in self.task.tools]
 
     def is_continued_by(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether this is the same conversation: all that was read stands, and what was added is not the agent's. Before its first message any is."""
+        """Whether this is the same conversation: all that was read stands, and what was added is
+        not the agent's. Before its first message any is."""
         num_same = self.now.num_same(messages, schemas)
         is_all_read_kept = self.now.num_turns_within(num_same) == len(self.turns)
-        return is_all_read_kept and (not self.num_replies or all(message.role != "assistant" for message in messages[num_same:]))
+        return is_all_read_kept and (
+            not self.num_replies or all(message.role != "assistant" for message in messages[num_same:])
+        )
 
     def go_on_from(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
-        """Take over a conversation that someone else keeps. One that does not continue this one is a fork, which begins with the longest run of turns
-        that stands in any conversation of this episode."""
+        """Take over a conversation that someone else keeps. One that does not continue this one is
+        a fork, which begins with the longest run of turns that stands in any conversation of this
+        episode."""
         if self.is_continued_by(messages, schemas):
             self.now = self.now.continued(len(self.turns), messages, schemas)
             return
@@ -87,13 +95,15 @@ class Episode:
         """The message, where it is one that the agent wrote in any conversation of this episode."""
         conversations = (self.now, *self._left)
         is_own = message.role == "assistant" and any(
-            is_same(conversation.messages[index], message) for conversation in conversations for index in conversation.written()
+            is_same(conversation.messages[index], message)
+            for conversation in conversations
+            for index in conversation.written()
         )
         return message if is_own else None
 
     def add_reply(self, reply: Reply) -> Message | None:
-        """Record what the agent wrote; the message comes back with its calls numbered through the episode: `call_1`, `call_2`. Models do not write
-        ids, and a parser sees one message only."""
+        """Record what the agent wrote; the message comes back with its calls numbered through the
+        episode: `call_1`, `call_2`. Models do not write ids, and a parser sees one message only."""
         if not self.num_replies:
             self.on_first_reply()
         self.num_replies += 1
@@ -102,7 +112,15 @@ class Episode:
         now.mask += [0] * len(reply.context_ids) + [1] * len(reply.token_ids)
         now.logprobs += [0.0] * len(reply.context_ids) + list(reply.logprobs)
         message_index = None if reply.message is None else len(now.messages)
-        now.turns.append(Turn(len(reply.context_ids), len(reply.token_ids), reply.policy_version, message_index, latency_s=reply.latency_s))
+        now.turns.append(
+            Turn(
+                len(reply.context_ids),
+                len(reply.token_ids),
+                reply.policy_version,
+                message_index,
+                latency_s=reply.latency_s,
+            )
+        )
         if reply.message is None:
             return None
         start = 1 + sum(len(earlier.tool_calls) for earlier in now.messages)
@@ -128,13 +146,17 @@ class Episode:
         self.turns[-1] = replace(self.turns[-1], tool_runs=(*self.turns[-1].tool_runs, *runs))
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
-        """The record. Calls that the end left unanswered are answered with the reason of the end, so that records are paired."""
+        """The record. Calls that the end left unanswered are answered with the reason of the end,
+        so that records are paired."""
         now = self.now
         answered = {message.tool_call_id for message in now.messages}
         open_calls = [call for message in now.messages for call in message.tool_calls if call.id not in answered]
         return Trajectory(
             task_id=self.task.task_id,
-            messages=(*now.messages, *(Message("tool", f'{{"error":"{stop}"}}', tool_call_id=call.id) for call in open_calls)),
+            messages=(
+                *now.messages,
+                *(Message("tool", f'{{"error":"{stop}"}}', tool_call_id=call.id) for call in open_calls),
+            ),
             stop_reason=stop,
             seed=self.seed,
             policy_version=now.turns[0].policy_version if now.turns else 0,

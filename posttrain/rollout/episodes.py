@@ -1,8 +1,10 @@
 """Many episodes at once, one coroutine each, and what becomes of those that are lost.
 
-What the agent did wrong is a tool message that it reads. A limit ends the episode and is recorded as its `stop_reason`. An episode that ended through
-no doing of the agent's (engine gone, tool or program broken) is lost: it is played once more from the start, then recorded as lost, and more than
-`agent.max_lost_frac` of them is one error. Any other exception is our bug: all episodes stop and it is raised.
+What the agent did wrong is a tool message that it reads. A limit ends the episode and is recorded
+as its `stop_reason`. An episode that ended through no doing of the agent's (engine gone, tool or
+program broken) is lost: it is played once more from the start, then recorded as lost, and more than
+`agent.max_lost_frac` of them is one error. Any other exception is our bug: all episodes stop and it
+is raised.
 """
 
 import asyncio
@@ -21,7 +23,11 @@ from posttrain.worlds.protocol import ClosableWorld, Domain
 
 NUM_TRIES = 2  # of a lost episode
 MAX_OPEN = 1024  # episodes begun and not ended: bounds the worlds in memory
-_STOP_OF = {EngineLost: StopReason.ENGINE_LOST, ToolFailed: StopReason.TOOL_FAILED, AgentFailed: StopReason.AGENT_FAILED}
+_STOP_OF = {
+    EngineLost: StopReason.ENGINE_LOST,
+    ToolFailed: StopReason.TOOL_FAILED,
+    AgentFailed: StopReason.AGENT_FAILED,
+}
 
 
 def play_episodes(
@@ -34,11 +40,13 @@ def play_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Play `tasks[i]` with `seeds[i]` for every i, all at once; the trajectories come in the order of the tasks.
+    """Play `tasks[i]` with `seeds[i]` for every i, all at once; the trajectories come in the order
+    of the tasks.
 
-    A task may stand several times (a group); its plays differ by their seeds. `progress(done, total)` is called as episodes end, and
-    `on_end(i, trajectory)` for those that are not lost. Raises ValueError where the two lengths differ, Interrupted where too many episodes were
-    lost. Not to be called from a running event loop.
+    A task may stand several times (a group); its plays differ by their seeds. `progress(done,
+    total)` is called as episodes end, and `on_end(i, trajectory)` for those that are not lost.
+    Raises ValueError where the two lengths differ, Interrupted where too many episodes were lost.
+    Not to be called from a running event loop.
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
@@ -72,7 +80,8 @@ def play_episodes(
 
 
 async def _all_or_nothing(plays: Sequence[Coroutine[object, object, None]]) -> None:
-    """As asyncio.TaskGroup, but the first failure is raised as itself: its type carries the exit code."""
+    """As asyncio.TaskGroup, but the first failure is raised as itself: its type carries the exit
+    code."""
     running = [asyncio.create_task(play) for play in plays]
     try:
         await asyncio.gather(*running)
@@ -83,10 +92,13 @@ async def _all_or_nothing(plays: Sequence[Coroutine[object, object, None]]) -> N
 
 
 async def _play(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
-    """The clock runs from the first message on, so that an episode that waits for its place in the batch loses no time."""
+    """The clock runs from the first message on, so that an episode that waits for its place in the
+    batch loses no time."""
     try:
         async with asyncio.timeout(None) as clock:
-            episode.on_first_reply = lambda: clock.reschedule(asyncio.get_running_loop().time() + episode.limits.max_seconds)
+            episode.on_first_reply = lambda: clock.reschedule(
+                asyncio.get_running_loop().time() + episode.limits.max_seconds
+            )
             return episode.trajectory(await loop(episode, policy))
     except TimeoutError:
         if not clock.expired():
@@ -103,6 +115,8 @@ async def _play(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory
 def _refuse_many_lost(lost: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
     if len(lost) > limits.max_lost_frac * num_episodes:
         raise Interrupted(
-            f"{len(lost)} of {num_episodes} episodes were lost though each was played {NUM_TRIES} times, and agent.max_lost_frac is "
-            f"{limits.max_lost_frac:g}: what is left would not be the agent's doing. The first ended as {lost[0].stop_reason}: {lost[0].failure}"
+            f"{len(lost)} of {num_episodes} episodes were lost though each was played {NUM_TRIES} times, "
+            "and agent.max_lost_frac is "
+            f"{limits.max_lost_frac:g}: what is left would not be the agent's doing. "
+            f"The first ended as {lost[0].stop_reason}: {lost[0].failure}"
         )

@@ -1,7 +1,9 @@
-"""How an agent turns replies into actions: one coroutine per episode, chosen by the task's `agent_name`.
+"""How an agent turns replies into actions: one coroutine per episode, chosen by the task's
+`agent_name`.
 
-A loop asks the policy for a message, does what it says, and returns why it ended. It may raise EngineLost, ToolFailed or AgentFailed: the episode is
-lost and played again. Any other exception is our bug: all episodes stop and it is raised.
+A loop asks the policy for a message, does what it says, and returns why it ended. It may raise
+EngineLost, ToolFailed or AgentFailed: the episode is lost and played again. Any other exception is
+our bug: all episodes stop and it is raised.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,11 +19,13 @@ AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
 
 
 class AgentFailed(Exception):
-    """The agent's own program raised: it is broken, and the episode says nothing about the policy."""
+    """The agent's own program raised: it is broken, and the episode says nothing about the
+    policy."""
 
 
 async def tools(episode: Episode, policy: Policy) -> StopReason:
-    """ReAct (arXiv 2210.03629) with tool calls: a message with calls is answered by their results, one without by the user; no answer is the end.
+    """ReAct (arXiv 2210.03629) with tool calls: a message with calls is answered by their results,
+    one without by the user; no answer is the end.
 
     Every call is answered, also in the last turn, so that records are paired.
     """
@@ -44,7 +48,8 @@ async def tools(episode: Episode, policy: Policy) -> StopReason:
 
 
 async def single_turn(episode: Episode, policy: Policy) -> StopReason:
-    """One message and nothing after it: calls are run and answered, and nobody reads the results."""
+    """One message and nothing after it: calls are run and answered, and nobody reads the
+    results."""
     reply = await policy.reply(episode)
     message = episode.add_reply(reply)
     if message is not None and message.tool_calls:
@@ -56,12 +61,14 @@ _LOOPS: dict[str, AgentLoop] = {"tools": tools, "single_turn": single_turn}
 
 
 def loop_named(name: str) -> AgentLoop:
-    """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError for a name that is none."""
+    """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError
+    for a name that is none."""
     if name in _LOOPS:
         return _LOOPS[name]
     if ":" not in name:
         raise ConfigurationError(
-            f"a task's agent_name is {name!r}; there are {' and '.join(_LOOPS)}, and a loop of your own is written module:function"
+            f"a task's agent_name is {name!r}; there are {' and '.join(_LOOPS)}, "
+            "and a loop of your own is written module:function"
         )
     loop: AgentLoop = load_named(name, knob="a task's agent_name is")
     return loop

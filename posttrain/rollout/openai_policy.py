@@ -1,10 +1,12 @@
-"""Any OpenAI-compatible endpoint plays: the bar to reach, a baseline, a teacher whose episodes become demonstrations. Text in, text out: it has no
-token ids, so nothing that it plays is learnt from by reinforcement.
+"""Any OpenAI-compatible endpoint plays: the bar to reach, a baseline, a teacher whose episodes
+become demonstrations. Text in, text out: it has no token ids, so nothing that it plays is learnt
+from by reinforcement.
 
-Endpoint, key and what the account allows are the environment's: `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `POSTTRAIN_OPENAI_CONCURRENT` (16 requests at
-once), `POSTTRAIN_OPENAI_RPM` (requests a minute, no limit), `POSTTRAIN_OPENAI_PRICES` (`in,out` for a million tokens) with
-`POSTTRAIN_OPENAI_MAX_COST`. What the endpoint says in an error is quoted in short and without keys; the client's own exception, which
-has all of it, is not chained to ours.
+Endpoint, key and what the account allows are the environment's: `OPENAI_BASE_URL`,
+`OPENAI_API_KEY`, `POSTTRAIN_OPENAI_CONCURRENT` (16 requests at once), `POSTTRAIN_OPENAI_RPM`
+(requests a minute, no limit), `POSTTRAIN_OPENAI_PRICES` (`in,out` for a million tokens) with
+`POSTTRAIN_OPENAI_MAX_COST`. What the endpoint says in an error is quoted in short and without keys;
+the client's own exception, which has all of it, is not chained to ours.
 """
 
 import asyncio
@@ -24,13 +26,16 @@ from posttrain.types import Message, StopReason
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-NUM_RETRIES = 6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
+NUM_RETRIES = (
+    6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
+)
 TIMEOUT_S = 120.0
 
 
 @dataclass(slots=True)
 class Account:
-    """What the endpoint's owner allows, and what was used of it. `prices` are for a million tokens, read and written."""
+    """What the endpoint's owner allows, and what was used of it. `prices` are for a million tokens,
+    read and written."""
 
     concurrent: int = 16
     requests_per_minute: float = float("inf")
@@ -43,7 +48,8 @@ class Account:
         """Until the next request may be sent. Raises Interrupted where the money is spent."""
         if self.cost >= self.max_cost:
             raise Interrupted(
-                f"the endpoint has cost {self.cost:.2f} and POSTTRAIN_OPENAI_MAX_COST is {self.max_cost:g}; what was played is kept: raise it and "
+                f"the endpoint has cost {self.cost:.2f} and POSTTRAIN_OPENAI_MAX_COST is {self.max_cost:g}; "
+                "what was played is kept: raise it and "
                 "run again to go on from there"
             )
         now_s = time.monotonic()
@@ -56,7 +62,8 @@ class Account:
 
 
 def account_of(environment: Mapping[str, str] = os.environ) -> Account:
-    """Raises ConfigurationError where a variable is no number, or a cost is limited and no price named."""
+    """Raises ConfigurationError where a variable is no number, or a cost is limited and no price
+    named."""
     account = Account()
     try:
         account.concurrent = int(environment.get("POSTTRAIN_OPENAI_CONCURRENT", account.concurrent))
@@ -66,9 +73,14 @@ def account_of(environment: Mapping[str, str] = os.environ) -> Account:
     except ValueError as error:
         raise ConfigurationError(f"a POSTTRAIN_OPENAI_… variable is not what it should be: {error}") from error
     if account.concurrent < 1 or not account.requests_per_minute > 0:
-        raise ConfigurationError("POSTTRAIN_OPENAI_CONCURRENT and POSTTRAIN_OPENAI_RPM must be above 0: nothing could ever be asked")
+        raise ConfigurationError(
+            "POSTTRAIN_OPENAI_CONCURRENT and POSTTRAIN_OPENAI_RPM must be above 0: nothing could ever be asked"
+        )
     if account.max_cost < float("inf") and read == written == 0:
-        raise ConfigurationError("POSTTRAIN_OPENAI_MAX_COST is set and POSTTRAIN_OPENAI_PRICES is not: nothing would ever cost anything; set both")
+        raise ConfigurationError(
+            "POSTTRAIN_OPENAI_MAX_COST is set and POSTTRAIN_OPENAI_PRICES is not: "
+            "nothing would ever cost anything; set both"
+        )
     account.prices = (read, written)
     return account
 
@@ -79,13 +91,16 @@ class OpenAiPolicy:
     def __init__(self, model: str, *, temperature: float, max_new_tokens: int, account: Account | None = None) -> None:
         """Raises ConfigurationError where the environment has no key."""
         if not os.environ.get("OPENAI_API_KEY"):
-            raise ConfigurationError(f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word")
+            raise ConfigurationError(
+                f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word"
+            )
         self._model, self._temperature, self._max_new_tokens = model, temperature, max_new_tokens
         self.account = account or account_of()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint refuses whatever is asked."""
+        """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint
+        refuses whatever is asked."""
         from openai import APIConnectionError, APIStatusError, BadRequestError
 
         client, places = self._of_this_loop()
@@ -100,8 +115,12 @@ class OpenAiPolicy:
                 raise ConfigurationError(f"the endpoint refuses the request: {reason(error.message)}") from None
             except APIStatusError as error:
                 if error.status_code in (401, 403, 404):
-                    raise ConfigurationError(f"the endpoint answers {error.status_code} for {self._model}: {reason(error.message)}") from None
-                raise EngineLost(f"the endpoint answered {error.status_code} {NUM_RETRIES + 1} times: {reason(error.message)}") from None
+                    raise ConfigurationError(
+                        f"the endpoint answers {error.status_code} for {self._model}: {reason(error.message)}"
+                    ) from None
+                raise EngineLost(
+                    f"the endpoint answered {error.status_code} {NUM_RETRIES + 1} times: {reason(error.message)}"
+                ) from None
             except APIConnectionError as error:
                 raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
             except (ValueError, RecursionError) as error:  # no JSON, or none that can be read
@@ -135,7 +154,10 @@ class OpenAiPolicy:
             if choice.finish_reason not in ("stop", "length", "tool_calls"):
                 raise ValueError(f"finish_reason {choice.finish_reason!r}")
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise EngineLost(f"the endpoint's answer makes no sense ({type(error).__name__}: {reason(error)}): {clip(str(answer), 200)}") from None
+            raise EngineLost(
+                f"the endpoint's answer makes no sense ({type(error).__name__}: {reason(error)}): "
+                f"{clip(str(answer), 200)}"
+            ) from None
         return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
 
     def _of_this_loop(self) -> "tuple[AsyncOpenAI, asyncio.Semaphore]":

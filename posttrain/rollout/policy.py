@@ -1,7 +1,9 @@
-"""Who writes the agent's messages: a model behind an engine, or a script. Neither knows the world; `episodes.py` does.
+"""Who writes the agent's messages: a model behind an engine, or a script. Neither knows the world;
+`episodes.py` does.
 
-`TokenPolicy` never tokenises what the model wrote: the context grows by the ids that were generated and by the encoding of what came from outside
-(arXiv 2402.03300 assumes the sampled tokens are the trained ones; text that goes back through a tokenizer may come out as other tokens).
+`TokenPolicy` never tokenises what the model wrote: the context grows by the ids that were generated
+and by the encoding of what came from outside (arXiv 2402.03300 assumes the sampled tokens are the
+trained ones; text that goes back through a tokenizer may come out as other tokens).
 """
 
 import time
@@ -36,7 +38,8 @@ class Codec(Protocol):
     def stop_ids(self) -> frozenset[int]: ...
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The opening messages and the offered tools' schemas, up to where the agent begins to write."""
+        """The opening messages and the offered tools' schemas, up to where the agent begins to
+        write."""
         ...
 
     def encode_assistant(self, message: Message) -> list[int]:
@@ -44,16 +47,19 @@ class Codec(Protocol):
         ...
 
     def encode_results(self, messages: Sequence[Message]) -> list[int]:
-        """What stands between the stop token of one agent message and the first token of the next."""
+        """What stands between the stop token of one agent message and the first token of the
+        next."""
         ...
 
     def parse(self, token_ids: Sequence[int]) -> Message:
-        """The message behind generated ids; a malformed call becomes a call whose arguments are the raw text."""
+        """The message behind generated ids; a malformed call becomes a call whose arguments are the
+        raw text."""
         ...
 
 
 class ScriptedPolicy:
-    """An expert of the world plays, a fresh one for each episode: `make_expert(task, seed)`. Its trajectories have no tokens."""
+    """An expert of the world plays, a fresh one for each episode: `make_expert(task, seed)`. Its
+    trajectories have no tokens."""
 
     def __init__(self, make_expert: Callable[[Task, int], Expert]) -> None:
         self._make_expert = make_expert
@@ -84,7 +90,8 @@ class TokenPolicy:
         self._prompts: dict[str, list[int]] = {}
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises ConfigurationError where the opening messages alone leave no room in the context: no play of that task could begin."""
+        """Raises ConfigurationError where the opening messages alone leave no room in the context:
+        no play of that task could begin."""
         is_opening = self._is_opening(episode)
         context_ids = self._prompt(episode) if is_opening else self._context(episode.now)
         token_ids = [*episode.now.token_ids, *context_ids]
@@ -92,8 +99,10 @@ class TokenPolicy:
         if room < 1:
             if is_opening:
                 raise ConfigurationError(
-                    f"the opening messages of task {episode.task.task_id} take {len(token_ids)} tokens and agent.max_context_tokens is "
-                    f"{episode.limits.max_context_tokens}: the agent could not write a word; raise it or offer fewer tools"
+                    f"the opening messages of task {episode.task.task_id} take {len(token_ids)} tokens and "
+                    "agent.max_context_tokens is "
+                    f"{episode.limits.max_context_tokens}: the agent could not write a word; "
+                    "raise it or offer fewer tools"
                 )
             return Reply(None, StopReason.TOKEN_LIMIT)
         start = time.perf_counter()
@@ -126,14 +135,16 @@ class TokenPolicy:
         return not now.turns and tuple(now.messages) == episode.task.messages and now.schemas == episode.task_schemas()
 
     def _prompt(self, episode: Episode) -> list[int]:
-        """Rendered once per task: the episodes of a group open with the same text, and rendering it costs as much as a turn of a small model."""
+        """Rendered once per task: the episodes of a group open with the same text, and rendering it
+        costs as much as a turn of a small model."""
         task = episode.task
         if task.task_id not in self._prompts:
             self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, episode.task_schemas())
         return self._prompts[task.task_id]
 
     def _context(self, conversation: Conversation) -> list[int]:
-        """What is unread, up to where the agent writes. An assistant message in it is not the agent's: its program put it there."""
+        """What is unread, up to where the agent writes. An assistant message in it is not the
+        agent's: its program put it there."""
         context_ids: list[int] = []
         pending: list[Message] = []
         is_beginning = not conversation.turns
@@ -141,7 +152,11 @@ class TokenPolicy:
             if message is not None and message.role != "assistant":
                 pending.append(message)
                 continue
-            context_ids += self._codec.encode_prompt(pending, conversation.schemas) if is_beginning else self._codec.encode_results(pending)
+            context_ids += (
+                self._codec.encode_prompt(pending, conversation.schemas)
+                if is_beginning
+                else self._codec.encode_results(pending)
+            )
             context_ids += [] if message is None else self._codec.encode_assistant(message)
             pending, is_beginning = [], False
         return context_ids

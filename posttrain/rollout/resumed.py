@@ -1,6 +1,8 @@
-"""Episodes that cost money are not played twice: each is written down as it ends, and a stage that is run again goes on behind them.
+"""Episodes that cost money are not played twice: each is written down as it ends, and a stage that
+is run again goes on behind them.
 
-A line has a checksum, because it becomes a stage's output: one that was cut off or changed costs its episode, which is played again.
+A line has a checksum, because it becomes a stage's output: one that was cut off or changed costs
+its episode, which is played again.
 """
 
 import json
@@ -28,8 +30,9 @@ def play_resumably(
     seeds: Sequence[int],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
-    """As `play_episodes` for a policy without tokens, but for the episodes that `file` holds. Lines that are not as they were written are dropped
-    with a word; lost episodes are not written down, so that another run may save them. Raises ConfigurationError where `file` cannot be read."""
+    """As `play_episodes` for a policy without tokens, but for the episodes that `file` holds. Lines
+    that are not as they were written are dropped with a word; lost episodes are not written down,
+    so that another run may save them. Raises ConfigurationError where `file` cannot be read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     played = _played(_whole_lines(file), tasks, seeds)
     left = [index for index in range(len(tasks)) if index not in played]
@@ -68,7 +71,8 @@ def _checksum(record: dict[str, Any]) -> int:
 
 
 def _whole_lines(file: Path) -> list[dict[str, Any]]:
-    """The records as they were written; the others are taken out of the file, or the next line would be appended to one that was cut off."""
+    """The records as they were written; the others are taken out of the file, or the next line
+    would be appended to one that was cut off."""
     try:
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     except OSError as error:
@@ -78,7 +82,11 @@ def _whole_lines(file: Path) -> list[dict[str, Any]]:
     records = [_record(line) for line in lines]
     whole = [record for record in records if record is not None]
     if len(whole) < len(lines):
-        print(f"{file}: {len(lines) - len(whole)} of {len(lines)} lines are damaged or cut off; their episodes are played again", file=sys.stderr)
+        print(
+            f"{file}: {len(lines) - len(whole)} of {len(lines)} lines are damaged or cut off; "
+            "their episodes are played again",
+            file=sys.stderr,
+        )
         partial = file.with_name(f".{file.name}.partial")
         partial.write_bytes(b"".join(line for line, record in zip(lines, records, strict=True) if record is not None))
         partial.replace(file)
@@ -89,14 +97,19 @@ def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
         if line.endswith(b"\n") and record.pop("checksum") == _checksum(record):
-            return {**record, "messages": tuple(map(Message.from_openai, record["messages"])), "stop_reason": StopReason(record["stop_reason"])}
+            return {
+                **record,
+                "messages": tuple(map(Message.from_openai, record["messages"])),
+                "stop_reason": StopReason(record["stop_reason"]),
+            }
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     return None
 
 
 def _played(records: Sequence[dict[str, Any]], tasks: Sequence[Task], seeds: Sequence[int]) -> dict[int, Trajectory]:
-    """By index. A record of another task or seed, which another order of tasks would leave, is not taken."""
+    """By index. A record of another task or seed, which another order of tasks would leave, is not
+    taken."""
     played = {}
     for record in records:
         index, task_id, seed = record["index"], record["task_id"], record["seed"]

@@ -1,10 +1,13 @@
-"""How the calls of one message are run: all at once, each with a time limit and another try, and what the agent reads of each.
+"""How the calls of one message are run: all at once, each with a time limit and another try, and
+what the agent reads of each.
 
-An instant tool only computes: it is called in place and in order, because a thread would bring the clock into what an engine batches. Any other may
-wait: a coroutine is awaited, a plain function runs in a thread of its own. A thread cannot be stopped: one that hangs is left behind as a daemon,
-which does not keep the process from ending.
+An instant tool only computes: it is called in place and in order, because a thread would bring the
+clock into what an engine batches. Any other may wait: a coroutine is awaited, a plain function runs
+in a thread of its own. A thread cannot be stopped: one that hangs is left behind as a daemon, which
+does not keep the process from ending.
 
-What an agent reads of a call, an error as a result, holds no key and at most `agent.max_result_chars` characters, and says how long it was.
+What an agent reads of a call, an error as a result, holds no key and at most
+`agent.max_result_chars` characters, and says how long it was.
 """
 
 import asyncio
@@ -17,18 +20,22 @@ from typing import Any, TypeVar
 
 from posttrain.limits import clip, reason
 from posttrain.params import AgentParams
-from posttrain.types import ToolCall, ToolRun
+from posttrain.types import ToolCall, ToolOutcome, ToolRun
 from posttrain.worlds.tools import Tool, ToolError, error_text, result_text
 
 T = TypeVar("T")
 
 
 class ToolFailed(Exception):
-    """A tool raised what is no ToolError, as often as it was tried: the tool is broken, and the episode says nothing about the agent."""
+    """A tool raised what is no ToolError, as often as it was tried: the tool is broken, and the
+    episode says nothing about the agent."""
 
 
-async def run_calls(calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits: AgentParams) -> list[tuple[str, ToolRun]]:
-    """What the agent reads of each call, in their order, and what became of it. Raises ToolFailed."""
+async def run_calls(
+    calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits: AgentParams
+) -> list[tuple[str, ToolRun]]:
+    """What the agent reads of each call, in their order, and what became of it. Raises
+    ToolFailed."""
     if all(call.name not in tools or tools[call.name].is_instant for call in calls):
         return [await _run(call, tools, limits) for call in calls]
     running = [asyncio.create_task(_run(call, tools, limits)) for call in calls]
@@ -64,10 +71,15 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -
     start = time.perf_counter()
     tool = tools.get(call.name)
     num_attempts = 1
+    outcome: ToolOutcome
     while True:
         try:
             if tool is None:
-                raise ToolError(f"no tool {call.name!r} is offered" if call.name else "the call is not a JSON object with name and arguments")
+                raise ToolError(
+                    f"no tool {call.name!r} is offered"
+                    if call.name
+                    else "the call is not a JSON object with name and arguments"
+                )
             content, outcome = await _result(tool, call.arguments, limits.tool_timeout_s), "ok"
         except ToolError as error:
             content, outcome = error_text(error), "error"
@@ -75,13 +87,19 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -
             if num_attempts <= limits.tool_retries:
                 num_attempts += 1
                 continue
-            content, outcome = error_text(ToolError(f"{call.name} did not answer within {limits.tool_timeout_s:g} s")), "timeout"
+            content, outcome = (
+                error_text(ToolError(f"{call.name} did not answer within {limits.tool_timeout_s:g} s")),
+                "timeout",
+            )
         except Exception as error:
             if num_attempts <= limits.tool_retries:
                 num_attempts += 1
                 continue
-            raise ToolFailed(f"{call.name}({clip(call.arguments, 200)}) raised {type(error).__name__}: {reason(error)}") from error
-        return clip(content, limits.max_result_chars), ToolRun(call.id, call.name, outcome, num_attempts, time.perf_counter() - start)  # type: ignore[arg-type]
+            raise ToolFailed(
+                f"{call.name}({clip(call.arguments, 200)}) raised {type(error).__name__}: {reason(error)}"
+            ) from error
+        run = ToolRun(call.id, call.name, outcome, num_attempts, time.perf_counter() - start)
+        return clip(content, limits.max_result_chars), run
 
 
 async def _result(tool: Tool, arguments: str, timeout_s: float) -> str:

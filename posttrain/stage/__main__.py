@@ -1,7 +1,8 @@
 """Runs one stage on a frozen copy of what it declares: the command of every stage in `dvc.yaml`,
 `python -m posttrain.stage NAME [ITEM]`.
 
-    dvc repro ─ sh ─ this process ─ python -m stages.NAME in .posttrain/frozen/NAME ─ (accelerate and its processes)
+    dvc repro ─ sh ─ this process ─ python -m stages.NAME in .posttrain/frozen/NAME ─ (accelerate
+    and its processes)
                      └ guard, which outlives dvc
 
 It loads nothing heavy and nothing of the stage's own: inputs are copied and hashed before a line of
@@ -27,7 +28,14 @@ from posttrain.exits import ConfigurationError, Interrupted, StageError, as_shel
 from posttrain.stage.cached import refuse_damaged
 from posttrain.stage.costs import STARTED
 from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_environment
-from posttrain.stage.fingerprint import Fingerprint, StageInputs, file_states, lock_form, read_stage_inputs, refuse_if_changed
+from posttrain.stage.fingerprint import (
+    Fingerprint,
+    StageInputs,
+    file_states,
+    lock_form,
+    read_stage_inputs,
+    refuse_if_changed,
+)
 from posttrain.stage.frozen import freeze, place_outs
 from posttrain.stage.guard import find_dvc, start_guard
 from posttrain.stage.holding import full_name, hold_checkpoints, hold_stage, say_ending
@@ -58,10 +66,12 @@ def main() -> None:
 
 
 def run(name: str, item: str, root: Path) -> int:
-    """The stage's exit code. Raises Interrupted where an input was edited while it ran, or another process runs the same stage, ConfigurationError
-    where `dvc.yaml` has no such stage."""
+    """The stage's exit code. Raises Interrupted where an input was edited while it ran, or another
+    process runs the same stage, ConfigurationError where `dvc.yaml` has no such stage."""
     if not (root / "stages" / f"{name}.py").is_file():
-        raise ConfigurationError(f"there is no stages/{name}.py; a stage's function is named as the stage and stands in a file of its name")
+        raise ConfigurationError(
+            f"there is no stages/{name}.py; a stage's function is named as the stage and stands in a file of its name"
+        )
     stage = full_name(name, item)
     state_dir(root)
     settle(root, _tell)
@@ -89,7 +99,9 @@ def run(name: str, item: str, root: Path) -> int:
     return code
 
 
-def _receipt(stage: str, inputs: StageInputs, frozen: Fingerprint, folder: Path, before: dict[str, Any] | None, dvc: Dvc) -> Receipt:
+def _receipt(
+    stage: str, inputs: StageInputs, frozen: Fingerprint, folder: Path, before: dict[str, Any] | None, dvc: Dvc
+) -> Receipt:
     """Of what is about to run; its outs are not there yet."""
     deps = lock_form(inputs.deps, frozen.files)
     params = {file: (folder / file).read_text(encoding="utf-8") for file in inputs.params_files}
@@ -101,7 +113,8 @@ def _command(name: str, item: str) -> list[str]:
 
 
 def _run_below(command: list[str], folder: Path, environment: dict[str, str], dvc: Dvc | None, lock: IO[str]) -> int:
-    """The exit code of the stage, which dies with this process. Signals to stop are passed on; Raises Interrupted where its dvc has died."""
+    """The exit code of the stage, which dies with this process. Signals to stop are passed on;
+    Raises Interrupted where its dvc has died."""
     process = subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=lambda: die_with_parent(signal.SIGKILL))  # noqa: PLW1509 no threads
     asked: list[int] = []
 
@@ -111,7 +124,9 @@ def _run_below(command: list[str], folder: Path, environment: dict[str, str], dv
 
     for number in STOP_SIGNALS:
         signal.signal(number, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the stage, too, and how it ends is told below
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal's Ctrl-C reaches the stage, too, and how it ends is told below
     deadline_s: float | None = None
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,7 +139,9 @@ def _run_below(command: list[str], folder: Path, environment: dict[str, str], dv
         elif deadline_s is not None and time.monotonic() > deadline_s:
             process.kill()
     if deadline_s is not None:
-        raise Interrupted("its dvc is dead, so nobody would record the result: the stage was ended; run `dvc repro` again to go on")
+        raise Interrupted(
+            "its dvc is dead, so nobody would record the result: the stage was ended; run `dvc repro` again to go on"
+        )
     if code in (-signal.SIGTERM, -signal.SIGUSR1) and asked:
         raise Interrupted("asked to stop before the stage began: run again")
     return as_shell(code)

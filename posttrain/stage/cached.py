@@ -1,8 +1,9 @@
 """Looks whether what came out of DVC's cache is what its name says, because DVC does not.
 
-An input is hashed anyway when it is frozen; an output when it has changed since it was last looked at. Where its hash is not
-the one of its maker in `dvc.lock`, either a person edited it, which is theirs to do, or the object in the cache is damaged. That
-object is removed with what was checked out of it, so that the next run makes it again.
+An input is hashed anyway when it is frozen; an output when it has changed since it was last looked
+at. Where its hash is not the one of its maker in `dvc.lock`, either a person edited it, which is
+theirs to do, or the object in the cache is damaged. That object is removed with what was checked
+out of it, so that the next run makes it again.
 """
 
 import json
@@ -19,15 +20,21 @@ from posttrain.state import STATE_DIR
 LOOKED_AT = STATE_DIR / "outs.json"  # the outs as they were when they were last hashed
 
 
-def refuse_damaged(entries: Mapping[str, Mapping[str, Any]], inputs: StageInputs, fingerprint: Fingerprint, root: Path) -> None:
-    """Raises Interrupted where an input came out of DVC's cache damaged; both are removed by then. `entries` are those of `dvc.lock`."""
+def refuse_damaged(
+    entries: Mapping[str, Mapping[str, Any]], inputs: StageInputs, fingerprint: Fingerprint, root: Path
+) -> None:
+    """Raises Interrupted where an input came out of DVC's cache damaged; both are removed by then.
+    `entries` are those of `dvc.lock`."""
     for out in _outs(entries):
         if out["path"] in inputs.deps and (said := _remove_if_damaged(out, fingerprint.files, root)):
             raise Interrupted(f"{said}; nothing was made from it. Run `dvc repro` again")
 
 
-def remove_damaged_outs(root: Path, tell: Callable[[str], None], outs: Sequence[Mapping[str, Any]] | None = None) -> list[str]:
-    """Hash the outputs that have changed since they were last looked at; gives those that had come out of the cache damaged and are removed.
+def remove_damaged_outs(
+    root: Path, tell: Callable[[str], None], outs: Sequence[Mapping[str, Any]] | None = None
+) -> list[str]:
+    """Hash the outputs that have changed since they were last looked at; gives those that had come
+    out of the cache damaged and are removed.
 
     `outs` are parts of entries of `dvc.lock`, by default all that stand there.
     """
@@ -76,7 +83,10 @@ def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], r
         one.unlink()
     _remove(root / path)
     names = ", ".join(one.parent.name + one.name for one in damaged)
-    return f"{path} is not what was made: {names} of DVC's cache had another content than its name says, and is removed, to be made again"
+    return (
+        f"{path} is not what was made: {names} of DVC's cache had another content than its name says, "
+        "and is removed, to be made again"
+    )
 
 
 def _damaged_objects(cache: Path, md5: str) -> Iterator[Path]:
@@ -97,7 +107,8 @@ def _looked_at(root: Path) -> dict[str, dict[str, tuple[str, tuple[int, int, int
     try:
         known = json.loads((root / LOOKED_AT).read_text(encoding="utf-8"))
         return {
-            path: {file: (str(md5), (int(a), int(b), int(c), int(d))) for file, (md5, (a, b, c, d)) in files.items()} for path, files in known.items()
+            path: {file: (str(md5), (int(a), int(b), int(c), int(d))) for file, (md5, (a, b, c, d)) in files.items()}
+            for path, files in known.items()
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

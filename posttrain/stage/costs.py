@@ -1,5 +1,6 @@
-"""How long did a stage take here? A line for each that has ended well, in `.posttrain/costs.jsonl`; for a tree that has
-run nothing yet there are the committed figures of one machine, in `reports/costs.json` (`make bench`).
+"""Records how long each stage took here. A line for each that has ended well, in
+`.posttrain/costs.jsonl`; for a tree that has run nothing yet there are the committed figures of one
+machine, in `reports/costs.json` (`make bench`).
 
 Outside of every output, because no two runs agree on them, and no result depends on them.
 """
@@ -23,8 +24,9 @@ STARTED = "POSTTRAIN_STAGE_STARTED"  # when the stage's launcher was started, on
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One run of a stage. `seconds` is the stage's own work; `whole_s` counts the copy of its inputs and its imports
-    too. `is_resumed`: it went on from what an earlier run had left. `at`: its end, in seconds since 1970."""
+    """One run of a stage. `seconds` is the stage's own work; `whole_s` counts the copy of its
+    inputs and its imports too. `is_resumed`: it went on from what an earlier run had left. `at`:
+    its end, in seconds since 1970."""
 
     stage: str
     seconds: float
@@ -44,8 +46,8 @@ def record_cost(stage: str, *, seconds: float, peak_mib: float, is_resumed: bool
 
 
 def read_costs(root: Path) -> list[Cost]:
-    """All that the tree's stages have left, oldest first. What is no such line (cut off, of an older version) is left
-    out: an estimate is made without it."""
+    """All that the tree's stages have left, oldest first. What is no such line (cut off, of an
+    older version) is left out: an estimate is made without it."""
     try:
         lines = (root / COSTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -54,7 +56,8 @@ def read_costs(root: Path) -> list[Cost]:
 
 
 def last_seconds(costs: list[Cost]) -> dict[str, float]:
-    """Of each stage, how long its last run took from nothing; of one that was always resumed, its longest."""
+    """Of each stage, how long its last run took from nothing; of one that was always resumed, its
+    longest."""
     longest: dict[str, float] = {}
     for cost in costs:
         longest[cost.stage] = max(cost.whole_s, longest.get(cost.stage, 0.0))
@@ -73,7 +76,12 @@ def committed_seconds(root: Path) -> tuple[dict[str, float], str]:
 def _read(line: str) -> Iterator[Cost]:
     with contextlib.suppress(ValueError, TypeError, LookupError):
         content = json.loads(line)
-        content = {"whole_s": content["seconds"], "is_resumed": False, "at": 0.0, **content}  # as an older version left it
+        content = {
+            "whole_s": content["seconds"],
+            "is_resumed": False,
+            "at": 0.0,
+            **content,
+        }  # as an older version left it
         numbers = {name: _positive(content[name]) for name in ("seconds", "whole_s", "peak_mib", "at")}
         yield Cost(**{**content, "stage": str(content["stage"]), **numbers})
 

@@ -17,20 +17,31 @@ def is_snapshot(environment: Mapping[str, str]) -> bool:
 
 
 def stage_environment(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For a stage that runs in `folder`: its code comes from there and from no other tree, however Python's path was set, and what our own variables
-    say of files by a relative path is still found. Hugging Face's bars are off: a stage tells its own progress."""
+    """For a stage that runs in `folder`: its code comes from there and from no other tree, however
+    Python's path was set, and what our own variables say of files by a relative path is still
+    found. Hugging Face's bars are off: a stage tells its own progress."""
     given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
-    others = [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path and not (Path(path) / "dvc.yaml").exists()]
+    others = [
+        path
+        for path in given.get("PYTHONPATH", "").split(os.pathsep)
+        if path and not (Path(path) / "dvc.yaml").exists()
+    ]
     given["PYTHONPATH"] = os.pathsep.join([str(folder.resolve()), *others])
     for name, value in given.items():
         at, path = ("@", value[1:]) if value.startswith("@") else ("", value)
-        if name.startswith("POSTTRAIN_") and path and not Path(path).is_absolute() and (Path(path).exists() or Path(path).parent.name):
+        if (
+            name.startswith("POSTTRAIN_")
+            and path
+            and not Path(path).is_absolute()
+            and (Path(path).exists() or Path(path).parent.name)
+        ):
             given[name] = at + str(Path(path).absolute())
     return given
 
 
 def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:
-    """Raises ConfigurationError where a module that lies in `folder` was imported from somewhere else: it would run under the wrong hash."""
+    """Raises ConfigurationError where a module that lies in `folder` was imported from somewhere
+    else: it would run under the wrong hash."""
     tops = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
     for name, module in list(loaded.items()):
         origin = getattr(module, "__file__", None)
@@ -40,6 +51,7 @@ def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:
         own = next((path for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py") if path.is_file()), None)
         if own is not None and own.resolve() != Path(origin).resolve():
             raise ConfigurationError(
-                f"{name} was imported from {origin} and not from the frozen tree: what ran would not be what is recorded. Take that folder off "
+                f"{name} was imported from {origin} and not from the frozen tree: "
+                "what ran would not be what is recorded. Take that folder off "
                 "Python's path (PYTHONPATH, a .pth file)"
             )

@@ -30,8 +30,9 @@ def load_yaml(text: str | bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StageInputs:
-    """What a stage declares. Paths are relative to the root. `params` are keys of `params.yaml` (`world`, `evaluate.num_samples`), or
-    `other.yaml:key`; a dep that is a whole file of knobs is among `deps`."""
+    """What a stage declares. Paths are relative to the root. `params` are keys of `params.yaml`
+    (`world`, `evaluate.num_samples`), or `other.yaml:key`; a dep that is a whole file of knobs is
+    among `deps`."""
 
     command: str
     deps: tuple[str, ...]
@@ -39,7 +40,8 @@ class StageInputs:
     outs: tuple[str, ...] = ()
 
     def covers(self, path: Path) -> bool:
-        """Whether a dep is this file or a folder above it; paths are compared as they resolve, so `..` and links lead nowhere else."""
+        """Whether a dep is this file or a folder above it; paths are compared as they resolve, so
+        `..` and links lead nowhere else."""
         return any(path.resolve().is_relative_to(Path(dep).resolve()) for dep in self.deps)
 
     @property
@@ -50,8 +52,8 @@ class StageInputs:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """`stat` (size, mtime and ctime in ns, inode) lets an untouched file go without being read a second time; a file put back with its old time has
-    another ctime."""
+    """`stat` (size, mtime and ctime in ns, inode) lets an untouched file go without being read a
+    second time; a file put back with its old time has another ctime."""
 
     md5: str
     stat: tuple[int, int, int, int]
@@ -72,7 +74,8 @@ class Fingerprint:
 
 
 def read_stage_inputs(dvc_yaml: Path, name: str, item: str = "") -> StageInputs:
-    """What a stage declares; `item` picks one of a `foreach` or `matrix` stage. Raises ConfigurationError where there is no such stage."""
+    """What a stage declares; `item` picks one of a `foreach` or `matrix` stage. Raises
+    ConfigurationError where there is no such stage."""
     stages = _read_stages(dvc_yaml)
     if name not in stages:
         raise ConfigurationError(f"{dvc_yaml} has no stage {name!r}; a stage's function is named as the stage")
@@ -80,7 +83,8 @@ def read_stage_inputs(dvc_yaml: Path, name: str, item: str = "") -> StageInputs:
 
 
 def read_all_inputs(dvc_yaml: Path) -> dict[str, StageInputs]:
-    """Of every stage, by its name; what only some items of it have is left as the template that it is."""
+    """Of every stage, by its name; what only some items of it have is left as the template that it
+    is."""
     return {name: _stage_inputs(name, stage, "") for name, stage in _read_stages(dvc_yaml).items()}
 
 
@@ -95,27 +99,35 @@ def _stage_inputs(name: str, entry: Mapping[str, Any], item: str) -> StageInputs
         value = _item_value(entry, item, f"{name}@{item}")
         text = text.replace("${item}", value).replace("${key}", item).replace("${item.policy}", item)
     stage = json.loads(text)
-    declared = [out if isinstance(out, str) else next(iter(out)) for kind in ("outs", "metrics", "plots") for out in stage.get(kind) or ()]
+    declared = [
+        out if isinstance(out, str) else next(iter(out))
+        for kind in ("outs", "metrics", "plots")
+        for out in stage.get(kind) or ()
+    ]
     params, whole_files = _params_of(stage.get("params") or ())
     inputs = StageInputs(stage["cmd"], (*stage.get("deps", ()), *whole_files), params, tuple(declared))
     for path in (*inputs.deps, *inputs.outs, *inputs.params_files):
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise ConfigurationError(
-                f"{name} names {path}, which is outside of the tree: it could not be frozen. Copy it in, or link to it from the tree"
+                f"{name} names {path}, which is outside of the tree: it could not be frozen. Copy it in, "
+                "or link to it from the tree"
             )
     return inputs
 
 
 def take_fingerprint(inputs: StageInputs, *, root: Path = Path(), earlier: Fingerprint | None = None) -> Fingerprint:
-    """Hash every input below `root`. A file whose size, times and inode equal those in `earlier` is taken from there. A missing file counts as
-    empty content."""
+    """Hash every input below `root`. A file whose size, times and inode equal those in `earlier` is
+    taken from there. A missing file counts as empty content."""
     files = file_states(inputs.deps, root, earlier.files if earlier else {})
     texts = {file: (root / file).read_bytes() for file in inputs.params_files}
     return Fingerprint(inputs.command, files, knob_values(inputs, texts))
 
 
-def file_states(paths: Iterable[str], root: Path, known: Mapping[str, FileState] = MappingProxyType({})) -> dict[str, FileState]:
-    """Of the files that the paths are or hold, without what `.dvcignore` names; one that is not there is listed itself. `known` as in `state_of`."""
+def file_states(
+    paths: Iterable[str], root: Path, known: Mapping[str, FileState] = MappingProxyType({})
+) -> dict[str, FileState]:
+    """Of the files that the paths are or hold, without what `.dvcignore` names; one that is not
+    there is listed itself. `known` as in `state_of`."""
     return {file: state_of(root / file, known.get(file)) for path in paths for file in files_below(root, path)}
 
 
@@ -134,7 +146,8 @@ def files_below(root: Path, path: str) -> Iterator[str]:
 
 
 def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, str]:
-    """Each knob's value as canonical JSON, from the bytes of the files that hold them. Raises ConfigurationError where a file is no YAML."""
+    """Each knob's value as canonical JSON, from the bytes of the files that hold them. Raises
+    ConfigurationError where a file is no YAML."""
     contents = {}
     for file, text in texts.items():
         try:
@@ -142,12 +155,17 @@ def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, st
         except yaml.YAMLError as error:
             raise ConfigurationError(f"{file} cannot be read: {error}") from error
     places = {param: file_and_key(param) for param in inputs.params}
-    return {param: json.dumps(value_at(contents.get(file), key), sort_keys=True, default=str) for param, (file, key) in places.items()}
+    return {
+        param: json.dumps(value_at(contents.get(file), key), sort_keys=True, default=str)
+        for param, (file, key) in places.items()
+    }
 
 
 def changes(before: Fingerprint, after: Fingerprint) -> list[str]:
     """What differs, as a person names it: paths, and `params.yaml: key`."""
-    paths = sorted(path for path in {*before.files, *after.files} if _digest_at(before, path) != _digest_at(after, path))
+    paths = sorted(
+        path for path in {*before.files, *after.files} if _digest_at(before, path) != _digest_at(after, path)
+    )
     keys = sorted(key for key in {*before.params, *after.params} if before.params.get(key) != after.params.get(key))
     return paths + [": ".join(file_and_key(key)) for key in keys]
 
@@ -156,14 +174,15 @@ def refuse_if_changed(inputs: StageInputs, before: Fingerprint, root: Path) -> N
     """Raises Interrupted where the inputs below `root` are others than they were."""
     if changed := changes(before, take_fingerprint(inputs, root=root, earlier=before)):
         raise Interrupted(
-            f"{', '.join(changed)} changed while the stage ran. Its output belongs to the old values, so it is not accepted under the new ones. "
+            f"{', '.join(changed)} changed while the stage ran. Its output belongs to the old values, "
+            "so it is not accepted under the new ones. "
             "Run `dvc repro` again (or take the edit back first)"
         )
 
 
 def lock_form(paths: Iterable[str], files: Mapping[str, FileState]) -> list[dict[str, Any]]:
-    """Files and folders as `dvc.lock` has them, sorted: `path`, `hash`, `md5`, `size`, and `nfiles` of a folder. `files` holds every file; what is
-    none of them is a folder."""
+    """Files and folders as `dvc.lock` has them, sorted: `path`, `hash`, `md5`, `size`, and `nfiles`
+    of a folder. `files` holds every file; what is none of them is a folder."""
     return [{"path": path, "hash": "md5", **_hashed(path, files)} for path in sorted(set(paths))]
 
 
@@ -174,7 +193,8 @@ def file_and_key(param: str) -> tuple[str, str]:
 
 
 def value_at(content: Any, key: str) -> Any:
-    """`content["evaluate"]["num_samples"]` of `evaluate.num_samples`; None where there is nothing."""
+    """`content["evaluate"]["num_samples"]` of `evaluate.num_samples`; None where there is
+    nothing."""
     for part in key.split("."):
         content = content.get(part) if isinstance(content, Mapping) else None
     return content
@@ -187,13 +207,15 @@ def md5_of(path: Path) -> str:
 
 
 def folder_md5(md5s: Mapping[str, str]) -> str:
-    """DVC's hash of a folder, from its files' by their paths in it: the MD5 of their listing as JSON, and `.dir`."""
+    """DVC's hash of a folder, from its files' by their paths in it: the MD5 of their listing as
+    JSON, and `.dir`."""
     listing = json.dumps([{"md5": md5s[path], "relpath": path} for path in sorted(md5s)], sort_keys=True)
     return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def state_of(path: Path, known: FileState | None = None) -> FileState:
-    """Of a file as it is now, read where its size, times or inode are others than in `known`. One that is missing has no hash."""
+    """Of a file as it is now, read where its size, times or inode are others than in `known`. One
+    that is missing has no hash."""
     try:
         stat = stat_of(path.stat())
     except FileNotFoundError:
@@ -221,7 +243,8 @@ def _params_of(declared: Iterable[Any]) -> tuple[tuple[str, ...], tuple[str, ...
                 params += [f"{file}:{key}" for key in keys]
             else:
                 raise ConfigurationError(
-                    f"{file} holds knobs and is no YAML or JSON: they could not be held against what ran. Move them to a YAML file"
+                    f"{file} holds knobs and is no YAML or JSON: they could not be held against what ran. "
+                    "Move them to a YAML file"
                 )
     return tuple(params), tuple(whole_files)
 
@@ -230,7 +253,9 @@ def _item_value(stage: Mapping[str, Any], item: str, full_name: str) -> str:
     choices = stage.get("foreach", {})
     if isinstance(choices, Mapping) and item in choices:
         return str(choices[item])
-    listed = [str(value) for values in stage.get("matrix", {}).values() for value in values] + (list(choices) if isinstance(choices, list) else [])
+    listed = [str(value) for values in stage.get("matrix", {}).values() for value in values] + (
+        list(choices) if isinstance(choices, list) else []
+    )
     if item not in listed:
         raise ConfigurationError(f"dvc.yaml has no {full_name}; it lists {', '.join(listed or choices) or 'no items'}")
     return item

@@ -41,8 +41,9 @@ from posttrain.state import STATE_DIR
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """What a stage's function gets. `item` is the matrix item (`sft` in `evaluate@sft`), empty where the stage has none. `is_first`: of several
-    processes this is the one that writes the outputs."""
+    """What a stage's function gets. `item` is the matrix item (`sft` in `evaluate@sft`), empty
+    where the stage has none. `is_first`: of several processes this is the one that writes the
+    outputs."""
 
     name: str
     item: str
@@ -67,10 +68,12 @@ class StageRun:
 
 
 def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = False) -> None:
-    """Run a stage as a program and exit with its code: 0, 78 wrong configuration, 65 bad data, 75 interrupted and resumable, 1 our bug.
+    """Run a stage as a program and exit with its code: 0, 78 wrong configuration, 65 bad data, 75
+    interrupted and resumable, 1 our bug.
 
-    The stage is named as the function; one command-line argument, if any, is the matrix item. Where it `is_launchable` and `POSTTRAIN_LAUNCH` is set,
-    the function runs in several processes below this one (`launch.py`).
+    The stage is named as the function; one command-line argument, if any, is the matrix item. Where
+    it `is_launchable` and `POSTTRAIN_LAUNCH` is set, the function runs in several processes below
+    this one (`launch.py`).
     """
     redact_uncaught()
     leave_out_new_heads()
@@ -101,33 +104,51 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
         return error.code, str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         where = error.filename or "an output"
-        return Interrupted.code, f"no space left on the disk while writing {where}; the last good checkpoint is kept: free some space and run again"
+        return (
+            Interrupted.code,
+            f"no space left on the disk while writing {where}; the last good checkpoint is kept: "
+            "free some space and run again",
+        )
     return None
 
 
 def _run_rank(function: Callable[[StageRun], None], item: str) -> None:
-    """As one of the processes that the frame has started: it holds the locks and looks after the inputs."""
+    """As one of the processes that the frame has started: it holds the locks and looks after the
+    inputs."""
     limit_threads(choose_num_threads())
-    _call(function, StageRun(function.__name__, item, load_params(), Path(os.environ[CHECKPOINTS]), is_first=os.environ["RANK"] == "0"))
+    _call(
+        function,
+        StageRun(
+            function.__name__, item, load_params(), Path(os.environ[CHECKPOINTS]), is_first=os.environ["RANK"] == "0"
+        ),
+    )
 
 
 def _run(function: Callable[[StageRun], None], item: str, *, is_launchable: bool) -> None:
     name, root = function.__name__, Path()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigurationError(
-            f"{name} was started by accelerate or torchrun itself, so every process would be a run of its own. Set {LAUNCH} to a file of "
+            f"{name} was started by accelerate or torchrun itself, so every process would be a run of its own. "
+            f"Set {LAUNCH} to a file of "
             f"infra/accelerate/ and run python -m posttrain.stage {name}: it starts the processes"
         )
     if KEY in os.environ:  # frozen and held by the process above
         refuse_foreign_modules(sys.modules, Path.cwd())
         inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
-        _compute(function, item, inputs, checkpoint_folder(root, full_name(name, item), os.environ[KEY]), is_launchable=is_launchable)
+        _compute(
+            function,
+            item,
+            inputs,
+            checkpoint_folder(root, full_name(name, item), os.environ[KEY]),
+            is_launchable=is_launchable,
+        )
         refuse_foreign_modules(sys.modules, Path.cwd())
         return
     if "DVC_STAGE" in os.environ and not is_snapshot(os.environ):
         command = f"python -m posttrain.stage {name}{' ' * bool(item)}{item}"
         raise ConfigurationError(
-            f"dvc.yaml runs {name} in the tree itself, where an edit could be recorded as what it read; its cmd is to be `{command}`"
+            f"dvc.yaml runs {name} in the tree itself, where an edit could be recorded as what it read; "
+            f"its cmd is to be `{command}`"
         )
     inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
     with contextlib.ExitStack() as held:
@@ -143,7 +164,9 @@ def _run(function: Callable[[StageRun], None], item: str, *, is_launchable: bool
             refuse_foreign_modules(sys.modules, Path.cwd())
 
 
-def _compute(function: Callable[[StageRun], None], item: str, inputs: StageInputs, checkpoint_dir: Path, *, is_launchable: bool) -> None:
+def _compute(
+    function: Callable[[StageRun], None], item: str, inputs: StageInputs, checkpoint_dir: Path, *, is_launchable: bool
+) -> None:
     name = full_name(function.__name__, item)
     launch = asked_launch(os.environ) if is_launchable else None
     limits, num_threads = checkpoint_limits(), choose_num_threads()
@@ -151,7 +174,11 @@ def _compute(function: Callable[[StageRun], None], item: str, inputs: StageInput
     params = load_params()
     _refuse_undeclared(function.__name__, inputs, params)
     started_s, is_resumed = time.monotonic(), has_work(checkpoint_dir)
-    started = f"{num_threads} thread{'s' if num_threads > 1 else ''}" if launch is None else f"{launch.num_processes} processes ({launch.config})"
+    started = (
+        f"{num_threads} thread{'s' if num_threads > 1 else ''}"
+        if launch is None
+        else f"{launch.num_processes} processes ({launch.config})"
+    )
     print(f"[{name}] started with {started}", file=sys.stderr, flush=True)
     if launch is None:
         _call(function, StageRun(function.__name__, item, params, checkpoint_dir))
@@ -161,7 +188,9 @@ def _compute(function: Callable[[StageRun], None], item: str, inputs: StageInput
     seconds = time.monotonic() - started_s
     record_cost(name, seconds=seconds, peak_mib=peak_mib, is_resumed=is_resumed)
     print(f"[{name}] done in {seconds:.1f} s, peak {peak_mib:.0f} MiB", file=sys.stderr, flush=True)
-    forget_old_checkpoints(checkpoint_dir.parent, keep=checkpoint_dir, max_age_days=limits.max_age_days, max_gb=limits.max_gb)
+    forget_old_checkpoints(
+        checkpoint_dir.parent, keep=checkpoint_dir, max_age_days=limits.max_age_days, max_gb=limits.max_gb
+    )
 
 
 def _call(function: Callable[[StageRun], None], run: StageRun) -> None:
@@ -172,13 +201,14 @@ def _call(function: Callable[[StageRun], None], run: StageRun) -> None:
 
 
 def _refuse_undeclared(name: str, inputs: StageInputs, params: Params) -> None:
-    """Of this stage alone; `check_params` has looked at all of them, but cannot have `dvc.yaml` among
-    its deps to look again."""
+    """Of this stage alone; `check_params` has looked at all of them, but cannot have `dvc.yaml`
+    among its deps to look again."""
     if lines := [line for _, line in undeclared({name: inputs}, params)]:
         raise ConfigurationError("\n".join(lines))
 
 
 def _make_deterministic() -> None:
-    """Set before torch is imported for the first time by the stage's own work; harmless where it is not used."""
+    """Set before torch is imported for the first time by the stage's own work; harmless where it is
+    not used."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

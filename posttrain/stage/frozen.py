@@ -24,9 +24,11 @@ _FICLONE = 0x40049409  # of Linux: the copy shares the blocks (btrfs, XFS), and 
 
 
 def freeze(inputs: StageInputs, root: Path, folder: Path) -> Fingerprint:
-    """Copy all inputs from `root` into `folder`, which must not exist, and hash what was copied; with the code around stages and the state folder.
+    """Copy all inputs from `root` into `folder`, which must not exist, and hash what was copied;
+    with the code around stages and the state folder.
 
-    A missing input is left out and counts as empty content. Raises ConfigurationError where a file of knobs is no YAML.
+    A missing input is left out and counts as empty content. Raises ConfigurationError where a file
+    of knobs is no YAML.
     """
     folder.mkdir(parents=True)
     (folder / STATE_DIR).symlink_to((root / STATE_DIR).resolve())
@@ -39,7 +41,12 @@ def freeze(inputs: StageInputs, root: Path, folder: Path) -> Fingerprint:
     for dep in inputs.deps:
         if (root / dep).is_dir():
             (folder / dep).mkdir(parents=True, exist_ok=True)  # an empty one, too
-    others = [file for code in CODE for file in files_below(root, code)] + ["dvc.yaml", *inputs.params_files, "params.yaml", ".dvcignore"]
+    others = [file for code in CODE for file in files_below(root, code)] + [
+        "dvc.yaml",
+        *inputs.params_files,
+        "params.yaml",
+        ".dvcignore",
+    ]
     for path in others:
         if not (folder / path).exists() and (root / path).exists():
             copy_hashed(root / path, folder / path)
@@ -48,8 +55,8 @@ def freeze(inputs: StageInputs, root: Path, folder: Path) -> Fingerprint:
 
 
 def copy_hashed(source: Path, target: Path) -> FileState:
-    """Copy a file, links followed, and hash what was written. The state's `stat` is the source's, of before it was read: whoever edits it while it is
-    read changes that."""
+    """Copy a file, links followed, and hash what was written. The state's `stat` is the source's,
+    of before it was read: whoever edits it while it is read changes that."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.md5(usedforsecurity=False)
     with source.open("rb") as reading, target.open("wb") as writing:

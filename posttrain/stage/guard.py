@@ -27,9 +27,11 @@ _LOOK_S = 0.1
 
 
 def find_dvc(environment: Mapping[str, str], root: Path) -> Dvc | None:
-    """The DVC above this process, None where there is none. DVC tells its commands the stage (`DVC_STAGE`); who was not told is DVC.
+    """The DVC above this process, None where there is none. DVC tells its commands the stage
+    (`DVC_STAGE`); who was not told is DVC.
 
-    Raises Interrupted where it is dead already: whoever has adopted this process since has no lock of DVC's.
+    Raises Interrupted where it is dead already: whoever has adopted this process since has no lock
+    of DVC's.
     """
     stage = environment.get("DVC_STAGE")
     if stage is None:
@@ -50,8 +52,11 @@ def start_guard(root: Path, dvc: Dvc) -> None:
     command = [sys.executable, "-P", "-m", "posttrain.stage.guard", str(dvc.pid), repr(dvc.created)]
     ours = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ours), os.environ.get("PYTHONPATH")]))}
-    # In a session of its own: what ends a terminal's or a job's processes is not to end this. It speaks where DVC speaks.
-    subprocess.Popen(command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    # In a session of its own: what ends a terminal's or a job's processes is not to end this. It
+    # speaks where DVC speaks.
+    subprocess.Popen(
+        command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    )
 
 
 def guard(root: Path, dvc: Dvc) -> None:

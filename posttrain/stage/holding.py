@@ -34,7 +34,8 @@ def has_work(checkpoint_dir: Path) -> bool:
 
 @contextlib.contextmanager
 def hold_stage(root: Path, name: str) -> Iterator[IO[str]]:
-    """A killed `dvc` leaves its trainer alive for a while, and two would write the same files. The kernel frees the lock on any death.
+    """A killed `dvc` leaves its trainer alive for a while, and two would write the same files. The
+    kernel frees the lock on any death.
 
     Raises Interrupted where another process holds it and does not end.
     """
@@ -44,7 +45,8 @@ def hold_stage(root: Path, name: str) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def hold_checkpoints(root: Path, name: str, digest: str) -> Iterator[Path]:
-    """The folder of these inputs' checkpoints; snapshots of a tree have locks of their own and share it. Raises Interrupted as `hold_stage` does."""
+    """The folder of these inputs' checkpoints; snapshots of a tree have locks of their own and
+    share it. Raises Interrupted as `hold_stage` does."""
     folder = checkpoint_folder(root, name, digest)
     with hold(folder / LOCK):
         yield folder
@@ -58,7 +60,8 @@ def say_ending(lock: IO[str]) -> None:
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[IO[str]]:
-    """Hold a lock with this process's number in it. Raises Interrupted where another process holds it and does not end."""
+    """Hold a lock with this process's number in it. Raises Interrupted where another process holds
+    it and does not end."""
     started_s = time.monotonic()
     while True:
         try:
@@ -77,7 +80,8 @@ def hold(path: Path) -> Iterator[IO[str]]:
                 patience_s = _ENDING_PATIENCE_S if word == ENDING else _FIRST_PATIENCE_S
                 if time.monotonic() - started_s > patience_s:
                     raise Interrupted(
-                        f"process {holder or '?'} is still running this stage, left over from a killed `dvc` or a lost job; two would overwrite "
+                        f"process {holder or '?'} is still running this stage, "
+                        "left over from a killed `dvc` or a lost job; two would overwrite "
                         "each other's files. Wait for it or kill it, then run again: the work done is kept"
                     ) from error
                 time.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""Follows imports through a tree of files: which of its modules does a file need?
+"""Follows imports through a tree of files, to find which of its modules a file needs.
 
 A stage that imports a module which it does not declare would not run again when that is edited, and
 nobody would notice. Read off the text, at the top of a file and inside functions; nothing is
@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-# Around every stage and in none of its results: how it starts and ends, how knobs are read, where its episodes are kept
-# for a person to read. Editing these must retrain nothing.
+# Around every stage and in none of its results: how it starts and ends, how knobs are read, where
+# its episodes are kept for a person to read. Editing these must retrain nothing.
 FRAME = (
     *("posttrain/__init__.py", "posttrain/environment.py", "posttrain/exits.py", "posttrain/knob_problems.py"),
     *("posttrain/locks.py", "posttrain/named.py", "posttrain/params.py", "posttrain/plain_yaml.py"),
@@ -26,8 +26,8 @@ def module_file(root: Path, dotted: str) -> str | None:
 
 
 def imports_of(root: Path, path: str) -> Iterator[str]:
-    """Files of the tree that one of its files imports itself, with the packages around them; none of
-    a file that is no Python."""
+    """Files of the tree that one of its files imports itself, with the packages around them; none
+    of a file that is no Python."""
     try:
         tree = ast.parse((root / path).read_bytes())
     except (SyntaxError, ValueError):
@@ -60,7 +60,8 @@ def all_imports(root: Path, path: str) -> set[str]:
 
 
 def is_empty(root: Path, path: str) -> bool:
-    """Whether a file holds nothing but, at most, a docstring: such a package file can change no result."""
+    """Whether a file holds nothing but, at most, a docstring: such a package file can change no
+    result."""
     try:
         body = ast.parse((root / path).read_bytes()).body
     except (SyntaxError, ValueError):

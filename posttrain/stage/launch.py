@@ -1,5 +1,5 @@
-"""A stage runs in several processes where it is asked to: `accelerate launch` starts them below the frame, which
-waits, passes signals on and says how it ended.
+"""A stage runs in several processes where it is asked to: `accelerate launch` starts them below the
+frame, which waits, passes signals on and says how it ended.
 
 How many and how the model is shared among them are machine facts: `POSTTRAIN_LAUNCH` names one of
 accelerate's files (infra/accelerate/), and `POSTTRAIN_PROCESSES` the number where it is not the
@@ -39,27 +39,37 @@ class Launch:
 
 
 def asked_launch(environment: Mapping[str, str]) -> Launch | None:
-    """None where the stage runs in this process. Raises ConfigurationError where the file or the number cannot be used."""
+    """None where the stage runs in this process. Raises ConfigurationError where the file or the
+    number cannot be used."""
     named = environment.get(LAUNCH, "")
     if not named:
         return None
     try:
         content = yaml.safe_load(Path(named).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{LAUNCH} is {named!r}, which cannot be read ({error}); take a file of infra/accelerate/, or unset it") from error
+        raise ConfigurationError(
+            f"{LAUNCH} is {named!r}, which cannot be read ({error}); take a file of infra/accelerate/, or unset it"
+        ) from error
     if not isinstance(content, dict) or "distributed_type" not in content:
-        raise ConfigurationError(f"{LAUNCH} is {named!r}, which has no distributed_type: it is no configuration of accelerate. See infra/accelerate/")
+        raise ConfigurationError(
+            f"{LAUNCH} is {named!r}, which has no distributed_type: it is no configuration of accelerate. "
+            "See infra/accelerate/"
+        )
     number = environment.get(PROCESSES) or str(content.get("num_processes", ""))
     if not number.isdecimal() or int(number) < 1:
-        raise ConfigurationError(f"{PROCESSES} is {number!r}, not a positive number of processes; unset it to have the number of {named}")
+        raise ConfigurationError(
+            f"{PROCESSES} is {number!r}, not a positive number of processes; unset it to have the number of {named}"
+        )
     return Launch(Path(named), int(number))
 
 
 def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_threads: int) -> float:
-    """Run this very command in `launch.num_processes` processes; gives their peak memory in MiB, added up.
+    """Run this very command in `launch.num_processes` processes; gives their peak memory in MiB,
+    added up.
 
-    `folder` is emptied and takes their ends. SIGTERM and SIGUSR1 are passed on: they stop after the same step. Raises the StageError that the first
-    to fail ended with, Interrupted where one was killed, and SystemExit(1) where one failed by itself, which has printed its traceback by then.
+    `folder` is emptied and takes their ends. SIGTERM and SIGUSR1 are passed on: they stop after the
+    same step. Raises the StageError that the first to fail ended with, Interrupted where one was
+    killed, and SystemExit(1) where one failed by itself, which has printed its traceback by then.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -86,8 +96,18 @@ def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_thre
 def _command(launch: Launch, folder: Path) -> list[str]:
     spec = sys.modules["__main__"].__spec__
     program = ["--module", spec.name] if spec is not None else [sys.argv[0]]
-    options = ["--config_file", str(launch.config), "--num_processes", str(launch.num_processes), "--main_process_port", "0"]
-    options += ["--log_dir", str(folder)]  # empty folders, which the agent would leave in the machine's temporary folder
+    options = [
+        "--config_file",
+        str(launch.config),
+        "--num_processes",
+        str(launch.num_processes),
+        "--main_process_port",
+        "0",
+    ]
+    options += [
+        "--log_dir",
+        str(folder),
+    ]  # empty folders, which the agent would leave in the machine's temporary folder
     return [sys.executable, "-m", "posttrain.stage.accelerated", *options, *program, *sys.argv[1:]]
 
 
@@ -103,7 +123,8 @@ def _signals_noted() -> Iterator[list[int]]:
 
 
 def _pass_on(noted: list[int], folder: Path, num_processes: int, told: set[tuple[int, int]]) -> None:
-    """To the processes themselves: accelerate's agent would kill them. One that is not there yet hears of it when it is."""
+    """To the processes themselves: accelerate's agent would kill them. One that is not there yet
+    hears of it when it is."""
     for number in set(noted):
         for rank in range(num_processes):
             pid = read_pid(folder, rank)
@@ -123,14 +144,19 @@ def _conclude(launch: Launch, folder: Path, exit_code: int, *, is_stopped: bool)
         raise _as_error(own[0])
     if all(read_pid(folder, rank) is None for rank in range(number)):
         if exit_code == Interrupted.code:
-            raise Interrupted("the port for the processes to meet at was taken by another program in the same moment; run again")
-        raise ConfigurationError(f"accelerate could not start {number} processes with {launch.config}; what it said stands above")
+            raise Interrupted(
+                "the port for the processes to meet at was taken by another program in the same moment; run again"
+            )
+        raise ConfigurationError(
+            f"accelerate could not start {number} processes with {launch.config}; what it said stands above"
+        )
     if is_stopped:
         raise Interrupted("asked to stop before the first step was done: run again to go on from the last checkpoint")
     lost = [rank for rank in range(number) if rank not in ends]
     names = " and ".join(f"process {rank + 1}" for rank in lost) or "one"
     raise Interrupted(
-        f"{names} of {number} died without a word: killed from outside, often for lack of memory. The others were ended with it, because a step "
+        f"{names} of {number} died without a word: killed from outside, often for lack of memory. "
+        "The others were ended with it, because a step "
         "needs all of them; run again to go on from the last checkpoint"
     )
 

@@ -1,5 +1,5 @@
-"""transformers says of a head that is new by design what it says of a damaged checkpoint: that is left out, all else of
-its report of loaded weights stays."""
+"""transformers says of a head that is new by design what it says of a damaged checkpoint: that is
+left out, all else of its report of loaded weights stays."""
 
 import logging
 import re

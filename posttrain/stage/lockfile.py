@@ -31,7 +31,8 @@ _MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 def load_as_dvc(text: str) -> Any:
-    """YAML 1.2, by DVC's own reader: PyYAML takes `5e-05`, which DVC writes for a small number, for a word.
+    """YAML 1.2, by DVC's own reader: PyYAML takes `5e-05`, which DVC writes for a small number, for
+    a word.
 
     Raises ruamel.yaml.error.YAMLError, or ValueError of bytes that are no text.
     """
@@ -39,8 +40,8 @@ def load_as_dvc(text: str) -> Any:
 
 
 def read_entries(text: str) -> dict[str, dict[str, Any]] | None:
-    """What a `dvc.lock` says of each stage, in its order; None where the text is cut off or damaged: it is no YAML, its last line has no end, or the
-    last file that it names no hash."""
+    """What a `dvc.lock` says of each stage, in its order; None where the text is cut off or
+    damaged: it is no YAML, its last line has no end, or the last file that it names no hash."""
     if text.count("[") + text.count("{") > _MAX_BRACKETS:
         return None
     try:
@@ -54,7 +55,8 @@ def read_entries(text: str) -> dict[str, dict[str, Any]] | None:
 
 
 def lock_entries(root: Path) -> dict[str, dict[str, Any]]:
-    """What `dvc.lock` of the tree says of each stage; nothing where it is not there, or is damaged."""
+    """What `dvc.lock` of the tree says of each stage; nothing where it is not there, or is
+    damaged."""
     text = _text(root / LOCK)
     return (read_entries(text) or {}) if text is not None else {}
 
@@ -68,10 +70,11 @@ def keep_last_whole(root: Path) -> None:
 
 
 def mend_files_of_dvc(root: Path, tell: Callable[[str], None]) -> None:
-    """Put back what a DVC that was killed, or had no space left, has left half written: `dvc.lock`, and its list of who reads and writes.
+    """Put back what a DVC that was killed, or had no space left, has left half written: `dvc.lock`,
+    and its list of who reads and writes.
 
-    What a person is merging is left alone. Raises Interrupted where a DVC that lives does not let go of its lock, ConfigurationError
-    where `dvc.lock` is no file.
+    What a person is merging is left alone. Raises Interrupted where a DVC that lives does not let
+    go of its lock, ConfigurationError where `dvc.lock` is no file.
     """
     if (root / LOCK).is_dir():
         raise ConfigurationError(f"{root / LOCK} is a folder, and DVC can record nothing: move it away and run again")
@@ -80,12 +83,18 @@ def mend_files_of_dvc(root: Path, tell: Callable[[str], None]) -> None:
     with dvc_lock(root):
         if _is_rwlock_broken(root):
             (root / _RWLOCK).unlink(missing_ok=True)
-            tell(f"{_RWLOCK} was empty or cut off (a full disk, or a killed dvc) and is removed: no dvc could have started")
+            tell(
+                f"{_RWLOCK} was empty or cut off (a full disk, or a killed dvc) and is removed: "
+                "no dvc could have started"
+            )
         if _is_cut(root):
             text, whose = _last_whole(root)
             if text is None:
                 (root / LOCK).unlink()
-                tell(f"{LOCK} was cut off by a killed dvc and there is none to put back: what the run cache has comes from there")
+                tell(
+                    f"{LOCK} was cut off by a killed dvc and there is none to put back: "
+                    "what the run cache has comes from there"
+                )
             else:
                 replace_file(root / LOCK, text, is_private=False)
                 tell(f"{LOCK} was cut off by a killed dvc; {whose} is put back")
@@ -93,7 +102,8 @@ def mend_files_of_dvc(root: Path, tell: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def dvc_lock(root: Path, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold DVC's own lock of the folder without loading DVC. Raises Interrupted where another process does not let go of it."""
+    """Hold DVC's own lock of the folder without loading DVC. Raises Interrupted where another
+    process does not let go of it."""
     path = root / ".dvc/tmp/lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as lock:
@@ -101,8 +111,11 @@ def dvc_lock(root: Path, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
         yield
 
 
-def acquire_patiently(acquire: Callable[[], object], is_busy: type[Exception], root: Path, *, patience_s: float = PATIENCE_S) -> None:
-    """Call `acquire` until it raises `is_busy` no more. Raises Interrupted where that takes longer than `patience_s`."""
+def acquire_patiently(
+    acquire: Callable[[], object], is_busy: type[Exception], root: Path, *, patience_s: float = PATIENCE_S
+) -> None:
+    """Call `acquire` until it raises `is_busy` no more. Raises Interrupted where that takes longer
+    than `patience_s`."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -111,13 +124,15 @@ def acquire_patiently(acquire: Callable[[], object], is_busy: type[Exception], r
         except is_busy as error:
             if time.monotonic() > deadline:
                 raise Interrupted(
-                    f"another dvc has held the lock of {root} for {patience_s:g} s; what is done is kept: run again when that dvc is done"
+                    f"another dvc has held the lock of {root} for {patience_s:g} s; what is done is kept: "
+                    "run again when that dvc is done"
                 ) from error
             time.sleep(0.05)
 
 
 def pids_of_dvc(root: Path) -> set[int]:
-    """Of the processes that DVC has on its list of who reads and writes outputs; a command's own DVC is there while the command runs."""
+    """Of the processes that DVC has on its list of who reads and writes outputs; a command's own
+    DVC is there while the command runs."""
     try:
         listed = json.loads(_text(root / _RWLOCK) or "{}")
         readers = [one for some in listed.get("read", {}).values() for one in some]
@@ -127,7 +142,8 @@ def pids_of_dvc(root: Path) -> set[int]:
 
 
 def replace_file(path: Path, text: str, *, is_private: bool = True) -> None:
-    """The new content whole or not at all, whatever happens meanwhile. A private file is its user's alone."""
+    """The new content whole or not at all, whatever happens meanwhile. A private file is its user's
+    alone."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "w", encoding="utf-8", opener=private if is_private else None) as file:
@@ -140,7 +156,8 @@ def replace_file(path: Path, text: str, *, is_private: bool = True) -> None:
 
 
 def edit_lock(root: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change the stages of `dvc.lock` in place of DVC, in DVC's own form; the caller holds DVC's lock. The file is replaced whole."""
+    """Change the stages of `dvc.lock` in place of DVC, in DVC's own form; the caller holds DVC's
+    lock. The file is replaced whole."""
     from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update  # half a second, and rarely needed
 
     text = _text(root / LOCK)
@@ -153,16 +170,23 @@ def edit_lock(root: Path, edit: Callable[[dict[str, Any]], None]) -> None:
     keep_last_whole(root)
 
 
-def differences(now: Mapping[str, Any], then: Mapping[str, Any], *, parts: Sequence[str] = ("deps", "outs")) -> list[str]:
-    """What two entries of `dvc.lock` have differently, as a person names it: paths of these parts, `params.yaml:key`, `dvc.yaml` for the command."""
+def differences(
+    now: Mapping[str, Any], then: Mapping[str, Any], *, parts: Sequence[str] = ("deps", "outs")
+) -> list[str]:
+    """What two entries of `dvc.lock` have differently, as a person names it: paths of these parts,
+    `params.yaml:key`, `dvc.yaml` for the command."""
     found = ["dvc.yaml"] if now.get("cmd") != then.get("cmd") else []
     for part in parts:
-        hashes_now, hashes_then = ({one["path"]: one.get("md5") for one in entry.get(part) or ()} for entry in (now, then))
+        hashes_now, hashes_then = (
+            {one["path"]: one.get("md5") for one in entry.get(part) or ()} for entry in (now, then)
+        )
         found += [path for path in sorted({*hashes_now, *hashes_then}) if hashes_now.get(path) != hashes_then.get(path)]
     params_now, params_then = now.get("params") or {}, then.get("params") or {}
     for file in sorted({*params_now, *params_then}):
         knobs_now, knobs_then = params_now.get(file) or {}, params_then.get(file) or {}
-        found += [f"{file}:{key}" for key in sorted({*knobs_now, *knobs_then}) if knobs_now.get(key) != knobs_then.get(key)]
+        found += [
+            f"{file}:{key}" for key in sorted({*knobs_now, *knobs_then}) if knobs_now.get(key) != knobs_then.get(key)
+        ]
     return found
 
 
@@ -174,7 +198,8 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _has_its_end(entry: Mapping[str, Any]) -> bool:
-    """Outputs come last, and their size after their hash. Other hashes than MD5 are of somebody's remote storage."""
+    """Outputs come last, and their size after their hash. Other hashes than MD5 are of somebody's
+    remote storage."""
     outs = entry.get("outs") or ()
     return not outs or "hash" not in outs[-1] or (bool(_MD5.fullmatch(str(outs[-1].get("md5")))) and "size" in outs[-1])
 

@@ -1,4 +1,5 @@
-"""Refuses a stage that does not declare a file which a knob leads it to: DVC would not see the file's edits.
+"""Refuses a stage that does not declare a file which a knob leads it to: DVC would not see the
+file's edits.
 
 Such files are trajectories to import, a model's folder in the tree, and a person's own modules with
 a world or a score, together with what they import of the tree; what pip installed is locked, and
@@ -29,13 +30,14 @@ class NamedFiles:
 
 
 def live_root() -> Path:
-    """The person's tree; the working folder may be a copy of it, which has only what is declared."""
+    """The person's tree; the working folder may be a copy of it, which has only what is
+    declared."""
     return Path(os.environ.get(LIVE_ROOT, "."))
 
 
 def undeclared(stages: Mapping[str, StageInputs], params: Params, *, looked_up_by: str = "") -> list[tuple[str, str]]:
-    """Knobs, each with the line that says which file is not among the deps of which of the `stages`.
-    `looked_up_by` is the stage that goes wherever any knob leads."""
+    """Knobs, each with the line that says which file is not among the deps of which of the
+    `stages`. `looked_up_by` is the stage that goes wherever any knob leads."""
     return [(named.knob, line) for named in _named(params) for line in _lines(named, stages, looked_up_by)]
 
 
@@ -73,9 +75,13 @@ def _named(params: Params) -> Iterator[NamedFiles]:
     if isinstance(model, PretrainedModel) and not Path(model.name).is_absolute() and (root / model.name).is_dir():
         knob = f"model.name: {model.name}"
         yield NamedFiles(knob, (model.name,), lambda stage, _: stage == "prepare_model", is_large=True)
-    yield NamedFiles(world_knob(params), _own_files(root, params.world.type), lambda _, inputs: "world" in inputs.params)
+    yield NamedFiles(
+        world_knob(params), _own_files(root, params.world.type), lambda _, inputs: "world" in inputs.params
+    )
     for extra in params.reward.extra:
-        yield NamedFiles(score_knob(extra.name), _own_files(root, extra.name), lambda _, inputs: "reward" in inputs.params)
+        yield NamedFiles(
+            score_knob(extra.name), _own_files(root, extra.name), lambda _, inputs: "reward" in inputs.params
+        )
 
 
 def _own_files(root: Path, name: str) -> tuple[str, ...]:

@@ -1,8 +1,11 @@
-"""Forgets the checkpoints of a stage that were not used for two weeks, and the least recently used where all take too much room.
+"""Forgets the checkpoints of a stage that were not used for two weeks, and the least recently used
+where all take too much room.
 
-Runs of other values (experiments, snapshots of a tree) have folders beside each other, and any of them may live: each holds the lock of its folder.
-A folder goes under its lock and under another name first, so that it is whole or absent for who begins in it meanwhile; `holding.hold` notices a lock
-whose file was taken away between opening and locking it. The limits are machine facts, so they come from the environment.
+Runs of other values (experiments, snapshots of a tree) have folders beside each other, and any of
+them may live: each holds the lock of its folder. A folder goes under its lock and under another
+name first, so that it is whole or absent for who begins in it meanwhile; `holding.hold` notices a
+lock whose file was taken away between opening and locking it. The limits are machine facts, so they
+come from the environment.
 """
 
 import contextlib
@@ -33,28 +36,40 @@ class CheckpointLimits:
 
 
 def checkpoint_limits(environment: Mapping[str, str] | None = None) -> CheckpointLimits:
-    """What `POSTTRAIN_CHECKPOINTS_MAX_AGE_DAYS` (14) and `POSTTRAIN_CHECKPOINTS_MAX_GB` (50) say. Raises ConfigurationError where one is no
-    positive number."""
+    """What `POSTTRAIN_CHECKPOINTS_MAX_AGE_DAYS` (14) and `POSTTRAIN_CHECKPOINTS_MAX_GB` (50) say.
+    Raises ConfigurationError where one is no positive number."""
     asked = os.environ if environment is None else environment
     return CheckpointLimits(
-        positive_number(asked, MAX_AGE_VARIABLE, DEFAULT_MAX_AGE_DAYS, "days"), positive_number(asked, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes")
+        positive_number(asked, MAX_AGE_VARIABLE, DEFAULT_MAX_AGE_DAYS, "days"),
+        positive_number(asked, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes"),
     )
 
 
-def forget_old_checkpoints(stage_dir: Path, *, keep: Path, max_age_days: float, max_gb: float | None) -> tuple[Path, ...]:
-    """Remove folders of `stage_dir` in which nothing was written for `max_age_days`, then the least recently used until all take `max_gb` (None: any
-    size); gives those removed. `keep` stays, and so does each whose `lock` a living process holds. What cannot be removed stays without an error:
+def forget_old_checkpoints(
+    stage_dir: Path, *, keep: Path, max_age_days: float, max_gb: float | None
+) -> tuple[Path, ...]:
+    """Remove folders of `stage_dir` in which nothing was written for `max_age_days`, then the least
+    recently used until all take `max_gb` (None: any size); gives those removed. `keep` stays, and
+    so does each whose `lock` a living process holds. What cannot be removed stays without an error:
     the work of who asks is done."""
     if not stage_dir.is_dir():
         return ()
-    for left in stage_dir.glob(f"{_FORGOTTEN}*"):  # by who was killed in the middle; they have no name that a run would open
+    for left in stage_dir.glob(
+        f"{_FORGOTTEN}*"
+    ):  # by who was killed in the middle; they have no name that a run would open
         shutil.rmtree(left, ignore_errors=True)
-    found = [_used(folder) for folder in stage_dir.iterdir() if folder.is_dir() and not folder.name.startswith(_FORGOTTEN)]
+    found = [
+        _used(folder) for folder in stage_dir.iterdir() if folder.is_dir() and not folder.name.startswith(_FORGOTTEN)
+    ]
     num_bytes, oldest_s = sum(one.num_bytes for one in found), time.time() - max_age_days * _DAY_S
     removed: list[Path] = []
     for one in sorted(found, key=lambda one: one.last_used_s):
         is_too_much = max_gb is not None and num_bytes > max_gb * 1e9
-        if one.folder.resolve() != keep.resolve() and (is_too_much or one.last_used_s < oldest_s) and _remove_unless_held(one):
+        if (
+            one.folder.resolve() != keep.resolve()
+            and (is_too_much or one.last_used_s < oldest_s)
+            and _remove_unless_held(one)
+        ):
             removed.append(one.folder)
             num_bytes -= one.num_bytes
     return tuple(removed)

@@ -1,6 +1,8 @@
-"""One line that says how far a stage is: rewritten in its place on a terminal, a new one every few seconds elsewhere.
+"""One line that says how far a stage is: rewritten in its place on a terminal, a new one every few
+seconds elsewhere.
 
-Flows read the lines of a job's log by the form `[train_sft] 120/800  …` (`posttrain/pipeline/run_status.py`).
+Flows read the lines of a job's log by the form `[train_sft] 120/800  …`
+(`posttrain/pipeline/run_status.py`).
 """
 
 import os
@@ -14,7 +16,8 @@ _CLEAR = "\x1b[2K"  # the line that the cursor stands in
 
 
 class Progress:
-    """Of one stage, which may count several loops one after the other; the furthest is its share of the whole run."""
+    """Of one stage, which may count several loops one after the other; the furthest is its share of
+    the whole run."""
 
     def __init__(self, run: WholeRun | None = None) -> None:
         self._run = run or read_whole_run()
@@ -24,8 +27,9 @@ class Progress:
         self._last, self._share = (0, 0), 0.0
 
     def show(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Print `[stage] done/total  rate  time left  the run's share and time left  note`: not more often than a
-        reader needs, and always at the end of a loop."""
+        """Print `[stage] done/total  rate  time left  the run's share and time left  note`.
+
+        Not more often than a reader needs, and always at the end of a loop."""
         now_s = time.monotonic()
         if self._last[1] != total or done < self._last[0]:
             self._begun, self._began_s = done, now_s

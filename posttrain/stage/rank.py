@@ -25,12 +25,15 @@ from posttrain.locks import is_held, take_lock
 RANKS, CHECKPOINTS = "POSTTRAIN_RANKS", "POSTTRAIN_CHECKPOINTS"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # SLURM warns by the second
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
-_PATIENCE_S = 2.0  # for another's death to be seen: its connections and its lock are freed within milliseconds of each other
+_PATIENCE_S = (
+    2.0  # for another's death to be seen: its connections and its lock are freed within milliseconds of each other
+)
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """`code` is the process's exit code; `at` the time of day in seconds; `is_follow_up`: it failed because another process had ended before."""
+    """`code` is the process's exit code; `at` the time of day in seconds; `is_follow_up`: it failed
+    because another process had ended before."""
 
     code: int
     message: str
@@ -40,9 +43,11 @@ class End:
 
 
 def run_as_rank(work: Callable[[], None], to_end: Callable[[BaseException], tuple[int, str] | None]) -> None:
-    """Run `work` as one of the processes that the environment tells of, write down how it ended, and exit.
+    """Run `work` as one of the processes that the environment tells of, write down how it ended,
+    and exit.
 
-    `to_end` gives code and message of an error that has a meaning, None of one that is a bug: its traceback is printed.
+    `to_end` gives code and message of an error that has a meaning, None of one that is a bug: its
+    traceback is printed.
     """
     die_with_parent(signal.SIGKILL)
     folder, rank, number = Path(os.environ[RANKS]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -70,7 +75,8 @@ def run_as_rank(work: Callable[[], None], to_end: Callable[[BaseException], tupl
 
 
 def die_with_parent(number: signal.Signals) -> None:
-    """A killed frame must not leave trainers behind: its locks are gone with it, and the next run would write the same files."""
+    """A killed frame must not leave trainers behind: its locks are gone with it, and the next run
+    would write the same files."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, int(number), 0, 0, 0)
 
@@ -107,7 +113,10 @@ def _listen(handler: Callable[[int, FrameType | None], None] | signal.Handlers) 
 
 def _stop(number: int, _: FrameType | None) -> None:
     """The training listens for itself; outside of it there is no step to finish."""
-    raise _Stopped(f"asked to stop ({signal.Signals(number).name}) outside of the training: run again to go on from the last checkpoint")
+    raise _Stopped(
+        f"asked to stop ({signal.Signals(number).name}) outside of the training: "
+        "run again to go on from the last checkpoint"
+    )
 
 
 def _another_has_ended(folder: Path, rank: int, number: int) -> bool:

@@ -20,7 +20,15 @@ from typing import Any
 import psutil
 
 from posttrain.stage.fingerprint import value_at
-from posttrain.stage.lockfile import LOCK, differences, dvc_lock, edit_lock, lock_entries, mend_files_of_dvc, replace_file
+from posttrain.stage.lockfile import (
+    LOCK,
+    differences,
+    dvc_lock,
+    edit_lock,
+    lock_entries,
+    mend_files_of_dvc,
+    replace_file,
+)
 from posttrain.state import STATE_DIR
 
 RECEIPTS = STATE_DIR / "receipts"
@@ -28,7 +36,8 @@ RECEIPTS = STATE_DIR / "receipts"
 
 @dataclass(frozen=True, slots=True)
 class Dvc:
-    """The process that runs the stage and will record it: its number, and when it was started, in seconds since 1970."""
+    """The process that runs the stage and will record it: its number, and when it was started, in
+    seconds since 1970."""
 
     pid: int
     created: float
@@ -42,8 +51,9 @@ class Dvc:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One run of a stage. `deps` and `outs` are as `dvc.lock` has them; `params` are the texts of the files that hold the knobs; `before` is what
-    `dvc.lock` said of the stage when it began, None for nothing; `dvc` is who will record it: a run by hand leaves no receipt."""
+    """One run of a stage. `deps` and `outs` are as `dvc.lock` has them; `params` are the texts of
+    the files that hold the knobs; `before` is what `dvc.lock` said of the stage when it began, None
+    for nothing; `dvc` is who will record it: a run by hand leaves no receipt."""
 
     stage: str
     command: str
@@ -60,7 +70,8 @@ class Receipt:
         replace_file(folder / f"{self.stage}.json", json.dumps(asdict(self)))
 
     def corrected(self, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The entry as it should be: of what this run read and made. None where it names other files than the run had, so that it cannot be."""
+        """The entry as it should be: of what this run read and made. None where it names other
+        files than the run had, so that it cannot be."""
         if entry.get("cmd") != self.command:
             return None
         right = dict(entry)
@@ -83,10 +94,12 @@ class Receipt:
 
 
 def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
-    """Hold every receipt against `dvc.lock`, and correct what is wrong there; gives the stages whose entry was wrong.
+    """Hold every receipt against `dvc.lock`, and correct what is wrong there; gives the stages
+    whose entry was wrong.
 
-    First puts back what a killed DVC has left half written. A receipt that DVC has yet to record stays, as long as that DVC lives. Raises
-    Interrupted where a DVC that lives does not let go of its lock.
+    First puts back what a killed DVC has left half written. A receipt that DVC has yet to record
+    stays, as long as that DVC lives. Raises Interrupted where a DVC that lives does not let go of
+    its lock.
     """
     mend_files_of_dvc(root, tell)
     paths = sorted((root / RECEIPTS).glob("*.json"))
@@ -102,14 +115,18 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
         for path in sorted((root / RECEIPTS).glob("*.json")):
             receipt = _read(path)
             if receipt is None:
-                tell(f"{path} is damaged and is removed: what {path.stem} read is not known; `dvc repro -f {path.stem}` makes sure")
+                tell(
+                    f"{path} is damaged and is removed: what {path.stem} read is not known; "
+                    f"`dvc repro -f {path.stem}` makes sure"
+                )
             elif (verdict := _verdict(entries, receipt)) is Verdict.AWAITED:
                 continue
             elif verdict is Verdict.FALSE:
                 changed = _correct(root, entries[receipt.stage], receipt)
                 corrected.append(receipt.stage)
                 tell(
-                    f"{LOCK} said that {receipt.stage} was made from what {', '.join(changed)} became while it was recorded. It now says what was "
+                    f"{LOCK} said that {receipt.stage} was made from what {', '.join(changed)} became while it "
+                    "was recorded. It now says what was "
                     "read: `dvc repro` runs the stage again for the new values; taking the edit back keeps the result"
                 )
             elif verdict is Verdict.UNRECORDED:
@@ -119,7 +136,8 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
 
 
 class Verdict(StrEnum):
-    """On an entry of `dvc.lock`, by a receipt. AWAITED: the DVC that ran the stage lives and has not recorded it; UNRECORDED: it never will."""
+    """On an entry of `dvc.lock`, by a receipt. AWAITED: the DVC that ran the stage lives and has
+    not recorded it; UNRECORDED: it never will."""
 
     TRUE = auto()
     FALSE = auto()
@@ -158,8 +176,11 @@ def _forget_false_runs(root: Path, receipt: Receipt) -> None:
 
 
 def _is_false(run: Mapping[str, Any], receipt: Receipt) -> bool:
-    """Whether an entry of the run cache says of this stage's outputs something else than its receipt."""
-    if run.get("cmd") != receipt.command or {one["path"] for one in run.get("outs") or ()} != {one["path"] for one in receipt.outs}:
+    """Whether an entry of the run cache says of this stage's outputs something else than its
+    receipt."""
+    if run.get("cmd") != receipt.command or {one["path"] for one in run.get("outs") or ()} != {
+        one["path"] for one in receipt.outs
+    }:
         return False
     return receipt.corrected(run) != run
 
@@ -169,7 +190,9 @@ def _read(path: Path) -> Receipt | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         receipt = Receipt(**{**content, "dvc": Dvc(**content["dvc"])})
         entries = [*receipt.deps, *receipt.outs]
-        is_good = all(isinstance(one["path"], str) and isinstance(one["md5"], str) for one in entries) and isinstance(receipt.made_at, float)
+        is_good = all(isinstance(one["path"], str) and isinstance(one["md5"], str) for one in entries) and isinstance(
+            receipt.made_at, float
+        )
         return receipt if is_good and isinstance(receipt.params, dict) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

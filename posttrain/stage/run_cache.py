@@ -12,12 +12,14 @@ from posttrain.stage.lockfile import load_as_dvc
 
 
 def read_runs(root: Path) -> list[dict[str, Any]]:
-    """What the run cache remembers, each as an entry of `dvc.lock`; the newest first, which is the one that DVC takes."""
+    """What the run cache remembers, each as an entry of `dvc.lock`; the newest first, which is the
+    one that DVC takes."""
     return [run for _, run in _runs(root, newer_than=0.0)]
 
 
 def forget_runs(root: Path, is_false: Callable[[Mapping[str, Any]], bool], *, newer_than: float) -> int:
-    """Remove the runs written since a moment (seconds since 1970) of which `is_false` says so; gives their number."""
+    """Remove the runs written since a moment (seconds since 1970) of which `is_false` says so;
+    gives their number."""
     false = [path for path, run in _runs(root, newer_than=newer_than) if is_false(run)]
     for path in false:
         path.unlink(missing_ok=True)

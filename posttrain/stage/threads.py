@@ -30,17 +30,21 @@ def choose_num_threads() -> int:
         allowed = len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
         return idle_cores(psutil.cpu_percent(_LOOK_S), num_cores=psutil.cpu_count(), num_allowed=allowed)
     if not asked.isdecimal() or int(asked) < 1:
-        raise ConfigurationError(f"{VARIABLE} is {asked!r}, not a positive number of threads; unset it to use the idle cores")
+        raise ConfigurationError(
+            f"{VARIABLE} is {asked!r}, not a positive number of threads; unset it to use the idle cores"
+        )
     return int(asked)
 
 
 def idle_cores(busy_percent: float, *, num_cores: int, num_allowed: int) -> int:
-    """2 cores busy to 60 % have one to spare; never less than one, nor more than two or than this process may run on."""
+    """2 cores busy to 60 % have one to spare; never less than one, nor more than two or than this
+    process may run on."""
     return max(1, min(round(num_cores * (1 - busy_percent / 100)), num_allowed, _MOST))
 
 
 def limit_threads(num_threads: int) -> None:
-    """Of this process, in every library that computes, loaded already or not, and of the processes that it starts."""
+    """Of this process, in every library that computes, loaded already or not, and of the processes
+    that it starts."""
     free_bits_of_threads()
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(num_threads)
@@ -49,9 +53,11 @@ def limit_threads(num_threads: int) -> None:
 
 
 def free_bits_of_threads() -> None:
-    """Before the first matrix product of a process: MKL adds in one order for any number of threads ("strict conditional numerical reproducibility").
+    """Before the first matrix product of a process: MKL adds in one order for any number of threads
+    ("strict conditional numerical reproducibility").
 
-    Elsewhere than on Intel's processors MKL adds so by itself, and what it would make of the request there is not documented.
+    Elsewhere than on Intel's processors MKL adds so by itself, and what it would make of the
+    request there is not documented.
     """
     if _CPUS.exists() and "GenuineIntel" in _CPUS.read_text(encoding="utf-8"):
         os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

@@ -1,5 +1,6 @@
-"""How far is the whole run that a stage is a part of? `posttrain run` says in the environment which stages it will run
-and about how long each takes, so that each can tell the run's share and time left beside its own.
+"""Tells a stage how far the whole run is that it is a part of. `posttrain run` says in the
+environment which stages it will run and about how long each takes, so that each can tell the run's
+share and time left beside its own.
 
 Under a plain `dvc repro` nobody says so, and a stage tells its own alone.
 """
@@ -19,16 +20,16 @@ _ENOUGH_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """`seconds`: about how long each stage takes, in their order, None where nobody knows. `pace`: how many times as
-    long those took that have ended in this run."""
+    """`seconds`: about how long each stage takes, in their order, None where nobody knows. `pace`:
+    how many times as long those took that have ended in this run."""
 
     seconds: Mapping[str, float | None]
     pace: float = 1.0
 
     def words(self, stage: str, share: float, left_s: float | None) -> str:
-        """`stage 6 of 14, 34 % of the run, 8 min left`, of a stage whose `share` is done and which itself needs
-        `left_s` more (None: not known). Empty where the run knows no such stage, the stage's place alone where some
-        stage's time is not known."""
+        """`stage 6 of 14, 34 % of the run, 8 min left`, of a stage whose `share` is done and which
+        itself needs `left_s` more (None: not known). Empty where the run knows no such stage, the
+        stage's place alone where some stage's time is not known."""
         names, times = list(self.seconds), [seconds for seconds in self.seconds.values() if seconds is not None]
         if stage not in names:
             return ""

@@ -1,4 +1,5 @@
-"""When the store is full, the episodes go that belong to the oldest run, and of a run that fills the store alone those of its oldest steps."""
+"""When the store is full, the episodes go that belong to the oldest run, and of a run that fills
+the store alone those of its oldest steps."""
 
 import json
 import sqlite3
@@ -11,7 +12,8 @@ _CHUNK = 500  # episodes deleted in one transaction, for which other writers wai
 
 
 def make_room(connection: sqlite3.Connection, *, max_bytes: int, running: int | None = None) -> int:
-    """Delete until nine tenths of `max_bytes` are in use, where the file is larger; gives how many episodes went. The run `running` goes last."""
+    """Delete until nine tenths of `max_bytes` are in use, where the file is larger; gives how many
+    episodes went. The run `running` goes last."""
     if file_bytes(connection) <= max_bytes:
         return 0
     num_deleted, deleted = 0, [0]
@@ -42,16 +44,23 @@ def forget_orphans(connection: sqlite3.Connection, *, running: int | None = None
         connection.execute("DELETE FROM tasks WHERE id NOT IN (SELECT task FROM episodes)")
         connection.execute("DELETE FROM tools WHERE NOT EXISTS (SELECT 1 FROM calls WHERE tool = tools.id)")
         connection.execute("DELETE FROM tallies WHERE num_episodes = 0")
-        connection.execute("DELETE FROM runs WHERE id IS NOT ? AND NOT EXISTS (SELECT 1 FROM episodes WHERE run = runs.id)", (running,))
+        connection.execute(
+            "DELETE FROM runs WHERE id IS NOT ? AND NOT EXISTS (SELECT 1 FROM episodes WHERE run = runs.id)", (running,)
+        )
 
 
 def shrink(connection: sqlite3.Connection, *, max_bytes: int = 0) -> None:
-    """Give pages without content back to the disk until the file has `max_bytes`; with 0 all of them."""
+    """Give pages without content back to the disk until the file has `max_bytes`; with 0 all of
+    them."""
     page_size = _pragma(connection, "page_size")
     num_excess = _pragma(connection, "page_count") - max_bytes // page_size
     if num_excess > 0:
-        connection.executescript(f"PRAGMA incremental_vacuum({num_excess})")  # a page at each step; `execute` takes one or two
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # waits for no reader; where one is in the way, the last to close does it
+        connection.executescript(
+            f"PRAGMA incremental_vacuum({num_excess})"
+        )  # a page at each step; `execute` takes one or two
+    connection.execute(
+        "PRAGMA wal_checkpoint(PASSIVE)"
+    ).fetchall()  # waits for no reader; where one is in the way, the last to close does it
 
 
 def file_bytes(connection: sqlite3.Connection) -> int:
@@ -64,17 +73,26 @@ def _used_bytes(connection: sqlite3.Connection) -> int:
 
 
 def _oldest(connection: sqlite3.Connection, running: int | None) -> list[int]:
-    order = "SELECT id FROM runs WHERE EXISTS (SELECT 1 FROM episodes WHERE run = runs.id) ORDER BY id IS ?, started_at, id LIMIT 1"
+    order = (
+        "SELECT id FROM runs WHERE EXISTS (SELECT 1 FROM episodes WHERE run = runs.id) ORDER BY id IS ?, started_at, "
+        "id LIMIT 1"
+    )
     row = connection.execute(order, (running,)).fetchone()
     return _first_episodes(connection, row[0]) if row else []
 
 
 def _first_episodes(connection: sqlite3.Connection, run: int) -> list[int]:
-    return [episode for (episode,) in connection.execute("SELECT id FROM episodes WHERE run = ? ORDER BY number LIMIT ?", (run, _CHUNK))]
+    return [
+        episode
+        for (episode,) in connection.execute(
+            "SELECT id FROM episodes WHERE run = ? ORDER BY number LIMIT ?", (run, _CHUNK)
+        )
+    ]
 
 
 def _delete_anew(connection: sqlite3.Connection, episodes: list[int], deleted: list[int]) -> list[int]:
-    """Gives `episodes`, for the next call. Raises DataError where they were deleted before: a damaged index would name them for ever."""
+    """Gives `episodes`, for the next call. Raises DataError where they were deleted before: a
+    damaged index would name them for ever."""
     if episodes == deleted:
         raise damaged(connection, "the index of episodes")
     _delete(connection, episodes)
@@ -84,7 +102,9 @@ def _delete_anew(connection: sqlite3.Connection, episodes: list[int], deleted: l
 def _delete(connection: sqlite3.Connection, episodes: list[int]) -> None:
     with transaction(connection):
         for table, column in (("calls", "episode"), ("turns", "episode"), ("bodies", "episode"), ("episodes", "id")):
-            connection.execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (json.dumps(episodes),))
+            connection.execute(
+                f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (json.dumps(episodes),)
+            )
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -1,9 +1,11 @@
-"""What is read is held against what was recorded: rows carry a CRC-32 of their content, and each run what its episodes add up to.
+"""What is read is held against what was recorded: rows carry a CRC-32 of their content, and each
+run what its episodes add up to.
 
-SQLite notices a page that makes no sense, not one whose bytes are others. A checksum has what a row points to by its content (a run's uid, a task's
-digest, a tool's name), so that a row that has come under another is noticed. What is shown, exported, replayed or imported
-is verified; a filter looks at columns as they stand, because to verify a million turns takes longer than to search them: of those it leaves out only
-the sums are verified, and `posttrain traces check` verifies all.
+SQLite notices a page that makes no sense, not one whose bytes are others. A checksum has what a row
+points to by its content (a run's uid, a task's digest, a tool's name), so that a row that has come
+under another is noticed. What is shown, exported, replayed or imported is verified; a filter looks
+at columns as they stand, because to verify a million turns takes longer than to search them: of
+those it leaves out only the sums are verified, and `posttrain traces check` verifies all.
 """
 
 import sqlite3
@@ -18,13 +20,25 @@ from posttrain.traces.schema import BODY, EPISODE, RUN, TASK, TURN
 
 Row = tuple[Any, ...]
 _CALLS = """
-SELECT c.number, turn, t.name, outcome, num_attempts, latency_s, call_id FROM {schema}.calls c LEFT JOIN {schema}.tools t ON t.id = c.tool
+SELECT c.number, turn, t.name, outcome, num_attempts, latency_s, call_id
+FROM {schema}.calls c LEFT JOIN {schema}.tools t ON t.id = c.tool
 WHERE episode = ? ORDER BY c.number
 """
-_SUMS = "count(*), coalesce(sum(num_turns), 0), coalesce(sum(is_failed), 0), coalesce(sum(step), 0), coalesce(sum(checksum), 0)"
-_KEPT = {"checksum": "sum_checksums", "num_turns": "num_turns", "is_failed": "num_failed", "step": "sum_steps"}  # what adds up to which tally
+_SUMS = (
+    "count(*), coalesce(sum(num_turns), 0), coalesce(sum(is_failed), 0), coalesce(sum(step), 0), "
+    "coalesce(sum(checksum), 0)"
+)
+_KEPT = {
+    "checksum": "sum_checksums",
+    "num_turns": "num_turns",
+    "is_failed": "num_failed",
+    "step": "sum_steps",
+}  # what adds up to which tally
 _TALLIES = "num_episodes, num_turns, num_failed, sum_steps, sum_checksums"
-REMEDY = "move the file away, and the next stage begins a new one; episodes are records for people, no result depends on them"
+REMEDY = (
+    "move the file away, and the next stage begins a new one; episodes are records for people, "
+    "no result depends on them"
+)
 
 
 class DamagedStore(DataError):
@@ -37,7 +51,8 @@ class DamagedStore(DataError):
 
 @dataclass(frozen=True, slots=True)
 class NarrowRows:
-    """What a list shows of an episode: the rows of episode, run and task, without ids, and the run's number."""
+    """What a list shows of an episode: the rows of episode, run and task, without ids, and the
+    run's number."""
 
     run_number: int
     episode: Row
@@ -76,7 +91,8 @@ def body_checksum(run_uid: str, number: int, body: Sequence[Any], turns: Sequenc
 
 
 def read_narrow(connection: sqlite3.Connection, episode_id: int, *, schema: str = "main") -> NarrowRows | None:
-    """Verified; None where there is no such episode (any more). Raises DataError where it is not what was recorded."""
+    """Verified; None where there is no such episode (any more). Raises DataError where it is not
+    what was recorded."""
     found = _row(
         connection,
         f"SELECT e.run, {EPISODE}, e.checksum, {RUN}, r.checksum, {TASK}, t.checksum FROM {schema}.episodes e "
@@ -113,23 +129,38 @@ def read_rows(connection: sqlite3.Connection, episode_id: int, *, schema: str = 
 
 
 def refuse_lost(connection: sqlite3.Connection, *columns: str) -> None:
-    """Raises DataError where the episodes do not add up to what was recorded: some are lost or there twice, or one of `columns` (num_turns,
-    is_failed, step) is another. Each column takes some milliseconds of a million turns."""
+    """Raises DataError where the episodes do not add up to what was recorded: some are lost or
+    there twice, or one of `columns` (num_turns, is_failed, step) is another. Each column takes some
+    milliseconds of a million turns."""
     names = ("checksum", *columns)
-    added, kept = (", ".join(f"coalesce(sum({name}), 0)" for name in sums) for sums in (names, [_KEPT[name] for name in names]))
-    pairs = f"SELECT (SELECT count(*), {added} FROM episodes NOT INDEXED) IS (SELECT coalesce(sum(num_episodes), 0), {kept} FROM tallies)"
+    added, kept = (
+        ", ".join(f"coalesce(sum({name}), 0)" for name in sums) for sums in (names, [_KEPT[name] for name in names])
+    )
+    pairs = (
+        f"SELECT (SELECT count(*), {added} FROM episodes NOT INDEXED) IS (SELECT coalesce(sum(num_episodes), 0), "
+        f"{kept} FROM tallies)"
+    )
     ((is_whole,),) = connection.execute(pairs)
     if not is_whole:
         raise damaged(connection, "the table of episodes")
 
 
 def verified_runs(connection: sqlite3.Connection) -> list[tuple[int, Row, Row]]:
-    """Number, row and sums (episodes, turns, failed, …) of every run of which an episode is left."""
-    sums = {run: tuple(found) for run, *found in connection.execute(f"SELECT run, {_SUMS} FROM episodes NOT INDEXED GROUP BY run")}
-    kept = {run: tuple(found) for run, *found in connection.execute(f"SELECT run, {_TALLIES} FROM tallies WHERE num_episodes")}
+    """Number, row and sums (episodes, turns, failed, …) of every run of which an episode is
+    left."""
+    sums = {
+        run: tuple(found)
+        for run, *found in connection.execute(f"SELECT run, {_SUMS} FROM episodes NOT INDEXED GROUP BY run")
+    }
+    kept = {
+        run: tuple(found)
+        for run, *found in connection.execute(f"SELECT run, {_TALLIES} FROM tallies WHERE num_episodes")
+    }
     if sums != kept:
         raise damaged(connection, "the table of episodes")
-    rows = {run: (tuple(row), sealed) for run, *row, sealed in connection.execute(f"SELECT id, {RUN}, checksum FROM runs")}
+    rows = {
+        run: (tuple(row), sealed) for run, *row, sealed in connection.execute(f"SELECT id, {RUN}, checksum FROM runs")
+    }
     for run in sums:
         if run not in rows or rows[run][1] != checksum(*rows[run][0]):
             raise damaged(connection, f"run {run}")
@@ -163,12 +194,22 @@ def seal_all(connection: sqlite3.Connection) -> None:
     """Give every row of a store that had none its checksum, as it stands now."""
     for table, columns in (("runs", RUN), ("tasks", TASK)):
         rows = connection.execute(f"SELECT id, {columns} FROM {table}").fetchall()
-        connection.executemany(f"UPDATE {table} SET checksum = ? WHERE id = ?", [(checksum(*row), number) for number, *row in rows])
+        connection.executemany(
+            f"UPDATE {table} SET checksum = ? WHERE id = ?", [(checksum(*row), number) for number, *row in rows]
+        )
     names = connection.execute("SELECT id, name FROM tools").fetchall()
-    connection.executemany("UPDATE tools SET checksum = ? WHERE id = ?", [(checksum(name), number) for number, name in names])
-    joined = f"SELECT e.id, r.uid, t.digest, {EPISODE} FROM episodes e JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = e.task"
+    connection.executemany(
+        "UPDATE tools SET checksum = ? WHERE id = ?", [(checksum(name), number) for number, name in names]
+    )
+    joined = (
+        f"SELECT e.id, r.uid, t.digest, {EPISODE} FROM episodes e JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = "
+        "e.task"
+    )
     for episode_id, uid, digest, *episode in connection.execute(joined).fetchall():
-        connection.execute("UPDATE episodes SET checksum = ? WHERE id = ?", (episode_checksum(episode_id, uid, digest, episode), episode_id))
+        connection.execute(
+            "UPDATE episodes SET checksum = ? WHERE id = ?",
+            (episode_checksum(episode_id, uid, digest, episode), episode_id),
+        )
         body, turns, calls, _ = _wide(connection, episode_id, "main")
         if body is not None:
             sealed = body_checksum(uid, episode[0], body, turns, calls)
@@ -184,7 +225,9 @@ def damaged(connection: sqlite3.Connection, what: str, *, schema: str = "main") 
 
 def _wide(connection: sqlite3.Connection, episode_id: int, schema: str) -> tuple[Row | None, list[Row], list[Row], Any]:
     found = _row(connection, f"SELECT {BODY}, checksum FROM {schema}.bodies WHERE episode = ?", episode_id)
-    turns = connection.execute(f"SELECT {TURN} FROM {schema}.turns WHERE episode = ? ORDER BY number", (episode_id,)).fetchall()
+    turns = connection.execute(
+        f"SELECT {TURN} FROM {schema}.turns WHERE episode = ? ORDER BY number", (episode_id,)
+    ).fetchall()
     calls = connection.execute(_CALLS.format(schema=schema), (episode_id,)).fetchall()
     return (None, turns, calls, None) if found is None else (found[:-1], turns, calls, found[-1])
 
@@ -195,6 +238,7 @@ def _row(connection: sqlite3.Connection, statement: str, episode_id: int) -> Row
 
 
 def _refuse_hidden(connection: sqlite3.Connection, episode_id: int, schema: str) -> None:
-    """A damaged inner page hides rows from who asks for them by number and not from who looks at all."""
+    """A damaged inner page hides rows from who asks for them by number and not from who looks at
+    all."""
     if connection.execute(f"SELECT 1 FROM {schema}.episodes NOT INDEXED WHERE +id = ?", (episode_id,)).fetchone():
         raise damaged(connection, f"the place of episode {episode_id}", schema=schema)

@@ -1,7 +1,9 @@
-"""Decides where the trace store lies and how large it may grow, and refuses a place that is no local disk.
+"""Decides where the trace store lies and how large it may grow, and refuses a place that is no
+local disk.
 
-SQLite's write-ahead log keeps its index in memory that all readers and writers share. Two machines share none, so on a network mount the file would
-be damaged without a word; that is refused. These are machine facts, so they come from the environment: changing them must retrain nothing.
+SQLite's write-ahead log keeps its index in memory that all readers and writers share. Two machines
+share none, so on a network mount the file would be damaged without a word; that is refused. These
+are machine facts, so they come from the environment: changing them must retrain nothing.
 """
 
 import os
@@ -27,14 +29,16 @@ _NETWORK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """`is_asked`: a person named this path, so what is wrong with it is theirs to know; the default only falls away with a warning."""
+    """`is_asked`: a person named this path, so what is wrong with it is theirs to know; the default
+    only falls away with a warning."""
 
     path: Path
     is_asked: bool
 
 
 def trace_location(environment: Mapping[str, str] | None = None) -> Location | None:
-    """What `POSTTRAIN_TRACES` says, a path or `off` (None), else `.posttrain/traces.db` of the folder that the command runs in."""
+    """What `POSTTRAIN_TRACES` says, a path or `off` (None), else `.posttrain/traces.db` of the
+    folder that the command runs in."""
     asked = (os.environ if environment is None else environment).get(VARIABLE, "")
     if asked.lower() == "off":
         return None
@@ -42,27 +46,36 @@ def trace_location(environment: Mapping[str, str] | None = None) -> Location | N
 
 
 def max_store_bytes(environment: Mapping[str, str] | None = None) -> int:
-    """What `POSTTRAIN_TRACES_MAX_GB` says, in bytes of 10^9 a gigabyte. Raises ConfigurationError where it is not a positive number."""
-    return int(positive_number(os.environ if environment is None else environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes") * 1e9)
+    """What `POSTTRAIN_TRACES_MAX_GB` says, in bytes of 10^9 a gigabyte. Raises ConfigurationError
+    where it is not a positive number."""
+    return int(
+        positive_number(os.environ if environment is None else environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes")
+        * 1e9
+    )
 
 
 def refuse_network_mount(path: Path, mounts: str | None = None) -> None:
-    """Raises ConfigurationError where `path`, or the folder that it would be made in, is on a network mount. `mounts` is the text of /proc/mounts."""
+    """Raises ConfigurationError where `path`, or the folder that it would be made in, is on a
+    network mount. `mounts` is the text of /proc/mounts."""
     if mounts is None:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape") if _MOUNTS.exists() else ""
     kind = file_system(path, mounts)
     if _NETWORK.fullmatch(kind):
         raise ConfigurationError(
-            f"{path} is on a network mount ({kind}): SQLite's write-ahead log needs memory that all readers and writers share, which two machines "
-            f"have not, and the store would be damaged. Set {VARIABLE} to a path on a local disk, or to off; `posttrain traces import` takes in the "
+            f"{path} is on a network mount ({kind}): SQLite's write-ahead log needs memory that all readers and "
+            "writers share, which two machines "
+            f"have not, and the store would be damaged. Set {VARIABLE} to a path on a local disk, or to off; "
+            "`posttrain traces import` takes in the "
             "store of another machine"
         )
 
 
 def file_system(path: Path, mounts: str) -> str:
-    """The type of the file system that holds `path` (links followed; it need not exist), empty where `mounts` does not say.
+    """The type of the file system that holds `path` (links followed; it need not exist), empty
+    where `mounts` does not say.
 
-    The deepest mount point above it counts, and of several mounts over one point the last: `/` ext4, `/home` nfs4 → `/home/me/x` is on nfs4.
+    The deepest mount point above it counts, and of several mounts over one point the last: `/`
+    ext4, `/home` nfs4 → `/home/me/x` is on nfs4.
     """
     where, deepest, kind = path.resolve(), -1, ""
     for line in mounts.splitlines():

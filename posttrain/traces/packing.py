@@ -1,8 +1,10 @@
-"""Between an episode and the rows that hold it, exactly: what was recorded comes back equal, log-probabilities as float32.
+"""Between an episode and the rows that hold it, exactly: what was recorded comes back equal,
+log-probabilities as float32.
 
-Those are kept of the agent's tokens alone, the others being 0.0 by `Trajectory`'s rule, and as they are: floats do not get smaller by zlib.
-Version 1 of the store kept neither forks nor where a turn's message stands nor the ids of calls: its episodes are read as if they had no fork, the
-turns being the assistant messages in their order.
+Those are kept of the agent's tokens alone, the others being 0.0 by `Trajectory`'s rule, and as they
+are: floats do not get smaller by zlib. Version 1 of the store kept neither forks nor where a turn's
+message stands nor the ids of calls: its episodes are read as if they had no fork, the turns being
+the assistant messages in their order.
 """
 
 import hashlib
@@ -27,8 +29,9 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedEpisode:
-    """Rows in the order of `schema.py`'s columns, the values as SQLite gives them back, without what only the store knows: the ids of episode,
-    run and task, and the episode's number. A call's tool is its name."""
+    """Rows in the order of `schema.py`'s columns, the values as SQLite gives them back, without
+    what only the store knows: the ids of episode, run and task, and the episode's number. A call's
+    tool is its name."""
 
     episode: Row
     body: Row
@@ -37,7 +40,8 @@ class PackedEpisode:
 
 
 def pack(traced: TracedEpisode) -> PackedEpisode:
-    """`calls` has what was run and what the agent wrote and nobody answered; nothing of messages that its program put into its mouth."""
+    """`calls` has what was run and what the agent wrote and nobody answered; nothing of messages
+    that its program put into its mouth."""
     played = traced.trajectory
     return PackedEpisode(
         episode=(
@@ -54,7 +58,9 @@ def pack(traced: TracedEpisode) -> PackedEpisode:
             len(played.token_ids),
         ),
         body=(
-            zlib.compress(to_json([message.to_openai() for message in played.messages[traced.num_opening :]]).encode(), _LEVEL),
+            zlib.compress(
+                to_json([message.to_openai() for message in played.messages[traced.num_opening :]]).encode(), _LEVEL
+            ),
             int(traced.num_opening > 0),
             zlib.compress(_pack_numbers("i", played.token_ids), _LEVEL),
             zlib.compress(_pack_numbers("b", played.mask), _LEVEL),
@@ -72,7 +78,8 @@ def pack(traced: TracedEpisode) -> PackedEpisode:
 
 
 def unpack(row: Mapping[str, Any], task: Task, turns: Sequence[Row], calls: Sequence[Row]) -> TracedEpisode:
-    """`row` has the columns of `episodes` and `bodies`; `turns` and `calls` are the rows without the episode, in order."""
+    """`row` has the columns of `episodes` and `bodies`; `turns` and `calls` are the rows without
+    the episode, in order."""
     opening = task.messages if row["is_opening_left_out"] else ()
     messages = (*opening, *(Message.from_openai(message) for message in json.loads(zlib.decompress(row["messages"]))))
     mask = _unpack_numbers("b", zlib.decompress(row["mask"]))
@@ -99,7 +106,12 @@ def unpack(row: Mapping[str, Any], task: Task, turns: Sequence[Row], calls: Sequ
 def pack_task(task: Task) -> Row:
     """digest, task_id, cell, content."""
     content = to_json(task_columns(task))
-    return hashlib.sha256(content.encode()).digest(), task.task_id, f"{task.kind}/{task.market}/{task.language}/{task.difficulty}", content
+    return (
+        hashlib.sha256(content.encode()).digest(),
+        task.task_id,
+        f"{task.kind}/{task.market}/{task.language}/{task.difficulty}",
+        content,
+    )
 
 
 def unpack_task(content: str) -> Task:
@@ -113,16 +125,21 @@ def to_json(content: Any) -> str:
 
 
 def storable(text: str) -> str:
-    """Half of a surrogate pair, which an agent can write in JSON's escapes and UTF-8 cannot hold, becomes that escape again."""
+    """Half of a surrogate pair, which an agent can write in JSON's escapes and UTF-8 cannot hold,
+    becomes that escape again."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _calls(traced: TracedEpisode) -> list[Row]:
-    """Turn by turn the runs as they were recorded, behind them the calls that were never answered."""
+    """Turn by turn the runs as they were recorded, behind them the calls that were never
+    answered."""
     played = traced.trajectory
     runs = [(number, run) for number, turn in enumerate(played.turns, start=1) for run in turn.tool_runs]
     answered = {run.call_id for _, run in runs}
-    calls: list[Row] = [(turn, _to_text(run.name), run.outcome, run.num_attempts, _real(run.latency_s), _to_text(run.call_id)) for turn, run in runs]
+    calls: list[Row] = [
+        (turn, _to_text(run.name), run.outcome, run.num_attempts, _real(run.latency_s), _to_text(run.call_id))
+        for turn, run in runs
+    ]
     for turn, index in enumerate(traced.written(), start=1):
         open_calls = [call for call in played.messages[index].tool_calls if call.id not in answered]
         calls += [(turn, _to_text(call.name), None, None, None, _to_text(call.id)) for call in open_calls]
@@ -130,7 +147,9 @@ def _calls(traced: TracedEpisode) -> list[Row]:
 
 
 def _turns(messages: Sequence[Message], num_opening: int, turns: Sequence[Row], calls: Sequence[Row]) -> Iterator[Turn]:
-    said: list[int | None] = [index for index in range(num_opening, len(messages)) if messages[index].role == "assistant"]
+    said: list[int | None] = [
+        index for index in range(num_opening, len(messages)) if messages[index].role == "assistant"
+    ]
     said.append(None)  # of a last turn that had no room for a message
     made = [call.id for message in messages[num_opening:] for call in message.tool_calls]
     runs: dict[int, list[ToolRun]] = {}

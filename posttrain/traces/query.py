@@ -1,4 +1,5 @@
-"""Finds the episodes that a person asks for. A filter becomes one statement over the narrow table; nothing here reads a body or loads a library."""
+"""Finds the episodes that a person asks for. A filter becomes one statement over the narrow table;
+nothing here reads a body or loads a library."""
 
 import difflib
 import re
@@ -16,8 +17,9 @@ from posttrain.traces.schema import EPISODE
 class EpisodeFilter:
     """Conditions that an episode meets all of; None and False ask nothing.
 
-    `stage` is `evaluate@sft`, or `evaluate` for all its items. `steps` are the first and the last, both included. `task_id` may be its beginning.
-    `tool` was called, and `tool_outcome` (`ok`, `error`, `timeout`, `failed`) is how a call of it, or of any where no tool is named, ended.
+    `stage` is `evaluate@sft`, or `evaluate` for all its items. `steps` are the first and the last,
+    both included. `task_id` may be its beginning. `tool` was called, and `tool_outcome` (`ok`,
+    `error`, `timeout`, `failed`) is how a call of it, or of any where no tool is named, ended.
     """
 
     stage: str | None = None
@@ -64,20 +66,27 @@ class RunLine:
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:
-    """`20..30`, or `20` for that step alone; None where nothing is asked. Raises ConfigurationError for anything else."""
+    """`20..30`, or `20` for that step alone; None where nothing is asked. Raises ConfigurationError
+    for anything else."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text.strip())
     steps = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
     if steps[0] > steps[1]:
-        raise ConfigurationError(f"--step is {text!r}; it is one step (20), or the first and the last of several (20..30)")
+        raise ConfigurationError(
+            f"--step is {text!r}; it is one step (20), or the first and the last of several (20..30)"
+        )
     return steps
 
 
 def matching(connection: sqlite3.Connection, wanted: EpisodeFilter, *, limit: int | None = None) -> list[int]:
-    """The ids of the last `limit` recorded episodes that match, newest first; of all without a limit."""
+    """The ids of the last `limit` recorded episodes that match, newest first; of all without a
+    limit."""
     where, values = _conditions(wanted)
-    rows = connection.execute(f"SELECT e.id FROM episodes e WHERE {where} ORDER BY e.id DESC LIMIT ?", (*values, -1 if limit is None else limit))
+    rows = connection.execute(
+        f"SELECT e.id FROM episodes e WHERE {where} ORDER BY e.id DESC LIMIT ?",
+        (*values, -1 if limit is None else limit),
+    )
     return [episode for (episode,) in rows]
 
 
@@ -88,8 +97,9 @@ def count_matching(connection: sqlite3.Connection, wanted: EpisodeFilter) -> int
 
 
 def lines(connection: sqlite3.Connection, episodes: Sequence[int], wanted: EpisodeFilter | None = None) -> list[Line]:
-    """In the order of the ids, verified; those that are not there any more are left out. Raises DataError where something is not what was
-    recorded, also that it called what `wanted` asks for."""
+    """In the order of the ids, verified; those that are not there any more are left out. Raises
+    DataError where something is not what was recorded, also that it called what `wanted` asks
+    for."""
     found = []
     for episode_id in episodes:
         if (rows := read_narrow(connection, episode_id)) is not None:
@@ -100,13 +110,18 @@ def lines(connection: sqlite3.Connection, episodes: Sequence[int], wanted: Episo
 
 
 def runs(connection: sqlite3.Connection) -> list[RunLine]:
-    """Newest first, verified; a run of which nothing is left is not listed. Raises DataError where something is not what was recorded."""
-    found = [RunLine(run, stage, key, started_at, *sums[:3]) for run, (_, stage, key, started_at, _), sums in verified_runs(connection)]
+    """Newest first, verified; a run of which nothing is left is not listed. Raises DataError where
+    something is not what was recorded."""
+    found = [
+        RunLine(run, stage, key, started_at, *sums[:3])
+        for run, (_, stage, key, started_at, _), sums in verified_runs(connection)
+    ]
     return sorted(found, key=lambda one: one.started_at, reverse=True)
 
 
 def similar_tool(connection: sqlite3.Connection, name: str) -> str | None:
-    """None where the tool was called; else the name that is spelt most alike, empty where none is. Raises DataError where a name is damaged."""
+    """None where the tool was called; else the name that is spelt most alike, empty where none is.
+    Raises DataError where a name is damaged."""
     refuse_damaged_tools(connection)
     names = [known for (known,) in connection.execute("SELECT name FROM tools")]
     return None if name in names else next(iter(difflib.get_close_matches(name, names, n=1)), "")
@@ -122,7 +137,12 @@ def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:
     if wanted.run is not None:
         found.append(("e.run = ?", (wanted.run,)))
     if wanted.stage is not None:
-        found.append(("e.run IN (SELECT id FROM runs WHERE stage = ? OR stage GLOB ?)", (wanted.stage, f"{_literal(wanted.stage)}@*")))
+        found.append(
+            (
+                "e.run IN (SELECT id FROM runs WHERE stage = ? OR stage GLOB ?)",
+                (wanted.stage, f"{_literal(wanted.stage)}@*"),
+            )
+        )
     if wanted.part is not None:
         found.append(("e.part = ?", (wanted.part,)))
     if wanted.stop_reason is not None:
@@ -153,13 +173,18 @@ def _has_called(connection: sqlite3.Connection, episode_id: int, wanted: Episode
     """By the calls themselves: the index of them is verified by nothing else."""
     asked = _asked_of_calls(wanted)
     where = " AND ".join(("episode = ?", *(f"+{condition}" for condition in asked)))  # with + no index serves
-    return not asked or bool(connection.execute(f"SELECT 1 FROM calls WHERE {where} LIMIT 1", (episode_id, *asked.values())).fetchone())
+    return not asked or bool(
+        connection.execute(f"SELECT 1 FROM calls WHERE {where} LIMIT 1", (episode_id, *asked.values())).fetchone()
+    )
 
 
 def _called(wanted: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
-    """As a list of episodes from the index of calls, which SQLite walks instead of all episodes; to ask for each of them took ten times as long."""
+    """As a list of episodes from the index of calls, which SQLite walks instead of all episodes; to
+    ask for each of them took ten times as long."""
     asked = _asked_of_calls(wanted)
-    return f"e.id IN (SELECT episode FROM calls INDEXED BY calls_by_tool WHERE {' AND '.join(asked)})", tuple(asked.values())
+    return f"e.id IN (SELECT episode FROM calls INDEXED BY calls_by_tool WHERE {' AND '.join(asked)})", tuple(
+        asked.values()
+    )
 
 
 def _asked_of_calls(wanted: EpisodeFilter) -> dict[str, str]:

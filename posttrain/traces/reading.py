@@ -1,4 +1,5 @@
-"""An episode as it was recorded, and as a line of JSONL that other tools and `posttrain health` read."""
+"""An episode as it was recorded, and as a line of JSONL that other tools and `posttrain health`
+read."""
 
 import json
 import math
@@ -14,7 +15,8 @@ from posttrain.traces.values import Run, StoredEpisode
 
 
 def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpisode | None:
-    """None where there is no such episode (any more). Raises DataError where it is not what was recorded, or cannot be read."""
+    """None where there is no such episode (any more). Raises DataError where it is not what was
+    recorded, or cannot be read."""
     rows = read_rows(connection, episode_id)
     if rows is None:
         return None
@@ -24,17 +26,26 @@ def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpiso
         uid, stage, key, started_at, settings = narrow.run
         traced = unpack(dict(columns), unpack_task(narrow.task[-1]), rows.turns, rows.calls)
         return StoredEpisode(episode_id, Run(uid, stage, key, started_at, json.loads(settings)), traced)
-    except (zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:  # sealed so: damaged before it had checksums
+    except (
+        zlib.error,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:  # sealed so: damaged before it had checksums
         raise damaged(connection, f"episode {episode_id}, which cannot be read ({error})") from error
 
 
 def read_episodes(connection: sqlite3.Connection, episode_ids: Iterable[int]) -> Iterator[StoredEpisode]:
-    """In the order of the ids, one in memory at a time; those that are not there any more are left out."""
+    """In the order of the ids, one in memory at a time; those that are not there any more are left
+    out."""
     return (episode for episode_id in episode_ids if (episode := read_episode(connection, episode_id)) is not None)
 
 
 def export_line(episode: StoredEpisode) -> str:
-    """One JSON object: OpenAI's `messages`, the rest named as in `Trajectory` and `Task`. NaN and infinity, which JSON has not, are null."""
+    """One JSON object: OpenAI's `messages`, the rest named as in `Trajectory` and `Task`. NaN and
+    infinity, which JSON has not, are null."""
     run, traced = episode.run, episode.traced
     task, played = traced.task, traced.trajectory
     content = {

@@ -1,7 +1,9 @@
-"""Plays an episode again: the agent's recorded words are said once more, and world and tools answer anew.
+"""Plays an episode again: the agent's recorded words are said once more, and world and tools answer
+anew.
 
-With a codec the recorded token ids are fed back through the engine's seam, so that the parsing and the tokens in between are checked too; without one
-the recorded messages, for which no model is needed. Latencies are the clock's and never compared.
+With a codec the recorded token ids are fed back through the engine's seam, so that the parsing and
+the tokens in between are checked too; without one the recorded messages, for which no model is
+needed. Latencies are the clock's and never compared.
 """
 
 import difflib
@@ -23,7 +25,9 @@ from posttrain.visible import visible
 from posttrain.worlds.protocol import Domain
 
 _OVER = "the recording has no further message, and the episode goes on"
-_FROM_OUTSIDE = frozenset({StopReason.TIME_LIMIT, StopReason.ENGINE_LOST, StopReason.AGENT_FAILED})  # ends that world and tools do not bring about
+_FROM_OUTSIDE = frozenset(
+    {StopReason.TIME_LIMIT, StopReason.ENGINE_LOST, StopReason.AGENT_FAILED}
+)  # ends that world and tools do not bring about
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +47,36 @@ class Difference:
         return visible("\n".join([f"{self.where} (- recorded, + replayed)", *(f"  {line}" for line in changed)]))
 
 
-def replay(recorded: TracedEpisode, domain: Domain, limits: AgentParams, codec: Codec | None = None) -> list[Difference]:
-    """Every difference, in the order of the conversation; none where the episode is the same again. Of a conversation that the agent's program left
-    (`num_forks`) nothing is recorded, so what it said there cannot be said again.
+def replay(
+    recorded: TracedEpisode, domain: Domain, limits: AgentParams, codec: Codec | None = None
+) -> list[Difference]:
+    """Every difference, in the order of the conversation; none where the episode is the same again.
+    Of a conversation that the agent's program left (`num_forks`) nothing is recorded, so what it
+    said there cannot be said again.
 
-    Raises DataError where `codec` is given and the episode has no tokens or does not say which turn they belong to.
+    Raises DataError where `codec` is given and the episode has no tokens or does not say which turn
+    they belong to.
     """
-    policy: Policy = _Words(recorded) if codec is None else TokenPolicy(_Tokens(recorded.trajectory), codec, temperature=1.0)
+    policy: Policy = (
+        _Words(recorded) if codec is None else TokenPolicy(_Tokens(recorded.trajectory), codec, temperature=1.0)
+    )
     may_be_lost = limits.model_copy(update={"max_lost_frac": 1.0})
-    [played] = play_episodes(policy, [recorded.task], domain=domain, limits=may_be_lost, seeds=[recorded.trajectory.seed])
+    [played] = play_episodes(
+        policy, [recorded.task], domain=domain, limits=may_be_lost, seeds=[recorded.trajectory.seed]
+    )
     return list(_differences(recorded, played, has_tokens=codec is not None))
 
 
 class _Words:
-    """A policy that says the recorded messages, from the first again where an episode is played again."""
+    """A policy that says the recorded messages, from the first again where an episode is played
+    again."""
 
     def __init__(self, recorded: TracedEpisode) -> None:
         played = recorded.trajectory
         own = [played.messages[index] for index in recorded.written()]
-        replies: list[Message | None] = [*own, None] if len(played.turns) > len(own) else [*own]  # the last turn had no room for a word
+        replies: list[Message | None] = (
+            [*own, None] if len(played.turns) > len(own) else [*own]
+        )  # the last turn had no room for a word
         self._replies = [Reply(message) for message in replies]
         if played.stop_reason is StopReason.TOKEN_LIMIT and replies:
             self._replies[-1] = Reply(replies[-1], StopReason.TOKEN_LIMIT)
@@ -93,7 +108,9 @@ class _Tokens:
             raise EngineLost(_OVER)
         self._num_written[request.episode_id] += 1
         token_ids = self._turns[index].written[: request.max_new_tokens]
-        return Generation(token_ids, [0.0] * len(token_ids), "stop" if token_ids[-1] in request.stop_ids else "length", 0)
+        return Generation(
+            token_ids, [0.0] * len(token_ids), "stop" if token_ids[-1] in request.stop_ids else "length", 0
+        )
 
     def release(self, episode_id: str) -> None:
         """Nothing is held."""
@@ -111,7 +128,8 @@ class _TokenTurn:
 def _token_turns(played: Trajectory) -> Iterator[_TokenTurn]:
     if not played.token_ids or sum(turn.num_read + turn.num_written for turn in played.turns) != len(played.token_ids):
         raise DataError(
-            f"the episode has {len(played.token_ids)} token ids in {len(played.turns)} turns, which cannot be fed back turn by turn: replay its "
+            f"the episode has {len(played.token_ids)} token ids in {len(played.turns)} turns, "
+            "which cannot be fed back turn by turn: replay its "
             "messages, without --model"
         )
     ids = iter(played.token_ids)
@@ -128,15 +146,20 @@ def _differences(recorded: TracedEpisode, played: Trajectory, *, has_tokens: boo
 
 
 def _message_differences(recorded: TracedEpisode, played: Trajectory) -> Iterator[Difference]:
-    """A call that the end cut off was never answered: what stands in its answer's place is not the world's."""
+    """A call that the end cut off was never answered: what stands in its answer's place is not the
+    world's."""
     before, num_opening = recorded.trajectory, len(recorded.task.messages)
     is_answered = {run.call_id for turn in before.turns for run in turn.tool_runs}
     names = {call.id: call.name for message in before.messages for call in message.tool_calls}
     written, turn = recorded.written(), 0
-    for index, (old, new) in enumerate(zip_longest(before.messages[num_opening:], played.messages[num_opening:]), start=num_opening):
+    for index, (old, new) in enumerate(
+        zip_longest(before.messages[num_opening:], played.messages[num_opening:]), start=num_opening
+    ):
         one = old or new
         turn += index in written
-        if old == new or (old is not None and old.role == "tool" and before.turns and old.tool_call_id not in is_answered):
+        if old == new or (
+            old is not None and old.role == "tool" and before.turns and old.tool_call_id not in is_answered
+        ):
             continue
         tool = f" {names.get(one.tool_call_id or '', '')} [{one.tool_call_id}]" if one.role == "tool" else ""
         yield Difference(f"turn {turn}, {one.role}{tool}", _text(old), _text(new))

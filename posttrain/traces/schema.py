@@ -1,7 +1,8 @@
 """The tables in which traces lie.
 
-What a filter looks at is apart from what a reader of one episode wants: a million turns are 25 MB of `episodes`, read in a moment, and ten times as
-much of `bodies`. What a task says is stored once, by its content.
+What a filter looks at is apart from what a reader of one episode wants: a million turns are 25 MB
+of `episodes`, read in a moment, and ten times as much of `bodies`. What a task says is stored once,
+by its content.
 """
 
 SCHEMA_VERSION = 3
@@ -80,7 +81,8 @@ CREATE TABLE calls (
 ) WITHOUT ROWID;
 CREATE INDEX calls_by_tool ON calls (tool, episode, outcome);
 """
-# What a run's episodes add up to, kept by the store itself: a row that disappeared or stands there twice has a checksum that is right.
+# What a run's episodes add up to, kept by the store itself: a row that disappeared or stands there
+# twice has a checksum that is right.
 _TALLIES = (
     """CREATE TABLE tallies (
     run INTEGER PRIMARY KEY,
@@ -91,13 +93,18 @@ _TALLIES = (
     sum_checksums INTEGER NOT NULL
 )""",
     """CREATE TRIGGER episode_added AFTER INSERT ON episodes BEGIN
-    INSERT INTO tallies VALUES (new.run, 1, new.num_turns, new.is_failed, coalesce(new.step, 0), new.checksum) ON CONFLICT (run) DO UPDATE SET
-        num_episodes = num_episodes + 1, num_turns = num_turns + excluded.num_turns, num_failed = num_failed + excluded.num_failed,
+    INSERT INTO tallies VALUES (new.run, 1, new.num_turns, new.is_failed, coalesce(new.step, 0), new.checksum)
+    ON CONFLICT (run) DO UPDATE SET
+        num_episodes = num_episodes + 1, num_turns = num_turns + excluded.num_turns,
+        num_failed = num_failed + excluded.num_failed,
         sum_steps = sum_steps + excluded.sum_steps, sum_checksums = sum_checksums + excluded.sum_checksums;
 END""",
     """CREATE TRIGGER episode_removed AFTER DELETE ON episodes BEGIN
-    UPDATE tallies SET num_episodes = num_episodes - 1, num_turns = num_turns - old.num_turns, num_failed = num_failed - old.is_failed,
-        sum_steps = sum_steps - coalesce(old.step, 0), sum_checksums = sum_checksums - old.checksum WHERE run = old.run;
+    UPDATE tallies SET
+        num_episodes = num_episodes - 1, num_turns = num_turns - old.num_turns,
+        num_failed = num_failed - old.is_failed,
+        sum_steps = sum_steps - coalesce(old.step, 0), sum_checksums = sum_checksums - old.checksum
+    WHERE run = old.run;
 END""",
 )
 SCHEMA = f"{_TABLES}{';'.join(_TALLIES)};"
@@ -106,10 +113,17 @@ FROM_VERSION_1 = (
     "ALTER TABLE turns ADD COLUMN message_index INTEGER DEFAULT -1",
     "ALTER TABLE calls ADD COLUMN call_id TEXT",
 )
-FROM_VERSION_2 = (*(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in ("runs", "tasks", "tools", "episodes", "bodies")), *_TALLIES)
-# Columns by table, without those that only this store knows (ids, and what points to them) and without the checksum.
+FROM_VERSION_2 = (
+    *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in ("runs", "tasks", "tools", "episodes", "bodies")),
+    *_TALLIES,
+)
+# Columns by table, without those that only this store knows (ids, and what points to them) and
+# without the checksum.
 RUN = "uid, stage, key, started_at, settings"
 TASK = "digest, task_id, cell, content"
-EPISODE = "number, step, part, is_failed, is_success, stop_reason, reward, advantage, seed, policy_version, num_turns, num_tokens"
+EPISODE = (
+    "number, step, part, is_failed, is_success, stop_reason, reward, advantage, seed, policy_version, num_turns, "
+    "num_tokens"
+)
 BODY = "messages, is_opening_left_out, token_ids, mask, logprobs, scores, failure, num_forks"
 TURN = "number, num_read, num_written, policy_version, latency_s, message_index"

@@ -1,4 +1,5 @@
-"""Traces as text for a terminal: a list of episodes, a list of runs, and one episode as the conversation that it was."""
+"""Traces as text for a terminal: a list of episodes, a list of runs, and one episode as the
+conversation that it was."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +53,8 @@ def runs_table(runs: Sequence[RunLine]) -> str:
 
 
 def conversation(episode: StoredEpisode) -> str:
-    """What is known about the episode, then every message in its order; over a call's answer how long it took and how it ended."""
+    """What is known about the episode, then every message in its order; over a call's answer how
+    long it took and how it ended."""
     return visible("\n".join([*map(visible_line, _header(episode)), *_messages(episode.traced.trajectory)]))
 
 
@@ -86,17 +88,26 @@ def _messages(played: Trajectory) -> Iterator[str]:
     for index, message in enumerate(played.messages):
         yield ""
         is_put_there = message.role == "assistant" and bool(turns) and index not in turns
-        yield "assistant: not the agent's own words" if is_put_there else visible_line(_title(message, turns.get(index), runs))
+        yield (
+            "assistant: not the agent's own words"
+            if is_put_there
+            else visible_line(_title(message, turns.get(index), runs))
+        )
         if message.reasoning_content:
             yield from (f"{_INDENT}({line})" for line in visible(message.reasoning_content).splitlines())
         yield from (f"{_INDENT}{line}" for line in visible(message.content).splitlines())
         for call in message.tool_calls:
-            yield from (f"{_INDENT}{line}" for line in visible(f"→ {call.name} {call.arguments}  [{call.id}]").splitlines())
+            yield from (
+                f"{_INDENT}{line}" for line in visible(f"→ {call.name} {call.arguments}  [{call.id}]").splitlines()
+            )
 
 
 def _title(message: Message, turn: Turn | None, runs: Mapping[str, ToolRun]) -> str:
     if turn is not None:
-        return f"assistant: read {turn.num_read}, wrote {turn.num_written} tokens in {_seconds(turn.latency_s)}, policy version {turn.policy_version}"
+        return (
+            f"assistant: read {turn.num_read}, wrote {turn.num_written} tokens in {_seconds(turn.latency_s)}, "
+            f"policy version {turn.policy_version}"
+        )
     if message.tool_call_id is None:
         return message.role
     run = runs.get(message.tool_call_id)
@@ -127,4 +138,6 @@ def _seconds(seconds: float) -> str:
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(map(visible_line, row)) for row in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

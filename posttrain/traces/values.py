@@ -1,4 +1,5 @@
-"""What is recorded of an episode, and what comes back: a trajectory with its task and what the stage that played it knew about it."""
+"""What is recorded of an episode, and what comes back: a trajectory with its task and what the
+stage that played it knew about it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from posttrain.types import LOST, Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class TracedEpisode:
-    """`is_success`, `advantage` and `step` (an optimizer step, as in `metrics.jsonl`) are None where the stage has none. `part` tells plays of one
-    stage apart: `greedy`, `sampled`."""
+    """`is_success`, `advantage` and `step` (an optimizer step, as in `metrics.jsonl`) are None
+    where the stage has none. `part` tells plays of one stage apart: `greedy`, `sampled`."""
 
     trajectory: Trajectory
     task: Task
@@ -26,23 +27,31 @@ class TracedEpisode:
 
     @property
     def num_opening(self) -> int:
-        """How many of the messages open the task; 0 where the agent's program opened with others."""
+        """How many of the messages open the task; 0 where the agent's program opened with
+        others."""
         opening = self.task.messages
         return len(opening) if self.trajectory.messages[: len(opening)] == opening else 0
 
     def written(self) -> list[int]:
-        """Where in the messages the agent's own are; where no turns are known, every assistant message behind the opening."""
+        """Where in the messages the agent's own are; where no turns are known, every assistant
+        message behind the opening."""
         played = self.trajectory
         if played.turns:
             return [turn.message_index for turn in played.turns if turn.message_index is not None]
-        return [index for index in range(self.num_opening, len(played.messages)) if played.messages[index].role == "assistant"]
+        return [
+            index
+            for index in range(self.num_opening, len(played.messages))
+            if played.messages[index].role == "assistant"
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of a stage. `uid` is random and the same in every store that the run was imported into; `key` names the code, data and knobs.
+    """One start of a stage. `uid` is random and the same in every store that the run was imported
+    into; `key` names the code, data and knobs.
 
-    `started_at` is in seconds since 1970. `settings` holds the sections `world` and `agent` of params.yaml, which a replay needs.
+    `started_at` is in seconds since 1970. `settings` holds the sections `world` and `agent` of
+    params.yaml, which a replay needs.
     """
 
     uid: str
@@ -73,4 +82,7 @@ def traced(
     """`trajectories[i]` is of `tasks[i]`. Raises ValueError where the lengths differ."""
     nones = [None] * len(tasks)
     columns = zip(trajectories, tasks, successes or nones, advantages or nones, strict=True)
-    return [TracedEpisode(trajectory, task, is_success, advantage, step, part) for trajectory, task, is_success, advantage in columns]
+    return [
+        TracedEpisode(trajectory, task, is_success, advantage, step, part)
+        for trajectory, task, is_success, advantage in columns
+    ]

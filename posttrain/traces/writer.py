@@ -1,7 +1,9 @@
-"""A stage leaves traces without waiting for a disk: a thread packs and writes what the stage hands over; the queue between them is bounded.
+"""A stage leaves traces without waiting for a disk: a thread packs and writes what the stage hands
+over; the queue between them is bounded.
 
-Traces may fail and the stage may not: a full or broken disk ends the tracing of this process with one line on stderr. What a person asked for in so
-many words and cannot have (`POSTTRAIN_TRACES` on a network mount) is refused before an episode is played; the default place falls away with a line.
+Traces may fail and the stage may not: a full or broken disk ends the tracing of this process with
+one line on stderr. What a person asked for in so many words and cannot have (`POSTTRAIN_TRACES` on
+a network mount) is refused before an episode is played; the default place falls away with a line.
 """
 
 import contextlib
@@ -32,7 +34,8 @@ _MAX_WAITING = 64  # batches; who is ahead of the disk by more waits for it
 
 @contextlib.contextmanager
 def open_traces(stage: str, *, key: str, params: Params) -> Iterator[Record]:
-    """Gives the function to hand episodes to; all of them are written when the block ends, however it ends. It does nothing where traces are off.
+    """Gives the function to hand episodes to; all of them are written when the block ends, however
+    it ends. It does nothing where traces are off.
 
     Raises ConfigurationError where `POSTTRAIN_TRACES` or its size limit asks for what cannot be.
     """
@@ -47,7 +50,8 @@ def open_traces(stage: str, *, key: str, params: Params) -> Iterator[Record]:
 
 
 class TraceWriter:
-    """Writes the episodes of one run; `warn` hears of the end of it, once, where the store cannot be written any more."""
+    """Writes the episodes of one run; `warn` hears of the end of it, once, where the store cannot
+    be written any more."""
 
     def __init__(self, path: Path, run: Run, *, max_bytes: int, warn: Callable[[str], None]) -> None:
         """Raises what `open_to_write` raises."""
@@ -88,7 +92,9 @@ class TraceWriter:
             if not self._is_off:
                 self._try_to_write(batch)
             self._waiting.task_done()
-        with contextlib.suppress(sqlite3.Error):  # a full disk: the write-ahead log stays, and the next to open the store writes it back
+        with contextlib.suppress(
+            sqlite3.Error
+        ):  # a full disk: the write-ahead log stays, and the next to open the store writes it back
             self._connection.close()
 
     def _try_to_write(self, batch: Sequence[TracedEpisode]) -> None:
@@ -106,11 +112,14 @@ class TraceWriter:
             self._bug = error
 
     def _insert(self, batch: Sequence[TracedEpisode], packed: Sequence[PackedEpisode]) -> int:
-        """Gives the run's id. What others may have deleted meanwhile (the run, tasks, tools) is put back in the same transaction."""
+        """Gives the run's id. What others may have deleted meanwhile (the run, tasks, tools) is put
+        back in the same transaction."""
         run = self._run_id()
         tasks = {traced.task.task_id: self._task_id(traced.task) for traced in batch}
         tools = {name: self._tool_id(name) for one in packed for _, _, name, *_ in one.calls}
-        (last,) = self._connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'episodes'").fetchone()
+        (last,) = self._connection.execute(
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'episodes'"
+        ).fetchone()
         if not isinstance(last, int) or not 0 <= last < 2**62:
             raise damaged(self._connection, "the number of the last episode")
         own = list(enumerate(packed, start=last + 1))
@@ -118,13 +127,17 @@ class TraceWriter:
         uid = self._run.uid
         episodes, bodies = [], []
         for (episode, one), number, traced in zip(own, numbers, batch, strict=True):
-            sealed = episode_checksum(episode, uid, self._packed_tasks[traced.task.task_id][1][0], (number, *one.episode))
+            sealed = episode_checksum(
+                episode, uid, self._packed_tasks[traced.task.task_id][1][0], (number, *one.episode)
+            )
             episodes.append((episode, run, number, tasks[traced.task.task_id], *one.episode, sealed))
             bodies.append((episode, *one.body, body_checksum(uid, number, one.body, one.turns, one.calls)))
         self._insert_rows("episodes", episodes)
         self._insert_rows("bodies", bodies)
         self._insert_rows("turns", [(episode, *turn) for episode, one in own for turn in one.turns])
-        calls = [(episode, number, turn, tools[name], *end) for episode, one in own for number, turn, name, *end in one.calls]
+        calls = [
+            (episode, number, turn, tools[name], *end) for episode, one in own for number, turn, name, *end in one.calls
+        ]
         self._insert_rows("calls", calls)
         self._num_written += len(batch)
         return run
@@ -153,7 +166,12 @@ class TraceWriter:
         found = self._connection.execute(f"SELECT id FROM {table} WHERE {unique} = ?", (value,)).fetchone()
         if found:
             return int(found[0])
-        return int(self._connection.execute(f"INSERT INTO {table} VALUES (null{', ?' * len(row)}, ?)", (*row, checksum(*row))).lastrowid or 0)
+        return int(
+            self._connection.execute(
+                f"INSERT INTO {table} VALUES (null{', ?' * len(row)}, ?)", (*row, checksum(*row))
+            ).lastrowid
+            or 0
+        )
 
 
 def _open_writer(stage: str, *, key: str, params: Params) -> TraceWriter | None:

@@ -1,7 +1,9 @@
-"""What was measured at each step? One JSON object a line, on the disk before anything else hears of it.
+"""Writes down what was measured at each step. One JSON object a line, on the disk before anything
+else hears of it.
 
-The file is the truth and every other tracker is a sink that may not exist: a sink is also told the lines that a checkpoint brought back, so that a
-resumed run shows its whole curve there too. No time and no host: two runs of one configuration write the same bytes.
+The file is the truth and every other tracker is a sink that may not exist: a sink is also told the
+lines that a checkpoint brought back, so that a resumed run shows its whole curve there too. No time
+and no host: two runs of one configuration write the same bytes.
 """
 
 import contextlib
@@ -30,14 +32,17 @@ class Sink(Protocol):
 
 
 class MetricsLog:
-    """A `metrics.jsonl` being written; use as a context manager. `earlier` are the lines, newlines included, with which it begins."""
+    """A `metrics.jsonl` being written; use as a context manager. `earlier` are the lines, newlines
+    included, with which it begins."""
 
     def __init__(self, path: Path, *, sinks: Sequence[Sink] = (), earlier: str = "") -> None:
         self.path = path
         self._sinks = tuple(sinks)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
-            raise ConfigurationError(f"{path} is a folder where the metrics of a training go: move it away and run again")
+            raise ConfigurationError(
+                f"{path} is a folder where the metrics of a training go: move it away and run again"
+            )
         self._file = path.open("w", encoding="utf-8")
         self._file.write(earlier)
         self._file.flush()
@@ -45,7 +50,8 @@ class MetricsLog:
             self._tell(json.loads(line))
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
-        """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null; texts are without keys."""
+        """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null;
+        texts are without keys."""
         line = {**{name: _kept(value) for name, value in metrics.items()}, "step": step}
         self._file.write(json.dumps(line, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
         self._file.flush()
@@ -60,7 +66,9 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _tell(self, line: Mapping[str, MetricValue]) -> None:
@@ -69,7 +77,8 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, MetricValue]]:
-    """The lines of a `metrics.jsonl` in their order. Raises DataError where it is absent or one of them is damaged."""
+    """The lines of a `metrics.jsonl` in their order. Raises DataError where it is absent or one of
+    them is damaged."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

@@ -1,7 +1,9 @@
-"""The last line of an episode: how an agent states a typed answer or asks back, and when a stated answer is the wanted one.
+"""The last line of an episode: how an agent states a typed answer or asks back, and when a stated
+answer is the wanted one.
 
-`ANSWER: 380.20 HKD` (number and unit), `ANSWER: 00700.HK` (code), `ANSWER: done` (one word), or `ASK: market`. Only the last line counts, so that
-an agent cannot list candidates; a number without its unit is no answer to a question that has one.
+`ANSWER: 380.20 HKD` (number and unit), `ANSWER: 00700.HK` (code), `ANSWER: done` (one word), or
+`ASK: market`. Only the last line counts, so that an agent cannot list candidates; a number without
+its unit is no answer to a question that has one.
 """
 
 import re
@@ -28,10 +30,12 @@ class Ask:
 def parse_final(text: str) -> Answer | Ask | None:
     """What the last line of an agent's message states; None where it states nothing readable.
 
-    Marks of emphasis and a full stop around it do not matter. A number of more than 18 digits is not readable: no value of a world is that long, and
-    a model that repeats a digit writes thousands.
+    Marks of emphasis and a full stop around it do not matter. A number of more than 18 digits is
+    not readable: no value of a world is that long, and a model that repeats a digit writes
+    thousands.
 
-    `ANSWER: 1,234.50 HKD` is the number 1234.50 in HKD, `ANSWER: 00700.hk` the code 00700.HK, `ANSWER: Done` the choice done.
+    `ANSWER: 1,234.50 HKD` is the number 1234.50 in HKD, `ANSWER: 00700.hk` the code 00700.HK,
+    `ANSWER: Done` the choice done.
     """
     lines = text.strip().splitlines()
     found = _FINAL.fullmatch(lines[-1].strip(" \t*`.。")) if lines else None
@@ -61,7 +65,8 @@ def format_ask(ask: Ask) -> str:
 def same(answer: Answer, gold: Answer) -> bool:
     """Whether a stated answer is the wanted one: equal type, exactly equal unit, equal value.
 
-    Numbers are compared as decimals: 12.3 is 12.30 and 1.5 is not 15. More decimals than the gold has are rounded half up to the gold's, so 12.304 is
+    Numbers are compared as decimals: 12.3 is 12.30 and 1.5 is not 15. More decimals than the gold
+    has are rounded half up to the gold's, so 12.304 is
     12.30; a whole number is never rounded to, so 1.5 is not 2.
     """
     if answer.type != gold.type or answer.unit != gold.unit:
@@ -74,7 +79,8 @@ def same(answer: Answer, gold: Answer) -> bool:
 
 
 def stated_market(reasoning: str) -> Literal["a", "hk"] | None:
-    """The market that a short reasoning settles on, the last one where it names several (`market: HK`, `市场: A股`); None where it names none."""
+    """The market that a short reasoning settles on, the last one where it names several (`market:
+    HK`, `市场: A股`); None where it names none."""
     stated = _STATED_MARKET.findall(reasoning)
     if not stated:
         return None

@@ -1,4 +1,5 @@
-"""Which world does `params.yaml` name? One of the library's, or a user's own as `module:function`."""
+"""Loads the world that `params.yaml` names. One of the library's, or a user's own as
+`module:function`."""
 
 from posttrain.named import load_named
 from posttrain.params import WorldParams
@@ -7,12 +8,14 @@ from posttrain.worlds.toy import ToyDomain
 
 
 def make_domain(world: WorldParams) -> Domain:
-    """The domain that `world.type` names, with its tasks and tools; made once per process. One's own is called with the WorldParams."""
+    """The domain that `world.type` names, with its tasks and tools; made once per process. One's
+    own is called with the WorldParams."""
     match world.type:
         case "toy":
             return ToyDomain(world)
         case "stocks":
-            # Imported here: the stock market needs NumPy and draws 7,600 companies, which who plays the toy does not wait for.
+            # Imported here: the stock market needs NumPy and draws 7,600 companies, which who plays
+            # the toy does not wait for.
             from posttrain.worlds.stocks.domain import StocksDomain
 
             return StocksDomain(world)

@@ -1,9 +1,11 @@
-"""How do the tools of an MCP server become tools of a world? Their schemas are read once for the domain; each episode has a connection of its own.
+"""Makes the tools of an MCP server tools of a world. Their schemas are read once for the domain;
+each episode has a connection of its own.
 
-The connection is opened by the first call, so that an episode that calls nothing starts no server, and it lives in a task of its own, because the
-client's scopes must be left in the task that entered them, while calls come from many. A result with `isError`, or one too long to be read, is the
-agent's mistake: it reads that. A server that is gone is not: it is never connected to again within the episode, whose state it took with it; the
-episode is played again.
+The connection is opened by the first call, so that an episode that calls nothing starts no server,
+and it lives in a task of its own, because the client's scopes must be left in the task that entered
+them, while calls come from many. A result with `isError`, or one too long to be read, is the
+agent's mistake: it reads that. A server that is gone is not: it is never connected to again within
+the episode, whose state it took with it; the episode is played again.
 """
 
 import asyncio
@@ -35,10 +37,12 @@ _CLOSE_TIMEOUT_S = 10.0  # the client itself ends a process after 4 s
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """Where a server is: a `command` that is started and spoken to over its stdin and stdout, or the `url` of one that runs (streamable HTTP).
+    """Where a server is: a `command` that is started and spoken to over its stdin and stdout, or
+    the `url` of one that runs (streamable HTTP).
 
-    A command gets PATH, HOME and their like of this process's environment, and `env`. It is one process for each open episode, of which a large batch
-    has hundreds: serve what is heavy at a URL.
+    A command gets PATH, HOME and their like of this process's environment, and `env`. It is one
+    process for each open episode, of which a large batch has hundreds: serve what is heavy at a
+    URL.
     """
 
     command: tuple[str, ...] = ()
@@ -47,13 +51,17 @@ class McpServer:
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
-            raise ConfigurationError(f"an MCP server has a command or a URL, one of the two; this has {self.command!r} and {self.url!r}")
+            raise ConfigurationError(
+                f"an MCP server has a command or a URL, one of the two; this has {self.command!r} and {self.url!r}"
+            )
         remember_keys({**self.env, **_keys_of_command(self.command)})
 
     def tools(self) -> dict[str, Tool]:
-        """All tools of the server by name, in its order, to be described but not called: `McpConnection.tools` binds them to an episode.
+        """All tools of the server by name, in its order, to be described but not called:
+        `McpConnection.tools` binds them to an episode.
 
-        Connects once, and so waits. Raises ConfigurationError where the server cannot be reached or a tool's arguments are no JSON object.
+        Connects once, and so waits. Raises ConfigurationError where the server cannot be reached or
+        a tool's arguments are no JSON object.
         """
         return {tool.name: tool for tool in map(_described, asyncio.run(self._list()))}
 
@@ -87,21 +95,24 @@ class McpServer:
                             return found
             except Exception as error:
                 raise ConfigurationError(
-                    f"the MCP server {redact(self.url or ' '.join(self.command))} does not list its tools ({_reason(error, heard)}): a task cannot "
+                    f"the MCP server {redact(self.url or ' '.join(self.command))} does not list its tools "
+                    f"({_reason(error, heard)}): a task cannot "
                     "offer what nobody describes. Start it by hand to see why"
                 ) from None
 
 
 @dataclass(slots=True)
 class Heard:
-    """`words` are a command's; `refused` says why an answer was not read, until a call has made an error of it."""
+    """`words` are a command's; `refused` says why an answer was not read, until a call has made an
+    error of it."""
 
     words: LastWords
     refused: str = ""
 
 
 class McpConnection:
-    """One episode's connection. `close` it when the episode is over, as `ClosableWorld.close` does."""
+    """One episode's connection. `close` it when the episode is over, as `ClosableWorld.close`
+    does."""
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
@@ -115,7 +126,8 @@ class McpConnection:
         return {name: replace(described[name], function=self._caller(name)) for name in names}
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> JsonValue:
-        """What the server answers, as JSON where it is. Raises ToolError for a mistake in the call, ConnectionError where the server is gone."""
+        """What the server answers, as JSON where it is. Raises ToolError for a mistake in the call,
+        ConnectionError where the server is gone."""
         try:
             client = await self._connected()
             return _content(await client.call_tool(name, dict(arguments)))
@@ -155,35 +167,51 @@ class McpConnection:
                     await self._is_over.wait()
             except Exception as error:  # of a connection that was up, each call has its own
                 if not connected.done():
-                    connected.set_exception(ConnectionError(f"the MCP server cannot be reached: {_reason(error, heard)}"))
+                    connected.set_exception(
+                        ConnectionError(f"the MCP server cannot be reached: {_reason(error, heard)}")
+                    )
 
 
 def _described(tool: McpTool) -> Tool:
     name, schema = clip(tool.name, 200), json.dumps(tool.input_schema)
     if tool.input_schema.get("type") != "object":
-        raise ConfigurationError(f"the MCP tool {name!r} takes {clip(schema, 200)}; a tool's arguments must be a JSON object")
+        raise ConfigurationError(
+            f"the MCP tool {name!r} takes {clip(schema, 200)}; a tool's arguments must be a JSON object"
+        )
     if (num_chars := len(schema) + len(tool.description or "")) > MAX_SCHEMA_CHARS:
         raise ConfigurationError(
-            f"the MCP tool {name!r} is described in {num_chars:,} characters, and {MAX_SCHEMA_CHARS:,} is the most that a prompt takes: no agent "
+            f"the MCP tool {name!r} is described in {num_chars:,} characters, "
+            f"and {MAX_SCHEMA_CHARS:,} is the most that a prompt takes: no agent "
             "could read it; shorten it, or leave the tool out"
         )
     properties = {name: _untitled(schema) for name, schema in tool.input_schema.get("properties", {}).items()}
-    parameters = {**_untitled(tool.input_schema), "properties": properties, "required": tool.input_schema.get("required", [])}
+    parameters = {
+        **_untitled(tool.input_schema),
+        "properties": properties,
+        "required": tool.input_schema.get("required", []),
+    }
     described: Any = redact_values(parameters)
     return Tool(tool.name, redact(tool.description or ""), described, _of_no_episode)
 
 
 def _untitled(schema: Any) -> Any:
     """Titles repeat the names, and every token of a schema is read by the agent."""
-    return {key: value for key, value in schema.items() if key not in ("title", "$schema")} if isinstance(schema, dict) else schema
+    return (
+        {key: value for key, value in schema.items() if key not in ("title", "$schema")}
+        if isinstance(schema, dict)
+        else schema
+    )
 
 
 async def _of_no_episode(**_: Any) -> JsonValue:
-    raise RuntimeError("this tool describes an MCP server's and belongs to no episode: call those of McpConnection.tools")
+    raise RuntimeError(
+        "this tool describes an MCP server's and belongs to no episode: call those of McpConnection.tools"
+    )
 
 
 def _content(result: CallToolResult) -> JsonValue:
-    """Structured content where there is some; text as JSON where it is JSON; of an image or a sound, that there was one."""
+    """Structured content where there is some; text as JSON where it is JSON; of an image or a
+    sound, that there was one."""
     text = "\n".join(block.text if isinstance(block, TextContent) else f"[{block.type}]" for block in result.content)
     if result.is_error:
         raise ToolError(text)
@@ -200,7 +228,9 @@ def _content(result: CallToolResult) -> JsonValue:
 def _keys_of_command(command: Sequence[str]) -> dict[str, str]:
     """Arguments by the option before them: `--api-key abc`, `--api-key=abc`."""
     joined = [argument.partition("=") for argument in command if argument.startswith("-") and "=" in argument]
-    return {name: value for name, _, value in joined} | {name: value for name, value in pairwise(command) if name.startswith("-")}
+    return {name: value for name, _, value in joined} | {
+        name: value for name, value in pairwise(command) if name.startswith("-")
+    }
 
 
 def _reason(error: BaseException, heard: Heard | None) -> str:

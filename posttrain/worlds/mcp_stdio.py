@@ -1,8 +1,11 @@
-"""An MCP server as a process of ours, spoken to over its stdin and stdout, that can fill neither the memory nor the disk.
+"""An MCP server as a process of ours, spoken to over its stdin and stdout, that can fill neither
+the memory nor the disk.
 
-The SDK's own transport reads a line however long it is, in time that grows with its square (50 MB hold the event loop, and with it all episodes, for
-a minute), and needs a file for what the server writes to its stderr. Here a line has a limit: the answer that passes it becomes an error of its
-request, the rest of it is thrown away and the server goes on. Of its stderr the end is kept. Its process is ended as the SDK does it.
+The SDK's own transport reads a line however long it is, in time that grows with its square (50 MB
+hold the event loop, and with it all episodes, for a minute), and needs a file for what the server
+writes to its stderr. Here a line has a limit: the answer that passes it becomes an error of its
+request, the rest of it is thrown away and the server goes on. Of its stderr the end is kept. Its
+process is ended as the SDK does it.
 """
 
 import contextlib
@@ -43,9 +46,13 @@ class LastWords:
 
 
 @contextlib.asynccontextmanager
-async def stdio_transport(command: Sequence[str], env: Mapping[str, str], words: LastWords) -> AsyncIterator[TransportStreams]:
+async def stdio_transport(
+    command: Sequence[str], env: Mapping[str, str], words: LastWords
+) -> AsyncIterator[TransportStreams]:
     """The process runs as long as the block. Raises OSError where it cannot be started."""
-    process = await anyio.open_process(list(command), env={**get_default_environment(), **env}, stderr=subprocess.PIPE, start_new_session=True)
+    process = await anyio.open_process(
+        list(command), env={**get_default_environment(), **env}, stderr=subprocess.PIPE, start_new_session=True
+    )
     to_client, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, from_client = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as tasks:
@@ -95,8 +102,12 @@ def _message(line: bytes, words: LastWords) -> SessionMessage | None:
         if asked is None:
             words.add(b"a line of more than %d MiB\n" % (MAX_ANSWER_BYTES // 2**20))
             return None
-        error = ErrorData(code=TOO_LONG, message=f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB; it was read no further")
-        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=int(asked[1]) if asked[1] else asked[2].decode(), error=error))
+        error = ErrorData(
+            code=TOO_LONG, message=f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB; it was read no further"
+        )
+        return SessionMessage(
+            JSONRPCError(jsonrpc="2.0", id=int(asked[1]) if asked[1] else asked[2].decode(), error=error)
+        )
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
@@ -106,10 +117,14 @@ def _message(line: bytes, words: LastWords) -> SessionMessage | None:
 
 async def _speak(process: Process, from_client: ObjectReceiveStream[SessionMessage]) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):  # `_listen` meets the end of it too
+    with contextlib.suppress(
+        anyio.ClosedResourceError, anyio.BrokenResourceError, OSError
+    ):  # `_listen` meets the end of it too
         async with from_client:
             async for message in from_client:
-                await process.stdin.send(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await process.stdin.send(
+                    message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+                )
 
 
 async def _keep(process: Process, words: LastWords) -> None:
@@ -120,8 +135,8 @@ async def _keep(process: Process, words: LastWords) -> None:
 
 
 async def _end(process: Process) -> None:
-    """Its stdin is closed; a process that does not end by that is ended with all that it started. Not `process.wait`, which also waits for children
-    that have its pipes."""
+    """Its stdin is closed; a process that does not end by that is ended with all that it started.
+    Not `process.wait`, which also waits for children that have its pipes."""
     assert process.stdin is not None
     with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         await process.stdin.aclose()

@@ -1,7 +1,9 @@
-"""How an expert plays a task, and the seven systematic ways in which a flawed one goes wrong. Both worlds share it; what differs is their `Handbook`.
+"""How an expert plays a task, and the seven systematic ways in which a flawed one goes wrong. Both
+worlds share it; what differs is their `Handbook`.
 
-The gold expert asks back where that is due, makes the gold calls with the codes that its searches gave, and reads the answer from their results. A
-flaw is named as in `params.FlawRates`; it shows only where the task gives the occasion, and only with tools that the task offers.
+The gold expert asks back where that is due, makes the gold calls with the codes that its searches
+gave, and reads the answer from their results. A flaw is named as in `params.FlawRates`; it shows
+only where the task gives the occasion, and only with tools that the task offers.
 """
 
 import json
@@ -15,8 +17,15 @@ from posttrain.worlds.answers import Ask, format_answer, format_ask
 from posttrain.worlds.scripts import Script, call, raw_call, say
 from posttrain.worlds.tools import is_error
 
-Flaw = Literal["wrong_market", "give_up", "indicator_mixup", "redundant_call", "malformed_json", "market_flip", "repeated_ask"]
-_MARKET_WORDS = {("a", "en"): "market: A", ("hk", "en"): "market: HK", ("a", "zh"): "市场: A股", ("hk", "zh"): "市场: 港股"}
+Flaw = Literal[
+    "wrong_market", "give_up", "indicator_mixup", "redundant_call", "malformed_json", "market_flip", "repeated_ask"
+]
+_MARKET_WORDS = {
+    ("a", "en"): "market: A",
+    ("hk", "en"): "market: HK",
+    ("a", "zh"): "市场: A股",
+    ("hk", "zh"): "市场: 港股",
+}
 _NO_CALL_WORDS = {"en": "no tool needed", "zh": "不用查"}
 
 
@@ -36,7 +45,8 @@ class Handbook(Protocol):
         ...
 
     def is_market_said(self, task: Task) -> bool:
-        """Whether the user says which market is meant, asked back or not; False where one must look in both."""
+        """Whether the user says which market is meant, asked back or not; False where one must look
+        in both."""
         ...
 
     def code_found(self, content: str) -> str:
@@ -44,11 +54,13 @@ class Handbook(Protocol):
         ...
 
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
-        """The answer from the results of the calls that hold it, in their order; also what one who mixed up two indicators reads there."""
+        """The answer from the results of the calls that hold it, in their order; also what one who
+        mixed up two indicators reads there."""
         ...
 
     def evidence(self, task: Task, contents: Sequence[str]) -> str:
-        """What the answer rests on, quoted from the results; said before the answer. Empty where nothing is."""
+        """What the answer rests on, quoted from the results; said before the answer. Empty where
+        nothing is."""
         ...
 
 
@@ -75,10 +87,11 @@ def occasions(task: Task, handbook: Handbook) -> frozenset[Flaw]:
 
 
 def draw_slips(task: Task, handbook: Handbook, rates: FlawRates | None, rng: random.Random) -> frozenset[Flaw]:
-    """The flaws of one play: each with its rate where the task gives the occasion; none without rates.
+    """The flaws of one play: each with its rate where the task gives the occasion; none without
+    rates.
 
-    Who takes the wrong market takes the right indicator: of a task that needs both put right at once, no sampled episode would succeed, and what is
-    half right would be rewarded.
+    Who takes the wrong market takes the right indicator: of a task that needs both put right at
+    once, no sampled episode would succeed, and what is half right would be rewarded.
     """
     if rates is None:
         return frozenset()
@@ -87,7 +100,8 @@ def draw_slips(task: Task, handbook: Handbook, rates: FlawRates | None, rng: ran
 
 
 def play(task: Task, handbook: Handbook, slips: Collection[Flaw], *, is_reasoning: bool) -> Script:
-    """The script of one episode; `slips` are the flaws that were drawn for it. Without slips it succeeds."""
+    """The script of one episode; `slips` are the flaws that were drawn for it. Without slips it
+    succeeds."""
     if not task.gold.calls:
         yield say(format_answer(task.gold.answer), reasoning=_NO_CALL_WORDS[task.language] if is_reasoning else None)
         return
@@ -104,7 +118,9 @@ class _Play:
         self._slips = set(slips)
         is_flip = "market_flip" in slips
         self._is_in_wrong_market = is_flip or "wrong_market" in slips
-        taken = "a" if self._is_in_wrong_market and not is_flip else task.market  # who flips names the right market and calls the other
+        taken = (
+            "a" if self._is_in_wrong_market and not is_flip else task.market
+        )  # who flips names the right market and calls the other
         words = _MARKET_WORDS.get((taken, task.language))
         self._reasoning = words if is_flip or (is_reasoning and handbook.is_market_said(task)) else None
 
@@ -131,7 +147,8 @@ class _Play:
         yield say(f"{evidence}\n{answer}" if evidence else answer)
 
     def _make(self, gold_call: GoldCall, code: str | None) -> Generator[Message, Sequence[Message], str]:
-        """One call, with the slips of form that were drawn; gives the result's text, also where it is an error."""
+        """One call, with the slips of form that were drawn; gives the result's text, also where it
+        is an error."""
         name = self._name(gold_call.name)
         arguments = {key: values[0] for key, values in gold_call.arguments.items() if values[0] is not None}
         if code is not None:
@@ -139,7 +156,9 @@ class _Play:
         reasoning, self._reasoning = self._reasoning, None
         if "malformed_json" in self._slips:
             self._slips.discard("malformed_json")
-            yield raw_call(name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))[:-2], reasoning=reasoning)
+            yield raw_call(
+                name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))[:-2], reasoning=reasoning
+            )
             reasoning = None
         messages = yield call(name, arguments, reasoning=reasoning)
         if "redundant_call" in self._slips and not is_error(messages[-1].content):

@@ -1,6 +1,8 @@
-"""In which order the cells of a split come: balanced at every length, and a longer list begins with the shorter one.
+"""In which order the cells of a split come: balanced at every length, and a longer list begins with
+the shorter one.
 
-A task's identity is here too: the hash of its content, which is the same on every branch as long as the question is.
+A task's identity is here too: the hash of its content, which is the same on every branch as long as
+the question is.
 """
 
 import hashlib
@@ -24,7 +26,8 @@ class Cell:
 
 
 def cells_in_turn(weights: Mapping[Cell, int]) -> Iterator[Cell]:
-    """Endlessly, each cell as often as its weight says, spread as evenly as can be (smooth weighted round robin); ties go to the earlier cell.
+    """Endlessly, each cell as often as its weight says, spread as evenly as can be (smooth weighted
+    round robin); ties go to the earlier cell.
 
     Weights {x: 2, y: 1} give x y x x y x …; equal weights give the plain round.
     """
@@ -51,11 +54,23 @@ class Draft:
 
 
 def task_of(draft: Draft, cell: Cell, *, split: Split, template: str, system: str) -> Task:
-    """The finished task. Its id leaves out the system text: a policy text that was reworded asks the same question."""
+    """The finished task. Its id leaves out the system text: a policy text that was reworded asks
+    the same question."""
     gold = draft.gold
     calls = [[call.name, dict(call.arguments), call.holds_answer] for call in gold.calls]
     wanted = [gold.answer.type, str(gold.answer.value), gold.answer.unit, calls, gold.asks]
-    content = [cell.kind, cell.market, cell.language, cell.difficulty, split, template, draft.text, draft.companies, draft.tools, wanted]
+    content = [
+        cell.kind,
+        cell.market,
+        cell.language,
+        cell.difficulty,
+        split,
+        template,
+        draft.text,
+        draft.companies,
+        draft.tools,
+        wanted,
+    ]
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return Task(
         task_id=hashlib.sha256(text.encode()).hexdigest()[:16],

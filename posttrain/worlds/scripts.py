@@ -1,6 +1,8 @@
-"""How a scripted expert is written: as a generator that yields its messages and is sent the conversation after each.
+"""How a scripted expert is written: as a generator that yields its messages and is sent the
+conversation after each.
 
-`result = yield call(...)` reads like the play itself, so a flaw is a line at the place where it happens and not a state to keep.
+`result = yield call(...)` reads like the play itself, so a flaw is a line at the place where it
+happens and not a state to keep.
 """
 
 import json
@@ -20,14 +22,17 @@ class ScriptedExpert:
         self._has_begun = False
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next message. Raises RuntimeError where the script had ended and the world went on: a fault of the script."""
+        """The next message. Raises RuntimeError where the script had ended and the world went on: a
+        fault of the script."""
         try:
             if self._has_begun:
                 return self._script.send(messages)
             self._has_begun = True
             return next(self._script)
         except StopIteration:
-            raise RuntimeError("the expert's script is at its end and the episode is not; the world answered a final message") from None
+            raise RuntimeError(
+                "the expert's script is at its end and the episode is not; the world answered a final message"
+            ) from None
 
 
 def call(name: str, arguments: Mapping[str, JsonValue], *, reasoning: str | None = None) -> Message:
@@ -36,7 +41,8 @@ def call(name: str, arguments: Mapping[str, JsonValue], *, reasoning: str | None
 
 
 def raw_call(name: str, arguments: str, *, reasoning: str | None = None) -> Message:
-    """A message with one call whose arguments are `arguments` as they stand, also where they do not parse."""
+    """A message with one call whose arguments are `arguments` as they stand, also where they do not
+    parse."""
     return Message("assistant", reasoning_content=reasoning, tool_calls=(ToolCall("call_1", name, arguments),))
 
 

@@ -1,7 +1,10 @@
-"""How a plain Python function becomes a tool: its type hints and docstring are the JSON schema that the agent reads.
+"""How a plain Python function becomes a tool: its type hints and docstring are the JSON schema that
+the agent reads.
 
-The first paragraph of the docstring is the tool's description; one line `name: text` for each parameter under `Args:` describes it. Both are prompt
-text, so they are golden-tested. A parameter with a default is optional. Accepted hints: str, int, float, bool, Literal of strings, list of those.
+The first paragraph of the docstring is the tool's description; one line `name: text` for each
+parameter under `Args:` describes it. Both are prompt text, so they are golden-tested. A parameter
+with a default is optional. Accepted hints: str, int, float, bool, Literal of strings, list of
+those.
 """
 
 import inspect
@@ -19,15 +22,18 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 class ToolError(Exception):
-    """The agent's mistake (unknown code, wrong market, bad arguments). Its text is returned to the agent, who can do better; never a crash."""
+    """The agent's mistake (unknown code, wrong market, bad arguments). Its text is returned to the
+    agent, who can do better; never a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A callable with the schema that describes it. `call` takes JSON text, because that is what an agent writes.
+    """A callable with the schema that describes it. `call` takes JSON text, because that is what an
+    agent writes.
 
-    `is_instant`: it only computes, so it is called in place, in the order of the calls; any other tool may wait for something, so it runs beside the
-    others, in a thread or as a coroutine, and is given up after a time. `ends_episode`: its first good result is the end.
+    `is_instant`: it only computes, so it is called in place, in the order of the calls; any other
+    tool may wait for something, so it runs beside the others, in a thread or as a coroutine, and is
+    given up after a time. `ends_episode`: its first good result is the end.
     """
 
     name: str
@@ -39,16 +45,22 @@ class Tool:
 
     def schema(self) -> dict[str, Any]:
         """OpenAI's function schema."""
-        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}}
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": dict(self.parameters)},
+        }
 
     def call(self, arguments: str) -> str:
-        """The result as compact JSON text. Raises ToolError where the arguments do not parse, do not fit the schema, or the function refuses."""
+        """The result as compact JSON text. Raises ToolError where the arguments do not parse, do
+        not fit the schema, or the function refuses."""
         return result_text(self.function(**self.parse(arguments)))
 
     def parse(self, arguments: str) -> dict[str, Any]:
-        """The arguments as the function takes them. Raises ToolError with what is wrong; a number in quotes is accepted for a number.
+        """The arguments as the function takes them. Raises ToolError with what is wrong; a number
+        in quotes is accepted for a number.
 
-        A schema from elsewhere may hold what `tool_from` never writes (objects, unions, references): such a value is left to the function to judge.
+        A schema from elsewhere may hold what `tool_from` never writes (objects, unions,
+        references): such a value is left to the function to judge.
         """
         try:
             given = json.loads(arguments)
@@ -67,17 +79,23 @@ class Tool:
         return {name: _fit(name, value, properties.get(name, {})) for name, value in given.items()}
 
 
-def tool_from(function: Callable[..., Any], *, name: str | None = None, is_instant: bool = False, ends_episode: bool = False) -> Tool:
-    """Derive the schema of a function or coroutine function. Raises TypeError where a hint is missing or is none of the accepted ones: our bug, found
-    at once."""
-    # JsonValue names itself and two others as text; they are resolved here, so that a module of tools need not import them.
+def tool_from(
+    function: Callable[..., Any], *, name: str | None = None, is_instant: bool = False, ends_episode: bool = False
+) -> Tool:
+    """Derive the schema of a function or coroutine function. Raises TypeError where a hint is
+    missing or is none of the accepted ones: our bug, found at once."""
+    # JsonValue names itself and two others as text; they are resolved here, so that a module of
+    # tools need not import them.
     hints = typing.get_type_hints(function, localns={"JsonValue": JsonValue, "Mapping": Mapping, "Sequence": Sequence})
     description, argument_texts = _read_docstring(function)
     properties: dict[str, Any] = {}
     required: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name not in hints:
-            raise TypeError(f"{function.__name__}: parameter {parameter.name!r} has no type hint, so the agent cannot know what to pass")
+            raise TypeError(
+                f"{function.__name__}: parameter {parameter.name!r} has no type hint, "
+                "so the agent cannot know what to pass"
+            )
         properties[parameter.name] = _hint_schema(hints[parameter.name])
         if text := argument_texts.get(parameter.name):
             properties[parameter.name]["description"] = text
@@ -88,12 +106,14 @@ def tool_from(function: Callable[..., Any], *, name: str | None = None, is_insta
 
 
 def result_text(result: Any) -> str:
-    """What the agent reads of a result: compact JSON. Raises TypeError or ValueError where it is none: the tool's bug."""
+    """What the agent reads of a result: compact JSON. Raises TypeError or ValueError where it is
+    none: the tool's bug."""
     return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
 
 
 def error_text(error: ToolError) -> str:
-    """The tool message that an agent reads after a mistake: a JSON object with the one key `error`."""
+    """The tool message that an agent reads after a mistake: a JSON object with the one key
+    `error`."""
     return json.dumps({"error": str(error)}, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -114,7 +134,10 @@ def _hint_schema(hint: Any) -> dict[str, Any]:
         return {"type": "array", "items": _hint_schema(typing.get_args(hint)[0])}
     if hint in _JSON_TYPES:
         return {"type": _JSON_TYPES[hint]}
-    raise TypeError(f"a tool's parameter cannot have the type {hint!r}; use str, int, float, bool, Literal of strings or a list of those")
+    raise TypeError(
+        f"a tool's parameter cannot have the type {hint!r}; use str, int, float, bool, "
+        "Literal of strings or a list of those"
+    )
 
 
 def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -143,7 +166,9 @@ def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
             return value
         case None | list():
             return value
-    raise ToolError(f"argument {name!r} is {json.dumps(value, ensure_ascii=False)}; it must be of type {schema['type']}")
+    raise ToolError(
+        f"argument {name!r} is {json.dumps(value, ensure_ascii=False)}; it must be of type {schema['type']}"
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,9 @@
-"""A world small enough to read in one go: one chain, two shops, and the same goods on both shelves under two codes and in two currencies.
+"""A world small enough to read in one go: one chain, two shops, and the same goods on both shelves
+under two codes and in two currencies.
 
-It has every kind of task, the question back and every flaw, so that each stage runs on it in the tests. It borrows the stock world's market labels
-(`a` is the mainland shop, `hk` the Hong Kong one), because cells and failure classes are counted under them.
+It has every kind of task, the question back and every flaw, so that each stage runs on it in the
+tests. It borrows the stock world's market labels (`a` is the mainland shop, `hk` the Hong Kong
+one), because cells and failure classes are counted under them.
 """
 
 import random
@@ -24,7 +26,10 @@ SYSTEM = "You keep two shops. End with `ANSWER: <value>`, or ask with `ASK: mark
 CURRENCY = {"a": "CNY", "hk": "HKD"}
 TWIN = {"a": "", "hk": "hk_"}  # get_shelf, get_hk_shelf
 _COLOUR_TEXT = "red红 blue蓝 green绿 black黑 white白 gold金 old旧 new新 big大 small小"
-_GOOD_TEXT = "pen笔 cup杯 hat帽 lamp灯 bag包 box盒 book书 shoe鞋 fan扇 key锁 bowl碗 drum鼓 bell铃 rope绳 card卡 sock袜 ring戒 coat衣 desk桌 clock钟"
+_GOOD_TEXT = (
+    "pen笔 cup杯 hat帽 lamp灯 bag包 box盒 book书 shoe鞋 fan扇 key锁 bowl碗 drum鼓 bell铃 rope绳 "
+    "card卡 sock袜 ring戒 coat衣 desk桌 clock钟"
+)
 _COMPANY_SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test")
 _MARKETS: dict[Kind, tuple[str, ...]] = {
     "tool_selection": ("a", "hk"),
@@ -33,7 +38,9 @@ _MARKETS: dict[Kind, tuple[str, ...]] = {
     "tool_retrieval": ("a", "hk"),
 }
 _SHOP = {("a", "en"): "mainland", ("hk", "en"): "Hong Kong", ("a", "zh"): "内地", ("hk", "zh"): "香港"}
-_TEXTS: dict[tuple[str, str], tuple[str, str]] = {  # (what is asked, language): as asked in every split, as asked in test_paraphrase only
+_TEXTS: dict[
+    tuple[str, str], tuple[str, str]
+] = {  # (what is asked, language): as asked in every split, as asked in test_paraphrase only
     ("price", "en"): ("Price of {x}?", "What does {x} cost?"),
     ("price", "zh"): ("{x}价格?", "{x}卖多少钱?"),
     ("count", "en"): ("How many {x}?", "Number of {x} left?"),
@@ -53,7 +60,8 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {  # (what is asked, language):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` is what its tools tell."""
+    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` is what its
+    tools tell."""
 
     item_id: str
     names: Mapping[str, str]
@@ -62,7 +70,8 @@ class Item:
 
 
 class ToyDomain:
-    """200 goods, a quarter for each of sft, rl, dev and test; `test_paraphrase` asks about test's goods in other words."""
+    """200 goods, a quarter for each of sft, rl, dev and test; `test_paraphrase` asks about test's
+    goods in other words."""
 
     name = "toy"
 
@@ -75,7 +84,10 @@ class ToyDomain:
         """As `protocol.Domain` has it."""
         tasks = list(islice(self._distinct(split), count))
         if len(tasks) < count:
-            raise ValueError(f"the toy world has {len(tasks)} different tasks for {split} and {count} are wanted; lower world.num_*_tasks")
+            raise ValueError(
+                f"the toy world has {len(tasks)} different tasks for {split} and {count} are wanted; "
+                "lower world.num_*_tasks"
+            )
         return tasks
 
     def open(self, task: Task) -> World:
@@ -95,16 +107,23 @@ class ToyDomain:
         return self._make(cell, task.split, random.Random(f"{task.task_id} {seed}"), wanted=task.template)
 
     def _distinct(self, split: Split) -> Iterator[Task]:
-        """The split's tasks in their order, until a draw has repeated earlier tasks a hundred times."""
+        """The split's tasks in their order, until a draw has repeated earlier tasks a hundred
+        times."""
         cells = [
             Cell(kind, market, language, difficulty)
             for difficulty, language, kind in product(range(1, self._params.max_difficulty + 1), ("zh", "en"), _MARKETS)
             for market in _MARKETS[kind]
         ]
-        weights = {cell: 1 if split == "sft" and (cell.market == "hk" or cell.kind == "tool_retrieval") else 2 for cell in cells}
+        weights = {
+            cell: 1 if split == "sft" and (cell.market == "hk" or cell.kind == "tool_retrieval") else 2
+            for cell in cells
+        }
         seen: set[str] = set()
         for index, cell in enumerate(cells_in_turn(weights)):
-            draws = (self._make(cell, split, random.Random(f"{self._params.seed} {split} {index} {attempt}")) for attempt in range(100))
+            draws = (
+                self._make(cell, split, random.Random(f"{self._params.seed} {split} {index} {attempt}"))
+                for attempt in range(100)
+            )
             task = next((task for task in draws if task.messages[1].content not in seen), None)
             if task is None:
                 return
@@ -122,23 +141,38 @@ class ToyDomain:
         asks = "market" if cell.kind == "timing_decision" and asked == "price" else None
         tools = tuple(self.tools)
         if cell.kind == "tool_retrieval":
-            needed = {call.name.replace("_hk_", "_") for call in calls} | {"get_sales", "get_returns"}  # both shops': what can be mistaken is offered
+            needed = {call.name.replace("_hk_", "_") for call in calls} | {
+                "get_sales",
+                "get_returns",
+            }  # both shops': what can be mistaken is offered
             tools = tuple(name for name in tools if name.replace("_hk_", "_") in needed or rng.random() < 0.5)
         companies = tuple(item.item_id for item in items[: 2 if asked == "dearer" else 1])
         template = f"{asked}/{'paraphrase' if split == 'test_paraphrase' else 'plain'}"
-        return task_of(Draft(text, companies, tools, Gold(answer, calls, asks)), cell, split=split, template=template, system=SYSTEM)
+        return task_of(
+            Draft(text, companies, tools, Gold(answer, calls, asks)),
+            cell,
+            split=split,
+            template=template,
+            system=SYSTEM,
+        )
 
     def _draw(self, cell: Cell, split: Split, asked: str, rng: random.Random) -> list[Item]:
-        """Two goods on the right shelf with different prices. Where nothing says which shop, the good is in both (ask back) or in one only."""
+        """Two goods on the right shelf with different prices. Where nothing says which shop, the
+        good is in both (ask back) or in one only."""
         shop = "a" if cell.market == "none" else cell.market
-        mine = self._items[_COMPANY_SPLITS.index("test" if split == "test_paraphrase" else split) :: len(_COMPANY_SPLITS)]
+        mine = self._items[
+            _COMPANY_SPLITS.index("test" if split == "test_paraphrase" else split) :: len(_COMPANY_SPLITS)
+        ]
         fitting = [item for item in mine if shop in item.codes]
         if cell.kind == "timing_decision" and asked == "price":
             fitting = [item for item in fitting if len(item.codes) == 2]
         elif cell.difficulty == 3 and cell.kind in ("tool_selection", "tool_retrieval"):
             fitting = [item for item in fitting if len(item.codes) == 1]
         first = rng.choice(fitting)
-        return [first, rng.choice([item for item in fitting if item.shelf[shop]["price"] != first.shelf[shop]["price"]])]
+        return [
+            first,
+            rng.choice([item for item in fitting if item.shelf[shop]["price"] != first.shelf[shop]["price"]]),
+        ]
 
 
 class ToyWorld:
@@ -173,7 +207,8 @@ def _askable(cell: Cell) -> tuple[str, ...]:
 
 
 def _mention(item: Item, cell: Cell, asked: str) -> str:
-    """By code at difficulty 1, by name with the shop at 2, by name alone at 3; timing tasks name the good only."""
+    """By code at difficulty 1, by name with the shop at 2, by name alone at 3; timing tasks name
+    the good only."""
     name = item.names[cell.language]
     if cell.kind == "timing_decision" or (cell.difficulty == 3 and asked != "dearer"):
         return name
@@ -197,7 +232,9 @@ def _gold(items: list[Item], shop: str, asked: str, cell: Cell) -> tuple[Answer,
         about = {"sold": "sales", "returned": "returns"}.get(asked, "shelf")
         calls.append(GoldCall(f"get_{TWIN[shop]}{about}", {"code": (item.codes[shop],)}))
     if asked == "dearer":
-        return Answer("code", max(wanted, key=lambda item: float(str(item.shelf[shop]["price"]))).codes[shop]), tuple(calls)
+        return Answer("code", max(wanted, key=lambda item: float(str(item.shelf[shop]["price"]))).codes[shop]), tuple(
+            calls
+        )
     if asked in ("price", "given"):
         return Answer("number", Decimal(f"{items[0].shelf[shop]['price']:.2f}"), CURRENCY[shop]), tuple(calls)
     return Answer("number", Decimal(str(items[0].shelf[shop][asked])), "pcs"), tuple(calls)
@@ -210,7 +247,9 @@ def _stock(rng: random.Random) -> list[Item]:
     items = []
     for index, (colour, good) in enumerate(pairs):
         names = {"zh": colour[-1] + good[-1], "en": f"{colour[:-1]} {good[:-1]}"}
-        shops = ("a", "hk") if index // 4 % 4 else (("a",), ("hk",))[index // 16 % 2]  # three of four goods are in both shops
+        shops = (
+            ("a", "hk") if index // 4 % 4 else (("a",), ("hk",))[index // 16 % 2]
+        )  # three of four goods are in both shops
         codes = {shop: f"{next(numbers)}.{shop.upper()}" for shop in shops}
         shelf = {
             shop: {
@@ -264,4 +303,8 @@ def _shop_tools(shop: str, place: str, by_code: Mapping[str, Item], by_name: Map
     for function, text in described.items():
         argument = "name: the good's name, Chinese or English" if function is find else "code: the good's code"
         function.__doc__ = f"{text}, {place} shop.\n\nArgs:\n    {argument}"
-        yield tool_from(function, name=f"find_{TWIN[shop]}item" if function is find else f"get_{TWIN[shop]}{function.__name__}", is_instant=True)
+        yield tool_from(
+            function,
+            name=f"find_{TWIN[shop]}item" if function is find else f"get_{TWIN[shop]}{function.__name__}",
+            is_instant=True,
+        )

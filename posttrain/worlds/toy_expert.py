@@ -32,7 +32,8 @@ class ToyHandbook:
         return str(json.loads(content)["code"])
 
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
-        """The dearer one's code, a price, or the number of the one thing that the result counts (with both on the shelf's, what was asked)."""
+        """The dearer one's code, a price, or the number of the one thing that the result counts
+        (with both on the shelf's, what was asked)."""
         results = [json.loads(content, parse_float=Decimal) for content in contents]
         asked = task.template.partition("/")[0]
         if asked == "dearer":

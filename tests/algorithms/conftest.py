@@ -1,4 +1,5 @@
-"""The helper modules of this folder (`tiny`, `tiny_runs`) are imported by name, also by the processes that the tests start."""
+"""The helper modules of this folder (`tiny`, `tiny_runs`) are imported by name, also by the
+processes that the tests start."""
 
 import os
 import sys

@@ -14,9 +14,13 @@ def prepare(root: Path, **what):
     """The folder with what the stage reads."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
-    (root / "dvc.yaml").write_text("stages: {tiny_stage: {cmd: python -m tiny_stage, deps: [inputs], params: [seed]}}\n")
+    (root / "dvc.yaml").write_text(
+        "stages: {tiny_stage: {cmd: python -m tiny_stage, deps: [inputs], params: [seed]}}\n"
+    )
     (root / "inputs").touch()
-    (root / "what.json").write_text(json.dumps(what))  # no dep: a run that is to die has the checkpoints of one that is not
+    (root / "what.json").write_text(
+        json.dumps(what)
+    )  # no dep: a run that is to die has the checkpoints of one that is not
     (root / "step").unlink(missing_ok=True)
     return root
 
@@ -28,7 +32,9 @@ def start(root: Path, config: str | None = None, **what):
     environment |= {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{HERE}", "POSTTRAIN_THREADS": "1"}
     if config:
         environment["POSTTRAIN_LAUNCH"] = str(REPOSITORY / "infra" / "accelerate" / f"{config}.yaml")
-    return subprocess.Popen([sys.executable, "-m", "tiny_stage"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tiny_stage"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(process):

@@ -5,8 +5,9 @@ from posttrain.algorithms.advantages import group_advantages
 
 
 def test_the_advantage_is_the_distance_from_the_group_mean_in_standard_deviations():
-    # Group 1: mean 1/4; squared distances 9/16 + 3/16 = 12/16, over G-1 = 3 gives 1/4, std 1/2: 0.75/0.5 = 1.5, -0.25/0.5 = -0.5.
-    # Group 2: mean 2; squared distances 1 + 1 + 0 + 0 = 2, over 3, std 0.8165: +-1/0.8165 = +-1.2247.
+    # Group 1: mean 1/4; squared distances 9/16 + 3/16 = 12/16, over G-1 = 3 gives 1/4, std 1/2:
+    # 0.75/0.5 = 1.5, -0.25/0.5 = -0.5. Group 2: mean 2; squared distances 1 + 1 + 0 + 0 = 2, over
+    # 3, std 0.8165: +-1/0.8165 = +-1.2247.
     rewards_P_G = np.array([[1.0, 0.0, 0.0, 0.0], [1.0, 3.0, 2.0, 2.0]])
 
     advantages_P_G = group_advantages(rewards_P_G, scale="group_std")
@@ -16,7 +17,9 @@ def test_the_advantage_is_the_distance_from_the_group_mean_in_standard_deviation
 
 
 def test_without_the_division_only_the_group_mean_is_taken_away():
-    assert group_advantages(np.array([[1.0, 0.0, 0.0, 0.0]]), scale="group_mean").tolist() == [[0.75, -0.25, -0.25, -0.25]]
+    assert group_advantages(np.array([[1.0, 0.0, 0.0, 0.0]]), scale="group_mean").tolist() == [
+        [0.75, -0.25, -0.25, -0.25]
+    ]
 
 
 @pytest.mark.parametrize("reward", [0.1, 0.2, 0.3, 0.7, -0.35])

@@ -2,7 +2,15 @@ import errno
 
 import pytest
 
-from posttrain.algorithms.checkpointing import MARKER, checkpoints_in, is_complete, newest_complete, no_room, prune, seal
+from posttrain.algorithms.checkpointing import (
+    MARKER,
+    checkpoints_in,
+    is_complete,
+    newest_complete,
+    no_room,
+    prune,
+    seal,
+)
 
 
 def checkpoint(folder, step, *, is_sealed=True):

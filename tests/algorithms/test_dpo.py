@@ -20,7 +20,11 @@ def one_thread():
 
 def logprob(model, row):
     with torch.no_grad():
-        return float(agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum())
+        return float(
+            agent_logprobs(
+                model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])
+            ).sum()
+        )
 
 
 def test_the_loss_begins_at_the_logarithm_of_two_where_policy_and_reference_are_one(tmp_path):
@@ -36,13 +40,17 @@ def test_the_chosen_episode_gains_on_the_rejected_one(tmp_path):
         run_dpo(run, after, max_steps=40)
 
     held_out = [(row, spoilt(row)) for row in copy_rows(40, seed=9)[0]]
-    gains = [logprob(after, good) - logprob(before, good) - logprob(after, bad) + logprob(before, bad) for good, bad in held_out]
+    gains = [
+        logprob(after, good) - logprob(before, good) - logprob(after, bad) + logprob(before, bad)
+        for good, bad in held_out
+    ]
     assert sum(gain > 0 for gain in gains) > 0.9 * len(gains)
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["pair_accuracy"] > 0.9
 
 
 def test_a_tool_result_is_not_made_likelier(tmp_path):
-    # The two tails stand behind the agent's last token, so only a gradient of their own could tell them apart.
+    # The two tails stand behind the agent's last token, so only a gradient of their own could tell
+    # them apart.
     def weights(tail):
         pair = [TokenRow([2, 5, 2, word, 1, tail, tail], [0, 0, 0, 1, 1, 0, 0], [0] * 7) for word in (6, 7)]
         model = tiny_model()

@@ -15,7 +15,20 @@ from posttrain.algorithms.rollouts import Played
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.types import Message, StopReason, Trajectory
 
-FLAT = {"entropy", "kl", "length", "success", "turns", "tool_failures", "lr", "grad_norm", "step", "definition_version", "reward_mean", "reward_std"}
+FLAT = {
+    "entropy",
+    "kl",
+    "length",
+    "success",
+    "turns",
+    "tool_failures",
+    "lr",
+    "grad_norm",
+    "step",
+    "definition_version",
+    "reward_mean",
+    "reward_std",
+}
 GROUPS = {"reward_std_batch", "frac_reward_zero_std", "frac_tokens_nonzero_advantage"}
 FLAT |= {"lost", "staleness", "importance_mean", "importance_max", "importance_capped_frac", "logprob_gap_max"}
 GROUPS |= {f"frac_reward_zero_std_{which}" for which in ("all_bad", "all_good", "other")}
@@ -60,7 +73,9 @@ def test_leaving_out_episodes_without_an_advantage_leaves_the_gradient_as_it_is(
     full, full_lines = trained(tmp_path / "full", max_steps=3, tasks_per_step=4)
 
     assert any(line["frac_tokens_nonzero_advantage"] < 1 for line in lean_lines)
-    assert [line["grad_norm"] for line in lean_lines] == pytest.approx([line["grad_norm"] for line in full_lines], rel=1e-3)
+    assert [line["grad_norm"] for line in lean_lines] == pytest.approx(
+        [line["grad_norm"] for line in full_lines], rel=1e-3
+    )
     for name, weights in lean.state_dict().items():
         torch.testing.assert_close(weights, full.state_dict()[name], atol=1e-3, rtol=1e-2)
 
@@ -77,7 +92,8 @@ def test_a_step_in_which_every_group_is_equal_moves_nothing(tmp_path, monkeypatc
 
 
 def test_a_tool_result_gets_no_gradient(tmp_path, monkeypatch):
-    """What the world inserts (the `<turn>` at position 5) is scored neither by the policy nor by the gradient."""
+    """What the world inserts (the `<turn>` at position 5) is scored neither by the policy nor by
+    the gradient."""
     scored = []
     real = grpo.agent_logprobs
 
@@ -105,7 +121,9 @@ def test_the_bonus_is_learnt_from_but_the_metrics_are_about_the_rules(tmp_path, 
     model, lines = trained(tmp_path, max_steps=40, tasks_per_step=4, group_size=8)
 
     episodes = [play_words(model, word_task(5, 9), seed) for seed in range(40)]
-    assert np.mean([played.trajectory.token_ids[4] == 9 for played in episodes]) > 0.2  # one word of sixteen at the start
+    assert (
+        np.mean([played.trajectory.token_ids[4] == 9 for played in episodes]) > 0.2
+    )  # one word of sixteen at the start
     assert np.mean([line["reward_mean"] for line in lines[-5:]]) < 0.3
 
 
@@ -135,9 +153,22 @@ def test_step_metrics_are_worked_out_by_hand():
             messages += [Message("assistant", "call"), Message("tool", result)]
         messages.append(Message("assistant", "done"))
         mask = (0, *[1] * num_written)
-        return Trajectory("t", tuple(messages), StopReason.DONE, token_ids=mask, mask=mask, logprobs=(0.0, *[-0.5] * num_written), reward=reward)
+        return Trajectory(
+            "t",
+            tuple(messages),
+            StopReason.DONE,
+            token_ids=mask,
+            mask=mask,
+            logprobs=(0.0, *[-0.5] * num_written),
+            reward=reward,
+        )
 
-    episodes = [episode(1.0, ["{}"], 2), episode(0.0, ['{"error": "no"}', "{}"], 4), episode(0.5, [], 1), episode(0.5, [], 1)]
+    episodes = [
+        episode(1.0, ["{}"], 2),
+        episode(0.0, ['{"error": "no"}', "{}"], 4),
+        episode(0.5, [], 1),
+        episode(0.5, [], 1),
+    ]
 
     found = step_metrics(
         [Played(trajectory, is_success=trajectory.reward == 1) for trajectory in episodes],
@@ -147,7 +178,9 @@ def test_step_metrics_are_worked_out_by_hand():
     )
 
     assert found["reward_mean"] == 0.5
-    assert found["reward_std"] == pytest.approx(math.sqrt(0.5) / 2)  # std of (1, 0) with G-1 is sqrt(1/2), of (1/2, 1/2) is 0
+    assert found["reward_std"] == pytest.approx(
+        math.sqrt(0.5) / 2
+    )  # std of (1, 0) with G-1 is sqrt(1/2), of (1/2, 1/2) is 0
     assert found["frac_reward_zero_std"] == found["frac_reward_zero_std_all_bad"] == 0.5
     assert found["frac_tokens_nonzero_advantage"] == 6 / 8
     assert found["success"] == 0.25
@@ -161,15 +194,24 @@ def test_the_importance_weight_is_worked_out_by_hand():
     weights = importance_weights(torch.tensor([-1.0, -2.0, -1.0]), torch.tensor([-2.0, -1.0, -1.0]), cap=2.0)
     assert weights.tolist() == pytest.approx([2.0, 1 / math.e, 1.0])  # e is capped
     metrics = importance_metrics([0.0, 1.0], cap=2.0)
-    assert metrics == {"importance_mean": 1.5, "importance_max": 2.0, "importance_capped_frac": 0.5, "logprob_gap_max": 1.0}
+    assert metrics == {
+        "importance_mean": 1.5,
+        "importance_max": 2.0,
+        "importance_capped_frac": 0.5,
+        "logprob_gap_max": 1.0,
+    }
 
 
 def test_an_engine_that_overstates_its_tokens_is_corrected_token_by_token(tmp_path, monkeypatch):
-    """The engine says log p + 1 of each token: every gradient is multiplied by 1/e, and the log says so."""
+    """The engine says log p + 1 of each token: every gradient is multiplied by 1/e, and the log
+    says so."""
 
     def overstated(model, task, seed):
         played = play_words(model, task, seed)
-        logprobs = [value + is_agents for value, is_agents in zip(played.trajectory.logprobs, played.trajectory.mask, strict=True)]
+        logprobs = [
+            value + is_agents
+            for value, is_agents in zip(played.trajectory.logprobs, played.trajectory.mask, strict=True)
+        ]
         return replace(played, trajectory=replace(played.trajectory, logprobs=logprobs))
 
     _, [honest] = trained(tmp_path / "honest", max_steps=1)
@@ -185,7 +227,9 @@ def test_an_engine_that_overstates_its_tokens_is_corrected_token_by_token(tmp_pa
 def test_a_lost_episode_teaches_nothing_and_counts_for_nothing(tmp_path, monkeypatch):
     def sometimes_lost(model, task, seed):
         played = play_words(model, task, seed)
-        lost = replace(played.trajectory, stop_reason=StopReason.ENGINE_LOST, token_ids=(), mask=(), logprobs=(), reward=9.0)
+        lost = replace(
+            played.trajectory, stop_reason=StopReason.ENGINE_LOST, token_ids=(), mask=(), logprobs=(), reward=9.0
+        )
         return replace(played, trajectory=lost) if seed % 4 == 0 else played
 
     monkeypatch.setattr("tiny_runs.play_words", sometimes_lost)

@@ -7,7 +7,14 @@ from posttrain.types import Message, StopReason, Trajectory
 
 
 def episode(task_id, reward, said="x"):
-    played = Trajectory(task_id, (Message("user", "?"), Message("assistant", said)), StopReason.DONE, token_ids=(1, 2), mask=(0, 1), reward=reward)
+    played = Trajectory(
+        task_id,
+        (Message("user", "?"), Message("assistant", said)),
+        StopReason.DONE,
+        token_ids=(1, 2),
+        mask=(0, 1),
+        reward=reward,
+    )
     return TrajectoryRow(played, "tool_selection", "hk", "en", 1, "rl", "plain", (), ({"type": "function"},))
 
 
@@ -37,7 +44,9 @@ def test_an_episode_without_a_reward_is_refused():
 
 
 def test_pairs_come_back_from_their_file(tmp_path):
-    pairs = best_and_worst([episode("t", 0.25, "bad"), episode("t", 1.0, "好"), episode("u", 0.5), episode("u", 0.75, "ok")])
+    pairs = best_and_worst(
+        [episode("t", 0.25, "bad"), episode("t", 1.0, "好"), episode("u", 0.5), episode("u", 0.75, "ok")]
+    )
 
     write_pairs(tmp_path / "pairs.parquet", pairs)
 

@@ -1,4 +1,5 @@
-"""Several processes make the step that one would make: its rows or episodes, its loss, its metrics. More ways to run and to die: tests/real."""
+"""Several processes make the step that one would make: its rows or episodes, its loss, its metrics.
+More ways to run and to die: tests/real."""
 
 from types import SimpleNamespace
 
@@ -64,7 +65,10 @@ def test_the_first_step_of_grpo_has_the_episodes_advantages_and_metrics_of_one_p
     own, others = episodes(tmp_path / "one", 1), episodes(tmp_path / "two", 1)
     assert len(own) == 6
     for one, other in zip(own, others, strict=True):
-        assert other == one | {"logprobs": pytest.approx(one["logprobs"], abs=1e-4), "advantage": pytest.approx(one["advantage"], abs=1e-4)}
+        assert other == one | {
+            "logprobs": pytest.approx(one["logprobs"], abs=1e-4),
+            "advantage": pytest.approx(one["advantage"], abs=1e-4),
+        }
     assert found["metrics"][0] == pytest.approx(expected["metrics"][0], abs=1e-4)
     assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
     assert [set(line) for line in found["metrics"]] == [set(line) for line in expected["metrics"]]

@@ -74,7 +74,8 @@ def newest_and_best(folder: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("is_over", [False, True])
 def test_best_weights_that_were_damaged_are_never_the_result(tmp_path, is_over):
-    """A flipped bit in the checkpoint that the run would end with, which is not the newest: the next run reaches the same bytes."""
+    """A flipped bit in the checkpoint that the run would end with, which is not the newest: the
+    next run reaches the same bytes."""
     _, expected = train("sft_on_wrong_dev", tmp_path / "whole")
     last, best_of_all = (int(path.name.partition("-")[2]) for path in newest_and_best(tmp_path / "whole"))
     folder = tmp_path / "cut"

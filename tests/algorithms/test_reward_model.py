@@ -53,4 +53,6 @@ def test_a_saved_reward_model_scores_as_before(tmp_path):
     save_model(model, tiny_tokenizer(), tmp_path / "reward")
     rows = [row.input_ids for row in copy_rows(5)[0]]
 
-    assert score_episodes(load_reward_model(tmp_path / "reward"), rows) == pytest.approx(score_episodes(model, rows), abs=1e-6)
+    assert score_episodes(load_reward_model(tmp_path / "reward"), rows) == pytest.approx(
+        score_episodes(model, rows), abs=1e-6
+    )

@@ -38,7 +38,8 @@ def test_rows_of_no_weighted_kind_are_refused_with_both():
 
 
 def test_what_is_left_over_goes_to_the_largest_remainders():
-    # 10 x .35 = 3.5, 10 x .30 = 3.0, 10 x .20 = 2.0, 10 x .15 = 1.5: one is left, and of the equal remainders the first takes it.
+    # 10 x .35 = 3.5, 10 x .30 = 3.0, 10 x .20 = 2.0, 10 x .15 = 1.5: one is left, and of the equal
+    # remainders the first takes it.
     assert largest_remainder([0.35, 0.30, 0.20, 0.15], 10) == [4, 3, 2, 1]
     assert largest_remainder([1, 1, 1], 10) == [4, 3, 3]
 

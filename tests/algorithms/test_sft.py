@@ -23,7 +23,16 @@ def trained(tmp_path, rows, **changes):
     with open_run(tmp_path) as run:
         params = sft_params(**changes)
         kinds = ["tool_selection"] * len(rows)
-        train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=copy_rows(8, seed=1)[0], params=params, seed=1, run=run)
+        train_sft(
+            model,
+            tiny_tokenizer(),
+            rows=rows,
+            kinds=kinds,
+            dev_rows=copy_rows(8, seed=1)[0],
+            params=params,
+            seed=1,
+            run=run,
+        )
     return model, read_metrics(tmp_path / "metrics.jsonl")
 
 
@@ -37,7 +46,8 @@ def test_training_lowers_the_dev_loss_of_episodes_never_seen(tmp_path):
 
 
 def test_a_tool_result_is_never_trained_on(tmp_path):
-    # Only the read tokens differ in where nothing the agent writes can attend to: behind its last token. Equal weights: no loss was taken there.
+    # Only the read tokens differ in where nothing the agent writes can attend to: behind its last
+    # token. Equal weights: no loss was taken there.
     rows = [TokenRow([2, 5, 2, 6, 1, tail, tail], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 3, 3, 0, 0]) for tail in (7, 9)]
 
     one, _ = trained(tmp_path / "one", rows[:1] * 8)
@@ -47,9 +57,14 @@ def test_a_tool_result_is_never_trained_on(tmp_path):
 
 
 def test_the_loss_of_a_step_is_the_mean_over_its_tokens_whatever_parts_it_is_cut_into(tmp_path, monkeypatch):
-    # A row of one token and a row of five: a mean of the parts' means would weigh the one token as much as the five.
-    rows = [TokenRow([2, 5, 2, 1], [0, 0, 0, 1], [0, 0, 0, 3]), TokenRow([2, 5, 2, 7, 8, 9, 4, 1], [0] * 3 + [1] * 5, [0] * 3 + [3] * 5)] * 4
-    # AdamW: Muon makes all directions of a step equally long, those too in which the gradient is rounding and no more.
+    # A row of one token and a row of five: a mean of the parts' means would weigh the one token as
+    # much as the five.
+    rows = [
+        TokenRow([2, 5, 2, 1], [0, 0, 0, 1], [0, 0, 0, 3]),
+        TokenRow([2, 5, 2, 7, 8, 9, 4, 1], [0] * 3 + [1] * 5, [0] * 3 + [3] * 5),
+    ] * 4
+    # AdamW: Muon makes all directions of a step equally long, those too in which the gradient is
+    # rounding and no more.
     in_parts, lines_in_parts = trained(tmp_path / "parts", rows, max_steps=4, optimizer="adamw")
     monkeypatch.setattr(processes, "NUM_PARTS", 1)
     whole, lines_whole = trained(tmp_path / "whole", rows, max_steps=4, optimizer="adamw")
@@ -84,7 +99,8 @@ def test_patience_counts_evaluations_that_were_no_better_than_the_best():
 
 
 def test_a_run_that_gets_worse_stops_early_and_ends_with_its_best_weights(tmp_path):
-    # The dev words are the training words the wrong way round, so that learning raises the dev loss after the first evaluations.
+    # The dev words are the training words the wrong way round, so that learning raises the dev loss
+    # after the first evaluations.
     code, result = train("sft_on_wrong_dev", tmp_path)
     resumed_code, resumed = train("sft_on_wrong_dev", tmp_path)
 

@@ -19,9 +19,13 @@ def by_hand(model, row, temperature=1.0):
 def test_only_the_agents_tokens_have_a_log_probability(temperature):
     model = tiny_model()
     with torch.no_grad():
-        found = agent_logprobs(model, torch.tensor([ROW]), torch.tensor([labels_of(ROW, MASK)]), temperature=temperature)
+        found = agent_logprobs(
+            model, torch.tensor([ROW]), torch.tensor([labels_of(ROW, MASK)]), temperature=temperature
+        )
 
-    expected = [value if is_agents else 0.0 for value, is_agents in zip(by_hand(model, ROW, temperature), MASK[1:], strict=True)]
+    expected = [
+        value if is_agents else 0.0 for value, is_agents in zip(by_hand(model, ROW, temperature), MASK[1:], strict=True)
+    ]
     assert found[0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
@@ -30,7 +34,9 @@ def test_padding_on_the_right_changes_nothing_without_an_attention_mask():
     rows = [ROW, [2, 7, 2, 8, 1]]
     masks = [MASK, [0, 0, 0, 1, 1]]
     with torch.no_grad():
-        found = agent_logprobs(model, pad_right(rows, 0), pad_right([labels_of(*pair) for pair in zip(rows, masks, strict=True)], IGNORED))
+        found = agent_logprobs(
+            model, pad_right(rows, 0), pad_right([labels_of(*pair) for pair in zip(rows, masks, strict=True)], IGNORED)
+        )
 
     assert found[1].tolist() == pytest.approx([0, 0, *by_hand(model, rows[1])[2:], 0, 0], abs=1e-5)
 

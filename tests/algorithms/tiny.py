@@ -1,4 +1,5 @@
-"""A model of 20,000 parameters over sixteen words, and rows for it, so that a training run takes a second."""
+"""A model of 20,000 parameters over sixteen words, and rows for it, so that a training run takes a
+second."""
 
 from dataclasses import replace
 
@@ -57,10 +58,20 @@ def tiny_model(seed=0):
 def tiny_adapted_model(task_type="CAUSAL_LM", seed=0):
     """Qwen2's architecture under adapters, as a team would fine-tune a pretrained model."""
     torch.manual_seed(seed)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-    config = Qwen2Config(vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, bos_token_id=None, num_labels=1, **sizes)
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
+    config = Qwen2Config(
+        vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, bos_token_id=None, num_labels=1, **sizes
+    )
     model_class = Qwen2ForCausalLM if task_type == "CAUSAL_LM" else Qwen2ForSequenceClassification
-    params = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.1, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"])
+    params = LoraAdapter(
+        type="lora", r=4, alpha=8, dropout=0.1, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]
+    )
     return add_lora(model_class(config).eval(), params, seed=seed, task_type=task_type)
 
 
@@ -70,7 +81,8 @@ def tiny_reward_model(seed=0):
 
 
 def copy_row(rng):
-    """`<turn> x y <turn> <think> x x y <end>`: the agent reasons with the first word, then says both; sometimes nothing is thought."""
+    """`<turn> x y <turn> <think> x x y <end>`: the agent reasons with the first word, then says
+    both; sometimes nothing is thought."""
     x, y = rng.integers(4, len(WORDS), size=2).tolist()
     thought = [3, x] if rng.random() < 0.5 else []
     return TokenRow(
@@ -98,11 +110,14 @@ def spoilt(row):
 def word_task(x, y):
     """Write the first of two words, twice. Its id is the two tokens."""
     gold = Gold(Answer("choice", "done"))
-    return Task(f"{x} {y}", "tool_selection", "none", "en", 1, "rl", "words", (Message("user", f"{x} {y}"),), (), (), gold)
+    return Task(
+        f"{x} {y}", "tool_selection", "none", "en", 1, "rl", "words", (Message("user", f"{x} {y}"),), (), (), gold
+    )
 
 
 def play_words(model, task, seed):
-    """`<turn> x y <turn>`, a word by the agent, `<turn>` by the world, a word by the agent; half a point for each x."""
+    """`<turn> x y <turn>`, a word by the agent, `<turn>` by the world, a word by the agent; half a
+    point for each x."""
     x, y = map(int, task.task_id.split())
     generator = torch.Generator().manual_seed(seed)
     token_ids, mask, logprobs = [2, x, y, 2], [0] * 4, [0.0] * 4
@@ -115,4 +130,7 @@ def play_words(model, task, seed):
         logprobs.append(float(distribution[token]) if is_agents else 0.0)
     reward = (token_ids[4] == x) / 2 + (token_ids[6] == x) / 2
     messages = (*task.messages, Message("assistant", "one"), Message("tool", "{}"), Message("assistant", "two"))
-    return Played(Trajectory(task.task_id, messages, StopReason.DONE, seed, 0, token_ids, mask, logprobs, reward=reward), is_success=reward == 1)
+    return Played(
+        Trajectory(task.task_id, messages, StopReason.DONE, seed, 0, token_ids, mask, logprobs, reward=reward),
+        is_success=reward == 1,
+    )

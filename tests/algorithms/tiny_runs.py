@@ -1,4 +1,5 @@
-"""Whole training runs of a tiny model, and ways to die in the middle of one. Each runs in a process of its own, forked from one that has torch."""
+"""Whole training runs of a tiny model, and ways to die in the middle of one. Each runs in a process
+of its own, forked from one that has torch."""
 
 import copy
 import dataclasses
@@ -11,7 +12,17 @@ import signal
 from pathlib import Path
 
 import torch
-from tiny import copy_rows, play_words, spoilt, tiny_adapted_model, tiny_model, tiny_reward_model, tiny_tokenizer, word_task, wrong_copy
+from tiny import (
+    copy_rows,
+    play_words,
+    spoilt,
+    tiny_adapted_model,
+    tiny_model,
+    tiny_reward_model,
+    tiny_tokenizer,
+    word_task,
+    wrong_copy,
+)
 
 from posttrain.algorithms import resumable
 from posttrain.algorithms.dpo import train_dpo
@@ -28,8 +39,9 @@ KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_dec
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """`after`: killed when that step is done. `in_save`: killed when the files of that step's checkpoint are there but for the marker, one of them
-    cut off. `asked`: SIGTERM in that step. `full_disk_after`: no file may grow beyond 4 KiB once that step is done."""
+    """`after`: killed when that step is done. `in_save`: killed when the files of that step's
+    checkpoint are there but for the marker, one of them cut off. `asked`: SIGTERM in that step.
+    `full_disk_after`: no file may grow beyond 4 KiB once that step is done."""
 
     after: int | None = None
     in_save: int | None = None
@@ -54,22 +66,43 @@ def sft_params(**changes):
 def run_sft(run: TrainingRun, model, **changes):
     rows, kinds = copy_rows(50)
     dev_rows, _ = copy_rows(10, seed=1)
-    train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=dev_rows, params=sft_params(**changes), seed=1, run=run)
+    train_sft(
+        model,
+        tiny_tokenizer(),
+        rows=rows,
+        kinds=kinds,
+        dev_rows=dev_rows,
+        params=sft_params(**changes),
+        seed=1,
+        run=run,
+    )
 
 
 def run_sft_on_wrong_dev(run: TrainingRun, model):
-    """Dev rows are training rows with the words the wrong way round: what is learnt makes them ever less likely. Returns the dev loss at the end."""
+    """Dev rows are training rows with the words the wrong way round: what is learnt makes them ever
+    less likely. Returns the dev loss at the end."""
     rows, kinds = copy_rows(50)
     dev_rows = [wrong_copy(row) for row in rows]
     params = sft_params(max_steps=200, eval_every_steps=20, early_stopping_patience=2, lr=2e-2)
     train_sft(model, tiny_tokenizer(), rows=rows, kinds=kinds, dev_rows=dev_rows, params=params, seed=1, run=run)
     model.eval()
-    sums = [agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum() for row in dev_rows]
+    sums = [
+        agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum()
+        for row in dev_rows
+    ]
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
 def run_grpo(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
-    values = {"type": "grpo", "max_steps": 12, "tasks_per_step": 2, "group_size": 4, "temperature": 1.0, "beta": 0.0, "epsilon": 0.2}
+    values = {
+        "type": "grpo",
+        "max_steps": 12,
+        "tasks_per_step": 2,
+        "group_size": 4,
+        "temperature": 1.0,
+        "beta": 0.0,
+        "epsilon": 0.2,
+    }
     values |= {"advantage": "group_std", "importance_cap": 2.0, "max_staleness": 0}
     params = GrpoParams.model_validate(values | changes)
     train_grpo(
@@ -88,7 +121,8 @@ def run_grpo(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
 
 
 class WordPlayer:
-    """Plays by a copy of the weights, as an engine does. The copy is made of a model that no trainer has had: it patches `forward`."""
+    """Plays by a copy of the weights, as an engine does. The copy is made of a model that no
+    trainer has had: it patches `forward`."""
 
     is_elsewhere = False
 
@@ -106,17 +140,40 @@ def run_dpo(run: TrainingRun, model, **changes):
     params = DpoParams.model_validate({"type": "dpo", "max_steps": 12, "beta": 0.5, "batch_size": 8} | changes)
     chosen, _ = copy_rows(30)
     pairs = [(row, spoilt(row)) for row in chosen]
-    train_dpo(model, tiny_tokenizer(), pairs=pairs, params=params, lr=1e-2, optimizer="muon", checkpoint_every_steps=4, seed=1, run=run)
+    train_dpo(
+        model,
+        tiny_tokenizer(),
+        pairs=pairs,
+        params=params,
+        lr=1e-2,
+        optimizer="muon",
+        checkpoint_every_steps=4,
+        seed=1,
+        run=run,
+    )
 
 
 def run_reward_model(run: TrainingRun, model, **changes):
     values = {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "holdout_frac": 0.2, "checkpoint_every_steps": 4}
     chosen, _ = copy_rows(30)
     pairs = [(row, spoilt(row)) for row in chosen]
-    train_reward_model(model, tiny_tokenizer(), pairs=pairs, params=TrainRewardModelParams.model_validate(values | changes), seed=1, run=run)
+    train_reward_model(
+        model,
+        tiny_tokenizer(),
+        pairs=pairs,
+        params=TrainRewardModelParams.model_validate(values | changes),
+        seed=1,
+        run=run,
+    )
 
 
-RUNS = {"sft": run_sft, "sft_on_wrong_dev": run_sft_on_wrong_dev, "grpo": run_grpo, "dpo": run_dpo, "reward_model": run_reward_model}
+RUNS = {
+    "sft": run_sft,
+    "sft_on_wrong_dev": run_sft_on_wrong_dev,
+    "grpo": run_grpo,
+    "dpo": run_dpo,
+    "reward_model": run_reward_model,
+}
 
 
 def make_model(algorithm, *, is_adapted):
@@ -127,11 +184,14 @@ def make_model(algorithm, *, is_adapted):
 
 def digest_of(model):
     state = model.state_dict()
-    return hashlib.sha256(b"".join(name.encode() + state[name].contiguous().numpy().tobytes() for name in sorted(state))).hexdigest()
+    return hashlib.sha256(
+        b"".join(name.encode() + state[name].contiguous().numpy().tobytes() for name in sorted(state))
+    ).hexdigest()
 
 
 def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, **changes):
-    """Exit code and, where it ended well, what it made: a digest of the weights and the text of metrics.jsonl."""
+    """Exit code and, where it ended well, what it made: a digest of the weights and the text of
+    metrics.jsonl."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tiny_runs"])
     process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, changes))

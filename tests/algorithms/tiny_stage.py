@@ -1,6 +1,8 @@
-"""A stage that trains a tiny model, run as the program that DVC would start: `what.json` says which, and how one of its processes dies.
+"""A stage that trains a tiny model, run as the program that DVC would start: `what.json` says
+which, and how one of its processes dies.
 
-What trains is imported where it trains: the frame that waits for the processes does without, and dozens of them start in a suite.
+What trains is imported where it trains: the frame that waits for the processes does without, and
+dozens of them start in a suite.
 """
 
 import dataclasses
@@ -14,8 +16,8 @@ from posttrain.stage.frame import StageRun, run_stage
 
 
 def tiny_stage(run: StageRun):
-    """`kill`, `fail` and `refuse` name the process that dies of SIGKILL or of an exception, or finds its knobs wrong, after step `at`. The file
-    `step` appears in step `at`."""
+    """`kill`, `fail` and `refuse` name the process that dies of SIGKILL or of an exception, or
+    finds its knobs wrong, after step `at`. The file `step` appears in step `at`."""
     from tiny_runs import RUNS, make_model
 
     from posttrain.algorithms.resumable import open_run

@@ -1,4 +1,5 @@
-"""`posttrain clean` shows all and removes what is named, but nothing that something living might need."""
+"""`posttrain clean` shows all and removes what is named, but nothing that something living might
+need."""
 
 import shutil
 import subprocess
@@ -44,7 +45,12 @@ def put(path: Path, size: int = 5000) -> Path:
 def texts_in_cache(root: Path) -> set[str]:
     """Contents of `data/refined` that DVC's cache has."""
     files = (root / ".dvc/cache/files/md5").glob("*/*")
-    return {found for file in files for found in ("committed", "of no commit", "in the tree") if f"{found}\n" in file.read_text()}
+    return {
+        found
+        for file in files
+        for found in ("committed", "of no commit", "in the tree")
+        if f"{found}\n" in file.read_text()
+    }
 
 
 def test_what_lies_where_is_shown_with_its_size_and_nothing_is_removed_without_a_yes(root: Path):
@@ -93,7 +99,11 @@ def test_what_jobs_have_left_goes_but_for_those_that_are_not_over_and_their_runs
         tree = state / "snapshots" / name
         log = put(state / "logs" / f"{name}.log")
         put(state / "local/jobs" / name / "status"), put(tree / "dvc.yaml")
-        records.add(JobRecord(name, "train", name, 1, "local", name, tree, log, owner.name if not is_over else "dead", time.time()))
+        records.add(
+            JobRecord(
+                name, "train", name, 1, "local", name, tree, log, owner.name if not is_over else "dead", time.time()
+            )
+        )
         if is_over:
             records.end(name, JobStatus(JobState.ENDED, 0, Cause.EXITED))
     assert posttrain("clean", "jobs", "--yes").exit_code == 0
@@ -112,7 +122,9 @@ def test_traces_go_but_not_under_a_stage_that_writes_them(root: Path):
     assert "0.0 MB removed" in posttrain("clean", "traces", "--yes").stdout, "again does no harm"
 
 
-def test_the_store_that_the_environment_names_is_the_one_that_is_shown_and_emptied(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_store_that_the_environment_names_is_the_one_that_is_shown_and_emptied(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     ours, other = root / STATE_DIR / "traces.db", tmp_path / "other.db"
     for store in (ours, other):
         record(store, "train_policy", [opened()] * 3)
@@ -140,7 +152,9 @@ def test_a_worktree_of_an_experiment_goes_where_all_of_it_is_committed_and_nobod
         said = posttrain("clean", "experiments", "--yes").stdout
     assert sorted(path.name for path in experiments.iterdir()) == ["edited", "runs"]
     assert ("edited stays:" in said, "runs stays: it runs" in said) == (True, True)
-    subprocess.run(["git", "rev-parse", "--verify", "--quiet", "exp/done"], cwd=root, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["git", "rev-parse", "--verify", "--quiet", "exp/done"], cwd=root, check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def test_vllm_goes_unless_a_server_runs_from_it(root: Path):
@@ -175,7 +189,9 @@ def test_the_cache_keeps_what_a_commit_of_any_branch_the_tree_or_a_worktree_need
     (other / "data/source").write_text("of no commit\n")
     assert dvc(other, "repro", "refine").returncode == 0
     assert posttrain("clean", "cache", "--yes").exit_code == 0
-    assert texts_in_cache(root) == {"committed", "of no commit", "in the tree"}, "the worktree's, though no commit has it"
+    assert texts_in_cache(root) == {"committed", "of no commit", "in the tree"}, (
+        "the worktree's, though no commit has it"
+    )
     git(root, "worktree", "remove", "--force", str(other))
     ended = posttrain("clean", "cache", "--yes")
     assert ended.exit_code == 0, ended.stderr

@@ -25,7 +25,9 @@ def start(state, name, owner, script="import time; print('begins', flush=True); 
     record = JobRecord(name, name, name, 1, "local", None, state.parent, state / f"{name}.log", owner, time.time())
     records, pool = JobRecords(state / "jobs.db"), LocalPool(state / "local", num_gpus=1)
     assert records.add(record)
-    records.set_job_id(name, pool.submit(JobSpec(name, (sys.executable, "-c", script), record.folder, record.log, Resources())))
+    records.set_job_id(
+        name, pool.submit(JobSpec(name, (sys.executable, "-c", script), record.folder, record.log, Resources()))
+    )
     end = time.monotonic() + 60
     while not record.log.exists() or not record.log.read_text():
         assert time.monotonic() < end

@@ -29,7 +29,8 @@ def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time
     times = Times({"check": 0.5, "train": 598.5}, {"train": 1.0, "judge@one": 58.5}, "a machine", frozenset({"train"}))
     assert plan_text([CHECK, TRAIN, KEPT, JUDGE, OTHER, DONE], times).splitlines() == [
         "check      runs          2 s  params.yaml; its output is the same whatever it reads",
-        "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, and goes on if it read the same",
+        "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, "
+        "and goes on if it read the same",
         "kept       cached        2 s  data/kept is deleted",
         "judge@one  maybe        60 s  if train makes something else",
         "judge@two  maybe           ?  seed 1 → 2; from the run cache but if train, judge@one make something else",
@@ -40,7 +41,9 @@ def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time
 
 
 def test_where_nothing_ran_the_committed_figures_count_and_where_there_are_none_nobody_knows():
-    assert plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine")).endswith("times by the committed figures (a machine)")
+    assert plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine")).endswith(
+        "times by the committed figures (a machine)"
+    )
     assert plan_text([JUDGE, DONE], Times({}, {}, "")).splitlines()[-2:] == [
         "1 of 2 stages: 1 may run",
         "nothing has run here that would say how long it takes",
@@ -68,7 +71,9 @@ def test_what_was_planned_is_run_and_told_without_hints_and_the_stages_know_the_
     planned = posttrain("plan", "refine")
     assert [line.split()[:2] for line in planned.stdout.splitlines()[:2]] == [["make", "runs"], ["refine", "runs"]]
     shows = '    run.progress(1, 2)\n    Path("data/refined")'
-    (root / "stages/refine.py").write_text((root / "stages/refine.py").read_text().replace('    Path("data/refined")', shows))
+    (root / "stages/refine.py").write_text(
+        (root / "stages/refine.py").read_text().replace('    Path("data/refined")', shows)
+    )
     ran = run_console(root, "run", "refine")
     assert (ran.returncode, list(lock_entries(root))) == (0, ["make", "refine"]), ran.stdout
     assert "Running stage 'make':\n" in ran.stdout
@@ -93,7 +98,9 @@ def test_wrong_knobs_and_targets_are_refused_before_anything_runs(root):
     assert not (root / "dvc.lock").exists()
 
 
-@pytest.mark.parametrize(("end", "code"), [("raise DataError('rotten')", 65), ("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+@pytest.mark.parametrize(
+    ("end", "code"), [("raise DataError('rotten')", 65), ("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)]
+)
 def test_a_run_ends_as_the_stage_that_failed(root, end, code):
     fails = f"import os, sys\nfrom posttrain.exits import DataError\n{(root / 'stages/make.py').read_text()}"
     (root / "stages/make.py").write_text(fails.replace("def make(run):\n", f"def make(run):\n    {end}\n"))
@@ -118,4 +125,6 @@ def test_a_stage_with_work_from_after_its_last_end_was_cut_short(root):
 def run_console(root, *arguments):
     """In a process of its own: DVC prints where it was first imported."""
     command = [sys.executable, "-m", "posttrain.cli.main", *arguments]
-    return subprocess.run(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return subprocess.run(
+        command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )

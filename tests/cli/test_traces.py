@@ -16,7 +16,15 @@ from stages.generate_data import generate_data
 from tests.console import posttrain
 from tests.traces.episodes import opened, record
 
-WORLD = {"type": "toy", "seed": 7, "max_difficulty": 2, "num_sft_tasks": 60, "num_rl_tasks": 300, "num_dev_tasks": 8, "num_test_tasks": 12}
+WORLD = {
+    "type": "toy",
+    "seed": 7,
+    "max_difficulty": 2,
+    "num_sft_tasks": 60,
+    "num_rl_tasks": 300,
+    "num_dev_tasks": 8,
+    "num_test_tasks": 12,
+}
 NUM_SFT, NUM_GREEDY, NUM_SAMPLED = 60, 24, 48
 
 
@@ -54,7 +62,10 @@ def test_every_episode_of_every_stage_is_there(traces):
     listed = [line.split()[1] for line in traces("runs").stdout.splitlines()]
     assert listed == ["stage", "evaluate@teacher", "generate_data"]
     assert traces("list").stdout.splitlines()[-1] == f"20 of {NUM_SFT + NUM_GREEDY + NUM_SAMPLED} episodes that match"
-    assert traces("list", "--stage", "evaluate", "--part", "greedy", "--limit", 3).stdout.splitlines()[-1] == f"3 of {NUM_GREEDY} episodes that match"
+    assert (
+        traces("list", "--stage", "evaluate", "--part", "greedy", "--limit", 3).stdout.splitlines()[-1]
+        == f"3 of {NUM_GREEDY} episodes that match"
+    )
     assert traces("list", "--stage", "evaluate", "--failed").stdout == "0 of 0 episodes that match\n"
 
 
@@ -103,7 +114,9 @@ def test_a_replay_in_the_runs_own_world_is_the_same_again(traces):
 def test_a_replay_in_another_world_shows_the_differences_and_exits_with_1(traces, content, tmp_path):
     other = tmp_path / "params.yaml"
     other.write_text(yaml.safe_dump(content | {"world": WORLD | {"seed": 8}}))
-    number = traces("list", "--stage", "evaluate", "--tool", "get_shelf", "--limit", 1).stdout.splitlines()[1].split()[0]
+    number = (
+        traces("list", "--stage", "evaluate", "--tool", "get_shelf", "--limit", 1).stdout.splitlines()[1].split()[0]
+    )
     result = traces("replay", number, "--params", other)
     assert result.exit_code == 1
     assert "tool get_shelf [call_1] (- recorded, + replayed)" in result.stdout
@@ -121,7 +134,10 @@ def test_a_replay_of_a_run_with_other_knobs_names_the_way_out(traces, tmp_path, 
 def test_another_machines_store_is_imported_once(traces, tmp_path, played, monkeypatch):
     monkeypatch.setenv("POSTTRAIN_TRACES", str(tmp_path / "mine.db"))
     theirs = played / ".posttrain" / "traces.db"
-    assert traces("import", theirs).stdout == f"{NUM_SFT + NUM_GREEDY + NUM_SAMPLED} episodes added to {tmp_path / 'mine.db'}\n"
+    assert (
+        traces("import", theirs).stdout
+        == f"{NUM_SFT + NUM_GREEDY + NUM_SAMPLED} episodes added to {tmp_path / 'mine.db'}\n"
+    )
     assert traces("import", theirs).stdout.startswith("0 episodes added")
     assert traces("replay", NUM_SFT + 1).exit_code == 0
     assert traces("import", played / "absent.db").exit_code == 65
@@ -142,7 +158,11 @@ def test_old_runs_are_pruned(traces, tmp_path, monkeypatch):
     [
         (["show", 10**6], 65, "there is no episode 1000000"),
         (["replay", 10**6], 65, "there is no episode 1000000"),
-        (["list", "--step", "20-30"], 78, "--step is '20-30'; it is one step (20), or the first and the last of several (20..30)"),
+        (
+            ["list", "--step", "20-30"],
+            78,
+            "--step is '20-30'; it is one step (20), or the first and the last of several (20..30)",
+        ),
         (["export", "--step", "x"], 78, "--step is 'x'"),
     ],
 )
@@ -174,9 +194,13 @@ def test_traces_that_are_off_cannot_be_read(traces, monkeypatch):
 def test_a_list_loads_no_library_that_a_person_would_wait_for(played, repository):
     program = "import sys; from posttrain.cli.main import app; app(['traces', 'list']); print(*sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(repository)}
-    result = subprocess.run([sys.executable, "-c", program], cwd=played, env=environment, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=played, env=environment, capture_output=True, text=True, check=True
+    )
     loaded = {name.partition(".")[0] for name in result.stdout.splitlines()[-1].split()}
-    assert loaded.isdisjoint({"torch", "transformers", "numpy", "pyarrow", "pandas", "yaml", "psutil", "pydantic", "typer"})
+    assert loaded.isdisjoint(
+        {"torch", "transformers", "numpy", "pyarrow", "pandas", "yaml", "psutil", "pydantic", "typer"}
+    )
 
 
 def test_the_outputs_of_a_stage_are_the_same_without_traces(played, content, tmp_path, monkeypatch):

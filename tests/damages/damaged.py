@@ -1,4 +1,5 @@
-"""Damages to a file, drawn by a seed, and what a reader may make of one: the same as before, or an end that says what is damaged and what to do."""
+"""Damages to a file, drawn by a seed, and what a reader may make of one: the same as before, or an
+end that says what is damaged and what to do."""
 
 import random
 import re
@@ -26,9 +27,21 @@ REMEDY = re.compile(r"move|run `|run again|dvc repro|delete|copy it|use the|name
 
 
 def damage(path: Path, number: int, sibling: Path | None = None) -> str:
-    """Do damage `number` to the file; gives its name. `sibling` is a file of the same kind to be taken for this one."""
+    """Do damage `number` to the file; gives its name. `sibling` is a file of the same kind to be
+    taken for this one."""
     draw = random.Random(f"{path.name} {number}")
-    kinds: list[Callable[[Path, random.Random], bytes | None]] = [_flip, _flip, _flip, _cut, _zeros, _twice, _other_shape, _no_text, _empty, _folder]
+    kinds: list[Callable[[Path, random.Random], bytes | None]] = [
+        _flip,
+        _flip,
+        _flip,
+        _cut,
+        _zeros,
+        _twice,
+        _other_shape,
+        _no_text,
+        _empty,
+        _folder,
+    ]
     if sibling is not None:
         kinds.append(lambda *_: sibling.read_bytes())
     kind = kinds[number % len(kinds)]
@@ -38,8 +51,11 @@ def damage(path: Path, number: int, sibling: Path | None = None) -> str:
     return f"damage {number} ({kind.__name__.strip('_')}) of {path.name}"
 
 
-def check(read: Callable[[], Any], expected: Any, *, name: str, what: str, is_part: Callable[[Any], bool] = lambda _: False) -> bool:
-    """True where it was read, False where it was refused. `is_part` accepts a result that honestly lacks something."""
+def check(
+    read: Callable[[], Any], expected: Any, *, name: str, what: str, is_part: Callable[[Any], bool] = lambda _: False
+) -> bool:
+    """True where it was read, False where it was refused. `is_part` accepts a result that honestly
+    lacks something."""
     try:
         found = read()
     except StageError as error:

@@ -21,7 +21,9 @@ def clean(tmp_path_factory):
         checkpoint.mkdir()
         for name in FILES:
             (checkpoint / name).write_bytes(random.Random(f"{step} {name}").randbytes(9000))
-        (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step, "best_model_checkpoint": "elsewhere/checkpoint-2"}))
+        (checkpoint / "trainer_state.json").write_text(
+            json.dumps({"global_step": step, "best_model_checkpoint": "elsewhere/checkpoint-2"})
+        )
         seal(checkpoint)
     return folder
 
@@ -47,7 +49,9 @@ def test_of_a_damaged_checkpoint_nothing_is_used(clean, tmp_path, capsys, name):
         words = capsys.readouterr().err.splitlines()
         is_set_aside = not (folder / "checkpoint-4").exists()
         assert len(words) == is_set_aside
-        assert all("checkpoint-4 is half written or damaged" in word and ("sealed" in word or MARKER in word) for word in words)
+        assert all(
+            "checkpoint-4 is half written or damaged" in word and ("sealed" in word or MARKER in word) for word in words
+        )
         num_set_aside += is_set_aside
     assert num_set_aside >= NUM_DAMAGES - 3  # but for blanks of the marker, and a block put over itself
 

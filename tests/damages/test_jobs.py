@@ -21,7 +21,11 @@ def clean(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jobs")
     records = JobRecords(folder / "jobs.db")
     for number in range(40):
-        records.add(replace(FIRST, name=f"train-{number}", key=f"k{number // 2}", attempt=number % 2 + 1, submitted_at=5.0 + number))
+        records.add(
+            replace(
+                FIRST, name=f"train-{number}", key=f"k{number // 2}", attempt=number % 2 + 1, submitted_at=5.0 + number
+            )
+        )
         records.set_job_id(f"train-{number}", f"{number}:train")
         if number % 3:
             records.end(f"train-{number}", JobStatus(JobState.ENDED, number % 2, Cause.EXITED, "as it should"))
@@ -85,7 +89,10 @@ def test_a_row_that_is_damaged_is_not_sealed_by_the_next_write(clean, tmp_path):
     path = fresh_copy(clean, tmp_path / "damaged") / "jobs.db"
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE jobs SET target = 'kubernetes' WHERE name = 'train-1'")
-    for write in (lambda: JobRecords(path).set_owner("train-1", "me"), lambda: JobRecords(path).end("train-1", JobStatus(JobState.ENDED, 1))):
+    for write in (
+        lambda: JobRecords(path).set_owner("train-1", "me"),
+        lambda: JobRecords(path).end("train-1", JobStatus(JobState.ENDED, 1)),
+    ):
         with pytest.raises(ConfigurationError, match="the row of job 'train-1'"):
             write()
 

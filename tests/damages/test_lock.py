@@ -35,7 +35,9 @@ def test_a_damaged_lock_is_put_back_or_calls_nothing_current_that_is_not(tmp_pat
         except StageError as error:
             refusal, current = str(error), frozenset()
         num_refused += bool(refusal)
-        assert not refusal or ("dvc.lock" in refusal and (REMEDY.search(refusal) or "dvc status" in refusal)), f"{what}: {refusal}"
+        assert not refusal or ("dvc.lock" in refusal and (REMEDY.search(refusal) or "dvc status" in refusal)), (
+            f"{what}: {refusal}"
+        )
         if not refusal:
             false = oracle.false_entries({name: entry for name, entry in lock_entries(root).items() if name in current})
             assert false == [], what

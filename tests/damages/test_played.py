@@ -1,4 +1,5 @@
-"""Damaged notes of episodes that were paid for: what is changed is played again, and nothing else is."""
+"""Damaged notes of episodes that were paid for: what is changed is played again, and nothing else
+is."""
 
 import json
 
@@ -20,7 +21,9 @@ def play(file):
         played.append(task.task_id)
         return Reciter([call("try_code", arguments_of("123")), say(f"the lock of {task.task_id}\u2028is open 开了")])
 
-    trajectories = play_resumably(ScriptedPolicy(expert), TASKS, file, domain=LockDomain(), limits=LIMITS, seeds=list(range(12)))
+    trajectories = play_resumably(
+        ScriptedPolicy(expert), TASKS, file, domain=LockDomain(), limits=LIMITS, seeds=list(range(12))
+    )
     return [(one.task_id, one.seed, one.stop_reason, one.messages) for one in trajectories], played
 
 

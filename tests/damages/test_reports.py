@@ -1,4 +1,5 @@
-"""Damaged reports, metrics and tables: what a person is shown is what a stage wrote, and what a stage reads ends it with a meaning."""
+"""Damaged reports, metrics and tables: what a person is shown is what a stage wrote, and what a
+stage reads ends it with a meaning."""
 
 import hashlib
 import json
@@ -9,7 +10,14 @@ import pytest
 import yaml
 
 from posttrain.data.files import read_jsonl, read_parquet, write_jsonl
-from posttrain.data.schemas import TASKS_SCHEMA, read_tasks, read_trajectories, trajectory_row, write_tasks, write_trajectories
+from posttrain.data.schemas import (
+    TASKS_SCHEMA,
+    read_tasks,
+    read_trajectories,
+    trajectory_row,
+    write_tasks,
+    write_trajectories,
+)
 from posttrain.exits import DataError
 from posttrain.report.recorded import refuse_unrecorded
 from posttrain.report.sources import Evaluation, GrpoLine, SftLine, TaskRecord, read_lines, read_object
@@ -23,14 +31,35 @@ from tests.traces.episodes import opened
 def clean(tmp_path_factory, repository):
     """Reports of the committed run, recorded in a dvc.lock."""
     folder = tmp_path_factory.mktemp("reports")
-    names = ["evaluate/policy.json", "evaluate/sft.json", "evaluate/sft.tasks.jsonl", "train_sft/metrics.jsonl", "train_policy/metrics.jsonl"]
+    names = [
+        "evaluate/policy.json",
+        "evaluate/sft.json",
+        "evaluate/sft.tasks.jsonl",
+        "train_sft/metrics.jsonl",
+        "train_policy/metrics.jsonl",
+    ]
     outs = []
     for name in names:
         file = folder / "reports" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"".join((repository / "reports" / name).read_bytes().splitlines(keepends=True)[: 80 if name.endswith("jsonl") else None]))
-        outs.append({"path": f"reports/{name}", "hash": "md5", "md5": hashlib.md5(file.read_bytes()).hexdigest(), "size": file.stat().st_size})
-    (folder / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"evaluate@sft": {"cmd": "x", "outs": outs}}}))
+        file.write_bytes(
+            b"".join(
+                (repository / "reports" / name)
+                .read_bytes()
+                .splitlines(keepends=True)[: 80 if name.endswith("jsonl") else None]
+            )
+        )
+        outs.append(
+            {
+                "path": f"reports/{name}",
+                "hash": "md5",
+                "md5": hashlib.md5(file.read_bytes()).hexdigest(),
+                "size": file.stat().st_size,
+            }
+        )
+    (folder / "dvc.lock").write_text(
+        yaml.safe_dump({"schema": "2.0", "stages": {"evaluate@sft": {"cmd": "x", "outs": outs}}})
+    )
     return folder
 
 
@@ -85,14 +114,22 @@ def tables(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "read"),
-    [("tasks.parquet", read_tasks), ("demos.parquet", read_trajectories), ("rows.jsonl", read_jsonl), ("metrics.jsonl", read_metrics)],
+    [
+        ("tasks.parquet", read_tasks),
+        ("demos.parquet", read_trajectories),
+        ("rows.jsonl", read_jsonl),
+        ("metrics.jsonl", read_metrics),
+    ],
 )
 def test_a_damaged_input_ends_a_stage_with_a_meaning(tables, tmp_path, name, read):
-    """A file whose content is another and reads well is known by its hash, which DVC asks before a stage runs; no reader of rows can tell."""
+    """A file whose content is another and reads well is known by its hash, which DVC asks before a
+    stage runs; no reader of rows can tell."""
     expected = read(tables / name)
     for number in range(NUM_DAMAGES):
         folder = fresh_copy(tables, tmp_path / "damaged")
-        what = damage(folder / name, number, sibling=tables / ("demos.parquet" if name == "tasks.parquet" else "tasks.parquet"))
+        what = damage(
+            folder / name, number, sibling=tables / ("demos.parquet" if name == "tasks.parquet" else "tasks.parquet")
+        )
         check(lambda: read(folder / name), expected, name=name, what=what, is_part=lambda _: True)  # noqa: B023
 
 

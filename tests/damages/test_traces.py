@@ -1,4 +1,5 @@
-"""A damaged store of traces: what is shown, exported or imported is what was recorded, and a stage that writes goes on."""
+"""A damaged store of traces: what is shown, exported or imported is what was recorded, and a stage
+that writes goes on."""
 
 import contextlib
 import io
@@ -18,15 +19,33 @@ from tests.damages.damaged import NUM_DAMAGES, REMEDY, check, damage, fresh_copy
 from tests.rollout.lock_world import lock_task, say
 from tests.traces.episodes import TRY_123, opened, read, record, run_of, spoken, written
 
-COMMANDS = ["list", "list --failed", "list --tool try_code", "list --step 2..3", "runs", "show 3", "show 30", "export", "export --failed"]
+COMMANDS = [
+    "list",
+    "list --failed",
+    "list --tool try_code",
+    "list --step 2..3",
+    "runs",
+    "show 3",
+    "show 30",
+    "export",
+    "export --failed",
+]
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
     """Runs of two stages, 120 episodes with and without tokens, several pages of each table."""
     folder = tmp_path_factory.mktemp("traces")
-    words, tokens, other = opened(), written((TRY_123, True), ("done", True))[0], spoken(say("no"), task=lock_task("another"))
-    drawn = [replace(one, is_success=number % 3 > 0, step=number % 7, advantage=number / 7) for number in range(20) for one in (words, tokens, other)]
+    words, tokens, other = (
+        opened(),
+        written((TRY_123, True), ("done", True))[0],
+        spoken(say("no"), task=lock_task("another")),
+    )
+    drawn = [
+        replace(one, is_success=number % 3 > 0, step=number % 7, advantage=number / 7)
+        for number in range(20)
+        for one in (words, tokens, other)
+    ]
     record(folder / "traces.db", "train_policy", drawn, started_at=5.0)
     record(folder / "traces.db", "evaluate@sft", drawn, started_at=7.5)
     record(folder / "other.db", "evaluate@policy", [tokens] * 50)
@@ -65,7 +84,9 @@ def test_a_damaged_store_is_read_as_it_was_or_refused(clean, tmp_path, monkeypat
         path = fresh_copy(clean, tmp_path / "damaged") / "traces.db"
         what = damage(path, number, sibling=None)
         for command in COMMANDS:
-            is_read = check(lambda: said(command, path, monkeypatch), expected[command], name="traces.db", what=f"{what}, {command}")  # noqa: B023
+            is_read = check(
+                lambda: said(command, path, monkeypatch), expected[command], name="traces.db", what=f"{what}, {command}"
+            )
             num_refused += not is_read
     assert num_refused > NUM_DAMAGES * 2
 
@@ -82,7 +103,12 @@ def test_any_byte_of_the_pages_may_be_another(clean, tmp_path, monkeypatch):
         content[place] ^= 1 << number % 8
         path.write_bytes(content)
         for command in ("list", "runs", "show 3", "export"):
-            check(lambda: said(command, path, monkeypatch), expected[command], name="traces.db", what=f"byte {place}, {command}")  # noqa: B023
+            check(
+                lambda: said(command, path, monkeypatch),
+                expected[command],
+                name="traces.db",
+                what=f"byte {place}, {command}",
+            )
 
 
 UPDATES = [
@@ -114,7 +140,9 @@ def test_no_column_that_was_changed_is_shown_as_true(clean, tmp_path, monkeypatc
     change(path, update)
     num_refused = 0
     for command in COMMANDS:
-        num_refused += not check(lambda: said(command, path, monkeypatch), expected[command], name="traces.db", what=f"{update}, {command}")  # noqa: B023
+        num_refused += not check(
+            lambda: said(command, path, monkeypatch), expected[command], name="traces.db", what=f"{update}, {command}"
+        )
     assert num_refused
     with pytest.raises(StageError):
         said("check", path, monkeypatch)
@@ -166,8 +194,10 @@ def test_a_damaged_store_is_imported_as_it_was_or_refused(clean, tmp_path):
         path = fresh_copy(clean, tmp_path / "damaged") / "traces.db"
         what = damage(path, number, sibling=None)
         mine = tmp_path / f"{number}.db"
-        if check(lambda: import_store(mine, path), expected, name="traces.db", what=f"{what}, import"):  # noqa: B023
-            assert [read(mine, one).traced for one in (1, 60, 120)] == [read(clean / "traces.db", one).traced for one in (1, 60, 120)]
+        if check(lambda: import_store(mine, path), expected, name="traces.db", what=f"{what}, import"):
+            assert [read(mine, one).traced for one in (1, 60, 120)] == [
+                read(clean / "traces.db", one).traced for one in (1, 60, 120)
+            ]
 
 
 def test_a_stage_goes_on_whatever_its_store_is(clean, tmp_path, repository, monkeypatch, capsys):

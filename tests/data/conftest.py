@@ -1,4 +1,5 @@
-"""The toy world's demonstrations, as the first stage makes them: the scripted expert with its flaws on the sft split."""
+"""The toy world's demonstrations, as the first stage makes them: the scripted expert with its flaws
+on the sft split."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,14 +13,24 @@ from posttrain.types import Task, Trajectory
 from posttrain.worlds.toy import ToyDomain
 from tests.limits import limits_of
 
-FLAWS = FlawRates(wrong_market=0.65, give_up=0.6, indicator_mixup=0.6, redundant_call=0.1, malformed_json=0.03, market_flip=0.1, repeated_ask=0.1)
+FLAWS = FlawRates(
+    wrong_market=0.65,
+    give_up=0.6,
+    indicator_mixup=0.6,
+    redundant_call=0.1,
+    malformed_json=0.03,
+    market_flip=0.1,
+    repeated_ask=0.1,
+)
 AGENT = limits_of(6, 64, 1024)
 Replay = Callable[[Sequence[Task], Sequence[int]], list[Trajectory]]
 
 
 @pytest.fixture(scope="session")
 def toy() -> ToyDomain:
-    world = WorldParams(type="toy", seed=7, max_difficulty=2, num_sft_tasks=400, num_rl_tasks=40, num_dev_tasks=20, num_test_tasks=40)
+    world = WorldParams(
+        type="toy", seed=7, max_difficulty=2, num_sft_tasks=400, num_rl_tasks=40, num_dev_tasks=20, num_test_tasks=40
+    )
     return ToyDomain(world)
 
 

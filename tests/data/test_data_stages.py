@@ -1,4 +1,5 @@
-"""The two stages as programs, in a folder of their own: what they write, and how they end on files that are no demonstrations."""
+"""The two stages as programs, in a folder of their own: what they write, and how they end on files
+that are no demonstrations."""
 
 import json
 import os
@@ -27,9 +28,19 @@ def checkout(repository, toy, toy_tasks, toy_rows, tmp_path) -> Path:
 @pytest.fixture
 def validate(repository, checkout):
     def run() -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(repository), "POSTTRAIN_THREADS": "1", "HOME": str(checkout / "home")}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(repository),
+            "POSTTRAIN_THREADS": "1",
+            "HOME": str(checkout / "home"),
+        }
         return subprocess.run(
-            [sys.executable, "-m", "stages.validate_data"], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "stages.validate_data"],
+            cwd=checkout,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     return run
@@ -38,13 +49,17 @@ def validate(repository, checkout):
 def test_good_rows_go_on_bad_ones_are_kept_apart_and_nothing_is_lost(checkout, validate, toy_rows):
     ended = validate()
     assert ended.returncode == 0, ended.stderr
-    kept = read_parquet(checkout / "data/validated/demonstrations.parquet", TRAJECTORIES_SCHEMA)["trajectory_id"].to_pylist()
+    kept = read_parquet(checkout / "data/validated/demonstrations.parquet", TRAJECTORIES_SCHEMA)[
+        "trajectory_id"
+    ].to_pylist()
     quarantine = read_jsonl(checkout / "data/validated/quarantine.jsonl")
     assert len(kept) + len(quarantine) == len(toy_rows)
     assert {*kept, *(bad["row"]["trajectory_id"] for bad in quarantine)} == {row.trajectory_id for row in toy_rows}
     counts = json.loads((checkout / "reports/validate_data/summary.json").read_text(encoding="utf-8"))
     assert counts["num_quarantined"] == len(quarantine) > 0
-    outputs = sorted(path for folder in ("data", "reports") for path in (checkout / folder).rglob("*") if path.is_file())
+    outputs = sorted(
+        path for folder in ("data", "reports") for path in (checkout / folder).rglob("*") if path.is_file()
+    )
     assert sorted(str(path.relative_to(checkout)) for path in outputs) == [
         "data/raw/demonstrations.parquet",
         "data/raw/tasks.parquet",
@@ -71,7 +86,10 @@ def test_a_parquet_file_cut_off_in_the_middle_is_bad_data(checkout, validate):
     path.write_bytes(whole[: len(whole) // 2])
     ended = validate()
     assert ended.returncode == 65
-    assert f"data/raw/demonstrations.parquet has {len(whole) // 2} bytes but is no whole Parquet file, nothing was read" in ended.stderr
+    assert (
+        f"data/raw/demonstrations.parquet has {len(whole) // 2} bytes but is no whole Parquet file, nothing was read"
+        in ended.stderr
+    )
     assert "Traceback" not in ended.stderr
 
 
@@ -85,16 +103,24 @@ def test_an_empty_file_and_a_file_without_rows_are_bad_data(checkout, validate):
     assert (ended.returncode, "data/raw/demonstrations.parquet holds 0 demonstrations" in ended.stderr) == (65, True)
 
 
-def test_unpaired_calls_everywhere_stop_the_run_after_the_page_and_the_quarantine_are_written(checkout, validate, toy_rows):
+def test_unpaired_calls_everywhere_stop_the_run_after_the_page_and_the_quarantine_are_written(
+    checkout, validate, toy_rows
+):
     table = trajectories_table(toy_rows).to_pylist()
     for columns in table:
         for message in columns["messages"]:
             message["tool_call_id"] = "lost" if message["role"] == "tool" else None
-    write_parquet(checkout / "data/raw/demonstrations.parquet", trajectories_table(()).from_pylist(table, schema=TRAJECTORIES_SCHEMA))
+    write_parquet(
+        checkout / "data/raw/demonstrations.parquet",
+        trajectories_table(()).from_pylist(table, schema=TRAJECTORIES_SCHEMA),
+    )
     num_calling = sum(any(message.tool_calls for message in row.trajectory.messages) for row in toy_rows)
     ended = validate()
     assert ended.returncode == 65
-    assert f"validate_data.max_quarantine_frac accepts 10.0%. By reason: call_answered {num_calling}, results_asked_for {num_calling}" in ended.stderr
+    assert (
+        f"validate_data.max_quarantine_frac accepts 10.0%. By reason: call_answered {num_calling}, "
+        f"results_asked_for {num_calling}" in ended.stderr
+    )
     assert len(read_jsonl(checkout / "data/validated/quarantine.jsonl")) >= num_calling
     assert "so the run stopped here" in (checkout / "reports/validate_data/index.html").read_text(encoding="utf-8")
     assert not (checkout / "data/validated/demonstrations.parquet").exists()

@@ -22,7 +22,10 @@ MESSAGES = [
     {"role": "tool", "tool_call_id": "c1", "content": "380.20"},
     {"role": "assistant", "content": "380.20"},
 ]
-TOOL = {"type": "function", "function": {"name": "quote", "parameters": {"type": "object", "properties": {"code": {"type": "string"}}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "quote", "parameters": {"type": "object", "properties": {"code": {"type": "string"}}}},
+}
 
 
 @pytest.fixture
@@ -47,20 +50,35 @@ def test_openai_messages_become_a_row_with_what_the_conversation_shows(write):
 
 def test_episodes_with_one_opening_are_plays_of_one_task(write):
     other = [MESSAGES[0], {"role": "user", "content": "Tencent?"}, MESSAGES[-1]]
-    first, second, third = import_trajectories(write({"messages": MESSAGES}, {"messages": MESSAGES[:3]}, {"messages": other}), "openai")
+    first, second, third = import_trajectories(
+        write({"messages": MESSAGES}, {"messages": MESSAGES[:3]}, {"messages": other}), "openai"
+    )
     assert first.trajectory.task_id == second.trajectory.task_id != third.trajectory.task_id
-    assert (second.trajectory.stop_reason, third.kind, third.language) == (StopReason.TURN_LIMIT, "timing_decision", "en")
+    assert (second.trajectory.stop_reason, third.kind, third.language) == (
+        StopReason.TURN_LIMIT,
+        "timing_decision",
+        "en",
+    )
 
 
 def test_a_parquet_file_of_messages_reads_as_its_jsonl_does(write, tmp_path):
     messages = [{"role": "user", "content": "Tencent?"}, *MESSAGES[2:]]
     pq.write_table(pa.Table.from_pylist([{"messages": messages, "reward": 1.0}]), tmp_path / "rows.parquet")
-    assert import_trajectories(tmp_path / "rows.parquet", "openai") == import_trajectories(write({"messages": messages, "reward": 1.0}), "openai")
+    assert import_trajectories(tmp_path / "rows.parquet", "openai") == import_trajectories(
+        write({"messages": messages, "reward": 1.0}), "openai"
+    )
 
 
 def test_what_the_pipeline_wrote_comes_back_as_it_was(write, tmp_path):
     (row,) = import_trajectories(write({"messages": MESSAGES, "tools": [TOOL], "reward": 0.5}), "openai")
-    named = replace(row, market="hk", difficulty=2, companies=("c9",), template="price", trajectory=replace(row.trajectory, task_id="t1", seed=4))
+    named = replace(
+        row,
+        market="hk",
+        difficulty=2,
+        companies=("c9",),
+        template="price",
+        trajectory=replace(row.trajectory, task_id="t1", seed=4),
+    )
     write_trajectories(tmp_path / "rows.parquet", [named])
     assert import_trajectories(tmp_path / "rows.parquet", "openai") == [named]
 
@@ -69,7 +87,9 @@ def test_tools_that_were_not_recorded_are_inferred_from_all_calls_of_the_file():
     def called(arguments: str) -> list[Message]:
         return [Message("assistant", tool_calls=(ToolCall("1", "f", arguments),))]
 
-    (schema,) = infer_tools([called('{"a":1}'), called('{"a":2.5,"b":"x"}'), called('{"a"'), called('{"a":3,"b":["y"]}')])
+    (schema,) = infer_tools(
+        [called('{"a":1}'), called('{"a":2.5,"b":"x"}'), called('{"a"'), called('{"a":3,"b":["y"]}')]
+    )
     assert schema["function"]["name"] == "f"
     assert schema["function"]["parameters"] == {
         "type": "object",
@@ -84,8 +104,18 @@ def test_tools_that_were_not_recorded_are_inferred_from_all_calls_of_the_file():
         ({"conversation": []}, "it has no 'messages'"),
         ({"messages": []}, "messages is not a list with messages"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot' is none of"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]}, "it has no 'id'"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {}}}]}]}, "JSON text of an object"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
+            "it has no 'id'",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {}}}]}
+                ]
+            },
+            "JSON text of an object",
+        ),
         ({"messages": MESSAGES, "reward": "good"}, "could not convert"),
         ({"messages": MESSAGES, "reward": float("nan")}, "reward is nan"),
         ({"messages": MESSAGES, "tools": [{"name": "f"}]}, "it has no 'function'"),
@@ -113,7 +143,11 @@ def test_200_real_tau_bench_trajectories_are_50_tasks_played_four_times(shared_d
     assert len({row.trajectory_id for row in rows}) == 200
     assert sum(row.trajectory.reward == 1.0 for row in rows) == 84
     assert sum(len(message.tool_calls) for row in rows for message in row.trajectory.messages) == 1164
-    assert Counter(row.trajectory.stop_reason for row in rows) == {StopReason.DONE: 149, StopReason.STOP_TOOL: 48, StopReason.TURN_LIMIT: 3}
+    assert Counter(row.trajectory.stop_reason for row in rows) == {
+        StopReason.DONE: 149,
+        StopReason.STOP_TOOL: 48,
+        StopReason.TURN_LIMIT: 3,
+    }
     assert len(rows[0].tools) == 14
     assert {row.language for row in rows} == {"en"}
 

@@ -29,7 +29,14 @@ def rehearsal(toy, toy_tasks, replay, good_rows):
 
 @pytest.fixture(scope="module")
 def points(good_rows):
-    return plan_points("smote", features(good_rows, seed=1), [cell_of(row) for row in good_rows], target_frac=0.4, num_neighbors=3, seed=1)
+    return plan_points(
+        "smote",
+        features(good_rows, seed=1),
+        [cell_of(row) for row in good_rows],
+        target_frac=0.4,
+        num_neighbors=3,
+        seed=1,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,8 @@ def test_a_rate_above_the_limit_is_refused_with_the_worst_cells():
     with pytest.raises(DataError) as caught:
         refuse_contaminated(found, max_contamination=0.7)
     assert str(caught.value).startswith(
-        "3 of 4 synthetic points (75.0%) lie among other cells, resample_data.oversample.max_contamination accepts 70.0%; worst: b 2 of 3, a 1 of 1. "
+        "3 of 4 synthetic points (75.0%) lie among other cells, resample_data.oversample.max_contamination "
+        "accepts 70.0%; worst: b 2 of 3, a 1 of 1. "
     )
     assert caught.value.code == 65
 
@@ -78,14 +86,23 @@ def test_no_points_are_not_contaminated():
 
 
 def test_a_cell_smaller_than_the_neighbourhood_uses_the_neighbours_it_has():
-    found = plan_points("smote", clusters((8, 0.0), (2, 5.0), (1, 9.0)), ["a"] * 8 + ["b"] * 2 + ["c"], target_frac=0.5, num_neighbors=5, seed=1)
+    found = plan_points(
+        "smote",
+        clusters((8, 0.0), (2, 5.0), (1, 9.0)),
+        ["a"] * 8 + ["b"] * 2 + ["c"],
+        target_frac=0.5,
+        num_neighbors=5,
+        seed=1,
+    )
     assert Counter(point.cell for point in found) == {"b": 2, "c": 3}
     assert all(set(point.seeds) == {8, 9} and not point.is_contaminated for point in found if point.cell == "b")
     assert all(point.seeds == (10,) for point in found if point.cell == "c")
 
 
 def test_duplicates_are_drawn_from_the_cell_itself():
-    found = plan_points("duplicate", np.zeros((12, 1)), ["a"] * 10 + ["b"] * 2, target_frac=0.5, num_neighbors=5, seed=1)
+    found = plan_points(
+        "duplicate", np.zeros((12, 1)), ["a"] * 10 + ["b"] * 2, target_frac=0.5, num_neighbors=5, seed=1
+    )
     assert [point.cell for point in found] == ["b"] * 3
     assert all(set(point.seeds) <= {10, 11} for point in found)
 
@@ -93,7 +110,9 @@ def test_duplicates_are_drawn_from_the_cell_itself():
 def test_every_result_of_a_new_row_is_what_the_tool_says(realised, toy):
     checked = 0
     for row, is_new in zip(realised.rows, realised.is_new, strict=True):
-        results = {message.tool_call_id: message.content for message in row.trajectory.messages if message.role == "tool"}
+        results = {
+            message.tool_call_id: message.content for message in row.trajectory.messages if message.role == "tool"
+        }
         for call in (call for message in row.trajectory.messages for call in message.tool_calls):
             if is_new and '"error"' not in results[call.id]:
                 assert toy.tools[call.name].call(call.arguments) == results[call.id]
@@ -105,7 +124,9 @@ def test_a_new_row_is_in_the_points_cell_and_takes_its_demonstrations_steps(poin
     assert sum(realised.is_new) > 0.8 * len(points)
     for point, row, is_new in zip(points, realised.rows, realised.is_new, strict=True):
         assert cell_of(row) == point.cell
-        behaviours = {steps_of(good_rows[seed].trajectory.messages) for seed in (point.seeds if is_new else point.seeds[:1])}
+        behaviours = {
+            steps_of(good_rows[seed].trajectory.messages) for seed in (point.seeds if is_new else point.seeds[:1])
+        }
         assert steps_of(row.trajectory.messages) in behaviours
         assert mistakes(row.trajectory.messages, num_tokens=1, limits=AGENT) == ()
 
@@ -148,7 +169,10 @@ def test_the_class_table_follows_each_cell_through_the_steps():
 
 
 def test_the_picture_is_the_same_to_the_byte_and_has_no_date_and_no_machine():
-    counts = [CellCounts("tool_selection/hk/zh/tools", 10, 9, 8, 0), CellCounts("timing_decision/none/zh/tools", 2, 2, 2, 2)]
+    counts = [
+        CellCounts("tool_selection/hk/zh/tools", 10, 9, 8, 0),
+        CellCounts("timing_decision/none/zh/tools", 2, 2, 2, 2),
+    ]
     drawing = draw_classes(counts)
     assert drawing == draw_classes(counts)
     assert not re.search(r"<dc:date>|20\d\d-\d\d|<script", drawing)

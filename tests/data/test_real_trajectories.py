@@ -1,4 +1,5 @@
-"""200 trajectories of GPT-4o on tau-bench's airline: what they break, and what resampling makes of them. All counts were looked at in the file."""
+"""200 trajectories of GPT-4o on tau-bench's airline: what they break, and what resampling makes of
+them. All counts were looked at in the file."""
 
 from collections import Counter
 
@@ -31,14 +32,18 @@ def test_49_of_them_use_a_call_id_for_several_calls_and_the_longest_are_long(row
     verdict = validate(trajectories_table(rows), TASKS_SCHEMA.empty_table(), max_tokens=8000, source=tau_bench)
     assert (verdict.num_turns, verdict.num_calls) == (2454, 1164)
     assert verdict.counts() == {"unique_call_id": 49, "length_limit": 13}
-    broken = {check.rule.name: (check.num_broken, check.num_trajectories) for check in verdict.checked if check.num_broken}
+    broken = {
+        check.rule.name: (check.num_broken, check.num_trajectories) for check in verdict.checked if check.num_broken
+    }
     assert broken == {"unique_call_id": (144, 49), "length_limit": (13, 13)}
     assert len(verdict.reasons) == 52  # ten trajectories have both
 
 
 def test_the_default_share_refuses_them_with_the_counts(rows, tau_bench):
     verdict = validate(trajectories_table(rows), TASKS_SCHEMA.empty_table(), max_tokens=8000, source=tau_bench)
-    with pytest.raises(DataError, match=r"52 of 200 demonstrations .* \(26\.0%\) .* By reason: unique_call_id 49, length_limit 13\."):
+    with pytest.raises(
+        DataError, match=r"52 of 200 demonstrations .* \(26\.0%\) .* By reason: unique_call_id 49, length_limit 13\."
+    ):
         refuse_too_many(verdict, max_quarantine_frac=0.1, source=tau_bench)
 
 
@@ -61,7 +66,11 @@ def test_a_hostile_edit_of_one_real_trajectory_is_found(rows, tau_bench):
 def test_their_visible_mistakes(rows):
     limits = limits_of(30, 1024, 32_768)
     found = [mistakes(row.trajectory.messages, num_tokens=1, limits=limits) for row in rows]
-    assert Counter(str(mistake) for those in found for mistake in those) == {"no_final_line": 51, "repeated_call": 15, "ends_on_error": 4}
+    assert Counter(str(mistake) for those in found for mistake in those) == {
+        "no_final_line": 51,
+        "repeated_call": 15,
+        "ends_on_error": 4,
+    }
 
 
 def test_rare_cells_of_imported_trajectories_grow_by_duplicates(rows, toy, replay):

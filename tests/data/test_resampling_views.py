@@ -17,7 +17,9 @@ ASKED = Message("user", "腾讯的股价？")
 NOTHING = np.zeros(0)
 
 
-def call(arguments: str = '{"code":"x"}', name: str = "quote", call_id: str = "c1", reasoning: str | None = None) -> Message:
+def call(
+    arguments: str = '{"code":"x"}', name: str = "quote", call_id: str = "c1", reasoning: str | None = None
+) -> Message:
     return Message("assistant", reasoning_content=reasoning, tool_calls=(ToolCall(call_id, name, arguments),))
 
 
@@ -30,17 +32,36 @@ ANSWER = Message("assistant", "ANSWER: 1 HKD")
 
 
 def row(*messages: Message, language: str = "zh") -> TrajectoryRow:
-    return TrajectoryRow(Trajectory("t", messages, StopReason.DONE), "tool_selection", "hk", language, 1, "sft", "price", (), ())
+    return TrajectoryRow(
+        Trajectory("t", messages, StopReason.DONE), "tool_selection", "hk", language, 1, "sft", "price", (), ()
+    )
 
 
 def test_steps_say_what_was_done_and_not_about_whom():
     search = call('{"name":"x"}', "search")
-    messages = [RULES, ASKED, search, result(ERROR), call('{"name":"x"}', "search_hk", "c2", "market: HK"), result(call_id="c2"), ANSWER]
+    messages = [
+        RULES,
+        ASKED,
+        search,
+        result(ERROR),
+        call('{"name":"x"}', "search_hk", "c2", "market: HK"),
+        result(call_id="c2"),
+        ANSWER,
+    ]
     assert steps_of(messages) == ("search", "<failed>", "<reason>", "search_hk", "<say>")
 
 
 def test_an_identical_call_is_marked_and_the_same_tool_with_other_arguments_is_not():
-    messages = [ASKED, call(), result(), call(call_id="c2"), result(call_id="c2"), call('{"code":"y"}', call_id="c3"), result(call_id="c3"), ANSWER]
+    messages = [
+        ASKED,
+        call(),
+        result(),
+        call(call_id="c2"),
+        result(call_id="c2"),
+        call('{"code":"y"}', call_id="c3"),
+        result(call_id="c3"),
+        ANSWER,
+    ]
     assert steps_of(messages) == ("quote", "quote", "<again>", "quote", "<say>")
 
 
@@ -54,7 +75,10 @@ def test_the_cell_tells_a_reasoning_demonstration_from_one_that_only_acts():
 
 
 def test_the_opening_text_ends_where_the_agent_begins():
-    assert opening_text([RULES, ASKED, Message("assistant", "ASK: market"), Message("user", "HK"), ANSWER]) == "腾讯的股价？"
+    assert (
+        opening_text([RULES, ASKED, Message("assistant", "ASK: market"), Message("user", "HK"), ANSWER])
+        == "腾讯的股价？"
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +86,10 @@ def test_the_opening_text_ends_where_the_agent_begins():
     [
         ([RULES, ASKED, call(), result(), ANSWER], []),
         ([RULES, ASKED, call(), result(ERROR), call(name="hk"), result(), ANSWER], []),
-        ([RULES, ASKED, call('{"code":'), result(ERROR), call(call_id="c2"), result(call_id="c2"), ANSWER], [Mistake.MALFORMED_JSON]),
+        (
+            [RULES, ASKED, call('{"code":'), result(ERROR), call(call_id="c2"), result(call_id="c2"), ANSWER],
+            [Mistake.MALFORMED_JSON],
+        ),
         ([RULES, ASKED, call(), result(ERROR), Message("assistant", "ANSWER: none")], [Mistake.ENDS_ON_ERROR]),
         ([ASKED, call(), result("Error: user not found"), ANSWER], [Mistake.ENDS_ON_ERROR]),
         ([RULES, ASKED, call(), result()], [Mistake.NO_FINAL_LINE]),
@@ -88,14 +115,25 @@ def test_a_wrong_answer_that_looks_right_is_kept_because_gold_is_never_seen(toy_
 
 
 def test_alike_questions_in_chinese_are_neighbours_without_spaces_between_words():
-    texts = ["查一下腾讯的股价", "查一下美团的股价", "查一下茅台的股价", "比较平安和招行谁更贵", "比较中石油和中石化谁更贵", "比较美的和格力谁更贵"]
+    texts = [
+        "查一下腾讯的股价",
+        "查一下美团的股价",
+        "查一下茅台的股价",
+        "比较平安和招行谁更贵",
+        "比较中石油和中石化谁更贵",
+        "比较美的和格力谁更贵",
+    ]
     points = features([row(Message("user", text), ANSWER) for text in texts], seed=1)
     alike = points @ points.T
     assert all(alike[i, j] > alike[i, k] for i in range(3) for j in range(3) for k in range(3, 6))
 
 
 def test_the_same_question_is_farther_from_a_play_with_other_steps_than_from_one_with_equal_steps():
-    plays = [[call(), result()], [call('{"code":"y"}'), result()], [call(name="macd"), result(ERROR), call(name="bands"), result()]]
+    plays = [
+        [call(), result()],
+        [call('{"code":"y"}'), result()],
+        [call(name="macd"), result(ERROR), call(name="bands"), result()],
+    ]
     points = features([row(ASKED, *play, ANSWER) for play in plays], seed=1)
     assert points[0] @ points[1] > 0.999
     assert points[0] @ points[2] < 0.9
@@ -111,29 +149,41 @@ def test_a_handful_of_rows_has_features_too(toy_rows, num_rows):
 
 
 def test_the_hardest_rows_are_kept_and_ties_go_to_the_earlier():
-    assert choose_coreset("loss_topk", keep=3, losses_N=np.array([1.0, 3, 2, 3, 2]), features_N_D=NOTHING, seed=1).tolist() == [1, 2, 3]
+    assert choose_coreset(
+        "loss_topk", keep=3, losses_N=np.array([1.0, 3, 2, 3, 2]), features_N_D=NOTHING, seed=1
+    ).tolist() == [1, 2, 3]
 
 
 def test_centres_cover_the_line():
-    # On 0 1 2 9 10 the mean is 4.4, nearest to it is 2; the farthest from 2 is 10, then 0 (2 from 2).
+    # On 0 1 2 9 10 the mean is 4.4, nearest to it is 2; the farthest from 2 is 10, then 0 (2 from
+    # 2).
     line = np.array([[0.0], [1], [2], [9], [10]])
     assert choose_coreset("diversity", keep=2, losses_N=NOTHING, features_N_D=line, seed=1).tolist() == [2, 4]
     assert choose_coreset("diversity", keep=3, losses_N=NOTHING, features_N_D=line, seed=1).tolist() == [0, 2, 4]
 
 
 def test_hybrid_covers_what_the_hardest_rows_left_uncovered():
-    # Of 4, two by loss: 3 and 4, at 9 and 10. Farthest from them is 0, then 2 (2 from 0; 1 is 1 from 0).
+    # Of 4, two by loss: 3 and 4, at 9 and 10. Farthest from them is 0, then 2 (2 from 0; 1 is 1
+    # from 0).
     line = np.array([[0.0], [1], [2], [9], [10]])
     losses = np.array([0.0, 0, 0, 1, 2])
     assert choose_coreset("hybrid", keep=4, losses_N=losses, features_N_D=line, seed=1).tolist() == [0, 2, 3, 4]
 
 
 def test_equal_points_are_never_chosen_twice():
-    assert choose_coreset("diversity", keep=4, losses_N=NOTHING, features_N_D=np.ones((5, 2)), seed=1).tolist() == [0, 1, 2, 3]
+    assert choose_coreset("diversity", keep=4, losses_N=NOTHING, features_N_D=np.ones((5, 2)), seed=1).tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_random_is_seeded_and_without_repeats():
-    chosen = [choose_coreset("random", keep=5, losses_N=np.zeros(20), features_N_D=NOTHING, seed=seed).tolist() for seed in (1, 1, 2)]
+    chosen = [
+        choose_coreset("random", keep=5, losses_N=np.zeros(20), features_N_D=NOTHING, seed=seed).tolist()
+        for seed in (1, 1, 2)
+    ]
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(set(chosen[0])) == 5
 

@@ -28,7 +28,11 @@ def quote(code: str, days: int = 5) -> str:
     return f"{code} {days}"
 
 
-GOLD = Gold(Answer("number", Decimal("12.30"), "HKD"), (GoldCall("quote", {"code": ("00700.HK", "0700.HK"), "days": (5, None)}),), asks="market")
+GOLD = Gold(
+    Answer("number", Decimal("12.30"), "HKD"),
+    (GoldCall("quote", {"code": ("00700.HK", "0700.HK"), "days": (5, None)}),),
+    asks="market",
+)
 TASK = Task(
     task_id="t1",
     kind="tool_selection",
@@ -45,7 +49,12 @@ TASK = Task(
 CALL = Message("assistant", "", "香港", (ToolCall("call_1", "quote", '{"code":"00700.HK"'),))
 PLAYED = Trajectory(
     task_id="t1",
-    messages=(*TASK.messages, CALL, Message("tool", '{"error":"x"}', tool_call_id="call_1"), Message("assistant", "ANSWER: 12.30 HKD")),
+    messages=(
+        *TASK.messages,
+        CALL,
+        Message("tool", '{"error":"x"}', tool_call_id="call_1"),
+        Message("assistant", "ANSWER: 12.30 HKD"),
+    ),
     stop_reason=StopReason.DONE,
     seed=3,
     token_ids=(1, 2, 3),

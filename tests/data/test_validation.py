@@ -1,4 +1,5 @@
-"""Every rule on one small conversation that breaks it and nothing else; then real trajectories and files that are no demonstrations."""
+"""Every rule on one small conversation that breaks it and nothing else; then real trajectories and
+files that are no demonstrations."""
 
 import re
 from dataclasses import replace
@@ -37,7 +38,9 @@ GOOD = (Message("system", "rules"), ASKED, CALLED, TOLD, ANSWERED)
 NO_TASKS = TASKS_SCHEMA.empty_table()
 
 
-def row(*messages: Message, task_id: str = "t1", companies: tuple[str, ...] = ("tencent",), kind: str = "tool_selection") -> TrajectoryRow:
+def row(
+    *messages: Message, task_id: str = "t1", companies: tuple[str, ...] = ("tencent",), kind: str = "tool_selection"
+) -> TrajectoryRow:
     played = Trajectory(task_id, messages, StopReason.DONE)
     return TrajectoryRow(played, kind, "hk", "zh", 1, "sft", "price", companies, (QUOTE,))  # type: ignore[arg-type]
 
@@ -60,8 +63,15 @@ def test_a_paired_and_answered_conversation_is_kept():
 
 
 def test_several_calls_in_one_message_may_be_answered_in_any_order():
-    both = Message("assistant", tool_calls=(ToolCall("c1", "quote", '{"code":"a"}'), ToolCall("c2", "quote", '{"code":"b"}')))
-    assert reasons_of(ASKED, both, Message("tool", "2", tool_call_id="c2"), Message("tool", "1", tool_call_id="c1"), ANSWERED) == {}
+    both = Message(
+        "assistant", tool_calls=(ToolCall("c1", "quote", '{"code":"a"}'), ToolCall("c2", "quote", '{"code":"b"}'))
+    )
+    assert (
+        reasons_of(
+            ASKED, both, Message("tool", "2", tool_call_id="c2"), Message("tool", "1", tool_call_id="c1"), ANSWERED
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +79,10 @@ def test_several_calls_in_one_message_may_be_answered_in_any_order():
     [
         ((ASKED, CALLED, TOLD, CALLED, TOLD, ANSWERED), {"unique_call_id": (0, 1)}),
         ((ASKED, CALLED), {"call_answered": (0,)}),
-        ((ASKED, CALLED, replace(TOLD, tool_call_id="c9"), ANSWERED), {"call_answered": (0,), "results_asked_for": (0,)}),
+        (
+            (ASKED, CALLED, replace(TOLD, tool_call_id="c9"), ANSWERED),
+            {"call_answered": (0,), "results_asked_for": (0,)},
+        ),
         ((ASKED, CALLED, TOLD, TOLD, ANSWERED), {"call_answered": (0,)}),
         ((ASKED, ANSWERED, TOLD), {"roles_alternate": (), "results_asked_for": (0,)}),
         ((ASKED, TOLD, ANSWERED), {"roles_alternate": ()}),
@@ -106,7 +119,12 @@ def test_a_result_is_paired_within_its_own_turn_and_trajectory():
 
 
 def test_of_equal_conversations_the_first_is_kept_whatever_their_ids():
-    again = (ASKED, replace(CALLED, tool_calls=(replace(CALLED.tool_calls[0], id="x"),)), replace(TOLD, tool_call_id="x"), ANSWERED)
+    again = (
+        ASKED,
+        replace(CALLED, tool_calls=(replace(CALLED.tool_calls[0], id="x"),)),
+        replace(TOLD, tool_call_id="x"),
+        ANSWERED,
+    )
     verdict = verdict_of(row(*GOOD[1:]), row(*again, task_id="t2"), row(*GOOD[1:]))
     assert list(verdict.is_kept) == [True, False, False]
     assert [reason.rule for reason in verdict.reasons[1]] == ["no_duplicate"]
@@ -141,14 +159,20 @@ def test_the_training_split_is_not_held_out(toy_tasks: dict[str, list[Task]], tm
 
 
 def test_the_length_estimate_counts_four_letters_a_han_character_or_a_digit_as_one():
-    # 腾讯的股价？ 6; quote 2 and {"code":"00700.HK"} 15, which is {":":" 5, code 1, 00700. 6, HK 1, "} 2; {"price":380.2} 12, which is {" 2, price 2,
-    # ": 2, 380.2 5, } 1; ANSWER: 380.20 HKD 10, which is ANSWER 2, : 1, 380.20 6, HKD 1. The system message is free.
-    assert flatten(trajectories_table([row(*GOOD)])).trajectories["tokens_estimate"].to_pylist() == [6 + 2 + 15 + 12 + 10]
+    # 腾讯的股价？ 6; quote 2 and {"code":"00700.HK"} 15, which is {":":" 5, code 1, 00700. 6,
+    # HK 1, "} 2; {"price":380.2} 12, which is {" 2, price 2, ": 2, 380.2 5, } 1; ANSWER: 380.20 HKD
+    # 10, which is ANSWER 2, : 1, 380.20 6, HKD 1. The system message is free.
+    assert flatten(trajectories_table([row(*GOOD)])).trajectories["tokens_estimate"].to_pylist() == [
+        6 + 2 + 15 + 12 + 10
+    ]
 
 
 def test_the_toy_worlds_demonstrations_pass_but_for_malformed_json_and_tools_not_offered(toy_rows):
     verdict = verdict_of(*toy_rows, max_tokens=1024)
-    malformed = sum(any(_is_malformed(call.arguments) for message in row.trajectory.messages for call in message.tool_calls) for row in toy_rows)
+    malformed = sum(
+        any(_is_malformed(call.arguments) for message in row.trajectory.messages for call in message.tool_calls)
+        for row in toy_rows
+    )
     assert malformed > 0
     assert verdict.counts()["arguments_parse"] == malformed
     assert set(verdict.counts()) <= {"arguments_parse", "tool_offered"}
@@ -160,14 +184,20 @@ def test_quarantine_holds_the_whole_row_and_why():
     (bad,) = quarantined(verdict, trajectories_table([row(*GOOD), row(ASKED, CALLED, task_id="t2")]))
     assert bad["position"] == 1
     assert bad["reasons"] == [{"rule": "call_answered", "turns": [0]}]
-    assert bad["row"]["messages"][1]["tool_calls"][0]["function"] == {"name": "quote", "arguments": '{"code":"00700.HK"}'}
+    assert bad["row"]["messages"][1]["tool_calls"][0]["function"] == {
+        "name": "quote",
+        "arguments": '{"code":"00700.HK"}',
+    }
 
 
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
         (({"name": "quote"},), 'the column tools holds \'[{"name":"quote"}]\', not a JSON list of function schemas'),
-        (({"function": {"name": "quote", "parameters": {"type": "text"}}},), 'a tool\'s parameters are {"type": "text"}, which is no JSON Schema'),
+        (
+            ({"function": {"name": "quote", "parameters": {"type": "text"}}},),
+            'a tool\'s parameters are {"type": "text"}, which is no JSON Schema',
+        ),
     ],
 )
 def test_schemas_that_are_none_are_bad_data(tools, message):
@@ -176,7 +206,12 @@ def test_schemas_that_are_none_are_bad_data(tools, message):
 
 
 def test_too_many_bad_rows_stop_the_run_with_the_count_of_each_reason():
-    rows = [row(*GOOD), row(ASKED, CALLED, task_id="t2"), row(ASKED, call("{}"), TOLD, ANSWERED), row(ASKED, call("{"), TOLD, ANSWERED, task_id="t4")]
+    rows = [
+        row(*GOOD),
+        row(ASKED, CALLED, task_id="t2"),
+        row(ASKED, call("{}"), TOLD, ANSWERED),
+        row(ASKED, call("{"), TOLD, ANSWERED, task_id="t4"),
+    ]
     verdict = verdict_of(*rows)
     refuse_too_many(verdict, max_quarantine_frac=0.75, source=Path("d.parquet"))
     with pytest.raises(DataError) as caught:
@@ -184,7 +219,8 @@ def test_too_many_bad_rows_stop_the_run_with_the_count_of_each_reason():
     assert str(caught.value) == (
         "3 of 4 demonstrations in d.parquet (75.0%) break a rule, validate_data.max_quarantine_frac accepts 50.0%. "
         "By reason: arguments_fit 1, arguments_parse 1, call_answered 1. "
-        "What is left would be another data set than the one that was meant: look at quarantine.jsonl, then mend the source or raise the share"
+        "What is left would be another data set than the one that was meant: look at quarantine.jsonl, "
+        "then mend the source or raise the share"
     )
     assert caught.value.code == 65
 

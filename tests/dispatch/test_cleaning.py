@@ -43,12 +43,21 @@ def pool(state):
 
 
 def cleaner(state, records, owner, *, max_bytes=10**9, in_days=0.0, take_out=lambda _: None):
-    return Cleaning(state, records, Limits(30 * DAY_S, max_bytes), owner, take_out=take_out, now=lambda: time.time() + in_days * DAY_S)
+    return Cleaning(
+        state,
+        records,
+        Limits(30 * DAY_S, max_bytes),
+        owner,
+        take_out=take_out,
+        now=lambda: time.time() + in_days * DAY_S,
+    )
 
 
 def record(state, name="train-1", *, key=KEY, attempt=1, owner="dead", target="local"):
     tree = state / "snapshots" / f"train-{key[:10]}-{attempt}"
-    return JobRecord(name, "train", key, attempt, target, name, tree, state / "logs" / f"{name}.log", owner, time.time())
+    return JobRecord(
+        name, "train", key, attempt, target, name, tree, state / "logs" / f"{name}.log", owner, time.time()
+    )
 
 
 def put(state, records, job, *, is_over=True, age_days=0.0, log=b"hello\n"):
@@ -70,7 +79,9 @@ def left(state, folder):
     return sorted(path.name for path in (state / folder).iterdir())
 
 
-def test_the_tree_of_a_job_that_is_over_goes_when_its_run_is_dead_and_what_is_wanted_of_it_is_taken_out(state, records, owner):
+def test_the_tree_of_a_job_that_is_over_goes_when_its_run_is_dead_and_what_is_wanted_of_it_is_taken_out(
+    state, records, owner
+):
     put(state, records, record(state))
     put(state, records, record(state, "living-run", key="b" * 64, owner=owner.name))
     put(state, records, record(state, "not-over", key="c" * 64), is_over=False)
@@ -119,7 +130,14 @@ def test_logs_and_folders_of_jobs_that_are_over_go_by_age(state, records, owner)
 
 def test_logs_go_by_size_the_oldest_first_and_never_a_living_jobs(state, records, owner):
     for number, is_over in enumerate((False, True, True, True), 1):
-        put(state, records, record(state, f"job-{number}", attempt=number), is_over=is_over, age_days=10 - number, log=b"x" * 1000)
+        put(
+            state,
+            records,
+            record(state, f"job-{number}", attempt=number),
+            is_over=is_over,
+            age_days=10 - number,
+            log=b"x" * 1000,
+        )
     cleaner(state, records, owner, max_bytes=2500).clean()
     assert left(state, "logs") == ["job-1.log", "job-4.log"]
 
@@ -159,7 +177,9 @@ def test_one_run_takes_away_a_part_and_the_runs_after_it_the_rest(state, records
         put(state, records, record(state, f"job-{number}", attempt=number), age_days=40)
     for expected in (4, 1, 0):
         cleaner(state, records, owner).clean(at_most=3)
-        assert (len(left(state, "logs")), len(left(state, "local/jobs")), len(left(state, "snapshots"))) == (expected,) * 3
+        assert (len(left(state, "logs")), len(left(state, "local/jobs")), len(left(state, "snapshots"))) == (
+            expected,
+        ) * 3
 
 
 def test_a_run_in_a_hurry_takes_away_the_trees_and_leaves_what_is_small_to_the_next(state, records, owner):
@@ -175,7 +195,10 @@ def test_two_runs_that_clean_at_once_remove_each_thing_once(state, records, owne
         (state / "runs" / f"dead-{number}").touch()
     other, taken = Owner(state / "runs"), []
     with ThreadPoolExecutor(4) as threads:
-        cleaners = [cleaner(state, records, one, take_out=lambda tree: taken.append((tree / "file").read_text())) for one in (owner, other) * 2]
+        cleaners = [
+            cleaner(state, records, one, take_out=lambda tree: taken.append((tree / "file").read_text()))
+            for one in (owner, other) * 2
+        ]
         for cleaned in [threads.submit(one.clean) for one in cleaners]:
             cleaned.result()
     assert len(taken) == 40
@@ -189,13 +212,19 @@ def test_a_job_that_is_over_and_that_nobody_waits_for_is_ended_and_its_tree_goes
     for one in (job, wanted):
         records.add(one)
         one.folder.mkdir(parents=True)
-        pool.submit(JobSpec(one.name, (sys.executable, "-c", "raise SystemExit(3)"), one.folder, state / f"{one.name}.log"))
+        pool.submit(
+            JobSpec(one.name, (sys.executable, "-c", "raise SystemExit(3)"), one.folder, state / f"{one.name}.log")
+        )
         wait_until(lambda one=one: pool.status(one.name).is_over)
     elsewhere = record(state, "elsewhere", key="c" * 64, target="slurm")
     records.add(elsewhere)
     ended = cleaner(state, records, owner).end_abandoned(lambda target: pool if target == "local" else None)
     assert [one.name for one in ended] == ["given-up"]
-    assert (records.latest(KEY).exit_code, records.latest("b" * 64).is_over, records.latest("c" * 64).is_over) == (3, False, False)
+    assert (records.latest(KEY).exit_code, records.latest("b" * 64).is_over, records.latest("c" * 64).is_over) == (
+        3,
+        False,
+        False,
+    )
     assert left(state, "snapshots") == [wanted.folder.name]
 
 
@@ -226,7 +255,9 @@ def test_a_file_with_two_names_takes_room_once(tmp_path):
     (tmp_path / "three").write_bytes(b"x" * 5000)
     seen = set()
     assert [disk_bytes(tmp_path / name, seen) for name in ("a", "two", "three", "nowhere")] == [8192, 0, 8192, 0]
-    assert [disk_bytes(tmp_path / name) for name in ("a", "three")] == [0, 8192], "of a leftover: removing it frees no more"
+    assert [disk_bytes(tmp_path / name) for name in ("a", "three")] == [0, 8192], (
+        "of a leftover: removing it frees no more"
+    )
 
 
 @pytest.mark.parametrize("name", ["POSTTRAIN_LOGS_MAX_AGE_DAYS", "POSTTRAIN_LOGS_MAX_GB"])
@@ -238,7 +269,9 @@ def test_a_limit_that_is_none_is_refused(name, text):
 
 def test_limits_are_days_and_gigabytes():
     assert limits_of({}) == limits_of({"POSTTRAIN_LOGS_MAX_GB": ""}) == Limits(30 * DAY_S, 10**9)
-    assert limits_of({"POSTTRAIN_LOGS_MAX_AGE_DAYS": "0.5", "POSTTRAIN_LOGS_MAX_GB": "2.5"}) == Limits(43200.0, 2_500_000_000)
+    assert limits_of({"POSTTRAIN_LOGS_MAX_AGE_DAYS": "0.5", "POSTTRAIN_LOGS_MAX_GB": "2.5"}) == Limits(
+        43200.0, 2_500_000_000
+    )
 
 
 def wait_until(is_so):

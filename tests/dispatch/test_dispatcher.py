@@ -1,4 +1,5 @@
-"""From a job's first attempt to its end: again where that can help, found again after a crash, never two at once."""
+"""From a job's first attempt to its end: again where that can help, found again after a crash,
+never two at once."""
 
 import subprocess
 import sys
@@ -22,7 +23,14 @@ def records(tmp_path):
 
 
 def dispatcher(tmp_path, records, *, pool=None, owner="run-1"):
-    return Dispatcher(pool or LocalPool(tmp_path / "state", num_gpus=2), records, target="local", owner=owner, logs=tmp_path, poll_s=0.05)
+    return Dispatcher(
+        pool or LocalPool(tmp_path / "state", num_gpus=2),
+        records,
+        target="local",
+        owner=owner,
+        logs=tmp_path,
+        poll_s=0.05,
+    )
 
 
 def work(tmp_path, script, key="k" * 64):
@@ -106,7 +114,9 @@ def test_a_failure_that_its_run_did_not_live_to_tell_is_told_by_the_next(tmp_pat
 
 
 def test_a_job_that_is_still_on_another_target_is_not_started_twice(tmp_path, records):
-    elsewhere = Dispatcher(LocalPool(tmp_path / "state", num_gpus=2), records, target="elsewhere", owner="run-0", logs=tmp_path)
+    elsewhere = Dispatcher(
+        LocalPool(tmp_path / "state", num_gpus=2), records, target="elsewhere", owner="run-0", logs=tmp_path
+    )
     job = work(tmp_path, "")
     record = elsewhere._new(job, attempt=1)
     assert records.add(record)
@@ -128,7 +138,11 @@ def test_two_runs_that_want_the_same_wait_for_one_job(tmp_path, records):
     script = "import sys, time; open(sys.argv[1] + '/runs', 'a').write('x'); time.sleep(1)"
     ends = []
     threads = [
-        threading.Thread(target=lambda owner=owner: ends.append(dispatcher(tmp_path, records, owner=owner).run(work(tmp_path, script), str)))
+        threading.Thread(
+            target=lambda owner=owner: ends.append(
+                dispatcher(tmp_path, records, owner=owner).run(work(tmp_path, script), str)
+            )
+        )
         for owner in ("run-1", "run-2")
     ]
     for thread in threads:
@@ -142,7 +156,9 @@ def test_two_runs_that_want_the_same_wait_for_one_job(tmp_path, records):
 def test_a_stopped_run_cancels_its_job(tmp_path, records):
     started = time.monotonic()
     with pytest.raises(Interrupted, match="cancelled"):
-        dispatcher(tmp_path, records).run(work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: time.monotonic() > started + 1)
+        dispatcher(tmp_path, records).run(
+            work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: time.monotonic() > started + 1
+        )
     [record] = records.all()
     assert (record.cause, record.is_over) == (Cause.CANCELLED, True)
 
@@ -158,12 +174,16 @@ def test_a_run_that_is_stopped_while_its_job_is_being_started_cancels_it_until_i
 
     pool, looks = Slow(tmp_path / "state", num_gpus=0), iter([False] * 3)
     with pytest.raises(Interrupted, match="cancelled"):
-        dispatcher(tmp_path, records, pool=pool).run(work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: next(looks, True))
+        dispatcher(tmp_path, records, pool=pool).run(
+            work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: next(looks, True)
+        )
     assert records.all()[0].cause is Cause.CANCELLED
 
     pool.num_unheard = 3
     name = pool.submit(JobSpec("another", ("sleep", "600"), tmp_path, tmp_path / "log"))
-    assert records.add(replace(records.all()[0], name=name, key="another", job_id=name, ended_at=None, cause=None, exit_code=None))
+    assert records.add(
+        replace(records.all()[0], name=name, key="another", job_id=name, ended_at=None, cause=None, exit_code=None)
+    )
     dispatcher(tmp_path, records, pool=pool).cancel_all()
     assert records.latest("another").cause is Cause.CANCELLED
 

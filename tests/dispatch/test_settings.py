@@ -9,7 +9,9 @@ LAUNCH = "infra/accelerate/ddp.yaml"
 
 
 def settings(**resources):
-    return DispatchSettings.model_validate({"target": "local", "targets": {"local": {"type": "local", "num_gpus": 4}}, "resources": resources})
+    return DispatchSettings.model_validate(
+        {"target": "local", "targets": {"local": {"type": "local", "num_gpus": 4}}, "resources": resources}
+    )
 
 
 def test_a_stage_that_is_launched_gets_a_process_for_each_gpu_it_reserves():
@@ -35,7 +37,9 @@ def test_a_targets_jobs_are_told_what_it_says():
     assert (found.told_on("pool"), found.told_on("other")) == ({"WANDB_MODE": "offline"}, {})
 
 
-@pytest.mark.parametrize("name", ["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password", "OPENAI_APIKEY"])
+@pytest.mark.parametrize(
+    "name", ["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "db_password", "OPENAI_APIKEY"]
+)
 def test_a_key_in_the_file_is_refused_and_its_value_not_repeated(tmp_path, name):
     write(tmp_path, {name: "my-value"})
     with pytest.raises(ConfigurationError, match=name) as refused:
@@ -44,13 +48,23 @@ def test_a_key_in_the_file_is_refused_and_its_value_not_repeated(tmp_path, name)
 
 
 def test_what_only_sounds_like_a_key_is_told(tmp_path):
-    told = {"TOKENIZERS_PARALLELISM": "false", "HF_HOME": "/x", "HF_TOKEN_PATH": "/x", "SSH_AUTH_SOCK": "/x", "AWS_SHARED_CREDENTIALS_FILE": "/x"}
+    told = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HOME": "/x",
+        "HF_TOKEN_PATH": "/x",
+        "SSH_AUTH_SOCK": "/x",
+        "AWS_SHARED_CREDENTIALS_FILE": "/x",
+    }
     write(tmp_path, told)
     assert load_settings(tmp_path).told_on("here") == told
 
 
 def write(root, environment):
-    content = {"target": "here", "targets": {"here": {"type": "local", "num_gpus": 1, "environment": environment}}, "resources": {}}
+    content = {
+        "target": "here",
+        "targets": {"here": {"type": "local", "num_gpus": 1, "environment": environment}},
+        "resources": {},
+    }
     (root / "infra").mkdir()
     (root / "infra" / "dispatch.yaml").write_text(json.dumps(content))
 

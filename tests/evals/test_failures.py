@@ -57,7 +57,10 @@ def test_in_a_task_of_both_markets_the_twin_of_a_missing_call_is_a_wrong_market(
     both = task(PRICE, mainland)
     right = [call("get_realtime_quote", '{"code":"600519.SH"}'), result()]
     assert failure_of(played(*WRONG_MARKET, *right, say()), both) is Failure.WRONG_MARKET
-    assert failure_of(played(call(arguments='{"code":"00001.HK"}'), result(), *right, say()), both) is Failure.BAD_ARGUMENTS
+    assert (
+        failure_of(played(call(arguments='{"code":"00001.HK"}'), result(), *right, say()), both)
+        is Failure.BAD_ARGUMENTS
+    )
 
 
 def test_any_call_where_none_is_needed_is_a_wrong_tool():

@@ -10,7 +10,8 @@ def group(*rewards: float, successes: int) -> Group:
 
 def test_one_spread_group_and_one_equal_group_by_hand():
     metrics = group_metrics([group(0, 1, successes=1), group(1, 1, successes=2)])
-    # stds within: sqrt(((0 - .5)^2 + (1 - .5)^2) / 1) = 0.7071 and 0; of the batch 0, 1, 1, 1: sqrt((9/16 + 3/16) / 3) = 0.5
+    # stds within: sqrt(((0 - .5)^2 + (1 - .5)^2) / 1) = 0.7071 and 0; of the batch 0, 1, 1, 1:
+    # sqrt((9/16 + 3/16) / 3) = 0.5
     assert metrics["reward_std"] == pytest.approx(0.5**0.5 / 2)
     assert metrics["reward_std_batch"] == pytest.approx(0.5)
     assert metrics["reward_mean"] == 0.75
@@ -19,7 +20,12 @@ def test_one_spread_group_and_one_equal_group_by_hand():
 
 
 def test_equal_groups_are_split_by_who_succeeded():
-    equal = [group(0.1, 0.1, successes=0), group(1.0, 1.0, successes=2), group(0.5, 0.5, successes=1), group(0.1, 0.2, successes=0)]
+    equal = [
+        group(0.1, 0.1, successes=0),
+        group(1.0, 1.0, successes=2),
+        group(0.5, 0.5, successes=1),
+        group(0.1, 0.2, successes=0),
+    ]
     metrics = group_metrics(equal)
     assert metrics["frac_reward_zero_std"] == 0.75
     assert [metrics[f"frac_reward_zero_std_{part}"] for part in ("all_bad", "all_good", "other")] == [0.25, 0.25, 0.25]

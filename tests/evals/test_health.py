@@ -11,7 +11,17 @@ from tests.rewards.play import played, say
 
 def rows(*rewards: tuple[str, float | None]) -> list[TrajectoryRow]:
     return [
-        TrajectoryRow(replace(played(say()), task_id=task_id, reward=reward), "tool_selection", "hk", "en", 1, "rl", "price", (), ())
+        TrajectoryRow(
+            replace(played(say()), task_id=task_id, reward=reward),
+            "tool_selection",
+            "hk",
+            "en",
+            1,
+            "rl",
+            "price",
+            (),
+            (),
+        )
         for task_id, reward in rewards
     ]
 

@@ -17,7 +17,9 @@ def tasks(*kinds: str, split: str = "test") -> list:
 
 
 def test_two_tasks_by_hand():
-    evaluated = evaluated_tasks(tasks("tool_selection", "tool_retrieval"), [GOOD, BAD], [GOOD, GOOD, BAD, GOOD, *[BAD] * 4], num_samples=4)
+    evaluated = evaluated_tasks(
+        tasks("tool_selection", "tool_retrieval"), [GOOD, BAD], [GOOD, GOOD, BAD, GOOD, *[BAD] * 4], num_samples=4
+    )
     summary = summarise(evaluated, PARAMS, seed=1)
     assert summary["success_rate"] == summary["end_to_end_success"] == 0.5
     assert (summary["ci_low"], summary["ci_high"], summary["num_tasks"]) == (0.0, 1.0, 2)
@@ -28,7 +30,12 @@ def test_two_tasks_by_hand():
     assert summary["step_efficiency"] == 0.5  # 1 and, failed, 0
     assert summary["timing_precision"] == 0.75  # 2/2, and 1/2: the call was due, the answer was not
     assert {name for name, count in summary["failures"].items() if count} == {"wrong_market"}
-    assert summary["by"]["kind"]["tool_selection"] == {"success_rate": 1.0, "ci_low": 1.0, "ci_high": 1.0, "num_tasks": 1}
+    assert summary["by"]["kind"]["tool_selection"] == {
+        "success_rate": 1.0,
+        "ci_low": 1.0,
+        "ci_high": 1.0,
+        "num_tasks": 1,
+    }
     assert list(summary["by"]["difficulty"]) == ["1"]
     assert summary["paraphrase"] is None
 
@@ -41,7 +48,9 @@ def test_the_paraphrased_split_is_beside_and_never_in_the_numbers():
 
 
 def test_a_record_holds_what_a_reader_needs_of_a_failure():
-    (one,) = evaluated_tasks(tasks("tool_selection"), [replace(BAD, reward=-0.15, scores={"completion": 0.0})], [BAD] * 4, num_samples=4)
+    (one,) = evaluated_tasks(
+        tasks("tool_selection"), [replace(BAD, reward=-0.15, scores={"completion": 0.0})], [BAD] * 4, num_samples=4
+    )
     assert task_record(one) == {
         "task_id": "t1",
         "split": "test",
@@ -66,7 +75,10 @@ def test_plan_success_asks_for_every_call_that_holds_the_answer():
     two = [replace(TASK, gold=replace(TASK.gold, calls=(PRICE, replace(PRICE, name="get_hk_company_info"))))] * 2
     whole = played(call(), result(), call("get_hk_company_info"), result(), say("ANSWER: 1 HKD"))
     half = played(call(), result(), call("get_hk_company_info"), result(ERROR), say("ANSWER: 1 HKD"))
-    assert summarise(evaluated_tasks(two, [whole, half], [whole] * 8, num_samples=4), PARAMS, seed=1)["plan_success"] == 0.5
+    assert (
+        summarise(evaluated_tasks(two, [whole, half], [whole] * 8, num_samples=4), PARAMS, seed=1)["plan_success"]
+        == 0.5
+    )
 
 
 def test_without_a_test_task_there_is_no_summary():

@@ -1,4 +1,5 @@
-"""Experiments on a toy tree and a real temporary server: a branch each, what they share runs once, and no branch is ever rewritten."""
+"""Experiments on a toy tree and a real temporary server: a branch each, what they share runs once,
+and no branch is ever rewritten."""
 
 import json
 import subprocess
@@ -29,7 +30,13 @@ def plan(tmp_path: Path) -> Path:
 
 
 def run_plan(root: Path, plan: Path, repository: Path, *more: str) -> tuple[int, str]:
-    return run(root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.experiments", str(plan), *more)
+    return run(
+        root,
+        environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")),
+        "flows.experiments",
+        str(plan),
+        *more,
+    )
 
 
 @pytest.mark.needs_prefect
@@ -38,15 +45,25 @@ def test_each_experiment_has_a_branch_with_its_results_and_a_second_run_runs_not
     assert exit_code == 0, output
     assert calls(root).count("prepare") == 1  # all four have it in common
     assert calls(root).count("train") == 4
-    heads = {name: git(root, "rev-parse", f"exp/{name}") for name in ("base-seed1", "base-seed2", "fast-seed1", "fast-seed2")}
+    heads = {
+        name: git(root, "rev-parse", f"exp/{name}") for name in ("base-seed1", "base-seed2", "fast-seed1", "fast-seed2")
+    }
     for name, head in heads.items():
         changed = git(root, "diff", "--name-only", "HEAD", head).splitlines()
         expected = {"dvc.lock", *(f"reports/evaluate/{policy}.json" for policy in ("teacher", "base", "sft", "policy"))}
         assert expected <= set(changed), name
         assert not [path for path in changed if path.startswith(".posttrain")]
-    assert git(root, "diff", "--stat", "--format=", "HEAD", "exp/fast-seed2", "--", "params.yaml").splitlines()[0].endswith("| 4 ++--")
-    assert json.loads(git(root, "show", "exp/fast-seed1:reports/evaluate/policy.json"))["success_rate"] == pytest.approx(0.504)
-    assert "| `exp/fast-seed1` | train_policy.lr = 0.004, seed = 1 | 50.4 % | 50.4 % |" in artifact(root.parent / "prefect", "experiments")
+    assert (
+        git(root, "diff", "--stat", "--format=", "HEAD", "exp/fast-seed2", "--", "params.yaml")
+        .splitlines()[0]
+        .endswith("| 4 ++--")
+    )
+    assert json.loads(git(root, "show", "exp/fast-seed1:reports/evaluate/policy.json"))[
+        "success_rate"
+    ] == pytest.approx(0.504)
+    assert "| `exp/fast-seed1` | train_policy.lr = 0.004, seed = 1 | 50.4 % | 50.4 % |" in artifact(
+        root.parent / "prefect", "experiments"
+    )
     assert edited_files(root) == []
 
     exit_code, output = run_plan(root, plan, repository)
@@ -94,7 +111,8 @@ def test_a_branch_is_gone_on_with_after_the_base_has_moved_or_its_folder_is_gone
 
 
 def test_hostile_values_are_data(root):
-    """A teacher's name may be any text; it reaches a YAML string and a commit message, and no shell."""
+    """A teacher's name may be any text; it reaches a YAML string and a commit message, and no
+    shell."""
     name = "ours:$(touch pwned); touch 'pwned' #"
     teacher = {"type": "openai", "model": name, "temperature": 1.0, "max_new_tokens": 8}
     [made] = chosen_variants(root, "", [{"name": "odd", "set": {"generate_data.source": teacher}}], [1])

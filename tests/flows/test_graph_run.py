@@ -33,7 +33,9 @@ def state_of(outcome):
 def test_a_stage_that_ended_is_completed_cached_or_failed_with_its_cause():
     assert state_of(NodeOutcome("cached", 0.1))[0].name == "Cached"
     assert state_of(NodeOutcome("completed", 12.3, num_preempted=2))[0].message == "ran for 12 s, preempted 2 times"
-    state, run_status = state_of(NodeOutcome("failed", 1.0, "exit code 65 (bad data)", 65, "train-1", "local", tail=("last words",)))
+    state, run_status = state_of(
+        NodeOutcome("failed", 1.0, "exit code 65 (bad data)", 65, "train-1", "local", tail=("last words",))
+    )
     assert (state.name, state.message) == ("Failed", "exit code 65 (bad data)\nlast words")
     assert run_status.failed().keys() == {"train"}
 

@@ -14,18 +14,25 @@ def example(rate: float) -> Evaluation:
     return Evaluation.model_validate(evaluation(rate))
 
 
-@pytest.mark.parametrize(("now", "verdict"), [(0.75, "as committed"), (0.79, "within"), (0.70, "within"), (0.81, "OUTSIDE"), (0.69, "OUTSIDE")])
+@pytest.mark.parametrize(
+    ("now", "verdict"),
+    [(0.75, "as committed"), (0.79, "within"), (0.70, "within"), (0.81, "OUTSIDE"), (0.69, "OUTSIDE")],
+)
 def test_a_figure_may_be_anywhere_in_the_committed_interval(now, verdict):
     assert Comparison("sft", example(now), example(0.75)).verdict == verdict  # 0.70 … 0.80
 
 
 def test_a_policy_that_is_not_committed_is_new():
-    assert comparison_markdown([Comparison("sft", example(0.75), None)]).splitlines()[-1] == "| sft | 75.0 % |  |  | new |"
+    assert (
+        comparison_markdown([Comparison("sft", example(0.75), None)]).splitlines()[-1] == "| sft | 75.0 % |  |  | new |"
+    )
 
 
 def test_only_a_tree_without_edits_is_brought_to_its_remote_branch(tmp_path, repository):
     def pull(tree):
-        return subprocess.run([repository / "infra/prefect/pull.sh"], cwd=tree, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [repository / "infra/prefect/pull.sh"], cwd=tree, capture_output=True, text=True, check=True
+        ).stdout
 
     root, clone = make_tree(tmp_path, repository), tmp_path / "clone"
     assert "follows no remote" in pull(root)

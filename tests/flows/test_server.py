@@ -1,4 +1,5 @@
-"""A real Prefect server as `make serve` and flows start it: it answers who knows its secret, under its own names, and to no other site's page."""
+"""A real Prefect server as `make serve` and flows start it: it answers who knows its secret, under
+its own names, and to no other site's page."""
 
 import asyncio
 import base64
@@ -53,7 +54,9 @@ def running(tmp_path_factory, repository):
     home, secret, listening = tmp_path_factory.mktemp("home") / "prefect", new_secret(), listen(0)
     port = listening.getsockname()[1]
     with (home.parent / "log").open("ab") as log:
-        server = start_server(listening, secret, environment_of(repository, PREFECT_HOME=str(home)), is_temporary=False, output=log)
+        server = start_server(
+            listening, secret, environment_of(repository, PREFECT_HOME=str(home)), is_temporary=False, output=log
+        )
     wait_for_server(server, port, patience_s=180)
     yield Running(port, secret, home)
     server.terminate()
@@ -66,7 +69,9 @@ def test_who_knows_the_secret_is_answered_and_nobody_else(running):
     for others in (None, "posttrain:guessed", running.secret[:-1], running.secret + "x", "\0"):
         status, headers, body = running.ask(*asked, secret=others)
         assert (status, json.loads(body)) == (401, {"exception_message": "Unauthorized"}), others
-        assert "www-authenticate" not in headers  # a browser that had been asked for it would send it along with any page's request
+        assert (
+            "www-authenticate" not in headers
+        )  # a browser that had been asked for it would send it along with any page's request
     assert running.ask(*asked, secret="grün")[0] >= 400  # Prefect cannot compare it: 500
 
 
@@ -86,11 +91,17 @@ class _AnyId(dict):
         return "00000000-0000-0000-0000-000000000000"
 
 
-@pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1", "https://127.0.0.1:{port}", "http://localhost.evil.example:{port}"])
+@pytest.mark.parametrize(
+    "origin", [EVIL, "null", "http://127.0.0.1:1", "https://127.0.0.1:{port}", "http://localhost.evil.example:{port}"]
+)
 def test_a_page_of_another_origin_may_neither_ask_nor_read(running, origin):
     origin = origin.format(port=running.port)
     for method, secret in (("GET", None), ("POST", running.secret), ("OPTIONS", None)):
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"} if method == "OPTIONS" else {}
+        asked = (
+            {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+            if method == "OPTIONS"
+            else {}
+        )
         status, headers, _ = running.ask(method, "/api/deployments/filter", secret=secret, Origin=origin, **asked)
         assert status == 403
         assert not [name for name in headers if name.startswith("access-control-")]
@@ -102,25 +113,44 @@ def test_the_servers_own_pages_ask_it_under_either_of_its_names(running, name):
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
     status, headers, _ = running.ask("OPTIONS", "/api/deployments/filter", Origin=origin, **asked)
     assert (status, headers["access-control-allow-origin"]) == (200, origin)
-    assert running.ask("POST", "/api/deployments/filter", secret=running.secret, Origin=origin, Host=f"{name}:{running.port}")[0] == 200
+    assert (
+        running.ask(
+            "POST", "/api/deployments/filter", secret=running.secret, Origin=origin, Host=f"{name}:{running.port}"
+        )[0]
+        == 200
+    )
     assert "<html" in running.ask("GET", "/", Host=f"{name}:{running.port}")[2]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "0.0.0.0", "", "[::1]:{port}", "localhost."])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "0.0.0.0", "", "[::1]:{port}", "localhost."],
+)
 def test_a_site_whose_name_was_made_to_lead_to_this_machine_is_refused(running, host):
     for path in ("/", "/api/health", "/api/deployments/filter"):
         assert running.ask("GET", path, secret=running.secret, Host=host.format(port=running.port))[0] == 400
 
 
 @pytest.mark.parametrize(
-    "path", ["events/in", "events/out", "logs/out", "task_runs/subscriptions/scheduled", "work_pools/posttrain-process/workers/connect"]
+    "path",
+    [
+        "events/in",
+        "events/out",
+        "logs/out",
+        "task_runs/subscriptions/scheduled",
+        "work_pools/posttrain-process/workers/connect",
+    ],
 )
 def test_no_socket_is_open_without_the_secret(running, path):
     async def hears(token, origin=None, subprotocols=("prefect",)):
         """What the server says to an auth message; its code where it closes."""
         try:
             async with websockets.connect(
-                f"ws://127.0.0.1:{running.port}/api/{path}", subprotocols=subprotocols, origin=origin, proxy=None, open_timeout=30
+                f"ws://127.0.0.1:{running.port}/api/{path}",
+                subprotocols=subprotocols,
+                origin=origin,
+                proxy=None,
+                open_timeout=30,
             ) as opened:
                 await opened.send(json.dumps({"type": "auth", "token": token}))
                 return json.loads(await asyncio.wait_for(opened.recv(), 30))["type"]
@@ -148,7 +178,14 @@ def test_the_server_itself_does_what_an_automation_asks_of_it(running):
 
     run = post("flow_runs/", {"flow_id": post("flows/", {"name": "a-flow"})["id"], "state": {"type": "RUNNING"}})["id"]
     about = {"prefect.resource.id": f"prefect.flow-run.{run}"}
-    trigger = {"type": "event", "posture": "Reactive", "match": about, "expect": ["it.ended"], "threshold": 1, "within": 0}
+    trigger = {
+        "type": "event",
+        "posture": "Reactive",
+        "match": about,
+        "expect": ["it.ended"],
+        "threshold": 1,
+        "within": 0,
+    }
     action = {"type": "change-flow-run-state", "state": "CRASHED"}
     post("automations/", {"name": "marks", "trigger": trigger, "actions": [action]})
     event = {"event": "it.ended", "resource": about, "occurred": datetime.now(UTC).isoformat(), "id": str(uuid.uuid4())}
@@ -198,14 +235,23 @@ def test_a_server_without_a_secret_does_not_start(tmp_path, repository):
     environment = environment_of(repository, PREFECT_HOME=str(tmp_path))
     for secret in ({}, {SERVER_AUTH: ""}):
         command = [sys.executable, "-m", "flows.server", "0", str(os.getpid())]
-        ended = subprocess.run(command, env=environment | secret, cwd=repository, capture_output=True, text=True, check=False)
-        assert (ended.returncode, "PREFECT_SERVER_API_AUTH_STRING is not set" in ended.stderr) == (1, True), ended.stderr
+        ended = subprocess.run(
+            command, env=environment | secret, cwd=repository, capture_output=True, text=True, check=False
+        )
+        assert (ended.returncode, "PREFECT_SERVER_API_AUTH_STRING is not set" in ended.stderr) == (1, True), (
+            ended.stderr
+        )
 
 
 def test_a_server_whose_starter_has_gone_does_not_start(tmp_path, repository):
     environment = environment_of(repository, PREFECT_HOME=str(tmp_path), **{SERVER_AUTH: "x:y"})
     ended = subprocess.run(
-        [sys.executable, "-m", "flows.server", "0", "1"], env=environment, cwd=repository, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "flows.server", "0", "1"],
+        env=environment,
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "has ended before it began" in ended.stderr
 
@@ -258,4 +304,8 @@ def test_what_an_earlier_version_left_for_all_to_read_is_closed(tmp_path):
         (home / name).write_text("x")
         (home / name).chmod(0o644)
     make_private(home)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (home, home / "prefect.db", home / "server.log")] == [0o700, 0o600, 0o600]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (home, home / "prefect.db", home / "server.log")] == [
+        0o700,
+        0o600,
+        0o600,
+    ]

@@ -1,4 +1,5 @@
-"""The flow on a small DVC repository and a real temporary server: states, artifacts, exit codes, and nothing left running."""
+"""The flow on a small DVC repository and a real temporary server: states, artifacts, exit codes,
+and nothing left running."""
 
 import json
 import os
@@ -68,7 +69,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def start_flow(root: Path, repository: Path) -> subprocess.Popen[str]:
-    return start(root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.train_and_evaluate")
+    return start(
+        root, environment_of(repository, PREFECT_HOME=str(root.parent / "prefect")), "flows.train_and_evaluate"
+    )
 
 
 def run_flow(root: Path, repository: Path) -> tuple[int, str]:
@@ -88,7 +91,10 @@ def final_states(root: Path) -> dict[str, tuple[str, str]]:
 
 def artifacts(root: Path) -> dict[str, Any]:
     with sqlite3.connect(root.parent / "prefect" / "prefect.db") as database:
-        return {key: json.loads(str(text)) for key, text in database.execute("select key, data from artifact order by created").fetchall()}
+        return {
+            key: json.loads(str(text))
+            for key, text in database.execute("select key, data from artifact order by created").fetchall()
+        }
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
@@ -107,7 +113,8 @@ def is_server_alive(output: str) -> bool:
 
 
 def is_process_alive(pid: str) -> bool:
-    """A dead process whose new parent has not collected it yet (state Z) is dead; one that closes its files is given a moment."""
+    """A dead process whose new parent has not collected it yet (state Z) is dead; one that closes
+    its files is given a moment."""
     for _ in range(100):
         try:
             if Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -172,7 +179,9 @@ def start_sleeper(root: Path, repository: Path) -> subprocess.Popen[str]:
         (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # as a terminal does
     ],
 )
-def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive_and_has_told_it_so(root, repository, send, exit_code):
+def test_a_stopped_run_leaves_neither_its_stage_nor_its_server_alive_and_has_told_it_so(
+    root, repository, send, exit_code
+):
     process = start_sleeper(root, repository)
     send(process)
     output, _ = process.communicate(timeout=120)
@@ -208,22 +217,38 @@ def test_a_killed_flow_leaves_no_server_alive_and_none_of_its_stages_knows_the_s
 
 def test_a_flow_never_loads_torch_not_even_indirectly(repository):
     modules = ", ".join(f"flows.{path.stem}" for path in (repository / "flows").glob("[!_]*.py"))
-    check = f"import sys, {modules}; print([name for name in ('torch', 'transformers', 'trl', 'stages') if name in sys.modules])"
+    check = (
+        f"import sys, {modules}; print([name for name in ('torch', 'transformers', 'trl', "
+        "'stages') if name in sys.modules])"
+    )
     shown = subprocess.run([sys.executable, "-c", check], cwd=repository, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
 
 def test_prefect_is_told_not_to_report_on_its_users_before_it_is_imported(repository):
-    check = "import flows, sys, os; print('prefect' in sys.modules, os.environ['DO_NOT_TRACK'], os.environ['PREFECT_SERVER_ANALYTICS_ENABLED'])"
-    kept = {name: value for name, value in os.environ.items() if name != "DO_NOT_TRACK" and not name.startswith("PREFECT_")}
-    shown = subprocess.run([sys.executable, "-c", check], cwd=repository, env=kept, capture_output=True, text=True, check=True)
+    check = (
+        "import flows, sys, os; print('prefect' in sys.modules, os.environ['DO_NOT_TRACK'], "
+        "os.environ['PREFECT_SERVER_ANALYTICS_ENABLED'])"
+    )
+    kept = {
+        name: value for name, value in os.environ.items() if name != "DO_NOT_TRACK" and not name.startswith("PREFECT_")
+    }
+    shown = subprocess.run(
+        [sys.executable, "-c", check], cwd=repository, env=kept, capture_output=True, text=True, check=True
+    )
     assert shown.stdout.split() == ["False", "1", "false"]
 
 
 def test_the_table_of_stages_names_the_cause_of_a_failure_and_what_other_stages_made():
-    nodes = [StageNode("one", "", "", ("code",), ("model",), (), ()), StageNode("two", "", "", ("code", "model"), (), (), ("one",))]
+    nodes = [
+        StageNode("one", "", "", ("code",), ("model",), (), ()),
+        StageNode("two", "", "", ("code", "model"), (), (), ("one",)),
+    ]
     nodes.append(StageNode("three", "", "", (), ("a|b",), (), ()))
-    outcomes = {"one": NodeOutcome("cached", 0.44), "two": NodeOutcome("failed", 61.25, "exit code 65 (bad\n| data)", 65, "two-1", "local", 1)}
+    outcomes = {
+        "one": NodeOutcome("cached", 0.44),
+        "two": NodeOutcome("failed", 61.25, "exit code 65 (bad\n| data)", 65, "two-1", "local", 1),
+    }
     assert stages_markdown(nodes, outcomes).splitlines()[2:] == [
         "| one | cached | 0.4 |  |  | – → `model` |",
         "| two | failed, preempted 1 time: exit code 65 (bad \\| data) | 61.2 | local | two-1 | `model` → – |",

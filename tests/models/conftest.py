@@ -1,4 +1,5 @@
-"""Two models small enough to make on the spot: one from scratch with the project's own chat, one as a team might bring it."""
+"""Two models small enough to make on the spot: one from scratch with the project's own chat, one as
+a team might bring it."""
 
 from pathlib import Path
 
@@ -12,17 +13,20 @@ from posttrain.models.loading import save_model
 from posttrain.models.tokenizer import train_tokenizer
 from tests.models.episodes import TOOLS, asked_back, conversation
 
-# In the manner of Qwen2.5's: a system text that lists the tools' schemas, results inside a user's turn, arguments through `tojson`.
+# In the manner of Qwen2.5's: a system text that lists the tools' schemas, results inside a user's
+# turn, arguments through `tojson`.
 QWEN_LIKE_TEMPLATE = """
 {%- set opening = messages[0].content if messages[0].role == "system" else "You are a helpful assistant." %}
 {{- "<|im_start|>system\\n" + opening }}
-{%- if tools %}{{- "\\n\\n# Tools\\n" }}{% for tool in tools %}{{- "\\n" + tool | tojson }}{% endfor %}{% endif %}{{- "<|im_end|>\\n" }}
+{%- if tools %}{{- "\\n\\n# Tools\\n" }}{% for tool in tools %}{{- "\\n" + tool | tojson }}{% endfor %}{% endif %}
+{{- "<|im_end|>\\n" }}
 {%- for message in messages %}
 {%- if message.role == "user" %}{{- "<|im_start|>user\\n" + message.content + "<|im_end|>\\n" }}
 {%- elif message.role == "assistant" %}{{- "<|im_start|>assistant" }}
 {%- if message.content %}{{- "\\n" + message.content }}{% endif %}
 {%- for call in message.tool_calls or [] %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
 {%- endfor %}{{- "<|im_end|>\\n" }}
 {%- elif message.role == "tool" %}
 {%- if loop.first or messages[loop.index0 - 1].role != "tool" %}{{- "<|im_start|>user" }}{% endif %}
@@ -36,7 +40,9 @@ QWEN_LIKE_TEMPLATE = """
 @pytest.fixture(scope="session")
 def scratch_tokenizer() -> PreTrainedTokenizerFast:
     conversations = [conversation(number) for number in range(40)] + [asked_back()] * 40
-    return train_tokenizer(conversations, tool_names=[tool["function"]["name"] for tool in TOOLS], vocab_size=500, max_length=256)
+    return train_tokenizer(
+        conversations, tool_names=[tool["function"]["name"] for tool in TOOLS], vocab_size=500, max_length=256
+    )
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +53,16 @@ def scratch_codec(scratch_tokenizer: PreTrainedTokenizerFast) -> ChatCodec:
 @pytest.fixture(scope="session")
 def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen2-architecture model in Hugging Face format; its tokens are bytes and the markers."""
-    backend = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
+    backend = Tokenizer(
+        models.BPE(
+            vocab={piece: index for index, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]
+        )
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
+    backend.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
+    )
     backend.add_tokens([AddedToken(text, normalized=False) for text in ("<tool_call>", "</tool_call>")])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.chat_template = QWEN_LIKE_TEMPLATE.strip()

@@ -41,7 +41,12 @@ def conversation(number: int = 7, name: str = "Pine Crane") -> tuple[Message, ..
         Message("user", f"{name} 松鹤银行的最新价？"),
         Message("assistant", "", "HK", (call("search_stock", json.dumps({"name": name}, separators=(",", ":"))),)),
         Message("tool", f'{{"code":"{code}","name":"{name}"}}', tool_call_id="call_0"),
-        Message("assistant", "", None, (call("get_hk_quote", f'{{"code":"{code}"}}'), call("get_quote", '{"code":"600519.SH"}', 1))),
+        Message(
+            "assistant",
+            "",
+            None,
+            (call("get_hk_quote", f'{{"code":"{code}"}}'), call("get_quote", '{"code":"600519.SH"}', 1)),
+        ),
         Message("tool", f'{{"price":{number}.20,"currency":"HKD"}}', tool_call_id="call_0"),
         Message("tool", '{"price":1500.00,"currency":"CNY"}', tool_call_id="call_1"),
         Message("assistant", f"ANSWER: {number}.20 HKD"),

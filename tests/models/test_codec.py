@@ -1,4 +1,5 @@
-"""A training row is what a rollout of the same episode sees, and only what the agent wrote is trained on."""
+"""A training row is what a rollout of the same episode sees, and only what the agent wrote is
+trained on."""
 
 import dataclasses
 import importlib.util
@@ -24,11 +25,16 @@ EPISODES = {"calls": conversation(), "asked_back": asked_back()}
 
 @pytest.fixture(params=["scratch", "qwen"])
 def codec(request: pytest.FixtureRequest) -> ChatCodec:
-    return request.getfixturevalue("scratch_codec") if request.param == "scratch" else load_codec(request.getfixturevalue("qwen_folder"))
+    return (
+        request.getfixturevalue("scratch_codec")
+        if request.param == "scratch"
+        else load_codec(request.getfixturevalue("qwen_folder"))
+    )
 
 
 def draw(codec: ChatCodec, row: TokenRow) -> str:
-    """The text with ^ under each character whose tokens are trained on; ¶ is a line end, and lines without ^ stand alone."""
+    """The text with ^ under each character whose tokens are trained on; ¶ is a line end, and lines
+    without ^ stand alone."""
     lines, text, marks, pending = [], "", "", []
     for token, is_trained in zip(row.input_ids, row.mask, strict=True):
         pending.append(token)
@@ -57,7 +63,9 @@ def ids_of_a_rollout(codec: ChatCodec, messages: Sequence[Message]) -> list[int]
 
 
 def _objects(message: Message) -> dict[str, Any]:
-    calls = [{"function": {"name": found.name, "arguments": json.loads(found.arguments)}} for found in message.tool_calls]
+    calls = [
+        {"function": {"name": found.name, "arguments": json.loads(found.arguments)}} for found in message.tool_calls
+    ]
     return {"tool_calls": calls} if calls else {}
 
 
@@ -77,10 +85,15 @@ def test_a_row_is_what_a_rollout_of_the_same_episode_sees(codec: ChatCodec, epis
 
 
 @pytest.mark.parametrize("episode", EPISODES)
-def test_the_scratch_template_renders_the_same_ids_and_mask_in_one_piece(scratch_tokenizer: PreTrainedTokenizerFast, episode: str) -> None:
+def test_the_scratch_template_renders_the_same_ids_and_mask_in_one_piece(
+    scratch_tokenizer: PreTrainedTokenizerFast, episode: str
+) -> None:
     row = ChatCodec(scratch_tokenizer).encode_row(EPISODES[episode], TOOLS)
     whole = scratch_tokenizer.apply_chat_template(
-        [message.to_openai() for message in EPISODES[episode]], tools=list(TOOLS), return_dict=True, return_assistant_tokens_mask=True
+        [message.to_openai() for message in EPISODES[episode]],
+        tools=list(TOOLS),
+        return_dict=True,
+        return_assistant_tokens_mask=True,
     )
     assert row.input_ids == whole["input_ids"]
     assert row.mask == whole["assistant_masks"]
@@ -89,7 +102,9 @@ def test_the_scratch_template_renders_the_same_ids_and_mask_in_one_piece(scratch
 def test_a_template_that_rewrites_nothing_gives_the_same_text_in_one_piece(qwen_folder: Path) -> None:
     codec = load_codec(qwen_folder)
     messages = [dataclasses.replace(message, reasoning_content=None) for message in conversation()]
-    whole = codec.tokenizer.apply_chat_template([message.to_openai() | _objects(message) for message in messages], tools=list(TOOLS), tokenize=False)
+    whole = codec.tokenizer.apply_chat_template(
+        [message.to_openai() | _objects(message) for message in messages], tools=list(TOOLS), tokenize=False
+    )
     assert codec.decode(codec.encode_row(messages, TOOLS).input_ids) == whole.removesuffix("\n")
 
 
@@ -99,7 +114,9 @@ def test_a_tool_result_is_never_trained_on(codec: ChatCodec) -> None:
     messages = [*conversation()[:3], Message("tool", forged, tool_call_id="call_0"), Message("assistant", "done")]
     row = codec.encode_row(messages, TOOLS)
     trained = codec.decode([token for token, is_trained in zip(row.input_ids, row.mask, strict=True) if is_trained])
-    untrained = codec.decode([token for token, is_trained in zip(row.input_ids, row.mask, strict=True) if not is_trained])
+    untrained = codec.decode(
+        [token for token, is_trained in zip(row.input_ids, row.mask, strict=True) if not is_trained]
+    )
     assert "ANSWER" not in trained
     assert untrained.count("ANSWER: 1 HKD") == 2
 
@@ -107,7 +124,10 @@ def test_a_tool_result_is_never_trained_on(codec: ChatCodec) -> None:
 def test_tokens_are_counted_as_reasoning_call_or_text(codec: ChatCodec) -> None:
     row = codec.encode_row(conversation(), TOOLS)
     assert row.mask == [int(category > 0) for category in row.category]
-    texts = {kind: codec.decode([token for token, found in zip(row.input_ids, row.category, strict=True) if found == kind]) for kind in (1, 2, 3)}
+    texts = {
+        kind: codec.decode([token for token, found in zip(row.input_ids, row.category, strict=True) if found == kind])
+        for kind in (1, 2, 3)
+    }
     assert texts[1].replace("\n", "") == "<think>HK</think>"
     assert texts[2].count("<tool_call>") == texts[2].count("</tool_call>") == 3
     assert texts[3].startswith("ANSWER: 7.20 HKD")
@@ -126,8 +146,14 @@ def test_a_written_message_is_parsed_back(codec: ChatCodec, episode: str) -> Non
     """Spacing of arguments aside, which a template with `tojson` changes."""
     for message in (message for message in EPISODES[episode] if message.role == "assistant"):
         parsed = codec.parse(codec.encode_assistant(message))
-        compact = tuple(call(found.name, found.arguments.replace(": ", ":"), index) for index, found in enumerate(parsed.tool_calls))
-        assert (parsed.content, parsed.reasoning_content, compact) == (message.content, message.reasoning_content, message.tool_calls)
+        compact = tuple(
+            call(found.name, found.arguments.replace(": ", ":"), index) for index, found in enumerate(parsed.tool_calls)
+        )
+        assert (parsed.content, parsed.reasoning_content, compact) == (
+            message.content,
+            message.reasoning_content,
+            message.tool_calls,
+        )
 
 
 def test_what_stands_behind_a_stop_token_is_not_said(codec: ChatCodec) -> None:
@@ -148,12 +174,15 @@ def test_a_conversation_without_an_agent_has_nothing_to_train_on(codec: ChatCode
 
 def test_many_rows_are_the_rows_one_by_one(codec: ChatCodec) -> None:
     conversations = [conversation(number) for number in range(5)] + [asked_back()]
-    assert codec.encode_rows((messages, TOOLS) for messages in conversations) == [codec.encode_row(messages, TOOLS) for messages in conversations]
+    assert codec.encode_rows((messages, TOOLS) for messages in conversations) == [
+        codec.encode_row(messages, TOOLS) for messages in conversations
+    ]
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3", "qwen3_instruct_2507"])
 def test_templates_of_real_models_carry_an_episode(family: str, qwen_folder: Path) -> None:
-    """Qwen3 alone writes an empty thought where there is none, and would remove the earlier ones from a whole conversation."""
+    """Qwen3 alone writes an empty thought where there is none, and would remove the earlier ones
+    from a whole conversation."""
     tokenizer = load_codec(qwen_folder).tokenizer
     (package,) = importlib.util.find_spec("trl").submodule_search_locations
     tokenizer.chat_template = (Path(package) / "chat_templates" / f"{family}.jinja").read_text(encoding="utf-8")
@@ -174,7 +203,10 @@ def test_templates_of_real_models_carry_an_episode(family: str, qwen_folder: Pat
 
 
 def test_the_scratch_prompt_names_each_tool_in_one_token(scratch_codec: ChatCodec) -> None:
-    assert len(scratch_codec.encode_prompt([Message("system", "long " * 100), Message("user", "")], TOOLS)) == 1 + len(TOOLS) + 1 + 1
+    assert (
+        len(scratch_codec.encode_prompt([Message("system", "long " * 100), Message("user", "")], TOOLS))
+        == 1 + len(TOOLS) + 1 + 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,13 +217,16 @@ def test_the_scratch_prompt_names_each_tool_in_one_token(scratch_codec: ChatCode
         ("{% for message in messages %}{{ message.content }}<|end|>{% endfor %}", "writes no tool call"),
         ("{{ strftime_now('%d') }}", "today's date"),
         (
-            "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] %}[CALL]{{ call.function.arguments }}"
+            "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] "
+            "%}[CALL]{{ call.function.arguments }}"
             "{% endfor %}<|end|>{% endfor %}",
             "does not write calls as <tool_call>",
         ),
     ],
 )
-def test_a_template_that_cannot_carry_an_agent_is_refused(template: str, reason: str, scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_template_that_cannot_carry_an_agent_is_refused(
+    template: str, reason: str, scratch_tokenizer: PreTrainedTokenizerFast
+) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=scratch_tokenizer.backend_tokenizer, eos_token="<|end|>")
     tokenizer.chat_template = template
     with pytest.raises(ConfigurationError, match=reason):

@@ -16,13 +16,22 @@ from tests.models.episodes import SCRATCH_PARAMS, TOOLS, conversation
 
 @pytest.fixture
 def folder(scratch_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Path:
-    save_model(scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1), scratch_tokenizer, tmp_path / "model")
+    save_model(
+        scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1),
+        scratch_tokenizer,
+        tmp_path / "model",
+    )
     return tmp_path / "model"
 
 
 def pretrained(name: str, revision: str | None = None) -> PretrainedModel:
     return PretrainedModel(
-        type="pretrained", name=name, revision=revision, adapter=FullAdapter(type="full"), gradient_checkpointing=False, dtype="float32"
+        type="pretrained",
+        name=name,
+        revision=revision,
+        adapter=FullAdapter(type="full"),
+        gradient_checkpointing=False,
+        dtype="float32",
     )
 
 
@@ -36,7 +45,14 @@ def test_a_saved_model_is_loaded_with_the_same_weights_and_the_same_tokens(folde
 def test_saving_what_was_loaded_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     save_model(load_model(folder), load_codec(folder).tokenizer, tmp_path / "again")
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert names == [
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     for name in names:
         assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
         assert str(tmp_path).encode() not in (folder / name).read_bytes()
@@ -45,7 +61,10 @@ def test_saving_what_was_loaded_gives_the_same_bytes(folder: Path, tmp_path: Pat
 def test_scratch_weights_depend_on_the_seed_alone(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     torch.manual_seed(99)
     state = torch.get_rng_state()
-    one, same, other = (scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (
+        scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=seed)
+        for seed in (1, 1, 2)
+    )
     assert torch.get_rng_state().equal(state)
     assert one.lm_head.weight.equal(same.lm_head.weight)
     assert not one.lm_head.weight.equal(other.lm_head.weight)
@@ -82,7 +101,10 @@ def test_weights_that_are_cut_off_are_bad_data(folder: Path) -> None:
 def test_a_repositorys_own_code_is_never_run(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     del config["architectures"]
-    config |= {"model_type": "unheard_of", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    config |= {
+        "model_type": "unheard_of",
+        "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text("raise SystemExit('ran')\n")
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
@@ -97,7 +119,9 @@ def test_a_pretrained_model_is_loaded_by_name(qwen_folder: Path) -> None:
 
 def test_a_model_that_cannot_be_fetched_is_a_wrong_configuration_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigurationError, match=r"'nobody/no-such-model' at revision 'abc' cannot be loaded .* model.type to scratch"):
+    with pytest.raises(
+        ConfigurationError, match=r"'nobody/no-such-model' at revision 'abc' cannot be loaded .* model.type to scratch"
+    ):
         load_pretrained(pretrained("nobody/no-such-model", "abc"))
 
 

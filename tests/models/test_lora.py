@@ -70,10 +70,23 @@ def test_a_target_that_is_no_layer_is_refused_with_the_names_there_are(qwen_fold
 
 @pytest.mark.parametrize("kind", LIKE_QWEN3)
 def test_the_layers_that_knobs_are_held_against_are_those_of_the_policy_and_the_reward_model(kind: str) -> None:
-    """So that a target is refused before anything runs exactly where `add_lora` of one of the stages would refuse it."""
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    """So that a target is refused before anything runs exactly where `add_lora` of one of the
+    stages would refuse it."""
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     config = AutoConfig.for_model(kind, vocab_size=8, **sizes)
     with torch.device("meta"):
-        policy, reward = AutoModelForCausalLM.from_config(config), AutoModelForSequenceClassification.from_config(config)
-    named = [{name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)} for model in (policy, reward)]
+        policy, reward = (
+            AutoModelForCausalLM.from_config(config),
+            AutoModelForSequenceClassification.from_config(config),
+        )
+    named = [
+        {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+        for model in (policy, reward)
+    ]
     assert named[0] & named[1] == {f"model.layers.{index}.{name}" for index in range(2) for name in LINEAR_LAYERS}

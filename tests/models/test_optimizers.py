@@ -22,7 +22,12 @@ def test_muon_gets_the_matrices_and_adamw_embeddings_norms_and_biases() -> None:
     model = small_model()
     muon, adamw = build_optimizer(model, "muon", 1e-2).param_groups
     assert {id(weight) for weight in muon["params"]} == {id(model[1].weight), id(model[3].weight)}
-    assert {id(weight) for weight in adamw["params"]} == {id(model[0].weight), id(model[1].bias), id(model[2].weight), id(model[2].bias)}
+    assert {id(weight) for weight in adamw["params"]} == {
+        id(model[0].weight),
+        id(model[1].bias),
+        id(model[2].weight),
+        id(model[2].bias),
+    }
 
 
 def test_a_rate_set_from_outside_reaches_both() -> None:

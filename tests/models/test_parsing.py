@@ -1,4 +1,5 @@
-"""Whatever a policy writes becomes a message, and a call that cannot be read fails where a wrong call fails."""
+"""Whatever a policy writes becomes a message, and a call that cannot be read fails where a wrong
+call fails."""
 
 import pytest
 
@@ -29,21 +30,26 @@ def test_reasoning_text_and_several_calls_are_told_apart() -> None:
         '<think>HK first</think>I look.<tool_call>{"name":"get_quote","arguments":{"code":"1"}}</tool_call>\n'
         '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     )
-    assert parse_assistant(text) == Message("assistant", "I look.", "HK first", (call('{"code":"1"}'), call("{}", "f", 1)))
+    assert parse_assistant(text) == Message(
+        "assistant", "I look.", "HK first", (call('{"code":"1"}'), call("{}", "f", 1))
+    )
 
 
 def test_arguments_keep_their_spelling() -> None:
     """Otherwise a rendered message has other tokens than the one that was sampled."""
-    assert parse_assistant('<tool_call>{"name": "get_quote", "arguments": {"code":  "1", "n": 1.50}}</tool_call>').tool_calls == (
-        call('{"code":  "1", "n": 1.50}'),
-    )
+    assert parse_assistant(
+        '<tool_call>{"name": "get_quote", "arguments": {"code":  "1", "n": 1.50}}</tool_call>'
+    ).tool_calls == (call('{"code":  "1", "n": 1.50}'),)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("<think></think>done", Message("assistant", "done")),
-        ("<think>never ends <tool_call>{}</tool_call>", Message("assistant", "", "never ends <tool_call>{}</tool_call>")),
+        (
+            "<think>never ends <tool_call>{}</tool_call>",
+            Message("assistant", "", "never ends <tool_call>{}</tool_call>"),
+        ),
         (
             '<think>a<tool_call>{"name":"f","arguments":{}}</tool_call></think>b',
             Message("assistant", "b", 'a<tool_call>{"name":"f","arguments":{}}</tool_call>'),
@@ -77,12 +83,18 @@ def test_a_malformed_call_keeps_its_readable_name_and_its_text(written: str, nam
 
 
 def test_a_call_without_its_end_mark_is_read_to_the_end_of_the_message() -> None:
-    assert parse_assistant('<tool_call>{"name":"get_quote","arguments":{"code":"1"}}').tool_calls == (call('{"code":"1"}'),)
+    assert parse_assistant('<tool_call>{"name":"get_quote","arguments":{"code":"1"}}').tool_calls == (
+        call('{"code":"1"}'),
+    )
 
 
 def test_keys_in_another_order_or_twice_are_read_as_json_reads_them() -> None:
-    assert parse_assistant('<tool_call>{"arguments":{"code":"1"},"name":"get_quote"}</tool_call>').tool_calls == (call('{"code":"1"}'),)
-    assert parse_assistant('<tool_call>{"name":"a","arguments":{},"name":"get_quote"}</tool_call>').tool_calls == (call("{}"),)
+    assert parse_assistant('<tool_call>{"arguments":{"code":"1"},"name":"get_quote"}</tool_call>').tool_calls == (
+        call('{"code":"1"}'),
+    )
+    assert parse_assistant('<tool_call>{"name":"a","arguments":{},"name":"get_quote"}</tool_call>').tool_calls == (
+        call("{}"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +120,12 @@ def test_hostile_text_is_a_message_that_can_be_stored(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ['{"name":"quote","arguments":{"code":"1"}', '{"name":"quote","arguments":"{}"}', '{"name":"quote","arguments":[1]}']
+    "written",
+    [
+        '{"name":"quote","arguments":{"code":"1"}',
+        '{"name":"quote","arguments":"{}"}',
+        '{"name":"quote","arguments":[1]}',
+    ],
 )
 def test_what_is_not_an_object_is_answered_by_the_tool_with_an_error(written: str) -> None:
     (found,) = parse_assistant(f"<tool_call>{written}</tool_call>").tool_calls

@@ -13,7 +13,14 @@ from posttrain.models.row_losses import row_losses
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    config = Qwen2Config(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16)
+    config = Qwen2Config(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=16,
+    )
     return Qwen2ForCausalLM(config).eval()
 
 
@@ -33,7 +40,9 @@ def alone(model, row: TokenRow) -> float:
     """Mean of −log p over the agent's tokens, each token predicted from the ones before it."""
     with torch.inference_mode():
         logprobs = model(torch.tensor([row.input_ids])).logits[0].log_softmax(-1)
-    losses = [-float(logprobs[index - 1, row.input_ids[index]]) for index in range(1, len(row.input_ids)) if row.mask[index]]
+    losses = [
+        -float(logprobs[index - 1, row.input_ids[index]]) for index in range(1, len(row.input_ids)) if row.mask[index]
+    ]
     return sum(losses) / len(losses) if losses else 0.0
 
 

@@ -25,7 +25,9 @@ def test_the_first_heads_of_the_first_layer_look_one_and_two_tokens_back(
     assert (looked_at == queries - places_back).float().mean() > 0.9
 
 
-def test_what_makes_them_look_back_says_nothing_about_the_next_token(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_what_makes_them_look_back_says_nothing_about_the_next_token(
+    scratch_tokenizer: PreTrainedTokenizerFast,
+) -> None:
     """The constant stands in every row of the tied embedding, so it moves all logits alike."""
     model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1)
     weight = model.get_input_embeddings().weight

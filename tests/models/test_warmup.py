@@ -14,25 +14,31 @@ CONVERSATIONS = [conversation(number) for number in range(40)]
 
 def texts_and_trained(tokenizer: PreTrainedTokenizerFast, count: int) -> list[tuple[str, str]]:
     rows = copy_rows(CONVERSATIONS, tokenizer, count=count, seed=1)
-    return [(tokenizer.decode(ids), tokenizer.decode([label for label in labels if label != -100])) for ids, labels in rows]
+    return [
+        (tokenizer.decode(ids), tokenizer.decode([label for label in labels if label != -100])) for ids, labels in rows
+    ]
 
 
 def test_half_of_the_rows_repeat_a_scrambled_result(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    """Field by field, each behind a brace and on a line of its own as the demonstrations quote it."""
+    """Field by field, each behind a brace and on a line of its own as the demonstrations quote
+    it."""
     num_repetitions = 0
     for text, trained in texts_and_trained(scratch_tokenizer, 90):
         found = re.fullmatch(r"<\|tool\|>(\{.*\})<\|assistant\|>((?:\{.*\}\n?)+)<\|end\|>", text)
         if found:
             shown, again = [dict(re.findall(r'"(\w+)":"?([^",}]+)', part)) for part in found.groups()]
             assert shown == again
-            assert [dict(re.findall(r'"(\w+)":"?([^",}]+)', line)) for line in found[2].split("\n")] == [{key: again[key]} for key in again]
+            assert [dict(re.findall(r'"(\w+)":"?([^",}]+)', line)) for line in found[2].split("\n")] == [
+                {key: again[key]} for key in again
+            ]
             assert trained == "".join(again.values()) + found[2][-1 if found[2][-2] != '"' else -2 :] + "<|end|>"
             num_repetitions += 1
     assert 30 <= num_repetitions <= 60
 
 
 def test_of_a_long_result_four_fields_are_asked_for(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    """More and more others stand there as well: the real results have ten and more fields, among which the value has to be found."""
+    """More and more others stand there as well: the real results have ten and more fields, among
+    which the value has to be found."""
     result = '{"open":1.5,"high":2.5,"low":0.5,"close":1.0,"code":"000001.SZ","volume":7}'
     num_shown, in_order = [], []
     for ids, _ in copy_rows([[Message("tool", result)]], scratch_tokenizer, count=20, seed=1):
@@ -47,7 +53,8 @@ def test_of_a_long_result_four_fields_are_asked_for(scratch_tokenizer: PreTraine
 
 
 def test_some_repeat_a_list_of_values(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    """In order, every character is trained; in another order, not the first of a value, which nobody could know."""
+    """In order, every character is trained; in another order, not the first of a value, which
+    nobody could know."""
     orders = set()
     for text, trained in texts_and_trained(scratch_tokenizer, 90):
         found = re.fullmatch(r"<\|user\|>(.*)<\|assistant\|>((?:\{[^{}]*\})+)<\|end\|>", text)
@@ -76,14 +83,21 @@ def test_some_call_with_what_a_message_says(scratch_tokenizer: PreTrainedTokeniz
 
 def test_a_name_with_two_spellings_is_two_calls_in_their_order(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     """A code that no message has said is no copy."""
-    searches = [ToolCall(str(number), "search_stock", f'{{"name":"{name}"}}') for number, name in enumerate(["PlumShip", "JadeBell", "Gold"])]
+    searches = [
+        ToolCall(str(number), "search_stock", f'{{"name":"{name}"}}')
+        for number, name in enumerate(["PlumShip", "JadeBell", "Gold"])
+    ]
     messages = (
         Message("user", "PlumShip(JadeBell)?"),
         Message("tool", '{"found":"ShipPlumBellJade"}'),
         *(Message("assistant", tool_calls=(search,)) for search in searches),
     )
     texts = [scratch_tokenizer.decode(ids) for ids, _ in copy_rows([messages], scratch_tokenizer, count=24, seed=1)]
-    found = [re.fullmatch(r"<\|user\|>(\w+)\((\w+)\)\?<\|assistant\|>(.*)<\|end\|>", text) for text in texts if "<tool_call>" in text]
+    found = [
+        re.fullmatch(r"<\|user\|>(\w+)\((\w+)\)\?<\|assistant\|>(.*)<\|end\|>", text)
+        for text in texts
+        if "<tool_call>" in text
+    ]
     assert found
     for match in found:
         assert match is not None
@@ -92,7 +106,9 @@ def test_a_name_with_two_spellings_is_two_calls_in_their_order(scratch_tokenizer
 
 def test_values_are_drawn_anew_and_keys_and_shapes_are_kept(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     """Forty codes `000xx.HK` would teach that codes begin with three zeros."""
-    codes = [code for text, _ in texts_and_trained(scratch_tokenizer, 60) for code in re.findall(r'"code":"([^"]*)"', text)]
+    codes = [
+        code for text, _ in texts_and_trained(scratch_tokenizer, 60) for code in re.findall(r'"code":"([^"]*)"', text)
+    ]
     assert all(re.fullmatch(r"\d{5}\.HK|\d{6}\.SH", code) for code in codes)
     assert len({code[:3] for code in codes}) > 5
 
@@ -104,9 +120,13 @@ def test_equal_seeds_give_equal_rows(scratch_tokenizer: PreTrainedTokenizerFast)
 
 
 @pytest.mark.parametrize("content", ["sunny", "[1,2]", '{"bars":[{"open":1}]}', "{", ""])
-def test_conversations_without_flat_results_warm_up_on_plain_ones(content: str, scratch_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_conversations_without_flat_results_warm_up_on_plain_ones(
+    content: str, scratch_tokenizer: PreTrainedTokenizerFast
+) -> None:
     ((ids, _),) = copy_rows([[Message("tool", content)]], scratch_tokenizer, count=1, seed=1)
-    assert re.match(r'<\|tool\|>\{"code":00000|<\|tool\|>\{"code":\d{5},"value":\d\.\d\d\}', scratch_tokenizer.decode(ids))
+    assert re.match(
+        r'<\|tool\|>\{"code":00000|<\|tool\|>\{"code":\d{5},"value":\d\.\d\d\}', scratch_tokenizer.decode(ids)
+    )
 
 
 def test_warming_up_lowers_the_loss_and_ends_in_evaluation_mode(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
@@ -122,14 +142,17 @@ def test_warming_up_lowers_the_loss_and_ends_in_evaluation_mode(scratch_tokenize
 
 def test_no_steps_leave_the_model_as_it_is(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     params = PrepareModelParams(warmup_steps=0, warmup_batch_size=8, lr=1.0e-2)
-    models = [scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1) for _ in range(2)]
+    models = [
+        scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1) for _ in range(2)
+    ]
     warm_up(models[0], scratch_tokenizer, [], params, on_step=lambda step, loss: None)
     for one, same in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert one.equal(same)
 
 
 def test_prices_that_begin_alike_still_do(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    """Else going on behind the last digits copied would always be right, as it is not in a quote."""
+    """Else going on behind the last digits copied would always be right, as it is not in a
+    quote."""
     result = [Message("tool", '{"open":92.68,"close":92.86,"change":-0.75}')]
     for ids, _ in copy_rows([result], scratch_tokenizer, count=20, seed=1):
         values = dict(re.findall(r'"(\w+)":(-?[\d.]+)', scratch_tokenizer.decode(ids).partition("<|assistant|>")[0]))

@@ -1,4 +1,5 @@
-"""What a flow promises of a graph's nodes on any target: run, wait with a reason, found again, superseded, cancelled.
+"""What a flow promises of a graph's nodes on any target: run, wait with a reason, found again,
+superseded, cancelled.
 
 A target's tests inherit `GraphContract` and give `settings`; the same toy graph then runs there.
 """
@@ -31,14 +32,17 @@ stages:
   evaluate:
     foreach: [a, b, c]
     do:
-      cmd: echo ${item} begins >> ../calls; while [ -e ../hold ]; do sleep 0.05; done; echo ${item} ends >> ../calls; cp model score_${item}
+      cmd: >-
+        echo ${item} begins >> ../calls; while [ -e ../hold ]; do sleep 0.05; done;
+        echo ${item} ends >> ../calls; cp model score_${item}
       deps: [model]
       outs: ["score_${item}"]
 """
 
 
 class GraphContract:
-    """`root` is the person's folder; what jobs write to `../calls` tells what ran, and `../hold` keeps them."""
+    """`root` is the person's folder; what jobs write to `../calls` tells what ran, and `../hold`
+    keeps them."""
 
     patience_s = 120.0
 
@@ -54,7 +58,9 @@ class GraphContract:
         subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, check=True)
         (folder / "dvc.yaml").write_text(DVC_YAML.replace("../", f"{tmp_path}/"))  # a snapshot lies elsewhere
         (folder / "params.yaml").write_text("lr: 1\n")
-        (folder / "code").write_text(uuid.uuid4().hex)  # of the keys, and so of the jobs' names, which a cluster remembers
+        (folder / "code").write_text(
+            uuid.uuid4().hex
+        )  # of the keys, and so of the jobs' names, which a cluster remembers
         (folder / ".gitignore").write_text("/.posttrain/\n")
         self.furnish(folder)
         return folder
@@ -70,7 +76,9 @@ class GraphContract:
         assert [runs.run(node, str).state for node in read_graph(root)] == ["completed"] * 4
         ours = (root / "dvc.lock").read_bytes()
         assert [NodeRuns(root, settings=settings).run(node, str).state for node in read_graph(root)] == ["cached"] * 4
-        subprocess.run([sys.executable, "-m", "dvc", "repro", "--force", "--quiet"], cwd=root, check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "dvc", "repro", "--force", "--quiet"], cwd=root, check=True, stdin=subprocess.DEVNULL
+        )
         assert (root / "dvc.lock").read_bytes() == ours
 
     def test_three_items_on_two_gpus_two_run_and_the_third_says_why_it_waits(self, root, runs):
@@ -80,13 +88,17 @@ class GraphContract:
         told: list[str] = []
         with ThreadPoolExecutor(3) as pool:
             running = [pool.submit(runs.run, graph[f"evaluate@{item}"], told.append) for item in "abc"]
-            self.wait_until(lambda: len(calls(root)) == 3 and [line for line in told if "waiting" in line and "GPU" in line.upper()])
+            self.wait_until(
+                lambda: len(calls(root)) == 3 and [line for line in told if "waiting" in line and "GPU" in line.upper()]
+            )
             assert [line.split()[-1] for line in calls(root)[1:]] == ["begins", "begins"]
             hold(root).unlink()
             assert [one.result().state for one in running] == ["completed"] * 3
         assert not (root.parent / "pwned").exists()
 
-    def test_an_edit_while_a_stage_runs_supersedes_its_result_and_taking_it_back_needs_no_run(self, root, runs, settings):
+    def test_an_edit_while_a_stage_runs_supersedes_its_result_and_taking_it_back_needs_no_run(
+        self, root, runs, settings
+    ):
         outcome = self.train_and_meanwhile(root, runs, lambda: (root / "params.yaml").write_text("lr: 2\n"))
         assert (outcome.state, outcome.exit_code) == ("superseded", 75)
         assert "params.yaml:lr" in outcome.reason
@@ -135,7 +147,10 @@ class GraphContract:
     def test_what_a_killed_runs_job_came_to_meanwhile_is_read_and_lands(self, root, settings):
         self.die_while_it_trains(root, settings)
         hold(root).unlink()
-        pool, records = settings.pool(settings.target, root, root / ".posttrain"), JobRecords(root / ".posttrain/jobs.db")
+        pool, records = (
+            settings.pool(settings.target, root, root / ".posttrain"),
+            JobRecords(root / ".posttrain/jobs.db"),
+        )
         self.wait_until(lambda: pool.status(records.all()[0].handle).is_over)
         assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "completed"
         assert [record.exit_code for record in records.all()] == [0]
@@ -159,7 +174,8 @@ class GraphContract:
             return running.result()
 
     def die_while_it_trains(self, root: Path, settings: DispatchSettings) -> None:
-        """A run in a process of its own that is killed once the command of `train` runs, which goes on and is held."""
+        """A run in a process of its own that is killed once the command of `train` runs, which goes
+        on and is held."""
         hold(root).touch()
         flow = f"import sys; from {__name__} import *; run_train(Path(sys.argv[1]), sys.argv[2])"
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -1,4 +1,5 @@
-"""Plans become texts of params.yaml: only the lines they are about change, and what is wrong is refused before anything runs."""
+"""Plans become texts of params.yaml: only the lines they are about change, and what is wrong is
+refused before anything runs."""
 
 import difflib
 
@@ -25,7 +26,12 @@ def chosen(params, overrides, seeds=()):
 
 def test_every_override_runs_with_every_seed(params):
     found = chosen(params, [{"name": "base"}, {"name": "fast", "set": {"train_policy.lr": 0.004}}], [1, 2])
-    assert [variant.branch for variant in found] == ["exp/base-seed1", "exp/base-seed2", "exp/fast-seed1", "exp/fast-seed2"]
+    assert [variant.branch for variant in found] == [
+        "exp/base-seed1",
+        "exp/base-seed2",
+        "exp/fast-seed1",
+        "exp/fast-seed2",
+    ]
     assert found[3].knobs == {"train_policy.lr": 0.004, "seed": 2}
     assert found[3].sentence() == "train_policy.lr = 0.004, seed = 2"
     assert [variant.name for variant in chosen(params, [{"name": "base"}])] == ["base-seed1"]  # the file's own seed
@@ -58,7 +64,10 @@ def test_a_whole_section_may_be_another_choice(params):
     assert content["train_policy"]["algorithm"] == dpo
 
 
-@pytest.mark.parametrize("text", ["on", "1e-5", "", "a: b", "$(touch pwned); `x` \"q\" 'p' # no comment", "line\nline", "{a: 1}", "harbour:Harbour"])
+@pytest.mark.parametrize(
+    "text",
+    ["on", "1e-5", "", "a: b", "$(touch pwned); `x` \"q\" 'p' # no comment", "line\nline", "{a: 1}", "harbour:Harbour"],
+)
 def test_a_string_is_read_as_it_was_given(params, text):
     source = {"type": "openai", "model": text, "temperature": 0.00001, "max_new_tokens": 8}
     written = with_knobs(params, Variant("x", {"generate_data.source": source}))
@@ -85,7 +94,26 @@ def test_wrong_knobs_are_refused(params, knobs, why):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", "a;b", "$(touch pwned)", "`x`", "a'b", 'a"b', "../up", "a/b", "-rf", "a..b", "a.lock", "A", "ä", "a\n", "x" * 51, "@{1}"]
+    "name",
+    [
+        "",
+        "a b",
+        "a;b",
+        "$(touch pwned)",
+        "`x`",
+        "a'b",
+        'a"b',
+        "../up",
+        "a/b",
+        "-rf",
+        "a..b",
+        "a.lock",
+        "A",
+        "ä",
+        "a\n",
+        "x" * 51,
+        "@{1}",
+    ],
 )
 def test_a_name_that_would_be_more_than_a_name_is_refused(params, name):
     with pytest.raises(ConfigurationError, match="cannot be named"):

@@ -50,7 +50,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_every_stage_comes_after_what_it_reads_and_otherwise_in_the_order_of_the_file(root):
-    # report and evaluate wait for train; train is written before check, so it goes first, and report as soon as it can.
+    # report and evaluate wait for train; train is written before check, so it goes first, and
+    # report as soon as it can.
     assert [node.name for node in read_graph(root)] == ["train", "evaluate@sft", "evaluate@base", "report", "check"]
 
 
@@ -78,7 +79,10 @@ def test_reading_the_graph_from_a_relative_path_gives_the_same_graph(root, monke
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("stages:\n  a: {cmd: x, deps: [two], outs: [one]}\n  b: {cmd: x, deps: [one], outs: [two]}\n", "both a dependency and an output"),
+        (
+            "stages:\n  a: {cmd: x, deps: [two], outs: [one]}\n  b: {cmd: x, deps: [one], outs: [two]}\n",
+            "both a dependency and an output",
+        ),
         ("stages:\n  a: {cmd: x, outs: [same]}\n  b: {cmd: x, outs: [same]}\n", "same"),
         ("stages: [", "dvc.yaml"),
     ],

@@ -32,7 +32,10 @@ def test_the_second_comer_waits_and_knows_that_it_has(tmp_path):
 
 
 def test_other_keys_wait_for_nothing(tmp_path):
-    with hold_key(tmp_path, "a", print, is_stopped=lambda: False), hold_key(tmp_path, "b", print, is_stopped=lambda: False) as has_waited:
+    with (
+        hold_key(tmp_path, "a", print, is_stopped=lambda: False),
+        hold_key(tmp_path, "b", print, is_stopped=lambda: False) as has_waited,
+    ):
         assert not has_waited
 
 

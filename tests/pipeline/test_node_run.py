@@ -26,7 +26,11 @@ from tests.pipeline.graph_contract import GraphContract, calls, hold, nodes
 
 def local(num_gpus: int = 2) -> DispatchSettings:
     return DispatchSettings.model_validate(
-        {"target": "here", "targets": {"here": {"type": "local", "num_gpus": num_gpus}}, "resources": {"default": {"gpus": 1}}}
+        {
+            "target": "here",
+            "targets": {"here": {"type": "local", "num_gpus": num_gpus}},
+            "resources": {"default": {"gpus": 1}},
+        }
     )
 
 
@@ -58,7 +62,9 @@ class TestLocal(GraphContract):
     def test_inputs_of_a_snapshot_are_links_into_dvcs_cache(self, root, runs):
         graph = nodes(root)
         runs.run(graph["train"], str)
-        (root / "dvc.yaml").write_text((root / "dvc.yaml").read_text().replace("cp model", "stat -c links=%h model; cp model"))
+        (root / "dvc.yaml").write_text(
+            (root / "dvc.yaml").read_text().replace("cp model", "stat -c links=%h model; cp model")
+        )
         told = []
         runs.run(graph["evaluate@a"], told.append)
         assert [line for line in told if line.startswith("links=") and int(line[6:]) > 1]
@@ -95,7 +101,11 @@ class TestLocal(GraphContract):
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(runs.run, nodes(root)["train"], str)
             self.wait_until(lambda: calls(root))
-            chain = [process for process in psutil.process_iter(["cmdline"]) if str(root / ".posttrain/local/jobs") in str(process.info["cmdline"])]
+            chain = [
+                process
+                for process in psutil.process_iter(["cmdline"])
+                if str(root / ".posttrain/local/jobs") in str(process.info["cmdline"])
+            ]
             while len(chain) < num_killed:
                 chain += chain[-1].children()
             for process in chain[:num_killed]:
@@ -103,7 +113,11 @@ class TestLocal(GraphContract):
             for process in chain[:num_killed]:
                 process.kill()
             self.wait_until(lambda: len(calls(root)) == 2)
-            shells = [process.cwd() for process in psutil.process_iter(["cmdline"]) if str(hold(root)) in str(process.info["cmdline"])]
+            shells = [
+                process.cwd()
+                for process in psutil.process_iter(["cmdline"])
+                if str(hold(root)) in str(process.info["cmdline"])
+            ]
             hold(root).unlink()
             assert [Path(cwd).name[-2:] for cwd in shells] == ["-2"]
             outcome = running.result(timeout=60)
@@ -123,11 +137,18 @@ class TestLocal(GraphContract):
         assert [len(list((state / folder).iterdir())) for folder in ("snapshots", "runs", "keys")] == [0, 0, 0]
         assert [record.exit_code for record in records.all()] == [0, 0]
         (root / "params.yaml").write_text("lr: 1\n")
-        assert (NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state, len(calls(root))) == ("cached", 2)  # nothing is lost
+        assert (NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state, len(calls(root))) == (
+            "cached",
+            2,
+        )  # nothing is lost
 
     def test_what_lives_of_a_killed_runs_job_is_killed_by_the_next_run_whatever_that_wants(self, root, settings):
         self.die_while_it_trains(root, settings)
-        supervisors = [process for process in psutil.process_iter(["cmdline"]) if str(root / ".posttrain/local/jobs") in str(process.info["cmdline"])]
+        supervisors = [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if str(root / ".posttrain/local/jobs") in str(process.info["cmdline"])
+        ]
         supervisors += supervisors[0].children()
         for process in supervisors:
             process.suspend()
@@ -135,9 +156,13 @@ class TestLocal(GraphContract):
             process.kill()
         psutil.wait_procs(supervisors, timeout=10)
         NodeRuns(root, settings=settings)
-        assert not [process for process in psutil.process_iter(["cmdline"]) if str(hold(root)) in str(process.info["cmdline"])]
+        assert not [
+            process for process in psutil.process_iter(["cmdline"]) if str(hold(root)) in str(process.info["cmdline"])
+        ]
 
-    def test_what_a_run_keeps_is_its_users_alone_and_no_key_of_the_environment_is_in_it(self, root, settings, monkeypatch):
+    def test_what_a_run_keeps_is_its_users_alone_and_no_key_of_the_environment_is_in_it(
+        self, root, settings, monkeypatch
+    ):
         for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "PREFECT_API_AUTH_STRING"):
             monkeypatch.setenv(name, "not-to-be-written-down")
         state = root / ".posttrain"
@@ -149,8 +174,13 @@ class TestLocal(GraphContract):
             kept = [state, *state.rglob("*")]
             names = {path.name for path in kept}
             assert {"jobs.db", "jobs.db-wal", "jobs.db-shm", "spec.json", "logs", "snapshots", "runs", "keys"} <= names
-            stages = {path for path in kept if "checkpoints" in path.parts}  # what a stage writes itself, below a folder that is private
-            assert {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in {*kept} - stages} == {(True, "0o700"), (False, "0o600")}
+            stages = {
+                path for path in kept if "checkpoints" in path.parts
+            }  # what a stage writes itself, below a folder that is private
+            assert {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in {*kept} - stages} == {
+                (True, "0o700"),
+                (False, "0o600"),
+            }
         assert not [path for path in kept if path.is_file() and b"not-to-be-written-down" in path.read_bytes()]
 
     @pytest.mark.parametrize("name", ["POSTTRAIN_LOGS_MAX_AGE_DAYS", "POSTTRAIN_LOGS_MAX_GB"])
@@ -170,7 +200,9 @@ class TestLocal(GraphContract):
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(NodeRuns(root, settings=settings, state=state).run, nodes(root)["train"], str)
             self.wait_until(lambda: calls(root))
-            second = pool.submit(NodeRuns(other, settings=settings, state=state).run, nodes(other)["train"], told.append)
+            second = pool.submit(
+                NodeRuns(other, settings=settings, state=state).run, nodes(other)["train"], told.append
+            )
             self.wait_until(lambda: told)
             hold(root).unlink()
             assert (first.result().state, second.result().state) == ("completed", "cached")
@@ -180,7 +212,9 @@ class TestLocal(GraphContract):
 
     def test_beside_a_dvc_repro_by_hand_it_says_to_come_again(self, root, runs, settings):
         hold(root).touch()
-        by_hand = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "--quiet", "train"], cwd=root, stdin=subprocess.DEVNULL)
+        by_hand = subprocess.Popen(
+            [sys.executable, "-m", "dvc", "repro", "--quiet", "train"], cwd=root, stdin=subprocess.DEVNULL
+        )
         self.wait_until(lambda: calls(root))
         with pytest.raises(Interrupted, match="another dvc runs a stage"):
             NodeRuns(root, settings=settings)
@@ -201,7 +235,13 @@ class TestLocal(GraphContract):
 
     def test_a_reservation_for_no_stage_is_refused(self, root):
         (root / "infra").mkdir(exist_ok=True)
-        text = json.dumps({"target": "here", "targets": {"here": {"type": "local", "num_gpus": 1}}, "resources": {"trian": {"gpus": 1}}})
+        text = json.dumps(
+            {
+                "target": "here",
+                "targets": {"here": {"type": "local", "num_gpus": 1}},
+                "resources": {"trian": {"gpus": 1}},
+            }
+        )
         (root / "infra" / "dispatch.yaml").write_text(text)
         with pytest.raises(ConfigurationError, match="reserved for trian"):
             NodeRuns(root)
@@ -219,22 +259,40 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
     stages = {node.stage for node in read_graph(repository)}
     assert set(ours.resources) - {"default"} <= stages
     assert ours.resources_of("train_sft").gpus == 1
-    assert all(ours.resources_of(stage).time_limit_s <= (24 * 60 - EXTRA_MINUTES) * 60 for stage in stages)  # a partition of a day takes it
+    assert all(
+        ours.resources_of(stage).time_limit_s <= (24 * 60 - EXTRA_MINUTES) * 60 for stage in stages
+    )  # a partition of a day takes it
     assert ours.is_local(ours.target)
     elsewhere = ours.model_copy(update={"target": "slurm"})
-    assert [elsewhere.target_of(stage) for stage in ("validate_data", "train_sft", "report")] == ["local", "slurm", "local"]
+    assert [elsewhere.target_of(stage) for stage in ("validate_data", "train_sft", "report")] == [
+        "local",
+        "slurm",
+        "local",
+    ]
     assert isinstance(ours.pool("slurm", repository, tmp_path), SlurmPool)
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "dispatch.yaml").write_text("target: slrum\ntargets: {}\nresources: {train_sft: {gpu: 1}}\n")
     with pytest.raises(ConfigurationError, match="gpu"):
         load_settings(tmp_path)
-    for wrong in ({"url": "s3://b"}, {"url": "s3://bucket/../x"}, {"url": "bucket"}, {"endpoint_url": "http://me:key@host"}, {"key": "x"}):
+    for wrong in (
+        {"url": "s3://b"},
+        {"url": "s3://bucket/../x"},
+        {"url": "bucket"},
+        {"endpoint_url": "http://me:key@host"},
+        {"key": "x"},
+    ):
         storage = {"type": "s3", "url": "s3://bucket/x", **wrong}
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            DispatchSettings.model_validate({"target": "x", "targets": {"x": {"type": "local", "num_gpus": 1, "storage": storage}}, "resources": {}})
+            DispatchSettings.model_validate(
+                {"target": "x", "targets": {"x": {"type": "local", "num_gpus": 1, "storage": storage}}, "resources": {}}
+            )
     with pytest.raises(ValueError, match="storage"):  # its logs and folders are on a disk that all see
         DispatchSettings.model_validate(
-            {"target": "x", "targets": {"x": {"type": "slurm", "storage": {"type": "s3", "url": "s3://bucket/x"}}}, "resources": {}}
+            {
+                "target": "x",
+                "targets": {"x": {"type": "slurm", "storage": {"type": "s3", "url": "s3://bucket/x"}}},
+                "resources": {},
+            }
         )
     with pytest.raises(ValueError, match="target 'slrum' is none of slurm"):
         DispatchSettings.model_validate({"target": "slrum", "targets": {"slurm": {"type": "slurm"}}, "resources": {}})

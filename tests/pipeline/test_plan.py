@@ -1,4 +1,5 @@
-"""The plan names what `dvc repro` then does, edit by edit, on a small tree whose stages run as ours do."""
+"""The plan names what `dvc repro` then does, edit by edit, on a small tree whose stages run as ours
+do."""
 
 import re
 import shutil
@@ -41,7 +42,8 @@ CURRENT, CACHED, RUNS, MAYBE = Fate.CURRENT, Fate.CACHED, Fate.RUNS, Fate.MAYBE
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy tree, whose first stage reads all knobs and gives the same for any; everything has run."""
+    """The toy tree, whose first stage reads all knobs and gives the same for any; everything has
+    run."""
     root = make_tree(tmp_path_factory.mktemp("plan") / "tree")
     edit(root, "dvc.yaml", "stages:\n", f"stages:\n{CHECK_STAGE}")
     edit(root, "dvc.yaml", "deps: [stages/make.py,", "deps: [data/checked, stages/make.py,")
@@ -74,7 +76,11 @@ def repro(root: Path, *targets: str) -> dict[str, Fate]:
     """What `dvc repro` says that it does."""
     done = dvc(root, "repro", *targets)
     assert done.returncode == 0, done.stdout
-    said = {r"Running stage '(.*)':": RUNS, r"Stage '(.*)' is cached - skip": CACHED, r"Stage '(.*)' didn't change": CURRENT}
+    said = {
+        r"Running stage '(.*)':": RUNS,
+        r"Stage '(.*)' is cached - skip": CACHED,
+        r"Stage '(.*)' didn't change": CURRENT,
+    }
     return {name: fate for pattern, fate in said.items() for name in re.findall(pattern, done.stdout)}
 
 

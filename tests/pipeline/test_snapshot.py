@@ -1,4 +1,5 @@
-"""A job's frozen tree and the one writer of its result: never a new value bound to an old output, and the bytes of plain `dvc repro`."""
+"""A job's frozen tree and the one writer of its result: never a new value bound to an old output,
+and the bytes of plain `dvc repro`."""
 
 import os
 import shutil
@@ -71,7 +72,13 @@ def root(tmp_path: Path) -> Path:
     folder.mkdir()
     sh(folder, "git", "init", "--quiet")
     dvc(folder, "init", "--quiet")
-    for name, text in {"dvc.yaml": DVC_YAML, "params.yaml": "x: 1\ny: 2\n", "seed": "s\n", "letter": "a\n", ".gitignore": "runs.log\n"}.items():
+    for name, text in {
+        "dvc.yaml": DVC_YAML,
+        "params.yaml": "x: 1\ny: 2\n",
+        "seed": "s\n",
+        "letter": "a\n",
+        ".gitignore": "runs.log\n",
+    }.items():
         (folder / name).write_text(text)
     sh(folder, "git", "add", "--all")
     return folder
@@ -86,7 +93,9 @@ def test_what_is_edited_while_a_job_runs_is_not_bound_to_its_output(root, tmp_pa
     assert not (root / "data" / "made").exists()
     assert not (root / "dvc.lock").exists()
 
-    (root / "params.yaml").write_text("x: 1\ny: 2\n")  # taken back: the result comes from the run cache, git's output too
+    (root / "params.yaml").write_text(
+        "x: 1\ny: 2\n"
+    )  # taken back: the result comes from the run cache, git's output too
     again = freeze(root, "make", tmp_path / "b")
     assert again.key == snapshot.key
     assert from_run_cache(again.folder, "make") == 0
@@ -141,7 +150,9 @@ def test_a_name_that_is_no_utf8_is_in_too(root, tmp_path):
 def test_checkpoints_are_where_those_are_who_share_them(root, tmp_path):
     assert (freeze(root, "make", tmp_path / "a").folder / CHECKPOINTS).resolve() == (root / CHECKPOINTS).resolve()
     state = tmp_path / "main" / STATE_DIR
-    assert (freeze(root, "make", tmp_path / "b", state=state).folder / CHECKPOINTS).resolve() == (tmp_path / "main" / CHECKPOINTS).resolve()
+    assert (freeze(root, "make", tmp_path / "b", state=state).folder / CHECKPOINTS).resolve() == (
+        tmp_path / "main" / CHECKPOINTS
+    ).resolve()
 
 
 def test_a_result_that_went_from_the_cache_is_not_recorded(root, tmp_path):
@@ -181,4 +192,8 @@ def test_what_git_does_not_track_and_no_stage_declares_stays_where_it_is(root: P
     frozen = freeze(root, "make", tmp_path / "frozen")
     assert (frozen.folder / "seed").exists()
     assert frozen.left_out == (".env", "notes/mine.txt")
-    assert not [path for path in frozen.folder.rglob("*") if path.is_file() and path.stat().st_nlink == 1 and b"planted" in path.read_bytes()]
+    assert not [
+        path
+        for path in frozen.folder.rglob("*")
+        if path.is_file() and path.stat().st_nlink == 1 and b"planted" in path.read_bytes()
+    ]

@@ -1,4 +1,5 @@
-"""A small DVC repository with our `params.yaml` and our table, whose training can be held up from outside."""
+"""A small DVC repository with our `params.yaml` and our table, whose training can be held up from
+outside."""
 
 import base64
 import json
@@ -20,7 +21,9 @@ stages:
     deps: [evaluate.py]
     outs: [prepared]
   train:
-    cmd: echo train >> '{folder}/calls'; while [ -e '{folder}/hold' ]; do sleep 0.1; done; cat params.yaml prepared > model
+    cmd: >-
+      echo train >> '{folder}/calls'; while [ -e '{folder}/hold' ]; do sleep 0.1; done;
+      cat params.yaml prepared > model
     deps: [prepared]
     params: [seed, train_policy.lr]
     outs: [model]
@@ -44,11 +47,15 @@ pathlib.Path(f"reports/evaluate/{sys.argv[1]}.json").write_text(json.dumps(resul
 
 
 def make_tree(folder: Path, repository: Path) -> Path:
-    """A committed tree at `folder`/tree, with nothing run; its calls are counted in `folder`/calls, and training waits while `folder`/hold is
-    there."""
+    """A committed tree at `folder`/tree, with nothing run; its calls are counted in `folder`/calls,
+    and training waits while `folder`/hold is there."""
     root = folder / "tree"
     (root / "infra").mkdir(parents=True)
-    for command in (["git", "init", "--quiet"], ["git", "config", "user.name", "a"], ["git", "config", "user.email", "a@b"]):
+    for command in (
+        ["git", "init", "--quiet"],
+        ["git", "config", "user.name", "a"],
+        ["git", "config", "user.email", "a@b"],
+    ):
         subprocess.run(command, cwd=root, check=True)
     subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=root, check=True)
     for name in ("flows", "prefect.yaml", "infra/prefect"):  # as in a checkout
@@ -73,7 +80,8 @@ def set_lr(root: Path, lr: str) -> None:
 
 
 def environment_of(repository: Path, **added: str) -> dict[str, str]:
-    """For flows in a toy tree: our code, and nothing of a Prefect that the person who tests may have."""
+    """For flows in a toy tree: our code, and nothing of a Prefect that the person who tests may
+    have."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     path = os.pathsep.join(filter(None, [str(repository), os.environ.get("PYTHONPATH")]))
     return {**kept, "PYTHONPATH": path, **added}
@@ -82,7 +90,8 @@ def environment_of(repository: Path, **added: str) -> dict[str, str]:
 def start(root: Path, environment: dict[str, str], *module_and_arguments: str) -> subprocess.Popen[str]:
     """`python -m …` in the tree."""
     return subprocess.Popen(
-        # A shell starts its background jobs deaf to SIGINT, and they hand that on; a person's terminal does not.
+        # A shell starts its background jobs deaf to SIGINT, and they hand that on; a person's
+        # terminal does not.
         ["env", "--default-signal=INT", sys.executable, "-m", *module_and_arguments],
         cwd=root,
         env=environment,
@@ -112,21 +121,28 @@ def jobs(root: Path, stage: str) -> list[dict[str, Any]]:
         return []
     with sqlite3.connect(path) as database:
         database.row_factory = sqlite3.Row
-        return [dict(row) for row in database.execute("select * from jobs where stage = ? order by submitted_at", (stage,))]
+        return [
+            dict(row) for row in database.execute("select * from jobs where stage = ? order by submitted_at", (stage,))
+        ]
 
 
 def artifact(home: Path, key: str) -> Any:
     """The newest of that key, from the server's own database."""
     with sqlite3.connect(home / "prefect.db") as database:
-        [data] = database.execute("select data from artifact where key = ? order by created desc limit 1", (key,)).fetchone()
+        [data] = database.execute(
+            "select data from artifact where key = ? order by created desc limit 1", (key,)
+        ).fetchone()
     return json.loads(str(data))
 
 
 def ask(api_url: str, path: str, content: Any = None, *, auth: str = "", **headers: str) -> Any:
-    """What a Prefect server answers to who knows its auth string; with `content`, to a POST of it. Raises urllib.error.HTTPError."""
+    """What a Prefect server answers to who knows its auth string; with `content`, to a POST of it.
+    Raises urllib.error.HTTPError."""
     data = None if content is None else json.dumps(content).encode()
     known = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
-    request = urllib.request.Request(f"{api_url}/{path}", data=data, headers={"Content-Type": "application/json", **known, **headers})
+    request = urllib.request.Request(
+        f"{api_url}/{path}", data=data, headers={"Content-Type": "application/json", **known, **headers}
+    )
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
 
@@ -142,7 +158,8 @@ def states(home: Path, task: str) -> list[tuple[str, str]]:
 
 
 def wait_until(is_so: Callable[[], Any], *, limit_s: float, what: str) -> Any:
-    """What `is_so` returns once it is true. The limit is how long to wait, never how fast it is to be."""
+    """What `is_so` returns once it is true. The limit is how long to wait, never how fast it is to
+    be."""
     deadline = time.monotonic() + limit_s
     while not (found := is_so()):
         assert time.monotonic() < deadline, f"{what} has not come about in {limit_s} s"

@@ -1,4 +1,5 @@
-"""An MCP server that says its keys wherever a server can: in results, in `isError`, on its stderr and beside the protocol on its stdout."""
+"""An MCP server that says its keys wherever a server can: in results, in `isError`, on its stderr
+and beside the protocol on its stdout."""
 
 import os
 import sys

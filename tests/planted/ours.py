@@ -1,4 +1,5 @@
-"""A team's world in which every party says a key aloud: its tools, their errors, an MCP server, the user, and an agent that is a program.
+"""A team's world in which every party says a key aloud: its tools, their errors, an MCP server, the
+user, and an agent that is a program.
 
 Copied into a tree of its own, where the stages find it as `ours`.
 """
@@ -47,7 +48,10 @@ def crash() -> str:
 
 
 MAX_RESULT_CHARS = 1000
-TOOLS = {function.__name__: tool_from(function, is_instant=function is not quote) for function in (quote, refuse, flood, crash)}
+TOOLS = {
+    function.__name__: tool_from(function, is_instant=function is not quote)
+    for function in (quote, refuse, flood, crash)
+}
 
 
 def answer(task):
@@ -77,7 +81,8 @@ class World:
 
 
 class Domain:
-    """A task for each tool, one for the user and one for the program that plays itself; `rl`, `dev` and the test splits have the first of them."""
+    """A task for each tool, one for the user and one for the program that plays itself; `rl`, `dev`
+    and the test splits have the first of them."""
 
     name = "ours"
 

@@ -42,7 +42,11 @@ class Page:
     def open(self, url: str) -> None:
         """Returns when it is loaded."""
         self.send("Page.navigate", url=url)
-        wait_until(lambda: self.run("document.readyState") == "complete" and self.run("location.href") != "about:blank", limit_s=LOAD_S, what=url)
+        wait_until(
+            lambda: self.run("document.readyState") == "complete" and self.run("location.href") != "about:blank",
+            limit_s=LOAD_S,
+            what=url,
+        )
 
     def run(self, script: str) -> Any:
         """What JavaScript gives, once it is there where it is a promise."""
@@ -58,7 +62,9 @@ class Page:
         """Where the cursor is, then Enter."""
         self.send("Input.insertText", text=text)
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+            self.send(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
+            )
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
@@ -67,7 +73,14 @@ class Page:
 @contextlib.contextmanager
 def browsing(folder: Path, *options: str) -> Iterator[Page]:
     """A browser that keeps what it knows in `folder`."""
-    command = [find_browser(), "--headless=new", "--no-sandbox", "--remote-debugging-port=0", f"--user-data-dir={folder}", "--window-size=1280,900"]
+    command = [
+        find_browser(),
+        "--headless=new",
+        "--no-sandbox",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={folder}",
+        "--window-size=1280,900",
+    ]
     command += ["--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage", *options, "about:blank"]
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -1,4 +1,5 @@
-"""The cluster that KUBECONFIG names, for tests: a namespace of their own, and pods that see this machine's Python."""
+"""The cluster that KUBECONFIG names, for tests: a namespace of their own, and pods that see this
+machine's Python."""
 
 import contextlib
 import os
@@ -52,12 +53,15 @@ def namespace() -> Iterator[str]:
 
 
 def mounts(*writable: Path) -> tuple[Mount, ...]:
-    """This machine's Python, libraries and repository under their own paths, to be read, and folders to be written.
+    """This machine's Python, libraries and repository under their own paths, to be read, and
+    folders to be written.
 
     A node that is a container has this machine's `/` at KUBERNETES_TEST_ROOT.
     """
     root = os.environ.get("KUBERNETES_TEST_ROOT", "")
-    wanted = {Path(path).resolve() for path in ("/usr", "/etc", sys.base_prefix, REPOSITORY, *sys.path) if Path(path).is_dir()} | {Path(sys.prefix)}
+    wanted = {
+        Path(path).resolve() for path in ("/usr", "/etc", sys.base_prefix, REPOSITORY, *sys.path) if Path(path).is_dir()
+    } | {Path(sys.prefix)}
     roots = [path for path in wanted if not any(other in path.parents for other in wanted)]
     readable = [*sorted(map(str, roots)), "/bin", "/lib", "/lib64"]
     return (
@@ -68,7 +72,11 @@ def mounts(*writable: Path) -> tuple[Mount, ...]:
 
 def settings(namespace: str, workspace: Path) -> KubernetesSettings:
     """Small patience, and root: the workspace of a test is its own alone."""
-    where = {"namespace": namespace, "mounts": mounts(workspace), "image": os.environ.get("KUBERNETES_TEST_IMAGE", "localhost/busybox:1")}
+    where = {
+        "namespace": namespace,
+        "mounts": mounts(workspace),
+        "image": os.environ.get("KUBERNETES_TEST_IMAGE", "localhost/busybox:1"),
+    }
     return KubernetesSettings(template=TEMPLATE, user=0, grace_s=3, patience_s=5.0, **where)
 
 

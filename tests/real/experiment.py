@@ -1,4 +1,5 @@
-"""The default run's experiment as the suites of real components play it: its SFT model, tasks, world, reward and GRPO, through any engine."""
+"""The default run's experiment as the suites of real components play it: its SFT model, tasks,
+world, reward and GRPO, through any engine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,9 @@ class Experiment:
     def sampler(self, model: Any, *, temperature: float = 1.0) -> Sampler:
         """Its engine is the one that the environment names now."""
         reward = load_reward(self.params.reward)
-        return Sampler(model, self._codec, domain=self._domain, reward=reward, limits=self.params.agent, temperature=temperature)
+        return Sampler(
+            model, self._codec, domain=self._domain, reward=reward, limits=self.params.agent, temperature=temperature
+        )
 
     def greedy(self, model: Any, tasks: Sequence[Task]) -> list[Trajectory]:
         return self.sampler(model, temperature=0.0).play(tasks, episode_seeds(1, count=len(tasks)))

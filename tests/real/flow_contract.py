@@ -1,4 +1,5 @@
-"""What a run on a real Prefect server promises besides on a real pool: it shows why a stage waits, and cancelled there it leaves no job alive."""
+"""What a run on a real Prefect server promises besides on a real pool: it shows why a stage waits,
+and cancelled there it leaves no job alive."""
 
 import subprocess
 from pathlib import Path
@@ -16,7 +17,9 @@ RUN_S, CANCEL_S = 120, 15
 class FlowContract(GraphContract):
     """`settings` names one target with two GPUs."""
 
-    def test_a_run_shows_why_its_stage_waits_and_cancelled_on_the_server_it_leaves_no_job_alive(self, root, runs, settings, tmp_path):
+    def test_a_run_shows_why_its_stage_waits_and_cancelled_on_the_server_it_leaves_no_job_alive(
+        self, root, runs, settings, tmp_path
+    ):
         (root / "infra").mkdir(exist_ok=True)
         (root / "infra" / "dispatch.yaml").write_text(settings.model_dump_json())  # which is YAML too
         assert runs.run(nodes(root)["train"], str).state == "completed"
@@ -28,10 +31,18 @@ class FlowContract(GraphContract):
             wait_until(lambda: "GPU" in waiting(home), limit_s=RUN_S, what="the third that says why it waits")
             url, auth = server["PREFECT_API_URL"], server["PREFECT_API_AUTH_STRING"]
             [run] = ask(url, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}, auth=auth)
-            ask(url, f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}}, auth=auth)  # the button of its page
+            ask(
+                url, f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}}, auth=auth
+            )  # the button of its page
             pool, records = settings.pool(settings.target, root, root / STATE_DIR), JobRecords(root / STATE_DIR / JOBS)
-            wait_until(lambda: all(pool.status(record.handle).is_over for record in records.all()), limit_s=CANCEL_S, what="the end of its jobs")
-            assert not subprocess.run(["pgrep", "-f", str(hold(root))], capture_output=True, text=True, check=False).stdout
+            wait_until(
+                lambda: all(pool.status(record.handle).is_over for record in records.all()),
+                limit_s=CANCEL_S,
+                what="the end of its jobs",
+            )
+            assert not subprocess.run(
+                ["pgrep", "-f", str(hold(root))], capture_output=True, text=True, check=False
+            ).stdout
             assert process.wait(RUN_S) == 75, process.stdout.read()
             assert ask(url, f"flow_runs/{run['id']}", auth=auth)["state"]["name"] == "Cancelled"
         assert len(records.all()) == 4

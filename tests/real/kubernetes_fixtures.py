@@ -1,4 +1,5 @@
-"""What the modules of Kubernetes' suite share: a namespace of the module's own on the cluster that KUBECONFIG names."""
+"""What the modules of Kubernetes' suite share: a namespace of the module's own on the cluster that
+KUBECONFIG names."""
 
 from collections.abc import Iterator
 

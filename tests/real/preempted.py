@@ -1,4 +1,5 @@
-"""A real training, taken off its node in the middle and gone on with: the same bytes as one that nobody disturbed."""
+"""A real training, taken off its node in the middle and gone on with: the same bytes as one that
+nobody disturbed."""
 
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,10 @@ STAGE = "train_sft"
 
 
 def check_preempted_training(
-    make_copy: Callable[..., Path], dvc: Callable[..., object], settings: Callable[[Path], DispatchSettings], preempt: Callable[[str], None]
+    make_copy: Callable[..., Path],
+    dvc: Callable[..., object],
+    settings: Callable[[Path], DispatchSettings],
+    preempt: Callable[[str], None],
 ) -> None:
     """`settings` are of a tree; `preempt` takes the job of that id off its node."""
     root = make_copy({**TRAINING, "train_sft.max_steps": 300})

@@ -38,7 +38,9 @@ class Served:
 
     def prefect(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "prefect", *arguments]
-        return subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True
+        ).stdout
 
     def start_run(self, *deployment: str) -> str:
         """The id of a new run that the worker picks up."""

@@ -1,4 +1,5 @@
-"""Jobs on the cluster that KUBECONFIG names, with the rights of infra/kubernetes/rbac.yaml: the contract, and every way in which a job can end."""
+"""Jobs on the cluster that KUBECONFIG names, with the rights of infra/kubernetes/rbac.yaml: the
+contract, and every way in which a job can end."""
 
 import os
 import signal
@@ -100,7 +101,9 @@ class TestKubernetesPool(PoolContract):
 
     def test_keys_come_from_the_secret_and_stand_in_no_object(self, settings, namespace, folder, core, monkeypatch):
         monkeypatch.setenv("WANDB_API_KEY", "planted-key")
-        core.create_namespaced_secret(namespace, {"metadata": {"name": "keys"}, "stringData": {"WANDB_API_KEY": "planted-key"}})
+        core.create_namespaced_secret(
+            namespace, {"metadata": {"name": "keys"}, "stringData": {"WANDB_API_KEY": "planted-key"}}
+        )
         pool = KubernetesPool(replace(settings, secret="keys"), cluster.submitter(namespace))
         job_id = pool.submit(self.job(folder, "import os; print(os.environ['WANDB_API_KEY'][::-1])", name="keyed"))
         assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
@@ -122,7 +125,9 @@ class TestKubernetesPool(PoolContract):
         assert [line for line in lines if line[0] == "e"] == ["e 0", "e 1", "e 2"]
 
     def test_a_job_to_which_kubernetes_gives_no_pod_says_why_and_runs_when_it_may(self, pool, folder, core, namespace):
-        core.create_namespaced_resource_quota(namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+        core.create_namespaced_resource_quota(
+            namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+        )
         end = time.monotonic() + self.patience_s
         try:
             while not (core.read_namespaced_resource_quota("none", namespace).status.hard or {}):
@@ -132,7 +137,10 @@ class TestKubernetesPool(PoolContract):
             while "exceeded quota" not in (status := pool.status(job_id)).note:
                 assert time.monotonic() < end, status
                 time.sleep(0.2)
-            assert (status.state, status.note.startswith("Kubernetes makes no pod for it: ")) == (JobState.WAITING, True)
+            assert (status.state, status.note.startswith("Kubernetes makes no pod for it: ")) == (
+                JobState.WAITING,
+                True,
+            )
         finally:
             core.delete_namespaced_resource_quota("none", namespace)
         assert self.wait(pool, job_id, JobState.ENDED, timeout_s=120).exit_code == 0
@@ -149,7 +157,9 @@ class TestKubernetesPool(PoolContract):
         assert status.cause is Cause.PREEMPTED
         assert (folder / "runs").read_text() == "x"
 
-    def test_nobody_was_there_when_the_pod_was_deleted_and_still_no_second_one_runs(self, pool, folder, core, namespace):
+    def test_nobody_was_there_when_the_pod_was_deleted_and_still_no_second_one_runs(
+        self, pool, folder, core, namespace
+    ):
         job_id = pool.submit(self.job(folder, "open('runs', 'a').write('x')\n" + SLEEP, name="alone"))
         end = time.monotonic() + self.patience_s
         while not (folder / "up").exists():
@@ -165,7 +175,10 @@ class TestKubernetesPool(PoolContract):
         job_id = self.running(pool, folder, CHECKPOINT.format(code=code), f"checkpoint-{code}")
         self.delete_pods(core, namespace, job_id)
         status = self.wait(pool, job_id, JobState.ENDED)
-        assert (status.cause, status.exit_code) in ((Cause.EXITED, code), (Cause.PREEMPTED, None))  # a pod that is gone tells no code
+        assert (status.cause, status.exit_code) in (
+            (Cause.EXITED, code),
+            (Cause.PREEMPTED, None),
+        )  # a pod that is gone tells no code
         assert "checkpoint" in (folder / f"checkpoint-{code}.log").read_text()
 
     def test_a_preempted_job_is_started_again_by_the_dispatcher(self, pool, folder, core, namespace, tmp_path):
@@ -181,7 +194,9 @@ class TestKubernetesPool(PoolContract):
         script = "import os, time; time.sleep(0 if os.getcwd().endswith('2') else 600)"
         spec = self.job(folder, script, name="unused")
         work = Work("again", "a" * 64, spec.command, prepare, spec.resources)
-        dispatcher = Dispatcher(pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner="run-1", logs=folder, poll_s=0.2)
+        dispatcher = Dispatcher(
+            pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner="run-1", logs=folder, poll_s=0.2
+        )
         end = dispatcher.run(work, tell)
         record, status = end.record, end.status
         assert (record.attempt, status.exit_code) == (2, 0)
@@ -197,7 +212,9 @@ class TestKubernetesPool(PoolContract):
         with pytest.raises(ConfigurationError, match=refused):
             pool.submit(self.job(folder, "", name=name))
 
-    def test_an_api_server_that_is_away_for_20_s_is_said_and_costs_a_run_nothing(self, settings, namespace, folder, tmp_path):
+    def test_an_api_server_that_is_away_for_20_s_is_said_and_costs_a_run_nothing(
+        self, settings, namespace, folder, tmp_path
+    ):
         wire, told = Wire(cluster.admin().configuration.host), []
 
         def tell(line):
@@ -216,7 +233,9 @@ class TestKubernetesPool(PoolContract):
         assert [line for line in told if "cannot be reached" in line]
 
     @pytest.mark.parametrize("how", ["cut", "mute"])
-    def test_an_api_server_that_does_not_answer_interrupts_and_later_goes_on(self, settings, namespace, folder, how, request):
+    def test_an_api_server_that_does_not_answer_interrupts_and_later_goes_on(
+        self, settings, namespace, folder, how, request
+    ):
         wire = Wire(cluster.admin().configuration.host)
         pool = KubernetesPool(settings, cluster.submitter(namespace, wire.url))
         job_id = pool.submit(self.job(folder, "import time; time.sleep(3)", name=f"wire-{how}"))
@@ -230,9 +249,11 @@ class TestKubernetesPool(PoolContract):
         assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
 
     def test_a_lost_node_is_noticed(self, settings, namespace, folder, core, tmp_path, request):
-        """The node's agent stands still; that is a cut network to the API server, while the job lives on.
+        """The node's agent stands still; that is a cut network to the API server, while the job
+        lives on.
 
-        Where all nodes are lost at once Kubernetes takes itself for the one that is cut off and moves nothing, so with one node the test taints it.
+        Where all nodes are lost at once Kubernetes takes itself for the one that is cut off and
+        moves nothing, so with one node the test taints it.
         """
         hasty = tmp_path / "job.yaml"
         hasty.write_text(cluster.TEMPLATE.read_text().replace("tolerationSeconds: 60", "tolerationSeconds: 2"))

@@ -1,4 +1,5 @@
-"""The flow's contract on the cluster that KUBECONFIG names (`make test NEEDS=k8s`), and a training whose pod is deleted."""
+"""The flow's contract on the cluster that KUBECONFIG names (`make test NEEDS=k8s`), and a training
+whose pod is deleted."""
 
 import os
 import shutil
@@ -20,11 +21,22 @@ pytestmark = pytest.mark.needs_k8s
 
 def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> DispatchSettings:
     """Root: the folders of a test are its own alone."""
-    mounts = [{"path": one.path, "source": one.source, "is_read_only": one.is_read_only} for one in cluster.mounts(*writable)]
+    mounts = [
+        {"path": one.path, "source": one.source, "is_read_only": one.is_read_only} for one in cluster.mounts(*writable)
+    ]
     image = os.environ.get("KUBERNETES_TEST_IMAGE", "localhost/busybox:1")
-    target = {"type": "kubernetes", "namespace": namespace, "image": image, "user": 0, "mounts": mounts, "python": sys.executable}
+    target = {
+        "type": "kubernetes",
+        "namespace": namespace,
+        "image": image,
+        "user": 0,
+        "mounts": mounts,
+        "python": sys.executable,
+    }
     resources = {"default": {"gpus": 1, "memory_gb": memory_gb, "shm_gb": 0.1}}
-    return DispatchSettings.model_validate({"target": "kubernetes", "targets": {"kubernetes": target}, "resources": resources})
+    return DispatchSettings.model_validate(
+        {"target": "kubernetes", "targets": {"kubernetes": target}, "resources": resources}
+    )
 
 
 class TestKubernetes(FlowContract):

@@ -1,4 +1,5 @@
-"""Stages as pods that mount nothing of the tree: what they read and make goes through a real S3 server, their keys come from a Secret."""
+"""Stages as pods that mount nothing of the tree: what they read and make goes through a real S3
+server, their keys come from a Secret."""
 
 import base64
 import json
@@ -80,7 +81,9 @@ def root(tmp_path, monkeypatch):
     template = yaml.safe_load(cluster.TEMPLATE.read_text())
     pod = template["spec"]["template"]["spec"]
     pod["hostNetwork"] = True  # the server is on this machine's loopback
-    pod["containers"][0]["env"] = [{"name": "PYTHONPATH", "value": str(cluster.REPOSITORY)}]  # stands for an image with the package
+    pod["containers"][0]["env"] = [
+        {"name": "PYTHONPATH", "value": str(cluster.REPOSITORY)}
+    ]  # stands for an image with the package
     files = {
         "infra/kubernetes/job.yaml": yaml.safe_dump(template),
         "dvc.yaml": DVC_YAML,
@@ -95,7 +98,9 @@ def root(tmp_path, monkeypatch):
 
 
 def settings(namespace, url):
-    mounts = [{"path": one.path, "source": dict(one.source), "is_read_only": one.is_read_only} for one in cluster.mounts()]
+    mounts = [
+        {"path": one.path, "source": dict(one.source), "is_read_only": one.is_read_only} for one in cluster.mounts()
+    ]
     target = {
         "type": "kubernetes",
         "image": cluster.settings(namespace, Path()).image,
@@ -118,7 +123,10 @@ def run(root, name, chosen, tell):
 
 def manifests(namespace):
     api = cluster.admin()
-    found = [client.BatchV1Api(api).list_namespaced_job(namespace), client.CoreV1Api(api).list_namespaced_pod(namespace)]
+    found = [
+        client.BatchV1Api(api).list_namespaced_job(namespace),
+        client.CoreV1Api(api).list_namespaced_pod(namespace),
+    ]
     return json.dumps([api.sanitize_for_serialization(one) for one in found])
 
 
@@ -140,11 +148,16 @@ def test_a_pod_that_sees_nothing_of_the_tree_runs_its_stages_and_their_results_l
         assert not planted(tmp_path)
         text = manifests(namespace)
         core = client.CoreV1Api(cluster.admin())
-        (name,) = [one.metadata.name for one in core.list_namespaced_pod(namespace).items if one.status.phase == "Running"]
+        (name,) = [
+            one.metadata.name for one in core.list_namespaced_pod(namespace).items if one.status.phase == "Running"
+        ]
         core.delete_namespaced_pod(name, namespace)
         outcome = running.result(180)
     assert (outcome.state, outcome.num_preempted) == ("completed", 1), (outcome, told)
-    assert [line for line in told if line.startswith("goes on from")] == ["goes on from the start", "goes on from checkpoint-3"]
+    assert [line for line in told if line.startswith("goes on from")] == [
+        "goes on from the start",
+        "goes on from checkpoint-3",
+    ]
     assert (root / "model").read_text() == (root / "reports" / "copy").read_text() == "trained\ns\n"
     assert "up to date" in dvc(root, "status")
     assert {name.split("/")[1] for name in server.names("lab/")} == {"dvc"}

@@ -1,4 +1,5 @@
-"""One stage from its snapshot to its landing as a job on the cluster that KUBECONFIG names, also where who submitted it dies."""
+"""One stage from its snapshot to its landing as a job on the cluster that KUBECONFIG names, also
+where who submitted it dies."""
 
 import signal
 import subprocess
@@ -53,7 +54,9 @@ def run(namespace: str, tmp_path: Path, root: Path, owner: str) -> tuple[Snapsho
     command = (sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "make")
     work = Work("make", snapshot.key, command, prepare, Resources(gpus=1, memory_gb=1, shm_gb=0.1), environment)
     pool = KubernetesPool(cluster.settings(namespace, tmp_path), cluster.submitter(namespace))
-    dispatcher = Dispatcher(pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner=owner, logs=tmp_path, poll_s=0.2)
+    dispatcher = Dispatcher(
+        pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner=owner, logs=tmp_path, poll_s=0.2
+    )
     end = dispatcher.run(work, told.append)
     record, status = end.record, end.status
     assert status.exit_code == 0, (status, record.log.read_text())
@@ -62,7 +65,9 @@ def run(namespace: str, tmp_path: Path, root: Path, owner: str) -> tuple[Snapsho
 
 def test_a_stage_whose_submitter_was_killed_is_found_again_and_lands(namespace, tmp_path, root):
     flow = f"import sys; sys.path[:0] = {sys.path!r}\nfrom tests.real.test_kubernetes_stage import *\n"
-    first = subprocess.Popen([sys.executable, "-c", f"{flow}run({namespace!r}, Path({str(tmp_path)!r}), Path({str(root)!r}), 'first')"])
+    first = subprocess.Popen(
+        [sys.executable, "-c", f"{flow}run({namespace!r}, Path({str(tmp_path)!r}), Path({str(root)!r}), 'first')"]
+    )
     end = time.monotonic() + 60
     while not (tmp_path / "runs.log").exists():
         assert time.monotonic() < end

@@ -1,4 +1,5 @@
-"""Real server, worker and stages on this machine: deployments, cancelling, a flow that is killed, the automation, and nothing left running.
+"""Real server, worker and stages on this machine: deployments, cancelling, a flow that is killed,
+the automation, and nothing left running.
 
 One server for all tests of the file; the last one ends it.
 """
@@ -32,7 +33,11 @@ def processes_of(root: Path, what: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and what in " ".join(process.cmdline()) and Path(process.cwd()).is_relative_to(root):
+            if (
+                process.status() != psutil.STATUS_ZOMBIE
+                and what in " ".join(process.cmdline())
+                and Path(process.cwd()).is_relative_to(root)
+            ):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
@@ -47,18 +52,30 @@ def test_everything_is_deployed_on_loopback_and_deploying_again_changes_nothing(
 
     deployments, pools, automations = on_server()
     assert pools == {"posttrain-process": ("process", None), "posttrain-kubernetes": ("kubernetes", 1)}
-    assert set(deployments) == {f"{name}{kind}" for name in ("", "nightly-", "experiments-") for kind in ("process", "kubernetes")}
+    assert set(deployments) == {
+        f"{name}{kind}" for name in ("", "nightly-", "experiments-") for kind in ("process", "kubernetes")
+    }
     [schedule] = deployments["nightly-process"]["schedules"]
     assert (schedule["active"], schedule["schedule"]["timezone"]) == (True, "UTC")
     assert not deployments["nightly-kubernetes"]["schedules"][0]["active"]
     assert automations == ["posttrain-dead-runs"]
     assert str(served.root) not in json.dumps(deployments)  # a worker says where its tree is
     again = subprocess.run(
-        [sys.executable, "-m", "flows.deploy"], cwd=served.root, env=served.environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "flows.deploy"],
+        cwd=served.root,
+        env=served.environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert on_server()[1:] == (pools, automations), again.stdout
     assert set(on_server()[0]) == set(deployments)
-    listening = {at.laddr.ip for process in served.processes for at in process.net_connections() if at.status == psutil.CONN_LISTEN}
+    listening = {
+        at.laddr.ip
+        for process in served.processes
+        for at in process.net_connections()
+        if at.status == psutil.CONN_LISTEN
+    }
     assert listening == {"127.0.0.1"}
 
 
@@ -91,7 +108,9 @@ def test_the_secret_is_its_owners_alone(served):
         assert served.secret not in _line(process)
     for path in (served.home, *served.home.rglob("*")):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
-    assert {"auth", "server.log", "worker.log", "deploy.log", "prefect.db"} <= {path.name for path in served.home.iterdir()}
+    assert {"auth", "server.log", "worker.log", "deploy.log", "prefect.db"} <= {
+        path.name for path in served.home.iterdir()
+    }
 
 
 def test_a_port_that_is_taken_gets_no_deployments(served, tmp_path):
@@ -143,7 +162,11 @@ def test_a_killed_runs_job_is_found_by_the_next_run_and_its_result_lands_once(se
     engine.kill()
     wait_until(lambda: served.state(run) == "Crashed", limit_s=RUN_S, what="the crashed state")
     next_run = served.start_run()
-    wait_until(lambda: jobs(served.root, "train")[-1]["owner"] != job["owner"], limit_s=RUN_S, what="the job that is found again")
+    wait_until(
+        lambda: jobs(served.root, "train")[-1]["owner"] != job["owner"],
+        limit_s=RUN_S,
+        what="the job that is found again",
+    )
     (served.root.parent / "hold").unlink()
     wait_until(lambda: served.state(next_run) == "Completed", limit_s=RUN_S, what="the end of the second run")
     assert calls(served.root).count("train") == num_before + 1
@@ -162,7 +185,11 @@ def test_a_run_whose_whole_side_died_is_marked_crashed_by_the_automation(served)
     process.wait()
     assert served.state(run["id"]) == "Running"
     found = start(served.root, served.environment, "flows.train_and_evaluate")
-    wait_until(lambda: jobs(served.root, "train")[-1]["owner"] != job["owner"], limit_s=RUN_S, what="the job that is found again")
+    wait_until(
+        lambda: jobs(served.root, "train")[-1]["owner"] != job["owner"],
+        limit_s=RUN_S,
+        what="the job that is found again",
+    )
     (served.root.parent / "hold").unlink()
     output, _ = found.communicate(timeout=RUN_S)
     assert (found.returncode, "found again" in output) == (0, True), output
@@ -177,10 +204,16 @@ def test_a_lost_job_shows_in_the_run_while_it_runs(served):
     run = served.start_run()
     job = served.training(calls(served.root).count("train"))
     supervisor, _guard = [
-        process for process in psutil.process_iter() if "posttrain.dispatch.pools.local_job" in (line := _line(process)) and job["name"] in line
+        process
+        for process in psutil.process_iter()
+        if "posttrain.dispatch.pools.local_job" in (line := _line(process)) and job["name"] in line
     ]
     supervisor.kill()
-    wait_until(lambda: states(served.home, "train")[-1] == ("Running", "its job runs, preempted 1 time"), limit_s=RUN_S, what="the second attempt")
+    wait_until(
+        lambda: states(served.home, "train")[-1] == ("Running", "its job runs, preempted 1 time"),
+        limit_s=RUN_S,
+        what="the second attempt",
+    )
     assert [name for name, _ in states(served.home, "train")][-3:] == ["Preempted", "Waiting", "Running"]
     assert served.state(run) == "Running"
     (served.root.parent / "hold").unlink()
@@ -190,27 +223,47 @@ def test_a_lost_job_shows_in_the_run_while_it_runs(served):
 
 def test_the_nightly_deployment_fetches_the_branch_and_leaves_its_page(served):
     run = served.start_run("nightly/nightly-process")
-    wait_until(lambda: served.state(run) in ("Completed", "Failed", "Crashed"), limit_s=RUN_S, what="the end of the night")
+    wait_until(
+        lambda: served.state(run) in ("Completed", "Failed", "Crashed"), limit_s=RUN_S, what="the end of the night"
+    )
     assert served.state(run) == "Completed"
     assert "this branch follows no remote one" in (served.home / "worker.log").read_text()
     assert "| policy |" in artifact(served.home, "nightly")
 
 
 def test_experiments_that_are_cancelled_leave_no_job_and_are_gone_on_with(served):
-    plan = ["experiments/experiments-process", "--param", 'overrides=[{"name": "one"}, {"name": "two", "set": {"train_policy.lr": 0.003}}]']
+    plan = [
+        "experiments/experiments-process",
+        "--param",
+        'overrides=[{"name": "one"}, {"name": "two", "set": {"train_policy.lr": 0.003}}]',
+    ]
     (served.root.parent / "hold").touch()
     num_before = calls(served.root).count("train")
     run = served.start_run(*plan)
-    wait_until(lambda: calls(served.root).count("train") == num_before + 2, limit_s=RUN_S, what="two trainings beside each other")
+    wait_until(
+        lambda: calls(served.root).count("train") == num_before + 2,
+        limit_s=RUN_S,
+        what="two trainings beside each other",
+    )
     served.prefect("flow-run", "cancel", run)
-    wait_until(lambda: all(job["ended_at"] for job in jobs(served.root, "train")[-2:]), limit_s=15, what="the end of the cancelled jobs")
+    wait_until(
+        lambda: all(job["ended_at"] for job in jobs(served.root, "train")[-2:]),
+        limit_s=15,
+        what="the end of the cancelled jobs",
+    )
     assert not processes_of(served.root, "hold")
     wait_until(lambda: served.state(run) == "Cancelled", limit_s=RUN_S, what="the cancelled state")
     (served.root.parent / "hold").unlink()
     run = served.start_run(*plan)
-    wait_until(lambda: served.state(run) in ("Completed", "Failed", "Crashed"), limit_s=RUN_S, what="the end of the experiments")
+    wait_until(
+        lambda: served.state(run) in ("Completed", "Failed", "Crashed"),
+        limit_s=RUN_S,
+        what="the end of the experiments",
+    )
     assert served.state(run) == "Completed"
-    assert "| `exp/two-seed1` | train_policy.lr = 0.003, seed = 1 | 50.3 % | 50.3 % |" in artifact(served.home, "experiments")
+    assert "| `exp/two-seed1` | train_policy.lr = 0.003, seed = 1 | 50.3 % | 50.3 % |" in artifact(
+        served.home, "experiments"
+    )
 
 
 def test_no_key_is_written_down_and_it_ends_with_all_that_it_started_and_the_jobs_of_its_runs(served):
@@ -221,7 +274,9 @@ def test_no_key_is_written_down_and_it_ends_with_all_that_it_started_and_the_job
     served.training(num_before)
     for path in served.root.parent.rglob("*"):  # while a run is under way: neither in records nor in temporary files
         assert not path.is_file() or b"not-to-be-written-down" not in path.read_bytes(), path
-        assert not path.is_file() or path == served.home / "auth" or served.secret.encode() not in path.read_bytes(), path
+        assert not path.is_file() or path == served.home / "auth" or served.secret.encode() not in path.read_bytes(), (
+            path
+        )
     supervisors = processes_of(served.root, "posttrain.dispatch.pools.local_job")
     assert supervisors
     for job in supervisors:
@@ -250,7 +305,11 @@ def test_killed_it_leaves_nothing_behind_but_the_jobs_which_are_found_again(tmp_
     with serving(tmp_path, repository) as again:
         assert again.secret == served.secret
         again.start_run()
-        wait_until(lambda: jobs(again.root, "train")[-1]["owner"] != job["owner"], limit_s=RUN_S, what="the job that is found again")
+        wait_until(
+            lambda: jobs(again.root, "train")[-1]["owner"] != job["owner"],
+            limit_s=RUN_S,
+            what="the job that is found again",
+        )
         (tmp_path / "hold").unlink()
         wait_until(lambda: jobs(again.root, "train")[-1]["ended_at"], limit_s=RUN_S, what="the end of the job")
         assert calls(again.root).count("train") == 1
@@ -258,7 +317,11 @@ def test_killed_it_leaves_nothing_behind_but_the_jobs_which_are_found_again(tmp_
 
 
 def _flow_processes(served: Served) -> list[int]:
-    return [process.pid for process in psutil.Process(served.process.pid).children(recursive=True) if "prefect.engine" in _line(process)]
+    return [
+        process.pid
+        for process in psutil.Process(served.process.pid).children(recursive=True)
+        if "prefect.engine" in _line(process)
+    ]
 
 
 def _line(process: psutil.Process) -> str:

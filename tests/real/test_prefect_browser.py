@@ -1,4 +1,5 @@
-"""What a page of another site can do to `make serve` through its user's own browser (nothing), and that user on its pages (everything)."""
+"""What a page of another site can do to `make serve` through its user's own browser (nothing), and
+that user on its pages (everything)."""
 
 import http.server
 import json
@@ -17,13 +18,16 @@ pytestmark = [
     pytest.mark.needs_prefect,
     pytest.mark.xdist_group("prefect_browser"),
     pytest.mark.skipif(
-        find_browser() is None, reason="no Chromium is installed (`apt-get install chromium`): what a browser lets pages do is not looked at"
+        find_browser() is None,
+        reason="no Chromium is installed (`apt-get install chromium`): what a browser lets pages do is not looked at",
     ),
 ]
 ATTACKS = """
 <title>a page of another site</title>
 <script>
-async function told(asking) { try { const answer = await asking; return answer.type + " " + answer.status } catch (error) { return error.name } }
+async function told(asking) {
+  try { const answer = await asking; return answer.type + " " + answer.status } catch (error) { return error.name }
+}
 async function attack(api, path, content, secret) {
   const url = api + path, body = JSON.stringify(content), json = {"Content-Type": "application/json"}
   const socket = (name) => new Promise((done) => {
@@ -32,7 +36,7 @@ async function attack(api, path, content, secret) {
     opened.onmessage = (message) => done(message.data)
     opened.onclose = () => done("closed")
   })
-  const frame = document.createElement("iframe"), form = document.createElement("form"), field = document.createElement("input")
+  const [frame, form, field] = ["iframe", "form", "input"].map((name) => document.createElement(name))
   document.body.append(frame, form)
   frame.name = form.target = "frame"
   Object.assign(form, {action: url, method: "POST", enctype: "text/plain"})
@@ -43,8 +47,10 @@ async function attack(api, path, content, secret) {
     json: await told(fetch(url, {method: "POST", headers: json, body})),
     plain: await told(fetch(url, {method: "POST", mode: "no-cors", body})),
     untyped: await told(fetch(url, {method: "POST", mode: "no-cors", body: new Blob([body])})),
-    with_credentials: await told(fetch(url, {method: "POST", mode: "no-cors", credentials: "include", body: new Blob([body])})),
-    with_the_secret: await told(fetch(url, {method: "POST", headers: {...json, Authorization: "Basic " + btoa(secret)}, body})),
+    with_credentials: await told(
+      fetch(url, {method: "POST", mode: "no-cors", credentials: "include", body: new Blob([body])})),
+    with_the_secret: await told(
+      fetch(url, {method: "POST", headers: {...json, Authorization: "Basic " + btoa(secret)}, body})),
     reading: await told(fetch(api + "/health")),
     beacon: navigator.sendBeacon(url, new Blob([body])),
     sockets: await Promise.all(["events/in", "events/out", "logs/out"].map(socket)),
@@ -109,7 +115,11 @@ def test_a_page_of_another_site_runs_nothing_and_reads_nothing(served, page, oth
     page.run(f"attack({arguments})")
     assert not [one for one in served.ask("flow_runs/filter", {}) if one["job_variables"]]
     served.ask(path[1:], content | {"name": "the-owners"})
-    wait_until((tmp_path / "ran").exists, limit_s=RUN_S, what="the owner's command: the worker was looking for runs all the while")
+    wait_until(
+        (tmp_path / "ran").exists,
+        limit_s=RUN_S,
+        what="the owner's command: the worker was looking for runs all the while",
+    )
     assert [one["name"] for one in served.ask("flow_runs/filter", {}) if one["job_variables"]] == ["the-owners"]
 
 
@@ -124,7 +134,9 @@ def test_a_site_whose_name_was_made_to_lead_to_this_machine_shows_none_of_its_pa
 def test_who_knows_the_secret_logs_in_once_and_sees_the_deployments(served, page, tmp_path, host):
     url = log_in(page, served, host)
     page.open(f"{url}/deployments")
-    text = page.wait_for("document.body.innerText.includes('experiments-kubernetes') && document.body.innerText", "the deployments")
+    text = page.wait_for(
+        "document.body.innerText.includes('experiments-kubernetes') && document.body.innerText", "the deployments"
+    )
     page.screenshot(tmp_path / "prefect-ui.png")
     assert "nightly-process" in text
     assert page.run("location.pathname").endswith("/deployments")
@@ -134,7 +146,9 @@ def log_in(page: Page, served: Served, host: str = "127.0.0.1") -> str:
     """The address of the pages."""
     url = f"http://{host}:{urlsplit(served.environment['PREFECT_API_URL']).port}"
     page.open(url)
-    page.wait_for("location.pathname.includes('login') && document.querySelector('input') !== null", "the question for the secret")
+    page.wait_for(
+        "location.pathname.includes('login') && document.querySelector('input') !== null", "the question for the secret"
+    )
     page.run("document.querySelector('input').focus()")
     page.type(served.secret)
     page.wait_for("!location.pathname.includes('login')", "the page behind it")

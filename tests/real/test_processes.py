@@ -1,4 +1,5 @@
-"""Two gloo processes on this machine's CPU through `accelerate launch`: every algorithm under DDP and FSDP, every way to die.
+"""Two gloo processes on this machine's CPU through `accelerate launch`: every algorithm under DDP
+and FSDP, every way to die.
 
 `make test NEEDS=processes`.
 """
@@ -16,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
 from launched import episodes, finish, first_steps, run, start
 
 pytestmark = pytest.mark.needs_processes
-ALGORITHMS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sft", "grpo", "dpo", "reward_model")]  # one run alone for each
+ALGORITHMS = [
+    pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sft", "grpo", "dpo", "reward_model")
+]  # one run alone for each
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +51,14 @@ def test_the_first_step_is_that_of_one_process(algorithm, config, alone, tmp_pat
 
     assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
     close(found["metrics"][0], expected["metrics"][0])
-    assert found["losses"] == pytest.approx(expected["losses"], abs=0.01)  # 12 steps later: rounding that Muon has blown up
+    assert found["losses"] == pytest.approx(
+        expected["losses"], abs=0.01
+    )  # 12 steps later: rounding that Muon has blown up
     if algorithm == "sft":
         assert [set(line) for line in found["metrics"]] == [set(line) for line in expected["metrics"]]
-        dev, expected_dev = ([line["eval_loss"] for line in result["metrics"] if "eval_loss" in line] for result in (found, expected))
+        dev, expected_dev = (
+            [line["eval_loss"] for line in result["metrics"] if "eval_loss" in line] for result in (found, expected)
+        )
         assert dev == pytest.approx(expected_dev, abs=0.01)
         assert dev
     if algorithm == "grpo":
@@ -68,7 +75,9 @@ def test_adapters_are_trained_by_several_processes_too(algorithm, config, alone,
     _, expected = alone(algorithm, is_adapted=True)
     found = run(tmp_path, config, algorithm=algorithm, is_adapted=True)
 
-    close(found["metrics"][0], expected["metrics"][0], but=("grad_norm", "loss", "margin", "pair_accuracy"), abs_gap=1e-3)  # dropout is drawn anew
+    close(
+        found["metrics"][0], expected["metrics"][0], but=("grad_norm", "loss", "margin", "pair_accuracy"), abs_gap=1e-3
+    )  # dropout is drawn anew
     assert found["losses"][-1] == pytest.approx(expected["losses"][-1], abs=0.05)
 
 
@@ -89,7 +98,10 @@ def test_a_stop_signal_stops_all_after_one_step_and_the_run_goes_on_to_the_same_
     assert run(root, config, algorithm="sft", changes=changes) == whole
 
 
-@pytest.mark.parametrize(("algorithm", "launches"), [("sft", (None, "ddp", "fsdp")), ("sft", ("fsdp", None)), ("grpo", ("fsdp", "ddp", None))])
+@pytest.mark.parametrize(
+    ("algorithm", "launches"),
+    [("sft", (None, "ddp", "fsdp")), ("sft", ("fsdp", None)), ("grpo", ("fsdp", "ddp", None))],
+)
 def test_a_run_goes_on_with_another_number_of_processes_and_again(algorithm, launches, alone, tmp_path):
     _, expected = alone(algorithm)
     *killed, last = launches
@@ -155,7 +167,11 @@ def test_a_killed_frame_leaves_no_process_behind(tmp_path):
 def left_over(root):
     """The processes of the stage that are still there."""
     numbers = [int(path.read_text()) for path in (root / ".posttrain" / "ranks" / "tiny_stage").glob("*.pid")]
-    return [number for number in numbers if psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE]
+    return [
+        number
+        for number in numbers
+        if psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def wait_for(path):

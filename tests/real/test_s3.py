@@ -1,4 +1,5 @@
-"""Nodes run as jobs that share no disk with the submitter: an empty folder, a DVC cache of their own, and S3 between."""
+"""Nodes run as jobs that share no disk with the submitter: an empty folder, a DVC cache of their
+own, and S3 between."""
 
 import json
 import os
@@ -99,7 +100,11 @@ def root(tmp_path, monkeypatch, repository):
     folder = tmp_path / "root; $(touch pwned)"
     folder.mkdir()
     monkeypatch.delenv(VARIABLE, raising=False)
-    for name, text in {**KEYS, "PYTHONPATH": str(repository), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}.items():
+    for name, text in {
+        **KEYS,
+        "PYTHONPATH": str(repository),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }.items():
         monkeypatch.setenv(name, text)
     subprocess.run(["git", "init", "--quiet", "--initial-branch", "b;$(touch-pwned)'\""], cwd=folder, check=True)
     dvc(folder, "init", "--quiet")
@@ -118,7 +123,9 @@ def root(tmp_path, monkeypatch, repository):
 
 
 def dvc(root, *arguments):
-    return subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-m", "dvc", *arguments], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def settings(url, place="tests", **storage):
@@ -142,7 +149,9 @@ def wait_for(condition):
 def leaked(server, place, folder, told):
     """Files, objects and lines with one of the keys."""
     texts = {name: server.read(name) for name in server.names(place)} | {line: line.encode() for line in told}
-    return planted(folder) + [name for name, text in texts.items() if any(key.encode() in text for key in KEYS.values())]
+    return planted(folder) + [
+        name for name, text in texts.items() if any(key.encode() in text for key in KEYS.values())
+    ]
 
 
 def supervisor_of(root):
@@ -158,7 +167,11 @@ def test_results_come_back_through_s3_alone_and_the_lock_file_is_that_of_dvc_rep
     assert cache != root / ".dvc" / "cache"
     assert ".posttrain/snapshots/prepare-" in str(cache), "of the job's own"
     assert run(root, use, settings(server.url, "whole"), told.append).state == "completed"
-    assert (root / "reports" / "text").read_text() == (root / "big").read_text() == "s\n" + (root / "params.yaml").read_text()
+    assert (
+        (root / "reports" / "text").read_text()
+        == (root / "big").read_text()
+        == "s\n" + (root / "params.yaml").read_text()
+    )
     by_jobs = [(root / name).read_bytes() for name in ("dvc.lock", ".gitignore", "data/.gitignore")]
     assert "up to date" in dvc(root, "status", "prepare", use)
     assert {name.split("/")[1] for name in server.names("whole/")} == {"dvc"}, "nothing but caches is left"
@@ -182,7 +195,9 @@ def test_a_second_process_of_one_attempt_leaves_at_once(root, server, tmp_path):
         job = json.loads(spec.read_text())
         (tmp_path / "second").mkdir()
         environment = {**os.environ, **job["environment"]}
-        second = subprocess.run(job["command"], cwd=tmp_path / "second", env=environment, capture_output=True, text=True, check=False)
+        second = subprocess.run(
+            job["command"], cwd=tmp_path / "second", env=environment, capture_output=True, text=True, check=False
+        )
         (tmp_path / "hold").unlink()
         assert running.result(180).state == "completed"
     assert (second.returncode, (tmp_path / "calls").read_text()) == (75, "from 1\n")

@@ -1,4 +1,5 @@
-"""A real SLURM on this machine (`make test NEEDS=slurm`): the contract of every pool, and what only this one can be asked."""
+"""A real SLURM on this machine (`make test NEEDS=slurm`): the contract of every pool, and what only
+this one can be asked."""
 
 import os
 import shutil
@@ -81,7 +82,9 @@ class TestSlurmPool(PoolContract):
         return SlurmPool(tmp_path / "state")
 
     def job(self, folder, script, *arguments, name, **resources) -> JobSpec:
-        return replace(super().job(folder, script, *arguments, name=name, **{"memory_gb": 0.5} | resources), name=named(name))
+        return replace(
+            super().job(folder, script, *arguments, name=name, **{"memory_gb": 0.5} | resources), name=named(name)
+        )
 
     def bring_its_limit_near(self, pool, job_id):
         """SLURM's limits are whole minutes: the clock is turned, the end is SLURM's own."""
@@ -104,7 +107,9 @@ class TestSlurmPool(PoolContract):
 
     @pytest.mark.parametrize("wanted", [{"gpus": 9}, {"cpus": 1000}, {"memory_gb": 1e5}, {"time_limit_s": 10**6}])
     def test_what_no_node_can_give_is_refused_at_submission_with_what_to_do(self, pool, folder, wanted):
-        with pytest.raises(ConfigurationError, match=r"SLURM refuses impossible.*GPUs.*Running again cannot help: ask for"):
+        with pytest.raises(
+            ConfigurationError, match=r"SLURM refuses impossible.*GPUs.*Running again cannot help: ask for"
+        ):
             pool.submit(spec := self.job(folder, "", name="impossible", **wanted))
         assert self.wait(pool, pool.submit(replace(spec, resources=Resources())), JobState.ENDED).exit_code == 0
 
@@ -125,7 +130,9 @@ class TestSlurmPool(PoolContract):
         try:
             status = self.wait(pool, job_id, JobState.ENDED)
         finally:
-            subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)  # it may have come back by itself
+            subprocess.run(
+                ["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False
+            )  # it may have come back by itself
         assert (status.cause, verdict(status, attempt=1)) == (Cause.NODE_LOST, Verdict.AGAIN)
         assert (folder / "runs").read_text() == "x"
         wait_for(lambda: "idle" in slurm("sinfo", "--noheader", f"--nodes={node}", "--partition=gpu", "--format=%T"))
@@ -134,7 +141,13 @@ class TestSlurmPool(PoolContract):
         spot = SlurmPool(tmp_path / "state", options=["--partition=spot"])
         records, ends = JobRecords(tmp_path / "jobs.db"), []
         dispatcher = Dispatcher(spot, records, target="spot", owner="run", logs=tmp_path, poll_s=0.2)
-        work = Work("train", named(""), (sys.executable, "-c", CHECKPOINT), lambda attempt: folder, Resources(gpus=1, memory_gb=0.5))
+        work = Work(
+            "train",
+            named(""),
+            (sys.executable, "-c", CHECKPOINT),
+            lambda attempt: folder,
+            Resources(gpus=1, memory_gb=0.5),
+        )
         work = replace(work, key=uuid.uuid4().hex)
         thread = threading.Thread(target=lambda: ends.append(dispatcher.run(work, print)))
         thread.start()
@@ -147,7 +160,12 @@ class TestSlurmPool(PoolContract):
         (folder / "go").touch()
         thread.join(self.patience_s)
         [end] = ends
-        assert (end.record.attempt, end.num_preempted, end.status.exit_code, end.record.job_id != first.job_id) == (2, 1, 0, True)
+        assert (end.record.attempt, end.num_preempted, end.status.exit_code, end.record.job_id != first.job_id) == (
+            2,
+            1,
+            0,
+            True,
+        )
 
     def test_a_job_that_heeds_no_warning_is_preempted_all_the_same(self, tmp_path, pool, folder):
         spot = SlurmPool(tmp_path / "state", options=["--partition=spot"])
@@ -159,13 +177,22 @@ class TestSlurmPool(PoolContract):
         assert [self.wait(pool, one, JobState.ENDED).exit_code for one in urgent] == [0, 0]
 
     def test_a_name_is_found_and_an_end_is_read_when_only_the_accounting_knows_the_job(self, pool, folder):
-        scripts = {"three": "import sys; sys.exit(3)", "killed": "import os; os.kill(os.getpid(), 11)", "fine": "", "ended": SLEEP}
+        scripts = {
+            "three": "import sys; sys.exit(3)",
+            "killed": "import os; os.kill(os.getpid(), 11)",
+            "fine": "",
+            "ended": SLEEP,
+        }
         specs = [self.job(folder, script, name=name) for name, script in scripts.items()]
         jobs = [pool.submit(spec) for spec in specs]
         wait_for((folder / "up").exists)
         pool.cancel(jobs[-1])
         live = [self.wait(pool, job_id, JobState.ENDED) for job_id in jobs]
-        assert [(status.exit_code, status.cause) for status in live[:3]] == [(3, Cause.EXITED), (139, Cause.EXITED), (0, Cause.EXITED)]
+        assert [(status.exit_code, status.cause) for status in live[:3]] == [
+            (3, Cause.EXITED),
+            (139, Cause.EXITED),
+            (0, Cause.EXITED),
+        ]
         for job_id in jobs:
             wait_for(lambda job_id=job_id: not is_known_to_controller(job_id), timeout_s=FORGET_S)
         assert [pool.status(job_id).cause for job_id in jobs] == [status.cause for status in live]
@@ -201,12 +228,17 @@ class TestSlurmPool(PoolContract):
     def test_no_key_of_the_submitter_is_in_the_job_or_in_what_slurm_keeps(self, pool, folder, monkeypatch):
         monkeypatch.setenv("SECRET_API_KEY", "s3cr3t-of-the-submitter")
         monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
-        spec = self.job(folder, "import os, pathlib; print(dict(os.environ), flush=True);" + WAIT_FOR_GO, name="environment")
+        spec = self.job(
+            folder, "import os, pathlib; print(dict(os.environ), flush=True);" + WAIT_FOR_GO, name="environment"
+        )
         job_id = pool.submit(replace(spec, environment={"GIVEN": "a 'b'\n$HOME"}))
         wait_for(lambda: spec.log.exists() and "}" in spec.log.read_text())
         said = eval(spec.log.read_text())
         assert (said["GIVEN"], said["PATH"], said["CUDA_VISIBLE_DEVICES"]) == ("a 'b'\n$HOME", os.environ["PATH"], "")
-        kept = [path.read_bytes() for path in (Path(os.environ["SLURM_CONF"]).parents[1] / "ctld").rglob(f"job.{number_of(job_id)}/*")]
+        kept = [
+            path.read_bytes()
+            for path in (Path(os.environ["SLURM_CONF"]).parents[1] / "ctld").rglob(f"job.{number_of(job_id)}/*")
+        ]
         assert len(kept) == 2  # the script and the environment
         assert not [text for text in [spec.log.read_bytes(), *kept] if b"s3cr3t" in text]
         (folder / "go").touch()
@@ -216,7 +248,9 @@ class TestSlurmPool(PoolContract):
         records = JobRecords(tmp_path / "jobs.db")
         dispatcher = Dispatcher(pool, records, target="slurm", owner="run", logs=tmp_path, poll_s=0.2)
         script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
-        work = Work("train", uuid.uuid4().hex, (sys.executable, "-c", script), lambda attempt: folder, Resources(memory_gb=0.5))
+        work = Work(
+            "train", uuid.uuid4().hex, (sys.executable, "-c", script), lambda attempt: folder, Resources(memory_gb=0.5)
+        )
         with pytest.raises(Interrupted, match="was cancelled"):
             dispatcher.run(work, print, is_stopped=(folder / "up").exists)
         [record] = records.all()
@@ -247,7 +281,9 @@ def number_of(job_id: str) -> str:
 
 
 def is_known_to_controller(job_id: str) -> bool:
-    return subprocess.run(["scontrol", "show", "job", number_of(job_id)], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(["scontrol", "show", "job", number_of(job_id)], capture_output=True, check=False).returncode == 0
+    )
 
 
 def flow(root: Path, scratch: Path, owner: str, told: list[str]) -> Snapshot:
@@ -259,7 +295,14 @@ def flow(root: Path, scratch: Path, owner: str, told: list[str]) -> Snapshot:
     environment = {"PYTHONPATH": str(REPOSITORY), "RUNS": str(scratch / "runs")}
     command = (sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "make")
     work = Work("make", snapshot().key, command, lambda attempt: snapshot().folder, Resources(memory_gb=1), environment)
-    dispatcher = Dispatcher(SlurmPool(scratch / "state"), JobRecords(scratch / "jobs.db"), target="slurm", owner=owner, logs=scratch, poll_s=0.2)
+    dispatcher = Dispatcher(
+        SlurmPool(scratch / "state"),
+        JobRecords(scratch / "jobs.db"),
+        target="slurm",
+        owner=owner,
+        logs=scratch,
+        poll_s=0.2,
+    )
     end = dispatcher.run(work, told.append)
     record, status = end.record, end.status
     assert status.exit_code == 0, record.log.read_text()
@@ -274,8 +317,13 @@ def test_a_stage_runs_on_slurm_is_found_again_by_another_flow_and_lands(tmp_path
     seed = uuid.uuid4().hex  # of the key and so of the job's name
     for name, text in {"dvc.yaml": DVC_YAML, "params.yaml": "x: 1\n", "seed": seed}.items():
         (root / name).write_text(text)
-    script = f"import sys; from pathlib import Path; from {__name__} import flow; flow(Path(sys.argv[1]), Path(sys.argv[2]), 'run-1', [])"
-    first = subprocess.Popen([sys.executable, "-c", script, str(root), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    script = (
+        f"import sys; from pathlib import Path; from {__name__} import flow; flow(Path(sys.argv[1]), "
+        "Path(sys.argv[2]), 'run-1', [])"
+    )
+    first = subprocess.Popen(
+        [sys.executable, "-c", script, str(root), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    )
     wait_for((tmp_path / "runs").exists)
     first.kill()
     first.wait()

@@ -1,4 +1,5 @@
-"""The flow's contract on a real SLURM (`make test NEEDS=slurm`), and a training that is preempted there."""
+"""The flow's contract on a real SLURM (`make test NEEDS=slurm`), and a training that is preempted
+there."""
 
 import sys
 import time
@@ -19,7 +20,9 @@ pytestmark = [pytest.mark.needs_slurm, pytest.mark.usefixtures("_slurm")]
 
 def on_slurm(*options: str, memory_gb: float = 0.5) -> DispatchSettings:
     resources = {"default": {"gpus": 1, "memory_gb": memory_gb}}
-    return DispatchSettings.model_validate({"target": "slurm", "targets": {"slurm": {"type": "slurm", "options": options}}, "resources": resources})
+    return DispatchSettings.model_validate(
+        {"target": "slurm", "targets": {"slurm": {"type": "slurm", "options": options}}, "resources": resources}
+    )
 
 
 class TestSlurm(FlowContract):
@@ -33,7 +36,13 @@ def test_a_training_that_is_preempted_on_the_spot_partition_ends_with_the_same_b
 
     def preempt(job_id: str) -> None:
         urgent = [
-            JobSpec(named("urgent"), (sys.executable, "-c", WAIT_FOR_GO), tmp_path, tmp_path / "log", Resources(gpus=1, memory_gb=0.2))
+            JobSpec(
+                named("urgent"),
+                (sys.executable, "-c", WAIT_FOR_GO),
+                tmp_path,
+                tmp_path / "log",
+                Resources(gpus=1, memory_gb=0.2),
+            )
             for _ in range(2)
         ]
         ids = [pool.submit(spec) for spec in urgent]

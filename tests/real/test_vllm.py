@@ -1,4 +1,5 @@
-"""Two real vLLM servers on loopback with the SFT model of the default run: evaluation, weight updates, GRPO, and a server that is killed."""
+"""Two real vLLM servers on loopback with the SFT model of the default run: evaluation, weight
+updates, GRPO, and a server that is killed."""
 
 import time
 
@@ -80,8 +81,14 @@ def test_grpo_lifts_dev_success_as_with_the_torch_engine(monkeypatch, experiment
         seconds = time.perf_counter() - start
         monkeypatch.setenv("POSTTRAIN_ENGINE", "torch")
         lifted[name] = success(experiment.greedy(model.eval(), tasks), tasks)
-        rl_success, gap = sum(step["success"] for step in steps[-5:]) / 5, max(step["logprob_gap_max"] for step in steps)
-        print(f"\n{name}: {NUM_GRPO_STEPS} steps in {seconds:.0f} s; success on dev {lifted[name]:.3f}, on rl in the last five {rl_success:.3f}")
+        rl_success, gap = (
+            sum(step["success"] for step in steps[-5:]) / 5,
+            max(step["logprob_gap_max"] for step in steps),
+        )
+        print(
+            f"\n{name}: {NUM_GRPO_STEPS} steps in {seconds:.0f} s; success on dev {lifted[name]:.3f}, "
+            f"on rl in the last five {rl_success:.3f}"
+        )
         print(f"  largest difference of a log-prob: {gap:.1e}")
         assert gap < 1e-3
         assert all(step["lost"] == 0 for step in steps)

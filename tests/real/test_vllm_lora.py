@@ -1,4 +1,5 @@
-"""A real vLLM server with LoRA (`LORA_RANK` of serve.sh): the adapter in training writes, and the model beneath it is served as it was."""
+"""A real vLLM server with LoRA (`LORA_RANK` of serve.sh): the adapter in training writes, and the
+model beneath it is served as it was."""
 
 import asyncio
 import json
@@ -21,7 +22,10 @@ pytestmark = [pytest.mark.needs_vllm, pytest.mark.usefixtures("_play_by_vllm")]
 RANK = 8
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LORA = LoraAdapter(type="lora", r=RANK, alpha=2 * RANK, dropout=0.0, target_modules=LINEAR)
-NUM_GRPO_STEPS, LR = 8, 0.03  # the default run's 0.002, which is for full weights, hardly moves an adapter in so few steps
+NUM_GRPO_STEPS, LR = (
+    8,
+    0.03,
+)  # the default run's 0.002, which is for full weights, hardly moves an adapter in so few steps
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,10 @@ def test_after_every_update_tokens_are_drawn_by_the_new_adapter(servers, experim
         played = sampler.play(tasks, episode_seeds(version, count=len(tasks)))
         assert {turn.policy_version for one in played for turn in one.turns} == {version}
         gap, moved = worst_gap(model, played), worst_gap(base, played)
-        print(f"\nversion {version}: log-probs differ by {gap:.1e} at most, by {moved:.1e} from the model without the adapter")
+        print(
+            f"\nversion {version}: log-probs differ by {gap:.1e} at most, "
+            f"by {moved:.1e} from the model without the adapter"
+        )
         assert gap < 1e-3
         assert moved > 0.3 or version == 0
         adapters += adapters_of(servers[0])
@@ -69,7 +76,9 @@ def test_grpo_trains_the_adapter_alone(servers, experiment, tmp_path):
 
 def test_an_adapter_that_the_server_does_not_take_ends_the_run_at_once(experiment):
     model = add_lora(experiment.model(), LORA.model_copy(update={"r": 2 * RANK}), seed=1)
-    with pytest.raises(ConfigurationError, match=r"LoRA rank 16 is greater than max_lora_rank 8.*set to the adapter's r or more"):
+    with pytest.raises(
+        ConfigurationError, match=r"LoRA rank 16 is greater than max_lora_rank 8.*set to the adapter's r or more"
+    ):
         experiment.sampler(model).refresh()
 
 
@@ -91,6 +100,8 @@ def worst_gap_of_the_model_beneath(server, base, contexts):
     for context, (token_ids, logprobs, *_) in zip(contexts, asyncio.run(write_all()), strict=True):
         ids = torch.tensor([[*context, *token_ids]])
         with torch.no_grad():
-            expected = torch.log_softmax(base(ids).logits[0, len(context) - 1 : -1], -1).gather(1, ids[0, len(context) :, None])[:, 0]
+            expected = torch.log_softmax(base(ids).logits[0, len(context) - 1 : -1], -1).gather(
+                1, ids[0, len(context) :, None]
+            )[:, 0]
         gaps.append(float((expected - torch.tensor(logprobs)).abs().max()))
     return max(gaps)

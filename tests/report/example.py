@@ -1,4 +1,5 @@
-"""A whole `reports/` folder as the stages write it, with round figures: what a test changes is what it is about."""
+"""A whole `reports/` folder as the stages write it, with round figures: what a test changes is what
+it is about."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +8,12 @@ from typing import Any
 
 
 def success(rate: float, num_tasks: int = 40) -> dict[str, Any]:
-    return {"success_rate": rate, "ci_low": max(0.0, rate - 0.05), "ci_high": min(1.0, rate + 0.05), "num_tasks": num_tasks}
+    return {
+        "success_rate": rate,
+        "ci_low": max(0.0, rate - 0.05),
+        "ci_high": min(1.0, rate + 0.05),
+        "num_tasks": num_tasks,
+    }
 
 
 def evaluation(rate: float) -> dict[str, Any]:
@@ -46,7 +52,11 @@ def task_record(task_id: str, *, failure: str | None = None, split: str = "test"
         "failure": failure,
         "transcript": [
             {"role": "user", "content": f"腾讯控股现在多少钱? {task_id}"},
-            {"role": "assistant", "reasoning": "Hong Kong, so the twin.", "calls": [["get_hk_realtime_quote", '{"code": "00700.HK"}']]},
+            {
+                "role": "assistant",
+                "reasoning": "Hong Kong, so the twin.",
+                "calls": [["get_hk_realtime_quote", '{"code": "00700.HK"}']],
+            },
             {"role": "tool", "content": '{"price": 380.2, "currency": "HKD"}'},
             {"role": "assistant", "content": "ANSWER: 380.20 HKD"},
         ],
@@ -81,7 +91,10 @@ def good_reports() -> dict[str, Any]:
     """By path below `reports/`: an object for a .json, a list of objects for a .jsonl."""
     rates = {"teacher": 1.0, "base": 0.0, "sft": 0.6, "policy": 0.9}
     before = [task_record(f"t{index}", failure="wrong_market" if index < 3 else None) for index in range(8)]
-    after = [task_record(f"t{index}", failure="wrong_market" if index == 0 else "wrong_value" if index == 7 else None) for index in range(8)]
+    after = [
+        task_record(f"t{index}", failure="wrong_market" if index == 0 else "wrong_value" if index == 7 else None)
+        for index in range(8)
+    ]
     return {
         "seeds.json": {},
         **{f"evaluate/{policy}.json": evaluation(rate) for policy, rate in rates.items()},
@@ -91,7 +104,13 @@ def good_reports() -> dict[str, Any]:
             line
             for step in range(1, 41)
             for line in (
-                {"step": step, "loss": 3 / step + 0.2, "loss_call": 2 / step, "loss_reasoning": 4 / step if step % 7 else None, "lr": 1e-3},
+                {
+                    "step": step,
+                    "loss": 3 / step + 0.2,
+                    "loss_call": 2 / step,
+                    "loss_reasoning": 4 / step if step % 7 else None,
+                    "lr": 1e-3,
+                },
                 *([{"step": step, "eval_loss": 3 / step + 0.3}] if step % 10 == 0 else []),
             )
         ],
@@ -112,8 +131,18 @@ def good_reports() -> dict[str, Any]:
             "num_after": 5800,
             "contamination": 0.125,
             "cells": {
-                "tool_selection/a/zh/tools": {"validated": 1800, "after_quality": 1800, "after_coreset": 1500, "after": 1500},
-                "timing_decision/hk/en/reasoning": {"validated": 12, "after_quality": 12, "after_coreset": 12, "after": 750},
+                "tool_selection/a/zh/tools": {
+                    "validated": 1800,
+                    "after_quality": 1800,
+                    "after_coreset": 1500,
+                    "after": 1500,
+                },
+                "timing_decision/hk/en/reasoning": {
+                    "validated": 12,
+                    "after_quality": 12,
+                    "after_coreset": 12,
+                    "after": 750,
+                },
             },
         },
         "sample_preferences/summary.json": {

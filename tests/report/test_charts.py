@@ -1,4 +1,5 @@
-"""The charts, worked out on paper: where points fall, which ticks an axis has, and that labels are text."""
+"""The charts, worked out on paper: where points fall, which ticks an axis has, and that labels are
+text."""
 
 import re
 from xml.etree import ElementTree
@@ -46,7 +47,8 @@ def test_an_axis_over_one_value_or_none_still_has_a_width():
 
 
 def test_a_line_runs_from_the_lower_left_corner_to_the_upper_right_one():
-    # The plot is 420 - 46 - 20 = 354 wide from x = 46, and 230 - 12 - 36 = 182 high down to y = 194.
+    # The plot is 420 - 46 - 20 = 354 wide from x = 46, and 230 - 12 - 36 = 182 high down to y =
+    # 194.
     markup = line_chart("t", [Series("s", [(0, 0), (1, 1)], 0)], UNIT, UNIT)
     assert 'class="line c0" d="M46.0 194.0L400.0 12.0"' in markup
 
@@ -72,6 +74,8 @@ def test_a_legend_is_shown_only_where_there_is_something_to_tell_apart():
 
 
 def test_labels_are_text_and_the_markup_is_well_formed():
-    markup = line_chart('<b> & "t"', [Series("<script>", [(0, 0), (1, 1)]), Series("b", [])], Axis("<x>", 0, 1), Axis("&y", 0, 1))
+    markup = line_chart(
+        '<b> & "t"', [Series("<script>", [(0, 0), (1, 1)]), Series("b", [])], Axis("<x>", 0, 1), Axis("&y", 0, 1)
+    )
     assert "<script>" not in markup
     assert ElementTree.fromstring(str(markup)).tag == "figure"

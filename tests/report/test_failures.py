@@ -27,7 +27,12 @@ def test_paraphrased_tasks_are_not_counted_among_the_classes():
 def test_every_class_is_shown_before_a_second_of_any_and_then_they_stand_together():
     failures = ["x", "x", "x", "y", None, "z", "y"]
     records = [record(f"t{index}", failure) for index, failure in enumerate(failures)]
-    assert [(one.failure, one.task_id) for one in shown_failures(records, 4)] == [("x", "t0"), ("x", "t1"), ("y", "t3"), ("z", "t5")]
+    assert [(one.failure, one.task_id) for one in shown_failures(records, 4)] == [
+        ("x", "t0"),
+        ("x", "t1"),
+        ("y", "t3"),
+        ("z", "t5"),
+    ]
     assert shown_failures(records, 0) == []
     assert len(shown_failures(records, 100)) == 6
 
@@ -43,6 +48,8 @@ def test_a_very_long_message_is_cut_and_says_how_long_it_was():
 
 
 def test_half_a_surrogate_pair_does_not_stop_the_report():
-    hostile = task_record("t", failure="bad_json", transcript=[{"role": "assistant", "content": "\ud800!", "calls": [["\udfff", "{"]]}])
+    hostile = task_record(
+        "t", failure="bad_json", transcript=[{"role": "assistant", "content": "\ud800!", "calls": [["\udfff", "{"]]}]
+    )
     parts = shown_failures([TaskRecord.model_validate(hostile)], 1)[0].parts
     assert [(part.name, part.text) for part in parts] == [("", "?!"), ("?", "{")]

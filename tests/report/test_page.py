@@ -1,4 +1,5 @@
-"""The page: self-contained, the same to the byte, true to its figures, strict about its files, and deaf to what transcripts say."""
+"""The page: self-contained, the same to the byte, true to its figures, strict about its files, and
+deaf to what transcripts say."""
 
 import json
 import re
@@ -19,7 +20,12 @@ def page_of(folder, count=24):
 def test_the_page_needs_no_network_no_script_and_no_other_file_to_be_seen(make_reports):
     outline = Outline(page_of(make_reports()))
     assert not {tag for tag, _ in outline.tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
-    addresses = [value or "" for _, attributes in outline.tags for name, value in attributes.items() if name in ("src", "href", "action")]
+    addresses = [
+        value or ""
+        for _, attributes in outline.tags
+        for name, value in attributes.items()
+        if name in ("src", "href", "action")
+    ]
     assert all(value.startswith("#") or value == "validate_data/index.html" for value in addresses)
     assert not [name for _, attributes in outline.tags for name in attributes if name.startswith("on")]
     assert "://" not in page_of(make_reports())
@@ -35,12 +41,17 @@ def test_the_same_figures_give_the_same_bytes_and_no_date(make_reports):
 def test_every_link_within_the_page_leads_somewhere(make_reports):
     tags = Outline(page_of(make_reports())).tags
     ids = {attributes["id"] for _, attributes in tags if "id" in attributes}
-    assert {attributes["href"][1:] for tag, attributes in tags if tag == "a" and attributes["href"].startswith("#")} <= ids
+    assert {
+        attributes["href"][1:] for tag, attributes in tags if tag == "a" and attributes["href"].startswith("#")
+    } <= ids
 
 
 def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(make_reports):
     text = " ".join(Outline(page_of(make_reports())).text.split())
-    assert "After GRPO the agent succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. The intervals are apart." in text
+    assert (
+        "After GRPO the agent succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. "
+        "The intervals are apart." in text
+    )
     close = make_reports({"evaluate/policy.json": evaluation(0.65)})  # 0.60 … 0.70 against 0.55 … 0.65
     assert "The intervals overlap" in Outline(page_of(close)).text
     worse = make_reports({"evaluate/policy.json": evaluation(0.4)})
@@ -48,7 +59,9 @@ def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(ma
 
 
 def test_a_transcript_cannot_become_markup(make_reports):
-    attack = "</div></details><script>alert(1)</script><img src=x onerror=alert(1)> {{ 7*7 }} \u202e\x1b[2J\x9b\u2066\u200d"
+    attack = (
+        "</div></details><script>alert(1)</script><img src=x onerror=alert(1)> {{ 7*7 }} \u202e\x1b[2J\x9b\u2066\u200d"
+    )
     hostile = task_record(
         attack,
         failure="wrong_value",
@@ -74,7 +87,9 @@ def test_names_that_come_from_data_cannot_become_markup(make_reports):
     reports["validate_data/summary.json"]["quarantined_by_rule"] = {attack: 3}
     reports["resample_data/summary.json"]["cells"] = {attack: {"validated": 1, "after": 2}}
     reports["evaluate/policy.json"]["by"]["kind"] = {attack: success(0.5)}
-    reports["seeds.json"] = {attack: {"overrides": {attack: attack}, "policies": {"sft": {**success(0.5), "pass_hat_4": 0.1}}}}
+    reports["seeds.json"] = {
+        attack: {"overrides": {attack: attack}, "policies": {"sft": {**success(0.5), "pass_hat_4": 0.1}}}
+    }
     page = page_of(make_reports(reports))
     assert "script" not in {tag for tag, _ in Outline(page).tags}
     assert visible(page) == page
@@ -87,7 +102,9 @@ def test_a_value_that_one_policy_never_met_is_a_dash_and_no_error(make_reports):
 
 
 def test_direct_preference_optimisation_has_no_groups_and_the_page_no_spread(make_reports):
-    lines = [{"step": step, "loss": 0.69 - 0.01 * step, "pair_accuracy": 0.7, "margin": 0.1 * step} for step in range(1, 5)]
+    lines = [
+        {"step": step, "loss": 0.69 - 0.01 * step, "pair_accuracy": 0.7, "margin": 0.1 * step} for step in range(1, 5)
+    ]
     page = page_of(make_reports({"train_policy/metrics.jsonl": lines}))
     assert "After DPO" in page
     assert "Reward spread" not in page
@@ -108,7 +125,10 @@ def test_no_failures_at_all_leave_a_page_without_transcripts(make_reports):
 
 
 def test_paraphrased_tasks_are_not_among_the_failures_shown(make_reports):
-    records = [task_record("own", failure="bad_json"), task_record("other", failure="bad_json", split="test_paraphrase")]
+    records = [
+        task_record("own", failure="bad_json"),
+        task_record("other", failure="bad_json", split="test_paraphrase"),
+    ]
     page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records}))
     assert "1 of the policy's 1 failed episodes" in Outline(page).text
     assert page.count("<details>") == 1
@@ -121,7 +141,11 @@ def test_as_many_transcripts_are_shown_as_the_knob_says(make_reports):
 @pytest.mark.parametrize("name", sorted(good_reports()))
 def test_a_missing_file_is_named_with_the_command_that_writes_it(make_reports, name):
     stage, _, file = name.partition("/")
-    expected = "make seeds" if name == "seeds.json" else f"dvc repro {stage}" + (f"@{file.split('.')[0]}" if stage == "evaluate" else "")
+    expected = (
+        "make seeds"
+        if name == "seeds.json"
+        else f"dvc repro {stage}" + (f"@{file.split('.')[0]}" if stage == "evaluate" else "")
+    )
     with pytest.raises(DataError, match=rf"{re.escape(name)} is missing.*`{expected}`$"):
         page_of(make_reports({name: None}))
 

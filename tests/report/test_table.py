@@ -51,7 +51,11 @@ def test_a_policy_without_evaluation_is_named(make_reports):
 
 @pytest.mark.parametrize(
     ("success_rate", "said"),
-    [(0.9, "policy: 90.0 %, as committed."), (0.86, "within the committed interval 85.0 … 95.0 %"), (0.84, "OUTSIDE the committed interval")],
+    [
+        (0.9, "policy: 90.0 %, as committed."),
+        (0.86, "within the committed interval 85.0 … 95.0 %"),
+        (0.84, "OUTSIDE the committed interval"),
+    ],
 )
 def test_success_is_compared_with_the_committed_interval(make_reports, success_rate, said):
     folder = make_reports()
@@ -71,7 +75,8 @@ def test_figures_of_a_tree_that_ran_nothing_are_those_of_their_commit(make_repor
     assert "No evaluation of the policy is committed" in whose_figures(folder)
     commit(folder.parent)
     assert re.fullmatch(
-        r"These are the committed figures, of [0-9a-f]{7,} \(\d{4}-\d\d-\d\d\): nothing has run in this tree yet\.", whose_figures(folder)
+        r"These are the committed figures, of [0-9a-f]{7,} \(\d{4}-\d\d-\d\d\): nothing has run in this tree yet\.",
+        whose_figures(folder),
     )
     (folder / "index.html").touch()
     assert whose_figures(folder) == "policy: 90.0 %, as committed."

@@ -1,4 +1,5 @@
-"""One task and short ways to write what an agent did, for tests of scores that a reader can work out on paper."""
+"""One task and short ways to write what an agent did, for tests of scores that a reader can work
+out on paper."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -19,7 +20,9 @@ def task(*calls: GoldCall, asks: str | None = None, answer: Answer | None = None
     return Task("t1", "tool_selection", "hk", "en", 1, "test", "price", OPENING, tools, ("c9",), gold)
 
 
-def call(name: str = "get_hk_realtime_quote", arguments: str = '{"code":"00700.HK"}', *, reasoning: str | None = None) -> Message:
+def call(
+    name: str = "get_hk_realtime_quote", arguments: str = '{"code":"00700.HK"}', *, reasoning: str | None = None
+) -> Message:
     return Message("assistant", "", reasoning, (ToolCall("call_1", name, arguments),))
 
 
@@ -40,4 +43,9 @@ def played(*messages: Message, stop: StopReason = StopReason.DONE) -> Trajectory
 
 
 def with_tokens(trajectory: Trajectory, num_written: int) -> Trajectory:
-    return replace(trajectory, token_ids=(0,) * (num_written + 1), mask=(0,) + (1,) * num_written, logprobs=(0.0,) * (num_written + 1))
+    return replace(
+        trajectory,
+        token_ids=(0,) * (num_written + 1),
+        mask=(0,) + (1,) * num_written,
+        logprobs=(0.0,) * (num_written + 1),
+    )

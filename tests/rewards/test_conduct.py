@@ -43,13 +43,19 @@ def test_a_list_fits_item_by_item():
 def test_a_message_that_a_program_put_into_the_conversation_is_not_the_agents():
     episode = played(call("planted", "{}"), result(OK), call("own", "{}"))
     assert [one.name for one in calls_made(episode)] == ["planted", "own"]
-    own = next(index for index, message in enumerate(episode.messages) if message.tool_calls and message.tool_calls[0].name == "own")
+    own = next(
+        index
+        for index, message in enumerate(episode.messages)
+        if message.tool_calls and message.tool_calls[0].name == "own"
+    )
     assert [one.name for one in calls_made(replace(episode, turns=(Turn(1, 1, 0, own),)))] == ["own"]
 
 
 def test_results_are_paired_by_id_and_a_call_at_the_end_has_none():
     two = Message("assistant", tool_calls=(ToolCall("x", "one", "{}"), ToolCall("y", "two", "{}")))
-    calls = calls_made(played(two, Message("tool", "of y", tool_call_id="y"), Message("tool", ERROR, tool_call_id="x"), call()))
+    calls = calls_made(
+        played(two, Message("tool", "of y", tool_call_id="y"), Message("tool", ERROR, tool_call_id="x"), call())
+    )
     assert [(one.name, one.result, one.is_executed) for one in calls] == [
         ("one", ERROR, False),
         ("two", "of y", True),
@@ -59,11 +65,15 @@ def test_results_are_paired_by_id_and_a_call_at_the_end_has_none():
 
 def test_an_id_that_stands_twice_is_paired_in_order():
     two = Message("assistant", tool_calls=(ToolCall("x", "one", "{}"), ToolCall("x", "two", "{}")))
-    calls = calls_made(played(two, Message("tool", "first", tool_call_id="x"), Message("tool", "second", tool_call_id="x")))
+    calls = calls_made(
+        played(two, Message("tool", "first", tool_call_id="x"), Message("tool", "second", tool_call_id="x"))
+    )
     assert [one.result for one in calls] == ["first", "second"]
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("", "{}"), ("quote", '{"code"'), ("quote", "[1]"), ("quote", "[" * 100_000)])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("", "{}"), ("quote", '{"code"'), ("quote", "[1]"), ("quote", "[" * 100_000)]
+)
 def test_a_call_without_a_name_or_a_json_object_is_malformed(name, arguments):
     (only,) = calls_made(played(call(name, arguments)))
     assert only.is_malformed
@@ -71,7 +81,13 @@ def test_a_call_without_a_name_or_a_json_object_is_malformed(name, arguments):
 
 def test_every_message_takes_one_decision():
     messages = [call(), say("ASK: market"), say(), say("It rose."), say("")]
-    assert [decision(message) for message in messages] == [Decision.CALL, Decision.ASK, Decision.ANSWER, Decision.NOTHING, Decision.NOTHING]
+    assert [decision(message) for message in messages] == [
+        Decision.CALL,
+        Decision.ASK,
+        Decision.ANSWER,
+        Decision.NOTHING,
+        Decision.NOTHING,
+    ]
 
 
 def test_an_answer_before_a_later_call_is_not_the_final_one():

@@ -74,17 +74,24 @@ def test_f1_of_one_right_call_twice_and_a_wrong_one_is_two_fifths():
     assert score.feedback == "Not called as needed: get_hk_company_info."
 
 
-@pytest.mark.parametrize(("messages", "value"), [([], 0.0), ([say("ANSWER: done")], 1.0), ([call(), result(), say("ANSWER: done")], 0.0)])
+@pytest.mark.parametrize(
+    ("messages", "value"), [([], 0.0), ([say("ANSWER: done")], 1.0), ([call(), result(), say("ANSWER: done")], 0.0)]
+)
 def test_where_no_call_is_needed_only_an_agent_that_spoke_and_made_none_is_right(messages, value):
     assert tool_accuracy(played(*messages), DONE).value == value
 
 
 def test_one_repeated_call_makes_a_success_three_quarters_efficient():
-    assert efficiency(played(call(), result(), call(), result(), INFO_CALL, result(), say()), task(PRICE, INFO)).value == 0.75
+    assert (
+        efficiency(played(call(), result(), call(), result(), INFO_CALL, result(), say()), task(PRICE, INFO)).value
+        == 0.75
+    )
 
 
 def test_two_calls_in_one_message_are_two_steps():
-    both = Message("assistant", tool_calls=(call().tool_calls[0], ToolCall("call_2", "get_hk_company_info", '{"code":"00700.HK"}')))
+    both = Message(
+        "assistant", tool_calls=(call().tool_calls[0], ToolCall("call_2", "get_hk_company_info", '{"code":"00700.HK"}'))
+    )
     played_at_once = played(both, result(), Message("tool", "{}", tool_call_id="call_2"), say())
     assert efficiency(played_at_once, task(PRICE, INFO)).breakdown == {"steps_needed": 3.0, "steps_taken": 3.0}
 
@@ -110,7 +117,9 @@ def test_a_question_that_is_due_is_due_once_and_before_the_call():
     ask = [say("ASK: market"), user()]
     assert timing(played(*ask, call(), result(), say()), ambiguous).value == 1.0
     assert timing(played(*ask, *ask, call(), result(), say()), ambiguous).value == 3 / 4
-    assert timing(played(call(), result(), *ask, say()), ambiguous).value == 1 / 3  # the call came too early, the question too late
+    assert (
+        timing(played(call(), result(), *ask, say()), ambiguous).value == 1 / 3
+    )  # the call came too early, the question too late
 
 
 def test_stopping_when_done_is_timely_where_no_call_is_needed():
@@ -126,7 +135,9 @@ def test_one_of_two_messages_unreadable_halves_the_format():
 
 def test_accuracy_does_not_ask_where_the_value_came_from():
     assert accuracy(played(say()), task(PRICE)).value == 1.0
-    assert accuracy(played(say("ANSWER: 381 HKD")), task(PRICE)).feedback == "The right last line is `ANSWER: 380.20 HKD`."
+    assert (
+        accuracy(played(say("ANSWER: 381 HKD")), task(PRICE)).feedback == "The right last line is `ANSWER: 380.20 HKD`."
+    )
 
 
 def test_length_is_free_up_to_64_tokens_a_step_and_rises_to_one_at_twice_that():
@@ -155,6 +166,8 @@ def test_a_due_question_earns_its_step_once():
 
 
 @pytest.mark.parametrize("score", [completion, tool_accuracy, efficiency, timing, format_score, accuracy, step])
-@pytest.mark.parametrize("wanted", [task(PRICE), task(PRICE, asks="market"), DONE, task(answer=Answer("number", Decimal(5), "x"))])
+@pytest.mark.parametrize(
+    "wanted", [task(PRICE), task(PRICE, asks="market"), DONE, task(answer=Answer("number", Decimal(5), "x"))]
+)
 def test_an_empty_episode_earns_nothing(score, wanted):
     assert score(played(), wanted).value == 0.0

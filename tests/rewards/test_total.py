@@ -14,7 +14,9 @@ PENALTIES = RewardPenalties(wrong_tool=-0.3, redundant_call=-0.2, format_error=-
 
 
 def params(*extra: tuple[str, float]) -> RewardParams:
-    return RewardParams(weights=WEIGHTS, penalties=PENALTIES, extra=[ExtraScore(name=name, weight=weight) for name, weight in extra])
+    return RewardParams(
+        weights=WEIGHTS, penalties=PENALTIES, extra=[ExtraScore(name=name, weight=weight) for name, weight in extra]
+    )
 
 
 def reward(trajectory, wanted, *extra) -> float:
@@ -42,13 +44,20 @@ def test_a_perfect_episode_earns_one_and_an_empty_one_nothing():
 
 def test_a_wrong_market_then_a_guess_earns_what_the_weights_say():
     trajectory = played(call("get_realtime_quote"), result(), say())
-    # completion 0, F1 0, efficiency 0; timing: the call was due, the answer was not: 1/2; format 1; one penalty
+    # completion 0, F1 0, efficiency 0; timing: the call was due, the answer was not: 1/2; format 1;
+    # one penalty
     assert reward(trajectory, task(PRICE)) == pytest.approx(0.10 * 0.5 + 0.10 * 1 - 0.3)
 
 
 def test_the_sum_is_not_clipped_at_zero_so_that_worse_is_worse():
     worst = played(
-        call("", "{"), result(ERROR), call("get_realtime_quote"), result(), call("get_realtime_quote"), result(), stop=StopReason.TURN_LIMIT
+        call("", "{"),
+        result(ERROR),
+        call("get_realtime_quote"),
+        result(),
+        call("get_realtime_quote"),
+        result(),
+        stop=StopReason.TURN_LIMIT,
     )
     # timing 3/3 (a call was due all along), format 2/3; all four penalties
     assert reward(worst, task(PRICE)) == pytest.approx(0.10 + 0.10 * 2 / 3 - 0.3 - 0.2 - 0.1 - 0.5)
@@ -100,5 +109,7 @@ def test_a_users_function_that_returns_no_score_is_named(module, returned):
 def test_feedback_says_what_would_have_been_better():
     explained = load_reward(params()).explain(played(say("ANSWER: 1 HKD")), task(PRICE))
     assert explained["completion"] == Score(
-        0.0, {"answer_stated": 0.0, "answer_held": 0.0, "asked_first": 1.0}, "The answer is in the result of get_hk_realtime_quote."
+        0.0,
+        {"answer_stated": 0.0, "answer_held": 0.0, "asked_first": 1.0},
+        "The answer is in the result of get_hk_realtime_quote.",
     )

@@ -1,4 +1,5 @@
-"""A world small enough to play on paper, and a codec of one token per word: what the tests of this folder share.
+"""A world small enough to play on paper, and a codec of one token per word: what the tests of this
+folder share.
 
 A lock opens when the three digits of `try_code` are right. The user answers `which lock?` once.
 """
@@ -109,7 +110,8 @@ class Reciter:
 
 
 class WordCodec:
-    """One id per word, given out in the order in which words are first met; 0 ends a message. A call is written `call NAME ARGUMENTS`."""
+    """One id per word, given out in the order in which words are first met; 0 ends a message. A
+    call is written `call NAME ARGUMENTS`."""
 
     stop_ids = frozenset({0})
 
@@ -123,7 +125,11 @@ class WordCodec:
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
         self.num_prompts_encoded += 1
-        return self.ids(" ".join([*(tool["function"]["name"] for tool in tools), *(message.content for message in messages), "agent:"]))
+        return self.ids(
+            " ".join(
+                [*(tool["function"]["name"] for tool in tools), *(message.content for message in messages), "agent:"]
+            )
+        )
 
     def encode_assistant(self, message: Message) -> list[int]:
         calls = [f"call {made.name} {made.arguments}" for made in message.tool_calls]

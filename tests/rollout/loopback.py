@@ -1,4 +1,5 @@
-"""A web server on the loopback interface, in a thread of its own: what the servers that tests play against have in common."""
+"""A web server on the loopback interface, in a thread of its own: what the servers that tests play
+against have in common."""
 
 import asyncio
 import threading
@@ -7,7 +8,8 @@ from aiohttp import web
 
 
 class LoopbackServer:
-    """Serves as soon as it is made, at `url`; port 0 takes any. A handler that is to be silent awaits `end`, which `stop()` sets."""
+    """Serves as soon as it is made, at `url`; port 0 takes any. A handler that is to be silent
+    awaits `end`, which `stop()` sets."""
 
     def __init__(self, routes, port=0):
         self.end = asyncio.Event()

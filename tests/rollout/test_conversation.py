@@ -1,4 +1,5 @@
-"""Conversations that a program keeps for itself: which tokens stand, drawn under their words (`^` written by the agent, `.` read)."""
+"""Conversations that a program keeps for itself: which tokens stand, drawn under their words (`^`
+written by the agent, `.` read)."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +21,8 @@ LIMITS = limits_of(9, 9, 99)
 
 
 class Play:
-    """An agent that says the given lines, whatever it is asked; `drawn` is the row that would be trained on."""
+    """An agent that says the given lines, whatever it is asked; `drawn` is the row that would be
+    trained on."""
 
     def __init__(self, *lines, limits=LIMITS):
         self.codec = WordCodec()
@@ -39,7 +41,11 @@ class Play:
         now = self.episode.now
         words = [self.codec.words[token] for token in now.token_ids]
         assert list(self.engine.requests[-1].token_ids) == now.token_ids[: -now.turns[-1].num_written]
-        return " ".join(words) + "\n" + " ".join(("^" if flag else ".") * len(word) for word, flag in zip(words, now.mask, strict=True))
+        return (
+            " ".join(words)
+            + "\n"
+            + " ".join(("^" if flag else ".") * len(word) for word, flag in zip(words, now.mask, strict=True))
+        )
 
 
 def test_a_conversation_that_only_grows_is_one_row():
@@ -105,7 +111,8 @@ def test_who_returns_from_a_side_conversation_finds_its_tokens_again():
     assert play.drawn == "name this agent: a title <stop>\n.... .... ...... ^ ^^^^^ ^^^^^^"
     play.ask([*OPENING, first, Message("user", "next")], schemas=play.episode.task_schemas())
     assert play.drawn == (
-        "try_code be brief open agent: one <stop> user: next agent: two <stop>\n........ .. ..... .... ...... ^^^ ^^^^^^ ..... .... ...... ^^^ ^^^^^^"
+        "try_code be brief open agent: one <stop> user: next agent: two <stop>\n........ .. ..... .... ...... "
+        "^^^ ^^^^^^ ..... .... ...... ^^^ ^^^^^^"
     )
     assert play.episode.num_forks == 2
 
@@ -116,7 +123,8 @@ def test_other_tools_stand_in_the_prompt_so_nothing_before_them_is_kept():
     other = {"type": "function", "function": {"name": "other", "description": "", "parameters": {}}}
     play.ask([*OPENING, first, Message("user", "next")], schemas=[other])
     assert play.drawn == (
-        "other be brief open agent: one <stop> user: next agent: two <stop>\n..... .. ..... .... ...... ... ...... ..... .... ...... ^^^ ^^^^^^"
+        "other be brief open agent: one <stop> user: next agent: two <stop>\n..... .. ..... .... ...... ... "
+        "...... ..... .... ...... ^^^ ^^^^^^"
     )
 
 
@@ -154,7 +162,9 @@ def test_a_message_is_the_same_however_it_is_written_down_and_another_when_it_sa
 
 
 def test_numbers_are_the_same_only_as_they_are_written_in_json():
-    one, float_one, true = (Message("assistant", tool_calls=(ToolCall("", "f", f'{{"a":{value}}}'),)) for value in ("1", "1.0", "true"))
+    one, float_one, true = (
+        Message("assistant", tool_calls=(ToolCall("", "f", f'{{"a":{value}}}'),)) for value in ("1", "1.0", "true")
+    )
     assert not is_same(one, float_one)
     assert not is_same(one, true)
     broken = Message("assistant", tool_calls=(ToolCall("", "", '{"a":'),))

@@ -11,7 +11,17 @@ from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall
 from tests.limits import limits_of
-from tests.rollout.lock_world import LIMITS, EndingDomain, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import (
+    LIMITS,
+    EndingDomain,
+    LockDomain,
+    Reciter,
+    WordCodec,
+    arguments_of,
+    call,
+    lock_task,
+    say,
+)
 
 
 def play(*lines, task=None, limits=LIMITS):
@@ -38,10 +48,21 @@ def test_the_user_answers_a_question_and_the_agent_goes_on():
 
 
 def test_the_calls_of_one_message_run_in_order_and_are_numbered_through_the_episode():
-    two = Message("assistant", tool_calls=(ToolCall("x", "try_code", arguments_of("1")), ToolCall("x", "try_code", arguments_of("2"))))
+    two = Message(
+        "assistant",
+        tool_calls=(ToolCall("x", "try_code", arguments_of("1")), ToolCall("x", "try_code", arguments_of("2"))),
+    )
     trajectory = play(two, call("try_code", arguments_of("123")), say("done"))
-    assert contents(trajectory, "tool") == ['{"open":false,"tries":1}', '{"open":false,"tries":2}', '{"open":true,"tries":3}']
-    assert [message.tool_call_id for message in trajectory.messages if message.role == "tool"] == ["call_1", "call_2", "call_3"]
+    assert contents(trajectory, "tool") == [
+        '{"open":false,"tries":1}',
+        '{"open":false,"tries":2}',
+        '{"open":true,"tries":3}',
+    ]
+    assert [message.tool_call_id for message in trajectory.messages if message.role == "tool"] == [
+        "call_1",
+        "call_2",
+        "call_3",
+    ]
     assert [made.id for message in trajectory.messages for made in message.tool_calls] == ["call_1", "call_2", "call_3"]
 
 
@@ -67,7 +88,10 @@ def test_a_tool_of_the_domain_that_the_task_does_not_offer_is_an_error():
 
 def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
     def play_two(max_lost_frac):
-        experts = {seed: Reciter(lines_of_seed) for seed, lines_of_seed in {0: [call("jam", "{}")] * 2, 1: [say("done")]}.items()}
+        experts = {
+            seed: Reciter(lines_of_seed)
+            for seed, lines_of_seed in {0: [call("jam", "{}")] * 2, 1: [say("done")]}.items()
+        }
         return play_episodes(
             ScriptedPolicy(lambda task, seed: experts[seed]),
             [lock_task()] * 2,
@@ -80,7 +104,9 @@ def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
     assert (lost.stop_reason, lost.failure) == (StopReason.TOOL_FAILED, "jam({}) raised ZeroDivisionError: our bug")
     assert [message.role for message in lost.messages] == ["system", "user", "assistant", "tool"], "records are paired"
     assert played.stop_reason == StopReason.DONE
-    with pytest.raises(Interrupted, match=r"1 of 2 episodes were lost.*tool_failed: jam\({}\) raised ZeroDivisionError: our bug"):
+    with pytest.raises(
+        Interrupted, match=r"1 of 2 episodes were lost.*tool_failed: jam\({}\) raised ZeroDivisionError: our bug"
+    ):
         play_two(0.49)
 
 
@@ -115,13 +141,17 @@ def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_messag
         def release(self, episode):
             pass
 
-    [trajectory] = play_episodes(Slow(), [lock_task()], domain=LockDomain(), limits=LIMITS.model_copy(update={"max_seconds": 0.1}), seeds=[1])
+    [trajectory] = play_episodes(
+        Slow(), [lock_task()], domain=LockDomain(), limits=LIMITS.model_copy(update={"max_seconds": 0.1}), seeds=[1]
+    )
     assert trajectory.stop_reason == StopReason.TIME_LIMIT
     assert contents(trajectory, "tool") == ['{"open":false,"tries":1}']
 
 
 def test_a_stop_tool_ends_the_episode_with_its_first_good_result():
-    policy = ScriptedPolicy(lambda task, seed: Reciter([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))]))
+    policy = ScriptedPolicy(
+        lambda task, seed: Reciter([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))])
+    )
     [trajectory] = play_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.STOP_TOOL
     assert len(contents(trajectory, "tool")) == 2
@@ -163,7 +193,11 @@ def test_a_done_in_the_last_turn_is_done():
 
 def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
     tasks = [lock_task("a"), lock_task("b"), lock_task("a")]
-    lines = {1: [call("try_code", arguments_of("1")), say("one")], 2: [say("two")], 3: [call("try_code", arguments_of("1")), say("three")]}
+    lines = {
+        1: [call("try_code", arguments_of("1")), say("one")],
+        2: [say("two")],
+        3: [call("try_code", arguments_of("1")), say("three")],
+    }
     seen = []
     trajectories = play_episodes(
         ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
@@ -181,7 +215,13 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
 
 def test_as_many_seeds_as_tasks():
     with pytest.raises(ValueError, match="1 tasks but 2 seeds"):
-        play_episodes(ScriptedPolicy(lambda task, seed: Reciter([])), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1, 2])
+        play_episodes(
+            ScriptedPolicy(lambda task, seed: Reciter([])),
+            [lock_task()],
+            domain=LockDomain(),
+            limits=LIMITS,
+            seeds=[1, 2],
+        )
 
 
 def test_when_one_episode_crashes_the_others_stop_and_all_are_released():
@@ -204,10 +244,16 @@ def test_when_one_episode_crashes_the_others_stop_and_all_are_released():
 
 def token_play(messages, *, limits=LIMITS, tasks=None):
     codec = WordCodec()
-    engine = ScriptedEngine({seed: [codec.ids(text) + ([0] if ends else []) for text, ends in lines] for seed, lines in enumerate(messages)})
+    engine = ScriptedEngine(
+        {seed: [codec.ids(text) + ([0] if ends else []) for text, ends in lines] for seed, lines in enumerate(messages)}
+    )
     tasks = tasks or [lock_task()] * len(messages)
     trajectories = play_episodes(
-        TokenPolicy(engine, codec, temperature=1.0), tasks, domain=LockDomain(), limits=limits, seeds=list(range(len(messages)))
+        TokenPolicy(engine, codec, temperature=1.0),
+        tasks,
+        domain=LockDomain(),
+        limits=limits,
+        seeds=list(range(len(messages))),
     )
     return codec, engine, trajectories
 
@@ -231,12 +277,17 @@ def test_a_message_cut_at_its_limit_ends_the_episode_as_token_limit():
 
 
 def test_an_episode_never_grows_past_its_context():
-    # 5 read, 4 written, then 3 to read: a context of 11 has no room for them, of 12 none to write, of 13 for one token
+    # 5 read, 4 written, then 3 to read: a context of 11 has no room for them, of 12 none to write,
+    # of 13 for one token
     lines = [[('call try_code {"code":"123"}', True), ("done", True)]]
     for max_context_tokens, length, num_written in [(11, 9, 4), (12, 9, 4), (13, 13, 5)]:
         limits = limits_of(4, 8, max_context_tokens)
         _, _, [trajectory] = token_play(lines, limits=limits)
-        assert (trajectory.stop_reason, len(trajectory.token_ids), sum(trajectory.mask)) == (StopReason.TOKEN_LIMIT, length, num_written)
+        assert (trajectory.stop_reason, len(trajectory.token_ids), sum(trajectory.mask)) == (
+            StopReason.TOKEN_LIMIT,
+            length,
+            num_written,
+        )
 
 
 def test_a_task_whose_opening_fills_the_context_is_a_wrong_configuration():

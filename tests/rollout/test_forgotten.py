@@ -1,4 +1,5 @@
-"""What is over is forgotten: however many episodes were played, policy and engine refer to none of them."""
+"""What is over is forgotten: however many episodes were played, policy and engine refer to none of
+them."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,8 @@ class SlowDomain(LockDomain):
 
 
 class Chatterbox(WordCodec):
-    """Of a random model's messages half are calls and half are questions; any of eight tokens ends one."""
+    """Of a random model's messages half are calls and half are questions; any of eight tokens ends
+    one."""
 
     stop_ids = frozenset(range(8))
 
@@ -89,7 +91,13 @@ def test_no_route_is_kept_to_a_server(tmp_path, monkeypatch):
     monkeypatch.setattr(vllm_engine, "_WATCH_S", 0.05)
     server = TokenServer()
     prompts = [[10 + index, 3] for index in range(5)]
-    engine = VllmEngine(tiny_model("qwen3"), urls=lambda: [server.url], check_prompts=prompts, stop_ids=Chatterbox.stop_ids, folder=tmp_path)
+    engine = VllmEngine(
+        tiny_model("qwen3"),
+        urls=lambda: [server.url],
+        check_prompts=prompts,
+        stop_ids=Chatterbox.stop_ids,
+        folder=tmp_path,
+    )
     try:
         policy = TokenPolicy(engine, Chatterbox(), temperature=1.0)
         play(policy, tasks=TASKS[:8])

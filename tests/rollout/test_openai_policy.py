@@ -49,7 +49,13 @@ def endpoint(monkeypatch):
 def play(count=1, max_lost_frac=0.9, **settings):
     policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, **settings)
     limits = LIMITS.model_copy(update={"max_lost_frac": max_lost_frac})
-    return play_episodes(policy, [lock_task(f"t{index}") for index in range(count)], domain=LockDomain(), limits=limits, seeds=list(range(count)))
+    return play_episodes(
+        policy,
+        [lock_task(f"t{index}") for index in range(count)],
+        domain=LockDomain(),
+        limits=limits,
+        seeds=list(range(count)),
+    )
 
 
 def test_an_endpoint_plays_with_the_tools_of_the_task(endpoint):
@@ -73,7 +79,9 @@ def test_an_endpoint_that_is_busy_or_broken_for_a_while_is_asked_again(endpoint,
     assert len(server.bodies) == 4
 
 
-@pytest.mark.parametrize("answer", [500, 429, None, {"choices": []}, answer_of("x", finish="content_filter"), "no object at all"])
+@pytest.mark.parametrize(
+    "answer", [500, 429, None, {"choices": []}, answer_of("x", finish="content_filter"), "no object at all"]
+)
 def test_an_endpoint_that_never_makes_sense_loses_the_episode_with_the_reason(endpoint, answer):
     endpoint(lambda *_: answer)
     with pytest.raises(Interrupted, match=r"1 of 1 episodes were lost.*engine_lost: the endpoint"):
@@ -105,7 +113,9 @@ def test_an_error_that_quotes_the_key_is_quoted_without_it_and_in_short(endpoint
     assert len(str(raised.value)) < 1500
 
 
-@pytest.mark.parametrize(("status", "complaint"), [(200, "the answer has more than 16 MiB"), (401, "answers 401 for big: Error code: 401")])
+@pytest.mark.parametrize(
+    ("status", "complaint"), [(200, "the answer has more than 16 MiB"), (401, "answers 401 for big: Error code: 401")]
+)
 def test_no_answer_is_read_beyond_its_limit(endpoint, monkeypatch, status, complaint):
     """The endpoint would give 2 GB."""
     monkeypatch.setattr(openai_policy, "TIMEOUT_S", 30.0)
@@ -149,7 +159,9 @@ def test_an_answer_cut_at_its_limit_ends_the_episode_as_token_limit(endpoint):
 
 def test_what_is_spent_is_counted_and_ends_at_the_limit(endpoint):
     endpoint(opens_the_lock)
-    account = account_of({"POSTTRAIN_OPENAI_PRICES": "1,10", "POSTTRAIN_OPENAI_MAX_COST": "0.005", "POSTTRAIN_OPENAI_CONCURRENT": "1"})
+    account = account_of(
+        {"POSTTRAIN_OPENAI_PRICES": "1,10", "POSTTRAIN_OPENAI_MAX_COST": "0.005", "POSTTRAIN_OPENAI_CONCURRENT": "1"}
+    )
     with pytest.raises(Interrupted, match=r"has cost 0\.01 and POSTTRAIN_OPENAI_MAX_COST is 0\.005"):
         play(count=4, account=account)
     assert account.cost == pytest.approx(3 * (1000 * 1 + 100 * 10) / 1e6)  # the third request passes the limit
@@ -202,7 +214,9 @@ def test_what_was_played_before_an_end_is_not_played_again(endpoint, tmp_path):
     tasks = [lock_task(f"t{index}") for index in range(5)]
 
     def resume():
-        policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, account=account_of({"POSTTRAIN_OPENAI_CONCURRENT": "1"}))
+        policy = OpenAiPolicy(
+            "big", temperature=0.0, max_new_tokens=50, account=account_of({"POSTTRAIN_OPENAI_CONCURRENT": "1"})
+        )
         return play_resumably(policy, tasks, file, domain=LockDomain(), limits=LIMITS, seeds=[7] * 5)
 
     with pytest.raises(ConfigurationError):

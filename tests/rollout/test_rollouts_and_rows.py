@@ -1,4 +1,5 @@
-"""What is sampled is what is trained: the real codec, the toy world, and an engine that writes what the expert says."""
+"""What is sampled is what is trained: the real codec, the toy world, and an engine that writes what
+the expert says."""
 
 from posttrain.models.codec import ChatCodec
 from posttrain.models.tokenizer import train_tokenizer
@@ -10,7 +11,9 @@ from posttrain.worlds.toy import ToyDomain
 from tests.limits import limits_of
 
 LIMITS = limits_of(6, 100, 500)
-WORLD = WorldParams(type="toy", seed=7, max_difficulty=2, num_sft_tasks=48, num_rl_tasks=8, num_dev_tasks=8, num_test_tasks=8)
+WORLD = WorldParams(
+    type="toy", seed=7, max_difficulty=2, num_sft_tasks=48, num_rl_tasks=8, num_dev_tasks=8, num_test_tasks=8
+)
 
 
 def test_an_episode_by_tokens_is_the_training_row_of_the_same_conversation():
@@ -20,8 +23,13 @@ def test_an_episode_by_tokens_is_the_training_row_of_the_same_conversation():
     expert = expert_policy(domain, flaws=None, reasoning_frac=0.5)
     spoken = play_episodes(expert, tasks, domain=domain, limits=LIMITS, seeds=seeds)
     names = {name for task in tasks for name in task.tools}
-    codec = ChatCodec(train_tokenizer([play.messages for play in spoken], tool_names=names, vocab_size=500, max_length=500))
-    script = {play.seed: [codec.encode_assistant(message) for message in play.messages if message.role == "assistant"] for play in spoken}
+    codec = ChatCodec(
+        train_tokenizer([play.messages for play in spoken], tool_names=names, vocab_size=500, max_length=500)
+    )
+    script = {
+        play.seed: [codec.encode_assistant(message) for message in play.messages if message.role == "assistant"]
+        for play in spoken
+    }
     policy = TokenPolicy(ScriptedEngine(script), codec, temperature=1.0)
     written = play_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=seeds)
     for task, by_expert, by_tokens in zip(tasks, spoken, written, strict=True):

@@ -5,7 +5,8 @@ from posttrain.rollout.engines.slot_table import Prefix, SlotTable
 
 
 def table_with(*contexts, num_slots=4):
-    """One episode a context, named a, b, c …, each with its context cached but for the last token."""
+    """One episode a context, named a, b, c …, each with its context cached but for the last
+    token."""
     table = SlotTable(num_slots, 12)
     for name, context in zip("abcd", contexts, strict=False):
         table.take(name, seed=ord(name))

@@ -11,7 +11,8 @@ from tests.limits import limits_of
 
 
 def run(functions, *calls, **limits):
-    """Each call is (name, arguments); what comes back is (content, run) of each, in the order of the calls."""
+    """Each call is (name, arguments); what comes back is (content, run) of each, in the order of
+    the calls."""
     tools = {function.__name__: tool_from(function) for function in functions}
     made = [ToolCall(f"call_{index}", name, arguments) for index, (name, arguments) in enumerate(calls, 1)]
     return asyncio.run(run_calls(made, tools, limits_of(1, 1, 2, **limits)))
@@ -26,7 +27,9 @@ def test_calls_of_one_message_wait_beside_each_other_and_answer_in_their_order()
         return number
 
     results = run([wait], *[("wait", f'{{"number":{number}}}') for number in (3, 1, 2)])
-    assert results == [(str(number), ToolRun(f"call_{index}", "wait", "ok")) for index, number in enumerate((3, 1, 2), 1)]
+    assert results == [
+        (str(number), ToolRun(f"call_{index}", "wait", "ok")) for index, number in enumerate((3, 1, 2), 1)
+    ]
 
 
 def test_a_coroutine_function_is_a_tool():

@@ -15,14 +15,19 @@ STOP = 7
 
 
 async def play(engine, name, prompt, *, num_turns, temperature, seed, max_new_tokens=9, pause=None):
-    """A toy episode: what comes from outside between two messages is drawn from the seed. Returns all tokens, and where each message stands."""
+    """A toy episode: what comes from outside between two messages is drawn from the seed. Returns
+    all tokens, and where each message stands."""
     outside = random.Random(seed)
     token_ids, messages = list(prompt), []
     for _ in range(num_turns):
         request = GenerateRequest(name, token_ids, max_new_tokens, temperature, seed, frozenset({STOP}))
         generation = await engine.generate(request)
         messages.append((len(token_ids), generation))
-        token_ids = [*token_ids, *generation.token_ids, *[outside.randrange(64) for _ in range(outside.randrange(1, 12))]]
+        token_ids = [
+            *token_ids,
+            *generation.token_ids,
+            *[outside.randrange(64) for _ in range(outside.randrange(1, 12))],
+        ]
         if pause:
             await pause()
     engine.release(name)
@@ -39,9 +44,17 @@ def play_all(engine, plays):
 def ragged_plays(count, *, temperature, group_size=3, prompt_sizes=(1, 40)):
     """Groups of equal prompts of uneven lengths, episodes of one to four turns."""
     draw = random.Random(5)
-    prompts = [[draw.randrange(64) for _ in range(draw.randrange(*prompt_sizes))] for _ in range(-(-count // group_size))]
+    prompts = [
+        [draw.randrange(64) for _ in range(draw.randrange(*prompt_sizes))] for _ in range(-(-count // group_size))
+    ]
     return [
-        {"name": f"e{index}", "prompt": prompts[index // group_size], "num_turns": 1 + index % 4, "temperature": temperature, "seed": 100 + index}
+        {
+            "name": f"e{index}",
+            "prompt": prompts[index // group_size],
+            "num_turns": 1 + index % 4,
+            "temperature": temperature,
+            "seed": 100 + index,
+        }
         for index in range(count)
     ]
 
@@ -89,7 +102,10 @@ def test_an_episode_says_the_same_whoever_plays_beside_it():
 
 def test_two_runs_agree_to_the_bit():
     model = tiny_model("qwen3")
-    first, second = (play_all(TorchEngine(model, num_slots=6, max_context_tokens=128), ragged_plays(20, temperature=1.0)) for _ in range(2))
+    first, second = (
+        play_all(TorchEngine(model, num_slots=6, max_context_tokens=128), ragged_plays(20, temperature=1.0))
+        for _ in range(2)
+    )
     assert first == second
 
 
@@ -190,7 +206,8 @@ def test_an_episode_that_is_cancelled_leaves_its_slot_to_others():
 
 @pytest.mark.parametrize("num_slots", [1, 2, 6])
 def test_a_message_given_up_can_be_asked_for_again_and_nobody_else_notices(num_slots):
-    """Two of six episodes give up every message once, some while they wait for a slot, others after a few tokens."""
+    """Two of six episodes give up every message once, some while they wait for a slot, others after
+    a few tokens."""
     model = tiny_model("qwen3")
     plays = ragged_plays(6, temperature=1.0, group_size=1)
     undisturbed = play_all(TorchEngine(model, num_slots=6, max_context_tokens=128), plays)
@@ -246,7 +263,9 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits():
     engine = TorchEngine(tiny_model("qwen3"), num_slots=1, max_context_tokens=64)
 
     async def scenario():
-        return await asyncio.gather(engine.generate(request("a", [999])), engine.generate(request("b")), return_exceptions=True)
+        return await asyncio.gather(
+            engine.generate(request("a", [999])), engine.generate(request("b")), return_exceptions=True
+        )
 
     assert [type(error) for error in asyncio.run(scenario())] == [IndexError, IndexError]
 
@@ -263,7 +282,10 @@ def test_an_unsupported_architecture_is_a_wrong_configuration():
 def test_a_lora_adapter_is_part_of_the_weights():
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(
-        tiny_model("qwen2"), peft.LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj", "gate_proj"], lora_dropout=0.5)
+        tiny_model("qwen2"),
+        peft.LoraConfig(
+            r=2, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj", "gate_proj"], lora_dropout=0.5
+        ),
     )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -286,7 +308,9 @@ def test_a_long_context_is_read_in_pieces():
     prompts = [[draw.randrange(64) for _ in range(size)] for size in (2500, 700, 1030)]
 
     async def all_three():
-        return await asyncio.gather(*[engine.generate(request(str(len(prompt)), prompt, max_new_tokens=3)) for prompt in prompts])
+        return await asyncio.gather(
+            *[engine.generate(request(str(len(prompt)), prompt, max_new_tokens=3)) for prompt in prompts]
+        )
 
     for prompt, generation in zip(prompts, asyncio.run(all_three()), strict=True):
         expected = reference_logprobs(model, [*prompt, *generation.token_ids])[len(prompt) - 1 : -1]
@@ -312,7 +336,10 @@ def test_a_thousand_episodes_through_few_slots_leave_nothing_behind():
 
     async def many():
         await asyncio.gather(
-            *[play(engine, str(index), [index % 64, 1], num_turns=2, temperature=1.0, seed=index, max_new_tokens=3) for index in range(1000)]
+            *[
+                play(engine, str(index), [index % 64, 1], num_turns=2, temperature=1.0, seed=index, max_new_tokens=3)
+                for index in range(1000)
+            ]
         )
 
     asyncio.run(many())

@@ -42,7 +42,9 @@ def make(servers, tmp_path):
     def engine_of(model, urls=None, **settings):
         named = urls if urls is not None else [server.url for server in servers]
         settings = {"timeout_s": 2.0, "patience_s": 2.0} | settings
-        engine = VllmEngine(model, urls=lambda: named, check_prompts=PROMPTS, stop_ids=STOP, folder=tmp_path / "weights", **settings)
+        engine = VllmEngine(
+            model, urls=lambda: named, check_prompts=PROMPTS, stop_ids=STOP, folder=tmp_path / "weights", **settings
+        )
         engines.append(engine)
         return engine
 
@@ -75,7 +77,11 @@ def worst_gap(model, written):
     gaps = []
     for token_ids, logprobs in written:
         expected = reference_logprobs(model, token_ids)
-        gaps += [abs(value - float(expected[place - 1, token_ids[place]])) for place, value in enumerate(logprobs) if value is not None]
+        gaps += [
+            abs(value - float(expected[place - 1, token_ids[place]]))
+            for place, value in enumerate(logprobs)
+            if value is not None
+        ]
     return max(gaps)
 
 

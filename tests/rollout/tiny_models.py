@@ -1,4 +1,5 @@
-"""Random models of the supported architectures, with every weight random: a norm of ones or a bias of zeros would hide that it is not used."""
+"""Random models of the supported architectures, with every weight random: a norm of ones or a bias
+of zeros would hide that it is not used."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
@@ -40,6 +41,7 @@ def tiny_model(architecture: str, seed: int = 0) -> torch.nn.Module:
 
 @torch.no_grad()
 def reference_logprobs(model: torch.nn.Module, token_ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """(T, V): row t is the distribution of token t + 1, from one plain forward pass of transformers."""
+    """(T, V): row t is the distribution of token t + 1, from one plain forward pass of
+    transformers."""
     logits = model(torch.tensor([token_ids])).logits[0]
     return torch.log_softmax(logits / temperature, dim=-1)

@@ -1,4 +1,5 @@
-"""A server that speaks what `vllm_server.py` asks of vLLM, with the torch engine behind it, and that can be made to misbehave."""
+"""A server that speaks what `vllm_server.py` asks of vLLM, with the torch engine behind it, and
+that can be made to misbehave."""
 
 import copy
 from pathlib import Path
@@ -15,7 +16,8 @@ from tests.rollout.tiny_models import tiny_model
 
 
 class TokenServer(LoopbackServer):
-    """`mood` is `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`; `stop()` is its death."""
+    """`mood` is `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`;
+    `stop()` is its death."""
 
     def __init__(self, port: int = 0) -> None:
         self.mood = "well"
@@ -70,7 +72,9 @@ class TokenServer(LoopbackServer):
         body = await request.json()
         if body["lora_name"] in self.adapters:
             return web.json_response({"error": "has already been loaded"}, status=400)
-        self.adapters[body["lora_name"]] = _engine(PeftModel.from_pretrained(copy.deepcopy(self._model), body["lora_path"]))
+        self.adapters[body["lora_name"]] = _engine(
+            PeftModel.from_pretrained(copy.deepcopy(self._model), body["lora_path"])
+        )
         return web.Response()
 
     async def _unload_adapter(self, request: web.Request) -> web.Response:
@@ -91,12 +95,20 @@ class TokenServer(LoopbackServer):
         self.num_messages += 1
         self.episodes_seen.append(tuple(body["token_ids"][:2]))
         name = str(self.num_messages)
-        limits = (sampling["max_tokens"], sampling["temperature"], sampling["seed"], frozenset(sampling["stop_token_ids"]))
+        limits = (
+            sampling["max_tokens"],
+            sampling["temperature"],
+            sampling["seed"],
+            frozenset(sampling["stop_token_ids"]),
+        )
         try:
             generation = await engine.generate(GenerateRequest(name, body["token_ids"], *limits))
         finally:
             engine.release(name)
-        content = [{"token_id": token, "logprob": logprob} for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)]
+        content = [
+            {"token_id": token, "logprob": logprob}
+            for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)
+        ]
         choice = {
             "token_ids": list(generation.token_ids),
             "logprobs": {"content": content},

@@ -1,4 +1,5 @@
-"""A copy of the checkout as it is now, with knobs so small that the whole graph runs in a minute."""
+"""A copy of the checkout as it is now, with knobs so small that the whole graph runs in a
+minute."""
 
 import os
 import subprocess
@@ -13,7 +14,8 @@ from benchmarks.arms import environment_of, make_small_copy
 
 @pytest.fixture(scope="session")
 def make_copy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """`make_copy(overrides)` gives a committed copy of the working tree, tiny knobs first, then `overrides`."""
+    """`make_copy(overrides)` gives a committed copy of the working tree, tiny knobs first, then
+    `overrides`."""
 
     def copy(overrides: Mapping[str, Any] | None = None) -> Path:
         return make_small_copy(tmp_path_factory.mktemp("pipeline"), overrides)
@@ -23,11 +25,14 @@ def make_copy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def dvc() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`dvc(root, "repro", …)` runs dvc there as a person would, with the copy's own code first on the path, then `more_path`."""
+    """`dvc(root, "repro", …)` runs dvc there as a person would, with the copy's own code first on
+    the path, then `more_path`."""
 
     def run(root: Path, *arguments: str, more_path: str = "") -> subprocess.CompletedProcess[str]:
         environment = {**environment_of(root), "WANDB_MODE": "disabled"}
         environment["PYTHONPATH"] += os.pathsep + more_path
-        return subprocess.run(["dvc", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            ["dvc", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
+        )
 
     return run

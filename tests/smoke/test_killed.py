@@ -1,4 +1,5 @@
-"""`kill -9` of the trainer, of `dvc`, and of both: the next `dvc repro` goes on from the last good checkpoint and reaches the same bytes."""
+"""`kill -9` of the trainer, of `dvc`, and of both: the next `dvc repro` goes on from the last good
+checkpoint and reaches the same bytes."""
 
 import os
 import re
@@ -21,7 +22,12 @@ TRAINING = {
     "train_sft.eval_every_steps": 20,
     "train_sft.early_stopping_patience": 99,
 }
-AGAIN = ("repro", "--force", "--single-item", "train_sft")  # by force: DVC's run cache would give back the first result without running
+AGAIN = (
+    "repro",
+    "--force",
+    "--single-item",
+    "train_sft",
+)  # by force: DVC's run cache would give back the first result without running
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +40,13 @@ def trained(make_copy: Callable[..., Path], dvc: Callable[..., Any]) -> tuple[Pa
 
 
 def start_over(root: Path) -> tuple[subprocess.Popen[str], int]:
-    """Train from nothing until the first sealed checkpoint; gives the running `dvc` and the trainer's process id."""
+    """Train from nothing until the first sealed checkpoint; gives the running `dvc` and the
+    trainer's process id."""
     shutil.rmtree(root / ".posttrain" / "checkpoints")
     environment = {**environment_of(root), "WANDB_MODE": "disabled"}
-    process = subprocess.Popen(["dvc", *AGAIN], cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        ["dvc", *AGAIN], cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+    )
     wait_until(lambda: any(root.glob(".posttrain/checkpoints/train_sft/*/checkpoint-*/COMPLETE")))
     return process, int((root / ".posttrain" / "locks" / "train_sft.lock").read_text())
 
@@ -62,7 +71,9 @@ def first_step_of(output: str) -> int:
 
 
 @pytest.mark.parametrize("is_dvc_killed", [False, True])
-def test_a_killed_trainer_goes_on_from_its_checkpoint(trained: tuple[Path, str], dvc: Callable[..., Any], is_dvc_killed: bool):
+def test_a_killed_trainer_goes_on_from_its_checkpoint(
+    trained: tuple[Path, str], dvc: Callable[..., Any], is_dvc_killed: bool
+):
     root, lock = trained
     process, trainer = start_over(root)
     if is_dvc_killed:

@@ -1,4 +1,5 @@
-"""The real `dvc repro` on the toy world with tiny knobs: it learns something, caches, repeats to the byte, and follows edits."""
+"""The real `dvc repro` on the toy world with tiny knobs: it learns something, caches, repeats to
+the byte, and follows edits."""
 
 import json
 import re
@@ -12,15 +13,24 @@ import yaml
 from benchmarks.arms import apply_overrides
 from posttrain.pipeline.plan import Fate, read_plan
 
-FRAME = {".posttrain", ".git", ".dvc", "params.yaml", "dvc.yaml", "dvc.lock"}  # how a stage starts, and where its checkpoints are
+FRAME = {
+    ".posttrain",
+    ".git",
+    ".dvc",
+    "params.yaml",
+    "dvc.yaml",
+    "dvc.lock",
+}  # how a stage starts, and where its checkpoints are
 
 pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("smoke")]
 
 
-# Python imports this by itself. Each stage notes what it opens for reading, but for what is read below Python (Parquet, weights).
+# Python imports this by itself. Each stage notes what it opens for reading, but for what is read
+# below Python (Parquet, weights).
 LISTENER = """
 import os, sys, pathlib
-[stage] = [" ".join(sys.orig_argv[place:]) for place, word in enumerate(sys.orig_argv) if word.startswith("stages.")] or [""]
+words = sys.orig_argv
+[stage] = [" ".join(words[place:]) for place, word in enumerate(words) if word.startswith("stages.")] or [""]
 if stage:
     notes = open(pathlib.Path(__file__).with_name(f"opened.{os.getpid()}.txt"), "w", buffering=1)
     def note(event, arguments):
@@ -45,7 +55,9 @@ def stages_run(output: str) -> list[str]:
 
 
 def test_the_loss_falls_and_every_report_is_there(pipeline: Path):
-    losses = [row["loss"] for row in map(json.loads, (pipeline / "reports/train_sft/metrics.jsonl").open()) if "loss" in row]
+    losses = [
+        row["loss"] for row in map(json.loads, (pipeline / "reports/train_sft/metrics.jsonl").open()) if "loss" in row
+    ]
     assert losses[-1] < 0.9 * losses[0]
     steps = [json.loads(line) for line in (pipeline / "reports/train_policy/metrics.jsonl").open()]
     assert [row["step"] for row in steps] == [1, 2]
@@ -53,7 +65,10 @@ def test_the_loss_falls_and_every_report_is_there(pipeline: Path):
     for policy in ("teacher", "base", "sft", "policy"):
         report = json.loads((pipeline / f"reports/evaluate/{policy}.json").read_text())
         assert report["ci_low"] <= report["success_rate"] <= report["ci_high"]
-        assert report["num_tasks"] == len((pipeline / f"reports/evaluate/{policy}.tasks.jsonl").read_text().splitlines()) // 2
+        assert (
+            report["num_tasks"]
+            == len((pipeline / f"reports/evaluate/{policy}.tasks.jsonl").read_text().splitlines()) // 2
+        )
     assert json.loads((pipeline / "reports/evaluate/teacher.json").read_text())["success_rate"] == 1.0
     assert "<html" in (pipeline / "reports/index.html").read_text()
 
@@ -62,20 +77,32 @@ def test_a_stage_reads_no_file_that_it_does_not_declare(pipeline: Path):
     stages = yaml.safe_load((pipeline / "dvc.yaml").read_text())["stages"]
     items = stages["evaluate"].pop("foreach")
     undeclared = set()
-    noted = [line.split("\t") for file in pipeline.glob(".posttrain/listener/opened.*.txt") for line in file.read_text().splitlines()]
+    noted = [
+        line.split("\t")
+        for file in pipeline.glob(".posttrain/listener/opened.*.txt")
+        for line in file.read_text().splitlines()
+    ]
     for command, opened in noted:
         name, _, item = command.removeprefix("stages.").partition(" ")
         stage = stages[name].get("do", stages[name])
         deps = [dep.replace("${item}", items.get(item, "")) for dep in stage["deps"]]
-        outs = [out if isinstance(out, str) else next(iter(out)) for key in ("outs", "metrics", "plots") for out in stage.get(key, [])]
+        outs = [
+            out if isinstance(out, str) else next(iter(out))
+            for key in ("outs", "metrics", "plots")
+            for out in stage.get(key, [])
+        ]
         path, frozen = Path(opened), pipeline / ".posttrain/frozen" / (f"{name}@{item}" if item else name)
         root = frozen if path.is_relative_to(frozen) else pipeline
         if not path.is_relative_to(root) or path.suffix in (".py", ".pyc") or path.relative_to(root).parts[0] in FRAME:
             continue
         file = re.sub(r"/\.(\w+)\.partial", r"/\1", str(path.relative_to(root)))  # an out that is being written
-        if not any(file == one or file.startswith(f"{one}/") for one in [*deps, *(out.replace("${key}", item) for out in outs)]):
+        if not any(
+            file == one or file.startswith(f"{one}/") for one in [*deps, *(out.replace("${key}", item) for out in outs)]
+        ):
             undeclared.add((command, file))
-    assert {command.partition(" ")[0] for command, _ in noted} == {f"stages.{name}" for name in stages}, "every stage was listened to"
+    assert {command.partition(" ")[0] for command, _ in noted} == {f"stages.{name}" for name in stages}, (
+        "every stage was listened to"
+    )
     assert undeclared == set()
 
 

@@ -1,4 +1,5 @@
-"""The real `dvc repro` refuses wrong knobs and names in its first stage, with value, reason and remedy, and runs no other."""
+"""The real `dvc repro` refuses wrong knobs and names in its first stage, with value, reason and
+remedy, and runs no other."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +12,10 @@ from benchmarks.arms import apply_overrides
 
 pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("refusals")]
 
-SCORE = "from ours.words import count\nfrom posttrain.types import Score\n\ndef brevity(trajectory, task):\n    return Score(1.0)\n"
+SCORE = (
+    "from ours.words import count\nfrom posttrain.types import Score\n\ndef brevity(trajectory, "
+    "task):\n    return Score(1.0)\n"
+)
 SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl"}
 
 
@@ -29,7 +33,8 @@ def copy(make_copy: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def refused(copy: Path, dvc: Callable[..., Any]):
-    """`refused(overrides, edit)` gives what `dvc repro` says, whose first stage is all that ran; the files are put back."""
+    """`refused(overrides, edit)` gives what `dvc repro` says, whose first stage is all that ran;
+    the files are put back."""
     files = [copy / "params.yaml", copy / "dvc.yaml"]
     good = [file.read_text() for file in files]
 
@@ -38,7 +43,9 @@ def refused(copy: Path, dvc: Callable[..., Any]):
         files[0].write_text(edit(files[0].read_text()))
         result = dvc(copy, "repro")
         assert result.returncode != 0
-        assert [line for line in result.stdout.splitlines() if line.startswith("Running stage ")] == ["Running stage 'check_params':"]
+        assert [line for line in result.stdout.splitlines() if line.startswith("Running stage ")] == [
+            "Running stage 'check_params':"
+        ]
         assert "exited with 78" in result.stderr
         assert "Traceback" not in result.stderr
         assert not list(copy.glob("data/*/*.parquet"))
@@ -67,18 +74,26 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "reward.extra": [{"name": "brevitty", "weight": -0.1}],
         "train_sft.eval_every_steps": 5000,
         "train_sft.optimizer": "moun",
-        "train_policy.algorithm": {"type": "dpo", "max_steps": 2, "tasks_per_step": 2, "group_size": 4, "temperature": 1.0},
+        "train_policy.algorithm": {
+            "type": "dpo",
+            "max_steps": 2,
+            "tasks_per_step": 2,
+            "group_size": 4,
+            "temperature": 1.0,
+        },
         "train_reward_model.max_steps": 80_000_000,
         "evaluate.teacher": {"type": "exprt"},
     }
     said = refused(overrides, lambda text: text.replace("seed: 1\n", "seed: 010\n", 1))
     for problem in (
-        "world.type = 'stockz': no such world; there are stocks, toy, and your own is written module:function. Did you mean 'stocks'?",
+        "world.type = 'stockz': no such world; there are stocks, toy, and your own is written module:function. "
+        "Did you mean 'stocks'?",
         "world.seed = 4294967296: Input should be less than or equal to 4294967295",
         "model: adapter.target_modules has q_prj",
         "reward.extra.0.name = 'brevitty': no such score; there are accuracy, length_penalty, step",
         "train_sft.optimizer = 'moun': Input should be 'muon' or 'adamw'. Did you mean 'muon'?",
-        "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature are of grpo; batch_size, beta are missing",
+        "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature are of grpo; "
+        "batch_size, beta are missing",
         "\n    beta: 0.5  # above 0\n",
         "train_reward_model.max_steps = 80000000: Input should be less than or equal to 10000000",
         "evaluate.teacher.type = 'exprt': there is no such type; there are expert, openai. Did you mean 'expert'?",
@@ -97,7 +112,8 @@ def test_names_that_lead_nowhere_and_deps_that_any_stage_lacks_are_refused(copy:
     declare(copy, ("check_params", "sample_preferences", "evaluate"))
     said = refused({"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.1}], "generate_data.source": SOURCE})
     assert (
-        "reward.extra: ours.scores:brevity leads to ours/scores.py, ours/words.py, which are not among the deps of train_policy in dvc.yaml" in said
+        "reward.extra: ours.scores:brevity leads to ours/scores.py, ours/words.py, "
+        "which are not among the deps of train_policy in dvc.yaml" in said
     )
     assert "generate_data.source.path = 'data/imported/ours.jsonl': the file has 1 rows" in said
     declare(copy, ("train_policy",))

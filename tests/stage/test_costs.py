@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.stage.costs import COMMITTED, COSTS, STARTED, Cost, committed_seconds, last_seconds, read_costs, record_cost
+from posttrain.stage.costs import (
+    COMMITTED,
+    COSTS,
+    STARTED,
+    Cost,
+    committed_seconds,
+    last_seconds,
+    read_costs,
+    record_cost,
+)
 
 
 def cost(stage: str, whole_s: float, *, is_resumed: bool = False) -> Cost:
@@ -31,12 +40,25 @@ def test_a_cost_is_read_as_it_was_recorded_with_the_time_since_the_launcher_bega
 
 
 def test_the_last_run_from_nothing_counts_and_of_one_that_only_ever_went_on_the_longest():
-    costs = [cost("a", 100), cost("a", 30), cost("a", 2, is_resumed=True), cost("b", 7, is_resumed=True), cost("b", 5, is_resumed=True)]
+    costs = [
+        cost("a", 100),
+        cost("a", 30),
+        cost("a", 2, is_resumed=True),
+        cost("b", 7, is_resumed=True),
+        cost("b", 5, is_resumed=True),
+    ]
     assert last_seconds(costs) == {"a": 30, "b": 7}
 
 
 def test_what_is_no_line_of_a_cost_is_left_out_and_an_older_one_is_read(root):
-    lines = ['{"stage": "a", "seconds": 3.0, "peak_mib": 4}', '{"stage": "b", "sec', "[1]", "7", "", '{"stage": "c", "seconds": NaN, "peak_mib": 1}']
+    lines = [
+        '{"stage": "a", "seconds": 3.0, "peak_mib": 4}',
+        '{"stage": "b", "sec',
+        "[1]",
+        "7",
+        "",
+        '{"stage": "c", "seconds": NaN, "peak_mib": 1}',
+    ]
     lines += ['{"stage": "d", "seconds": "3", "peak_mib": 1}', '{"stage": "e", "seconds": -3, "peak_mib": 1}']
     (root / COSTS).write_text("\n".join(lines))
     assert [(one.stage, one.whole_s) for one in read_costs(root)] == [("a", 3.0)]

@@ -1,4 +1,5 @@
-"""What a stage depends on is read from `dvc.yaml`; the fingerprint follows contents and nothing else."""
+"""What a stage depends on is read from `dvc.yaml`; the fingerprint follows contents and nothing
+else."""
 
 import os
 from pathlib import Path
@@ -41,7 +42,9 @@ def inputs() -> StageInputs:
 
 
 def test_an_item_of_foreach_and_of_matrix_fills_the_template(root: Path):
-    assert read_stage_inputs(Path("dvc.yaml"), "score", "hard") == StageInputs("python -m stages.score hard", ("data/hard",), ("seed",))
+    assert read_stage_inputs(Path("dvc.yaml"), "score", "hard") == StageInputs(
+        "python -m stages.score hard", ("data/hard",), ("seed",)
+    )
     assert read_stage_inputs(Path("dvc.yaml"), "judge", "sft").deps == ("models/sft",)
 
 

@@ -37,14 +37,18 @@ run_stage(toy_stage)
 def root(tmp_path: Path, repository: Path) -> Path:
     (tmp_path / "toy_stage.py").write_text(PROGRAM)
     (tmp_path / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())
-    (tmp_path / "dvc.yaml").write_text("stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed]}}\n")
+    (tmp_path / "dvc.yaml").write_text(
+        "stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed]}}\n"
+    )
     (tmp_path / "what").write_text("")
     return tmp_path
 
 
 def start(root: Path, repository: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(repository)}
-    return subprocess.Popen([sys.executable, "toy_stage.py"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "toy_stage.py"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -157,14 +161,20 @@ def test_a_score_of_ones_own_is_a_declared_input(root: Path, repository: Path, w
     (root / where).parent.mkdir(exist_ok=True)
     (root / where).write_text(SCORE)
     module = where.removesuffix(".py").replace("/", ".")
-    params = (root / "params.yaml").read_text().replace("extra: []", f"extra: [{{name: '{module}:brave', weight: 0.1}}]")
+    params = (
+        (root / "params.yaml").read_text().replace("extra: []", f"extra: [{{name: '{module}:brave', weight: 0.1}}]")
+    )
     (root / "params.yaml").write_text(params)
-    (root / "dvc.yaml").write_text("stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n")
+    (root / "dvc.yaml").write_text(
+        "stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n"
+    )
     code, errors = finish(start(root, repository))
     assert code == 78
     assert f"{module}:brave leads to {where}, which is not among the deps of toy_stage" in errors
     dep = where.split("/")[0]
-    (root / "dvc.yaml").write_text(f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [what, {dep}], params: [seed, reward]}}}}\n")
+    (root / "dvc.yaml").write_text(
+        f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [what, {dep}], params: [seed, reward]}}}}\n"
+    )
     code, errors = finish(start(root, repository))
     assert code == 0, errors
 
@@ -172,7 +182,9 @@ def test_a_score_of_ones_own_is_a_declared_input(root: Path, repository: Path, w
 def test_a_score_that_was_installed_needs_no_dep(root: Path, repository: Path):
     params = (root / "params.yaml").read_text().replace("extra: []", "extra: [{name: 'json:dumps', weight: 0.1}]")
     (root / "params.yaml").write_text(params)
-    (root / "dvc.yaml").write_text("stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n")
+    (root / "dvc.yaml").write_text(
+        "stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n"
+    )
     code, errors = finish(start(root, repository))
     assert code == 0, errors
 
@@ -183,16 +195,25 @@ def test_a_world_of_ones_own_is_a_declared_input(root: Path, repository: Path):
     params = (root / "params.yaml").read_text().replace("type: stocks ", "type: worlds_of_ours.harbour:harbour ", 1)
     (root / "params.yaml").write_text(params)
     for deps, expected in (("what", 78), ("what, worlds_of_ours", 0)):
-        (root / "dvc.yaml").write_text(f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [{deps}], params: [world]}}}}\n")
+        (root / "dvc.yaml").write_text(
+            f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [{deps}], params: [world]}}}}\n"
+        )
         code, errors = finish(start(root, repository))
         assert code == expected, errors
-        assert ("world.type: worlds_of_ours.harbour:harbour leads to worlds_of_ours/harbour.py" in errors) == (expected == 78)
+        assert ("world.type: worlds_of_ours.harbour:harbour leads to worlds_of_ours/harbour.py" in errors) == (
+            expected == 78
+        )
 
 
-@pytest.mark.parametrize(("path", "expected"), [("data/imported/ours.jsonl", 0), ("elsewhere/ours.jsonl", 78), ("data/imported/../ours.jsonl", 78)])
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("data/imported/ours.jsonl", 0), ("elsewhere/ours.jsonl", 78), ("data/imported/../ours.jsonl", 78)],
+)
 def test_an_imported_file_is_a_declared_input(root: Path, repository: Path, path: str, expected: int):
     (root / "toy_stage.py").write_text(PROGRAM.replace("toy_stage", "generate_data"))
-    (root / "dvc.yaml").write_text("stages: {generate_data: {cmd: python toy_stage.py, deps: [data/imported], params: [generate_data]}}\n")
+    (root / "dvc.yaml").write_text(
+        "stages: {generate_data: {cmd: python toy_stage.py, deps: [data/imported], params: [generate_data]}}\n"
+    )
     source = f"{{type: import, format: openai, path: {path}}}"
     (root / "params.yaml").write_text((root / "params.yaml").read_text().replace("{type: scripted}", source))
     code, errors = finish(start(root, repository))

@@ -1,4 +1,5 @@
-"""Which files of a tree does one of them need? The imports that a reader sees, through any number of files."""
+"""Which files of a tree does one of them need? The imports that a reader sees, through any number
+of files."""
 
 from pathlib import Path
 
@@ -53,4 +54,8 @@ def test_a_file_that_is_no_python_imports_nothing_and_is_not_empty(tree: Path):
 
 
 def test_a_package_with_a_docstring_alone_is_empty(tree: Path):
-    assert [is_empty(tree, path) for path in ("ours/deep/__init__.py", "alone.py", "ours/__init__.py")] == [True, True, False]
+    assert [is_empty(tree, path) for path in ("ours/deep/__init__.py", "alone.py", "ours/__init__.py")] == [
+        True,
+        True,
+        False,
+    ]

@@ -1,4 +1,5 @@
-"""How the frame starts several processes and reads their ends; with real ones: tests/algorithms/test_processes.py and tests/real."""
+"""How the frame starts several processes and reads their ends; with real ones:
+tests/algorithms/test_processes.py and tests/real."""
 
 import fcntl
 import json

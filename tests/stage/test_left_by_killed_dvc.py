@@ -1,4 +1,5 @@
-"""What a DVC leaves that was killed while it wrote, or had no space left; and objects of its cache that are damaged."""
+"""What a DVC leaves that was killed while it wrote, or had no space left; and objects of its cache
+that are damaged."""
 
 import json
 import os
@@ -34,7 +35,9 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "dvc", *arguments]
-    return subprocess.Popen(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -46,7 +49,8 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, 700, 1200])
 def test_a_lock_that_is_cut_off_while_dvc_dies_is_put_back_and_the_next_repro_ends_well(root: Path, size: int):
-    """Stopped in the middle of the graph, its lock cut, killed: as a kill inside of DVC's writing leaves it."""
+    """Stopped in the middle of the graph, its lock cut, killed: as a kill inside of DVC's writing
+    leaves it."""
     whole = (root / "dvc.lock").read_text()
     process = start(root, "repro", "--force")
     wait_until((root / ".posttrain/receipts/refine.json").exists)
@@ -167,7 +171,9 @@ def test_a_damaged_object_of_the_cache_is_not_used(root: Path, number: int):
     (root / f"stages/{reader}.py").write_text((root / f"stages/{reader}.py").read_text() + "# edited\n")
     results = [dvc(root, "repro") for _ in range(3)]
     assert results[-1].returncode == 0, results[-1].stdout
-    outs_now, outs_then = ([entry["outs"] for entry in read_entries(text).values()] for text in ((root / "dvc.lock").read_text(), before))
+    outs_now, outs_then = (
+        [entry["outs"] for entry in read_entries(text).values()] for text in ((root / "dvc.lock").read_text(), before)
+    )
     assert outs_now == outs_then
     assert (root / "data/refined").read_text() == refined
 
@@ -176,7 +182,14 @@ def test_a_stage_whose_dvc_died_before_it_began_does_not_run_on(root: Path):
     """It is init's child by then, which is nobody's dvc."""
     (root / "data/source").write_text("source 1\n")
     more = environment(DVC_STAGE="make", DVC_ROOT=str(root))
-    done = subprocess.run([sys.executable, "-m", "posttrain.stage", "make"], cwd=root, env=more, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "posttrain.stage", "make"],
+        cwd=root,
+        env=more,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, "its dvc died before it began" in done.stderr) == (75, True), done.stderr
     result = dvc(root, "repro")
     assert result.returncode == 0, result.stdout

@@ -32,7 +32,9 @@ def test_a_head_that_is_new_by_design_is_no_news_and_weights_that_are_lost_are(t
     model.save_pretrained(tmp_path / "whole")
     load_reward_model(tmp_path / "whole")
     assert said == []
-    weights = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith("layers.0.mlp.up_proj.weight")}
+    weights = {
+        name: tensor for name, tensor in model.state_dict().items() if not name.endswith("layers.0.mlp.up_proj.weight")
+    }
     model.save_pretrained(tmp_path / "lost", state_dict=weights)
     load_reward_model(tmp_path / "lost")
     assert "up_proj" in said[0]

@@ -49,7 +49,9 @@ def holder(repository):
     def hold(lock: Path) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(repository)}
         command = [sys.executable, "-c", HOLDER, str(lock)]
-        started.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        started.append(
+            subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
         assert started[-1].stdout.readline() == "held\n"
         return started[-1]
 
@@ -59,7 +61,8 @@ def holder(repository):
 
 
 def test_siblings_that_end_never_forget_a_run_that_lives(tmp_path, holder):
-    """It is the least recently used of all, between two of its checkpoints; three experiments that share the folder end meanwhile."""
+    """It is the least recently used of all, between two of its checkpoints; three experiments that
+    share the folder end meanwhile."""
     living = used(tmp_path, "living", days_ago=30)
     process = holder(living / LOCK)
     for name in ("a", "b", "c", "d"):
@@ -101,7 +104,8 @@ def test_what_a_killed_process_left_half_removed_goes_too(tmp_path):
 
 
 def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_see(tmp_path):
-    """Many times at once: whoever is in the block holds the file of that name, and nothing that it writes there disappears."""
+    """Many times at once: whoever is in the block holds the file of that name, and nothing that it
+    writes there disappears."""
     folder, is_over, problems = tmp_path / "a", threading.Event(), []
 
     def forget():
@@ -127,7 +131,10 @@ def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_
 
 def test_a_second_process_of_one_run_is_told_which_the_first_is(tmp_path, holder):
     process = holder(tmp_path / "a" / LOCK)
-    with pytest.raises(Interrupted, match=rf"process {process.pid} is still running this stage"), hold(tmp_path / "a" / LOCK):
+    with (
+        pytest.raises(Interrupted, match=rf"process {process.pid} is still running this stage"),
+        hold(tmp_path / "a" / LOCK),
+    ):
         pass
 
 

@@ -44,9 +44,15 @@ def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Pa
     assert "/" not in environment[VARIABLE], "it would be taken for a path"
     now = time.time()
     ended = [Cost("make", 1, 999.0, 1, False, now - 3600), Cost("make", 1, 20.0, 1, False, now + 1)]
-    ended += [Cost("tr/ain", 1, 1.0, 1, True, now + 2), Cost("report", 1, 5.0, 1, False, now + 3), Cost("by hand", 1, 5.0, 1, False, now + 3)]
+    ended += [
+        Cost("tr/ain", 1, 1.0, 1, True, now + 2),
+        Cost("report", 1, 5.0, 1, False, now + 3),
+        Cost("by hand", 1, 5.0, 1, False, now + 3),
+    ]
     (tmp_path / COSTS).parent.mkdir()
-    (tmp_path / COSTS).write_text("".join(json.dumps({name: getattr(cost, name) for name in Cost.__slots__}) + "\n" for cost in ended))
+    (tmp_path / COSTS).write_text(
+        "".join(json.dumps({name: getattr(cost, name) for name in Cost.__slots__}) + "\n" for cost in ended)
+    )
     run = read_whole_run(environment, tmp_path)
     assert (dict(run.seconds), run.pace) == ({"make": 10.0, "tr/ain": 30.0, "report": None}, 2.0)
     assert read_whole_run({}, tmp_path) == WholeRun({})
@@ -54,7 +60,14 @@ def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.4, "0 s"), (99.4, "99 s"), (100, "2 min"), (12.4 * 60, "12 min"), (59.6 * 60, "1 h 00 min"), (7500, "2 h 05 min")],
+    [
+        (0.4, "0 s"),
+        (99.4, "99 s"),
+        (100, "2 min"),
+        (12.4 * 60, "12 min"),
+        (59.6 * 60, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+    ],
 )
 def test_durations_are_rounded_to_what_a_reader_needs(seconds, said):
     assert duration(seconds) == said
@@ -115,7 +128,9 @@ def test_a_terminal_has_one_line_that_is_written_over_within_its_width_and_is_em
 def test_a_terminal_that_cannot_go_back_gets_lines(repository):
     ours, terminal = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(repository), "TERM": "dumb"}
-    subprocess.run([sys.executable, "-c", SHOWS], env=environment, stdout=subprocess.DEVNULL, stderr=terminal, check=True)
+    subprocess.run(
+        [sys.executable, "-c", SHOWS], env=environment, stdout=subprocess.DEVNULL, stderr=terminal, check=True
+    )
     text = os.read(ours, 4096).decode()
     os.close(ours), os.close(terminal)
     assert "\x1b" not in text

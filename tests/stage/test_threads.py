@@ -1,4 +1,5 @@
-"""The number of threads is a machine fact: chosen from the load, and without a trace in the bits."""
+"""The number of threads is a machine fact: chosen from the load, and without a trace in the
+bits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +35,10 @@ def test_the_environment_decides_where_it_says_a_number(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("num_rows", "num_tokens"), [(1, 90), (4, 180), (16, 333)])
 def test_one_thread_and_two_make_the_same_bits(repository: Path, num_rows: int, num_tokens: int):
-    trained = [_trained(load_params(repository / "params.yaml"), num_rows, num_tokens, num_threads=num_threads) for num_threads in (1, 2)]
+    trained = [
+        _trained(load_params(repository / "params.yaml"), num_rows, num_tokens, num_threads=num_threads)
+        for num_threads in (1, 2)
+    ]
     assert all(torch.equal(one, two) for one, two in zip(*trained, strict=True))
 
 
@@ -54,7 +58,9 @@ class _Tokenizer:
 def _trained(params: Params, num_rows: int, num_tokens: int, *, num_threads: int) -> list[torch.Tensor]:
     """The parameters of the default model after one step."""
     assert isinstance(params.model, ScratchModel)
-    model = scratch_model(params.model, tokenizer=_Tokenizer(), max_context_tokens=params.agent.max_context_tokens, seed=1)
+    model = scratch_model(
+        params.model, tokenizer=_Tokenizer(), max_context_tokens=params.agent.max_context_tokens, seed=1
+    )
     optimizer = build_optimizer(model, params.train_sft.optimizer, params.train_sft.lr)
     ids = torch.randint(len(_Tokenizer()), (num_rows, num_tokens), generator=torch.Generator().manual_seed(1))
     before = torch.get_num_threads()
@@ -68,9 +74,12 @@ def _trained(params: Params, num_rows: int, num_tokens: int, *, num_threads: int
 
 
 def _written(params: Params, *, num_threads: int) -> list[tuple[Sequence[int], Sequence[float]]]:
-    """Tokens and log-probabilities of thirteen messages of 1 to 13 tokens, then again behind three more tokens each."""
+    """Tokens and log-probabilities of thirteen messages of 1 to 13 tokens, then again behind three
+    more tokens each."""
     assert isinstance(params.model, ScratchModel)
-    model = scratch_model(params.model, tokenizer=_Tokenizer(), max_context_tokens=params.agent.max_context_tokens, seed=1).eval()
+    model = scratch_model(
+        params.model, tokenizer=_Tokenizer(), max_context_tokens=params.agent.max_context_tokens, seed=1
+    ).eval()
     prompts = torch.randint(len(_Tokenizer()), (13, 90), generator=torch.Generator().manual_seed(1)).tolist()
 
     async def write() -> list[Generation]:
@@ -82,7 +91,10 @@ def _written(params: Params, *, num_threads: int) -> list[tuple[Sequence[int], S
                 for place, token_ids in enumerate(context_ids)
             ]
             generations = await asyncio.gather(*[engine.generate(request) for request in requests])
-            context_ids = [[*before, *generation.token_ids, 5, 6, 7] for before, generation in zip(context_ids, generations, strict=True)]
+            context_ids = [
+                [*before, *generation.token_ids, 5, 6, 7]
+                for before, generation in zip(context_ids, generations, strict=True)
+            ]
             written += generations
         return written
 

@@ -1,4 +1,5 @@
-"""Edits at the moments at which one could be recorded as what a stage read: `dvc.lock` never says so once the command is over."""
+"""Edits at the moments at which one could be recorded as what a stage read: `dvc.lock` never says
+so once the command is over."""
 
 import subprocess
 import sys
@@ -30,10 +31,14 @@ def root(tmp_path: Path, oracle: Oracle) -> Path:
     return root
 
 
-def repro(root: Path, moment: Callable[[], bool], edit: Callable[[], None], *arguments: str, **more: str) -> tuple[int, str]:
+def repro(
+    root: Path, moment: Callable[[], bool], edit: Callable[[], None], *arguments: str, **more: str
+) -> tuple[int, str]:
     """`dvc repro`, with an edit as soon as it is the moment; ends when the guard has ended, too."""
     command = [sys.executable, "-m", "dvc", "repro", *arguments]
-    process = subprocess.Popen(command, cwd=root, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=root, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     while process.poll() is None and not moment():
         time.sleep(0.0005)
     assert process.poll() is None, "the moment never came"
@@ -60,7 +65,10 @@ def edit_seed(root: Path, seed: int) -> Callable[[], None]:
 def all_false(root: Path, oracle: Oracle) -> list[str]:
     """False entries of `dvc.lock`, and of the run cache."""
     return oracle.false_entries(lock_entries(root)) + [
-        name for run in read_runs(root) for name in oracle.false_entries({run["cmd"].split()[-1]: run}) if "judge" not in run["cmd"]
+        name
+        for run in read_runs(root)
+        for name in oracle.false_entries({run["cmd"].split()[-1]: run})
+        if "judge" not in run["cmd"]
     ]
 
 
@@ -76,7 +84,9 @@ def test_an_edit_between_the_last_look_and_dvcs_hashing_is_not_recorded_as_read(
     assert ("source 1" if what == "a dep" else "word 2") in (root / "data/refined").read_text()
 
 
-def test_the_same_edit_is_recorded_as_read_where_nobody_holds_receipts_against_the_lock(root: Path, oracle: Oracle, tmp_path: Path):
+def test_the_same_edit_is_recorded_as_read_where_nobody_holds_receipts_against_the_lock(
+    root: Path, oracle: Oracle, tmp_path: Path
+):
     unsettled = str(without_settling(tmp_path / "without"))
     repro(root, has_its_receipt(root, "make"), edit_source(root, oracle), "make", PYTHONPATH=unsettled)
     assert all_false(root, oracle) == ["make", "make"]
@@ -104,7 +114,8 @@ def test_an_edit_of_a_result_while_it_is_recorded_is_not_recorded_as_made(root: 
 
 
 def test_code_edited_while_it_is_imported_is_not_what_is_recorded(root: Path, oracle: Oracle):
-    """At moments 20 ms apart: while the copy is made, while modules are imported, while the stage runs."""
+    """At moments 20 ms apart: while the copy is made, while modules are imported, while the stage
+    runs."""
     for number in range(12):
         text = oracle.learn_words(f"word{number}")
 
@@ -112,7 +123,9 @@ def test_code_edited_while_it_is_imported_is_not_what_is_recorded(root: Path, or
             (root / "ours/words.py").write_text(text)
 
         command = [sys.executable, "-m", "dvc", "repro", "--force", "make"]
-        process = subprocess.Popen(command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(
+            command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         while process.poll() is None and not (root / ".posttrain/frozen/make").exists():
             time.sleep(0.0005)
         time.sleep(0.02 * number)
@@ -125,7 +138,8 @@ def test_code_edited_while_it_is_imported_is_not_what_is_recorded(root: Path, or
 
 
 def test_an_input_swapped_while_it_is_read_and_put_back_is_not_what_is_read(root: Path, oracle: Oracle, tmp_path: Path):
-    """The old file itself is put back, with its name, size and time: nothing tells but what was read."""
+    """The old file itself is put back, with its name, size and time: nothing tells but what was
+    read."""
     source, aside, held = root / "data/source", tmp_path / "aside", tmp_path / "held"
     held.mkdir()
     (held / "hold").touch()
@@ -156,14 +170,18 @@ def test_a_job_in_a_snapshot_imports_nothing_of_the_live_tree(root: Path, oracle
     (root / "ours/words.py").write_text(oracle.learn_words("word"))
     (held / "hold").unlink()
     command = [sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "--", "make"]
-    done = subprocess.run(command, cwd=frozen.folder, env=environment(**more), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=frozen.folder, env=environment(**more), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
     assert (frozen.folder / "data/made/one").read_text().startswith("other ")
     assert "make" not in oracle.false_entries(lock_entries(frozen.folder))
 
 
 def test_a_stage_that_dvc_runs_in_the_tree_itself_is_refused(root: Path):
-    (root / "dvc.yaml").write_text((root / "dvc.yaml").read_text().replace("python -m posttrain.stage make", "python -m stages.make"))
+    (root / "dvc.yaml").write_text(
+        (root / "dvc.yaml").read_text().replace("python -m posttrain.stage make", "python -m stages.make")
+    )
     done = dvc(root, "repro", "make")
     assert done.returncode != 0
     assert "its cmd is to be `python -m posttrain.stage make`" in done.stdout

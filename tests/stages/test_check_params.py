@@ -1,4 +1,5 @@
-"""The first stage, called as a function in a folder: it looks up every name, writes one constant, and refuses the rest with what to do."""
+"""The first stage, called as a function in a folder: it looks up every name, writes one constant,
+and refuses the rest with what to do."""
 
 import contextlib
 import json
@@ -57,7 +58,8 @@ def declare(graph: dict[str, Any], dep: str, stages: set[str]) -> None:
 
 @pytest.fixture
 def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
-    """`check(**sections)` gives the refusal of params.yaml with these sections in it, and nothing where all is well; `graph` is dvc.yaml."""
+    """`check(**sections)` gives the refusal of params.yaml with these sections in it, and nothing
+    where all is well; `graph` is dvc.yaml."""
     content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     content["world"]["type"], content["reward"]["extra"] = "stocks", []
     content["generate_data"]["source"] = {"type": "scripted"}
@@ -71,7 +73,9 @@ def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: 
         for name in [name for name in sys.modules if name.partition(".")[0] == "ours"]:
             monkeypatch.delitem(sys.modules, name)
         (tmp_path / "dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False), encoding="utf-8")
-        merged = {name: {**content[name], **section} if name != "model" else section for name, section in sections.items()}
+        merged = {
+            name: {**content[name], **section} if name != "model" else section for name, section in sections.items()
+        }
         run = StageRun("check_params", "", parse_params(content | merged, source="params.yaml"), tmp_path)
         output = tmp_path / "data" / "params.checked"
         output.unlink(missing_ok=True)
@@ -100,10 +104,15 @@ def test_names_of_the_library_are_found(check: Check):
     assert check(world={"type": "toy"}, reward=extra("accuracy", "length_penalty", "step")) == ""
 
 
-def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_check(check: Check, graph: dict[str, Any]):
+def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_check(
+    check: Check, graph: dict[str, Any]
+):
     write("ours/scores.py", SCORE)
     message = check(reward=extra("ours.scores:brevity"))
-    wanted = "leads to ours/scores.py, which is not among the deps of check_params, sample_preferences, train_policy, evaluate in dvc.yaml"
+    wanted = (
+        "leads to ours/scores.py, which is not among the deps of check_params, sample_preferences, train_policy, "
+        "evaluate in dvc.yaml"
+    )
     assert f"reward.extra: ours.scores:brevity {wanted}" in message
     assert "Add it there" in message
     declare(graph, "ours", SCORE_STAGES)
@@ -113,13 +122,18 @@ def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_c
 
 
 @pytest.mark.parametrize("forgotten", sorted(WORLD_STAGES))
-def test_one_stage_that_lacks_a_dep_is_named_before_the_first_one_runs(check: Check, graph: dict[str, Any], forgotten: str):
+def test_one_stage_that_lacks_a_dep_is_named_before_the_first_one_runs(
+    check: Check, graph: dict[str, Any], forgotten: str
+):
     write("ours/worlds.py", WORLD)
     write("ours/depth.py", "DEPTH = 3\n")
     declare(graph, "ours/worlds.py", {"check_params", *WORLD_STAGES})
     declare(graph, "ours/depth.py", {"check_params", *WORLD_STAGES} - {forgotten})
     message = check(world={"type": "ours.worlds:Harbour"})
-    assert f"world.type: ours.worlds:Harbour leads to ours/depth.py, which is not among the deps of {forgotten} in dvc.yaml" in message
+    assert (
+        f"world.type: ours.worlds:Harbour leads to ours/depth.py, which is not among the deps of {forgotten} in "
+        "dvc.yaml" in message
+    )
     declare(graph, "ours/depth.py", {forgotten})
     assert check(world={"type": "ours.worlds:Harbour"}) == ""
 
@@ -159,7 +173,9 @@ def test_a_score_of_ones_own_that_cannot_score_is_refused(check: Check, graph: d
         ("no_such_module:World", "No module named 'no_such_module'"),
     ],
 )
-def test_a_world_of_ones_own_that_cannot_be_made_is_refused(check: Check, graph: dict[str, Any], name: str, reason: str):
+def test_a_world_of_ones_own_that_cannot_be_made_is_refused(
+    check: Check, graph: dict[str, Any], name: str, reason: str
+):
     write("ours/worlds.py", WORLD)
     write("ours/depth.py", "DEPTH = 3\n")
     declare(graph, "ours", {"check_params", *WORLD_STAGES})
@@ -185,7 +201,12 @@ def test_all_that_is_wrong_is_said_at_once(check: Check, graph: dict[str, Any]):
 
 
 def conversation(number: int) -> str:
-    return json.dumps({"messages": [{"role": "user", "content": f"Ask {number}"}, {"role": "assistant", "content": "ANSWER: 3"}]}) + "\n"
+    return (
+        json.dumps(
+            {"messages": [{"role": "user", "content": f"Ask {number}"}, {"role": "assistant", "content": "ANSWER: 3"}]}
+        )
+        + "\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,15 +239,27 @@ def test_an_import_in_another_format_or_outside_of_the_deps_is_refused(check: Ch
     source = {"type": "import", "format": "tau_bench", "path": "data/imported/ours.jsonl"}
     assert "record 1 of 1 is no trajectory in the format tau_bench" in check(generate_data={"source": source})
     message = check(generate_data={"source": {**source, "path": "elsewhere/ours.jsonl"}})
-    assert "leads to elsewhere/ours.jsonl, which is not among the deps of check_params, generate_data in dvc.yaml" in message
+    assert (
+        "leads to elsewhere/ours.jsonl, which is not among the deps of check_params, generate_data in dvc.yaml"
+        in message
+    )
     assert "1 problem(s)" in message
 
 
 def pretrained(name: str, **changes: Any) -> dict[str, Any]:
-    return {"type": "pretrained", "name": name, "adapter": LORA, "gradient_checkpointing": False, "dtype": "bfloat16", **changes}
+    return {
+        "type": "pretrained",
+        "name": name,
+        "adapter": LORA,
+        "gradient_checkpointing": False,
+        "dtype": "bfloat16",
+        **changes,
+    }
 
 
-def test_an_adapter_of_a_model_that_lies_here_names_layers_that_it_has(check: Check, tmp_path: Path, graph: dict[str, Any]):
+def test_an_adapter_of_a_model_that_lies_here_names_layers_that_it_has(
+    check: Check, tmp_path: Path, graph: dict[str, Any]
+):
     config = json.dumps({"model_type": "qwen2", "num_hidden_layers": 2})
     write("models/ours/config.json", config)
     declare(graph, "models/ours", {"prepare_model"})
@@ -243,7 +276,10 @@ def test_a_model_in_the_hubs_cache_is_looked_at_as_well(repository: Path, tmp_pa
     """In a process of its own: the hub's client reads where its cache is once."""
     revision = "0" * 40
     folder = tmp_path / "hub" / "models--ours--model"
-    write(str(folder / "snapshots" / revision / "config.json"), json.dumps({"model_type": "llama", "num_hidden_layers": 1}))
+    write(
+        str(folder / "snapshots" / revision / "config.json"),
+        json.dumps({"model_type": "llama", "num_hidden_layers": 1}),
+    )
     write(str(folder / "refs" / "main"), revision)
     program = (
         "import sys; from stages.check_params import _model; from posttrain.params import *\n"
@@ -252,7 +288,9 @@ def test_a_model_in_the_hubs_cache_is_looked_at_as_well(repository: Path, tmp_pa
     )
     model = PretrainedModel.model_validate(pretrained("ours/model")).model_dump_json()
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "PYTHONPATH": str(repository)}
-    said = subprocess.run([sys.executable, "-c", program, model], env=environment, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", program, model], env=environment, capture_output=True, text=True, check=True
+    ).stdout
     assert "adapter.target_modules has q_prj" in said
 
 
@@ -264,7 +302,10 @@ def test_a_name_that_can_be_no_models_is_refused(check: Check, name: str):
 def test_a_folder_that_is_no_models_or_is_not_declared_is_refused(check: Check, graph: dict[str, Any]):
     write("models/ours/weights", "")
     message = check(model=pretrained("models/ours"))
-    assert "model.name: models/ours leads to models/ours, which is not among the deps of prepare_model in dvc.yaml" in message
+    assert (
+        "model.name: models/ours leads to models/ours, which is not among the deps of prepare_model in dvc.yaml"
+        in message
+    )
     assert "config.json" in message
     declare(graph, "models/ours", {"prepare_model"})
     for damaged, reason in (("[1", "Expecting"), ("[1]", "its config.json is no object"), ("\xff", "")):
@@ -275,6 +316,9 @@ def test_a_folder_that_is_no_models_or_is_not_declared_is_refused(check: Check, 
 
 
 def test_the_check_loads_neither_torch_nor_tables(repository: Path):
-    program = "import stages.check_params, sys; print([name for name in ('torch', 'numpy', 'pyarrow', 'transformers', 'dvc') if name in sys.modules])"
+    program = (
+        "import stages.check_params, sys; print([name for name in ('torch', 'numpy', 'pyarrow', 'transformers', "
+        "'dvc') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -15,7 +15,9 @@ FUNCTIONS = {"check_params": check_params}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_constant_stage_makes_the_same_of_other_knobs(name: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_constant_stage_makes_the_same_of_other_knobs(
+    name: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     params, made = load_params(repository / "params.yaml"), []
     for seed in (1, 2):
         folder = tmp_path / str(seed)
@@ -23,7 +25,13 @@ def test_a_constant_stage_makes_the_same_of_other_knobs(name: str, repository: P
         shutil.copyfile(repository / "dvc.yaml", folder / "dvc.yaml")
         monkeypatch.chdir(folder)
         FUNCTIONS[name](StageRun(name, "", params.model_copy(update={"seed": seed}), folder))
-        made.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "dvc.yaml"})
+        made.append(
+            {
+                path.relative_to(folder): path.read_bytes()
+                for path in folder.rglob("*")
+                if path.is_file() and path.name != "dvc.yaml"
+            }
+        )
     assert made[0] == made[1] != {}
 
 

@@ -1,4 +1,5 @@
-"""Two stages called as functions on the toy world, in an empty folder: what they write, twice the same, and what they refuse."""
+"""Two stages called as functions on the toy world, in an empty folder: what they write, twice the
+same, and what they refuse."""
 
 import json
 from collections import Counter
@@ -18,18 +19,29 @@ from stages.evaluate import evaluate
 from stages.generate_data import generate_data
 from tests.rollout.openai_endpoint import Endpoint, answer_of
 
-WORLD = {"type": "toy", "seed": 7, "max_difficulty": 2, "num_sft_tasks": 60, "num_rl_tasks": 300, "num_dev_tasks": 8, "num_test_tasks": 12}
+WORLD = {
+    "type": "toy",
+    "seed": 7,
+    "max_difficulty": 2,
+    "num_sft_tasks": 60,
+    "num_rl_tasks": 300,
+    "num_dev_tasks": 8,
+    "num_test_tasks": 12,
+}
 TASKS, DEMONSTRATIONS = Path("data/raw/tasks.parquet"), Path("data/raw/demonstrations.parquet")
 
 
 @pytest.fixture
 def stage(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`stage(item, section=…)` is a run in an empty folder with some sections of params.yaml replaced."""
+    """`stage(item, section=…)` is a run in an empty folder with some sections of params.yaml
+    replaced."""
     content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     monkeypatch.chdir(tmp_path)
 
     def make(item: str = "", **sections: Any) -> StageRun:
-        return StageRun("stage", item, parse_params({**content, "world": WORLD, **sections}, source="params.yaml"), tmp_path)
+        return StageRun(
+            "stage", item, parse_params({**content, "world": WORLD, **sections}, source="params.yaml"), tmp_path
+        )
 
     return make, content["generate_data"]
 
@@ -78,19 +90,33 @@ def test_an_import_that_is_cut_off_writes_nothing(stage, tmp_path):
     make, settings = stage
     (tmp_path / "mine.jsonl").write_text('{"messages": [{"role": "us', encoding="utf-8")
     with pytest.raises(DataError, match=r"mine\.jsonl: the last line is cut off"):
-        generate_data(make(generate_data={**settings, "source": {"type": "import", "format": "openai", "path": "mine.jsonl"}}))
+        generate_data(
+            make(generate_data={**settings, "source": {"type": "import", "format": "openai", "path": "mine.jsonl"}})
+        )
     assert not DEMONSTRATIONS.exists()
 
 
 def test_the_teacher_succeeds_on_every_held_out_task(stage):
     make, _ = stage
     generate_data(make())
-    evaluate(make("teacher", evaluate={"teacher": {"type": "expert"}, "num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100}))
+    evaluate(
+        make(
+            "teacher",
+            evaluate={"teacher": {"type": "expert"}, "num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100},
+        )
+    )
     report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
-    assert (report["success_rate"], report["num_tasks"], report["pass_hat_4"], report["reward_mean"]) == (1.0, 12, 1.0, 1.0)
+    assert (report["success_rate"], report["num_tasks"], report["pass_hat_4"], report["reward_mean"]) == (
+        1.0,
+        12,
+        1.0,
+        1.0,
+    )
     assert report["paraphrase"]["success_rate"] == 1.0
     records = read_jsonl(Path("reports/evaluate/teacher.tasks.jsonl"))
-    assert [record["task_id"] for record in records] == [task.task_id for split in ("test", "test_paraphrase") for task in read_tasks(TASKS, split)]
+    assert [record["task_id"] for record in records] == [
+        task.task_id for split in ("test", "test_paraphrase") for task in read_tasks(TASKS, split)
+    ]
     assert {len(record["samples"]) for record in records} == {0, 4}
 
 
@@ -118,7 +144,12 @@ def test_a_model_behind_an_endpoint_demonstrates_and_is_asked_once(stage, endpoi
 def test_a_model_behind_an_endpoint_is_the_bar_to_reach(stage, endpoint):
     make, _ = stage
     generate_data(make())
-    settings = {"teacher": {"type": "openai", "model": "big", "max_new_tokens": 200}, "num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100}
+    settings = {
+        "teacher": {"type": "openai", "model": "big", "max_new_tokens": 200},
+        "num_samples": 4,
+        "ci_level": 0.95,
+        "num_bootstrap": 100,
+    }
     evaluate(make("teacher", evaluate=settings))
     report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
     assert report["success_rate"] < 0.5

@@ -1,4 +1,5 @@
-"""The four training stages called as functions on the toy world: a pretrained model with its own chat template, adapters folded in after each."""
+"""The four training stages called as functions on the toy world: a pretrained model with its own
+chat template, adapters folded in after each."""
 
 import contextlib
 import json
@@ -30,7 +31,15 @@ from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
 
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.05, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 CHANGES = {
-    "world": {"type": "toy", "seed": 7, "max_difficulty": 1, "num_sft_tasks": 16, "num_rl_tasks": 6, "num_dev_tasks": 2, "num_test_tasks": 2},
+    "world": {
+        "type": "toy",
+        "seed": 7,
+        "max_difficulty": 1,
+        "num_sft_tasks": 16,
+        "num_rl_tasks": 6,
+        "num_dev_tasks": 2,
+        "num_test_tasks": 2,
+    },
     "agent": limits_of(2, 24, 4096).model_dump(),
     "sample_preferences": {"num_tasks": 6, "num_samples": 8, "temperature": 1.0},
 }
@@ -47,7 +56,13 @@ DPO = {"type": "dpo", "max_steps": 2, "batch_size": 4, "beta": 0.1}
 def content(repository):
     content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     content |= CHANGES
-    content["model"] = {"type": "pretrained", "name": "tiny", "adapter": LORA, "gradient_checkpointing": False, "dtype": "float32"}
+    content["model"] = {
+        "type": "pretrained",
+        "name": "tiny",
+        "adapter": LORA,
+        "gradient_checkpointing": False,
+        "dtype": "float32",
+    }
     for section, knobs in SMALL.items():
         content[section] |= knobs
     content["train_policy"] |= {"algorithm": GRPO, "reward_model_weight": 0.1}
@@ -88,31 +103,54 @@ def test_every_stage_leaves_a_plain_model_of_the_same_architecture(trained):
 def test_only_the_layers_that_have_adapters_change(trained):
     base, sft, policy = (weights(trained / "data/models" / name) for name in ("base", "sft", "policy"))
     for before, after in ((base, sft), (sft, policy)):
-        changed = {key.rpartition(".weight")[0].rpartition(".")[2] for key in before if not torch.equal(before[key], after[key])}
+        changed = {
+            key.rpartition(".weight")[0].rpartition(".")[2]
+            for key in before
+            if not torch.equal(before[key], after[key])
+        }
         assert changed == {"q_proj", "v_proj", "down_proj"}
 
 
 def test_pairs_are_of_one_task_and_samples_hold_all_episodes(trained):
-    pairs, samples = read_pairs(trained / "data/preferences/pairs.parquet"), read_trajectories(trained / "data/preferences/samples.parquet")
+    pairs, samples = (
+        read_pairs(trained / "data/preferences/pairs.parquet"),
+        read_trajectories(trained / "data/preferences/samples.parquet"),
+    )
 
     assert len(samples) == 6 * 8
     assert pairs
     for pair in pairs:
         assert pair.chosen.trajectory.task_id == pair.rejected.trajectory.task_id
         assert pair.chosen.trajectory.reward > pair.rejected.trajectory.reward
-        assert len(pair.chosen.trajectory.token_ids) == len(pair.chosen.trajectory.mask) == len(pair.chosen.trajectory.logprobs)
+        assert (
+            len(pair.chosen.trajectory.token_ids)
+            == len(pair.chosen.trajectory.mask)
+            == len(pair.chosen.trajectory.logprobs)
+        )
 
 
 def test_the_reward_model_is_judged_beside_two_baselines_on_tasks_it_did_not_see(trained):
     summary = json.loads((trained / "reports/train_reward_model/summary.json").read_text())
 
-    assert {"accuracy", "accuracy_by_length", "accuracy_by_turns", "calibration_error", "best_of_4", "num_held_out_pairs"} <= set(summary)
+    assert {
+        "accuracy",
+        "accuracy_by_length",
+        "accuracy_by_turns",
+        "calibration_error",
+        "best_of_4",
+        "num_held_out_pairs",
+    } <= set(summary)
     assert summary["num_held_out_tasks"] == 3
 
 
 def test_metrics_have_a_line_for_each_step(trained):
     assert [line["step"] for line in read_metrics(trained / "reports/train_policy/metrics.jsonl")] == [1, 2]
-    assert [line["step"] for line in read_metrics(trained / "reports/train_sft/metrics.jsonl") if "loss" in line] == [1, 2, 3, 4]
+    assert [line["step"] for line in read_metrics(trained / "reports/train_sft/metrics.jsonl") if "loss" in line] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def traced_of(trained, stage, steps=None):
@@ -152,5 +190,9 @@ def test_the_policy_can_be_trained_on_the_pairs_instead(trained, content, tmp_pa
     train_policy(StageRun("train_policy", "", params, tmp_path / "checkpoints"))
 
     policy = weights(Path("data/models/policy"))
-    assert {key.split(".")[-2] for key in sft if not torch.equal(sft[key], policy[key])} == {"q_proj", "v_proj", "down_proj"}
+    assert {key.split(".")[-2] for key in sft if not torch.equal(sft[key], policy[key])} == {
+        "q_proj",
+        "v_proj",
+        "down_proj",
+    }
     assert read_metrics(Path("reports/train_policy/metrics.jsonl"))[0]["loss"] == pytest.approx(0.693147, abs=1e-4)

@@ -1,4 +1,5 @@
-"""Played episodes of the lock world, and a store with some of them: what the tests of this folder share."""
+"""Played episodes of the lock world, and a store with some of them: what the tests of this folder
+share."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,11 +28,15 @@ def spoken(*lines: Message, task: Task | None = None, domain: Any = None, limits
     return TracedEpisode(trajectory, task)
 
 
-def written(*lines: tuple[str, bool], task: Task | None = None, limits: Any = LIMITS) -> tuple[TracedEpisode, WordCodec]:
+def written(
+    *lines: tuple[str, bool], task: Task | None = None, limits: Any = LIMITS
+) -> tuple[TracedEpisode, WordCodec]:
     """An episode by tokens, one a word; the bool says whether the stop token follows."""
     task, codec = task or lock_task(), WordCodec()
     engine = ScriptedEngine({5: [codec.ids(text) + ([0] if ends else []) for text, ends in lines]})
-    [trajectory] = play_episodes(TokenPolicy(engine, codec, temperature=1.0), [task], domain=LockDomain(), limits=limits, seeds=[5])
+    [trajectory] = play_episodes(
+        TokenPolicy(engine, codec, temperature=1.0), [task], domain=LockDomain(), limits=limits, seeds=[5]
+    )
     return TracedEpisode(trajectory, task), codec
 
 

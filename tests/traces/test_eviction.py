@@ -15,7 +15,13 @@ from tests.traces.episodes import ids, opened, read, record, refuse, run_of, spo
 
 def fill(path: Path, stages: str, size: int = 1000) -> None:
     for age, stage in enumerate(stages):
-        record(path, stage, [replace(opened(), step=step) for step in range(size)], uid=f"{stage} {age}", started_at=float(age))
+        record(
+            path,
+            stage,
+            [replace(opened(), step=step) for step in range(size)],
+            uid=f"{stage} {age}",
+            started_at=float(age),
+        )
 
 
 def counts(path: Path, stages: str) -> list[int]:
@@ -49,7 +55,9 @@ def test_a_run_that_fills_the_store_alone_loses_its_oldest_steps(tmp_path):
     path = tmp_path / "traces.db"
     fill(path, "ab")
     size = os.path.getsize(path)
-    record(path, "train_policy", [replace(opened(), step=step) for step in range(1, 5001)], max_bytes=size, started_at=9.0)
+    record(
+        path, "train_policy", [replace(opened(), step=step) for step in range(1, 5001)], max_bytes=size, started_at=9.0
+    )
     assert counts(path, "ab") == [0, 0]
     left = ids(path, stage="train_policy")
     assert 500 < len(left) < 2000
@@ -59,7 +67,8 @@ def test_a_run_that_fills_the_store_alone_loses_its_oldest_steps(tmp_path):
 
 
 def test_a_run_whose_row_another_process_deleted_goes_on(tmp_path):
-    """The other one made room for itself; what it deleted with the run, task and tools, is put back with the next episodes."""
+    """The other one made room for itself; what it deleted with the run, task and tools, is put back
+    with the next episodes."""
     path = tmp_path / "traces.db"
     writer = TraceWriter(path, run_of("train_policy"), max_bytes=10**9, warn=refuse)
     writer.record([opened()] * 10)

@@ -35,9 +35,14 @@ def test_the_deepest_and_last_mount_over_a_path_holds_it(path, kind):
     assert file_system(Path(path), MOUNTS) == kind
 
 
-@pytest.mark.parametrize("path", ["/home/me/traces.db", "/mnt/two words/traces.db", "/mnt/far/x/traces.db", "/data/traces.db"])
+@pytest.mark.parametrize(
+    "path", ["/home/me/traces.db", "/mnt/two words/traces.db", "/mnt/far/x/traces.db", "/data/traces.db"]
+)
 def test_a_network_mount_is_refused_with_reason_and_remedy(path):
-    with pytest.raises(ConfigurationError, match=r"mount \((nfs4|cifs|fuse\.sshfs|lustre)\): .*Set POSTTRAIN_TRACES to a path on a local disk"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"mount \((nfs4|cifs|fuse\.sshfs|lustre)\): .*Set POSTTRAIN_TRACES to a path on a local disk",
+    ):
         refuse_network_mount(Path(path), MOUNTS)
 
 
@@ -60,13 +65,17 @@ def test_this_machines_own_mounts_are_read():
 
 
 def test_the_environment_names_the_store_or_turns_it_off():
-    assert trace_location({}) == trace_location({"POSTTRAIN_TRACES": ""}) == Location(Path(".posttrain/traces.db"), False)
+    assert (
+        trace_location({}) == trace_location({"POSTTRAIN_TRACES": ""}) == Location(Path(".posttrain/traces.db"), False)
+    )
     assert trace_location({"POSTTRAIN_TRACES": "/scratch/t.db"}) == Location(Path("/scratch/t.db"), True)
     assert trace_location({"POSTTRAIN_TRACES": "off"}) is None
 
 
 def test_the_limit_is_in_gigabytes():
-    assert max_store_bytes({}) == max_store_bytes({"POSTTRAIN_TRACES_MAX_GB": ""}) == 2_000_000_000  # as an empty POSTTRAIN_TRACES
+    assert (
+        max_store_bytes({}) == max_store_bytes({"POSTTRAIN_TRACES_MAX_GB": ""}) == 2_000_000_000
+    )  # as an empty POSTTRAIN_TRACES
     assert max_store_bytes({"POSTTRAIN_TRACES_MAX_GB": "0.5"}) == 500_000_000
 
 

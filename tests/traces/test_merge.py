@@ -18,7 +18,11 @@ from tests.traces.episodes import TRY_123, ids, opened, read, record, refuse, ru
 def stores(tmp_path):
     mine, other = tmp_path / "mine" / "traces.db", tmp_path / "other.db"
     record(mine, "train_policy", [opened()] * 3)
-    episodes = [written((TRY_123, True), ("done", True))[0], spoken(say("done"), task=lock_task("only there")), opened()]
+    episodes = [
+        written((TRY_123, True), ("done", True))[0],
+        spoken(say("done"), task=lock_task("only there")),
+        opened(),
+    ]
     record(other, "evaluate@sft", [replace(episode, is_success=True) for episode in episodes], uid="there")
     return mine, other, episodes
 
@@ -27,7 +31,9 @@ def test_another_stores_episodes_come_in_whole_under_new_numbers(stores):
     mine, other, episodes = stores
     assert import_store(mine, other) == 3
     assert ids(mine) == [6, 5, 4, 3, 2, 1]
-    assert [read(mine, number).traced for number in (4, 5, 6)] == [replace(episode, is_success=True) for episode in episodes]
+    assert [read(mine, number).traced for number in (4, 5, 6)] == [
+        replace(episode, is_success=True) for episode in episodes
+    ]
     assert read(mine, 4).run == run_of("evaluate@sft", "there")
     assert ids(mine, tool="try_code", stage="evaluate") == [6, 4]
     assert sqlite3.connect(mine).execute("SELECT count(*) FROM tasks").fetchone() == (2,)
@@ -54,7 +60,9 @@ def test_the_last_episodes_of_a_killed_writer_come_too(stores, tmp_path):
         shutil.copyfile(tmp_path / name, tmp_path / "shipped" / name)
     writer.close()
     assert import_store(mine, tmp_path / "shipped" / "job.db") == 5
-    assert sorted(path.name for path in (tmp_path / "shipped").iterdir()) == ["job.db", "job.db-wal"], "left as they were"
+    assert sorted(path.name for path in (tmp_path / "shipped").iterdir()) == ["job.db", "job.db-wal"], (
+        "left as they were"
+    )
     assert sorted(path.name for path in mine.parent.iterdir()) == ["traces.db"]
 
 

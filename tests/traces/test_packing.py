@@ -1,4 +1,5 @@
-"""Any trajectory at all goes through its rows and comes back, also one that no loop of ours would make."""
+"""Any trajectory at all goes through its rows and comes back, also one that no loop of ours would
+make."""
 
 import contextlib
 import math
@@ -62,7 +63,13 @@ class Draw(random.Random):
         return Message(role, self.text(), self.text() or None, calls, self.choice([None, self.text()]))
 
     def run(self) -> ToolRun:
-        return ToolRun(self.text(), self.text(), self.choice(["ok", "error", "timeout", "failed"]), self.randrange(1, 4), self.random())
+        return ToolRun(
+            self.text(),
+            self.text(),
+            self.choice(["ok", "error", "timeout", "failed"]),
+            self.randrange(1, 4),
+            self.random(),
+        )
 
     def turn(self, num_messages: int) -> Turn:
         runs = tuple(self.run() for _ in range(self.randrange(3)))
@@ -112,7 +119,10 @@ def test_every_field_of_any_episode_comes_back_equal():
 
 
 def test_the_checksums_of_any_episode_are_those_of_what_the_store_gives_back(tmp_path):
-    odd = [replace(Draw(0).traced(), advantage=value, step=step) for step, value in enumerate((math.nan, -0.0, math.inf, -math.inf, 1, 1e300))]
+    odd = [
+        replace(Draw(0).traced(), advantage=value, step=step)
+        for step, value in enumerate((math.nan, -0.0, math.inf, -math.inf, 1, 1e300))
+    ]
     episodes = [*(Draw(seed).traced() for seed in range(300)), *odd]
     record(tmp_path / "traces.db", "evaluate", episodes)
     with contextlib.closing(open_to_read(tmp_path / "traces.db")) as connection:
@@ -123,14 +133,21 @@ def test_the_checksums_of_any_episode_are_those_of_what_the_store_gives_back(tmp
 def test_every_field_differs_among_the_episodes_drawn():
     """Or a new field that is forgotten would come back as its default, and equal."""
     drawn = [Draw(seed).traced() for seed in range(200)]
-    for one in (drawn, [traced.trajectory for traced in drawn], [turn for traced in drawn for turn in traced.trajectory.turns]):
+    for one in (
+        drawn,
+        [traced.trajectory for traced in drawn],
+        [turn for traced in drawn for turn in traced.trajectory.turns],
+    ):
         same = [name for name in one[0].__slots__ if len({repr(getattr(value, name)) for value in one}) == 1]
         assert same in ([], ["task"], ["task_id"])
 
 
 def test_a_call_belongs_to_the_turn_that_wrote_it_and_one_put_there_to_none():
-    """Messages: system, user, planted call, its result, own call (turn 1), its result, planted word, own word with a call (turn 2) never answered."""
-    planted, own, last = (ToolCall(name, tool, "{}") for name, tool in (("x", "jam"), ("call_2", "try_code"), ("call_3", "jam")))
+    """Messages: system, user, planted call, its result, own call (turn 1), its result, planted
+    word, own word with a call (turn 2) never answered."""
+    planted, own, last = (
+        ToolCall(name, tool, "{}") for name, tool in (("x", "jam"), ("call_2", "try_code"), ("call_3", "jam"))
+    )
     messages = (
         *TASK.messages,
         Message("assistant", tool_calls=(planted,)),

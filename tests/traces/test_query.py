@@ -17,7 +17,8 @@ LOST = spoken(call("jam", "{}"), task=lock_task("lost"))
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """1 … 6: train_policy, steps 19, 20, 21, 30, 31, 31. 7 and 8: evaluate@sft, greedy and sampled. 9: evaluate@policy. 10: evaluated_twice."""
+    """1 … 6: train_policy, steps 19, 20, 21, 30, 31, 31. 7 and 8: evaluate@sft, greedy and sampled.
+    9: evaluate@policy. 10: evaluated_twice."""
     path = tmp_path_factory.mktemp("store") / "traces.db"
     steps = [
         replace(opened(), step=19, is_success=True),
@@ -28,9 +29,16 @@ def store(tmp_path_factory):
         replace(opened(), step=31, is_success=False),
     ]
     record(path, "train_policy", steps, started_at=1.0)
-    both = Message("assistant", tool_calls=tuple(ToolCall("x", name, arguments_of("123")) for name in ("try_code", "fly")))
+    both = Message(
+        "assistant", tool_calls=tuple(ToolCall("x", name, arguments_of("123")) for name in ("try_code", "fly"))
+    )
     turn_limit = replace(spoken(say("done")).trajectory, stop_reason=StopReason.TURN_LIMIT)
-    record(path, "evaluate@sft", [replace(opened(), part="greedy"), replace(spoken(both, say("done")), part="sampled")], started_at=2.0)
+    record(
+        path,
+        "evaluate@sft",
+        [replace(opened(), part="greedy"), replace(spoken(both, say("done")), part="sampled")],
+        started_at=2.0,
+    )
     record(path, "evaluate@policy", [replace(opened(), part="greedy", trajectory=turn_limit)], started_at=3.0)
     record(path, "evaluated_twice", [spoken(say("done"))], started_at=4.0)
     return path
@@ -82,7 +90,12 @@ def test_runs_are_counted_newest_first(store):
     connection = open_to_read(store)
     listed = [(line.stage, line.num_episodes, line.num_failed) for line in runs(connection)]
     connection.close()
-    assert listed == [("evaluated_twice", 1, 0), ("evaluate@policy", 1, 0), ("evaluate@sft", 2, 0), ("train_policy", 6, 4)]
+    assert listed == [
+        ("evaluated_twice", 1, 0),
+        ("evaluate@policy", 1, 0),
+        ("evaluate@sft", 2, 0),
+        ("train_policy", 6, 4),
+    ]
 
 
 def test_a_misspelt_tool_is_told_from_one_that_matches_nothing(store):

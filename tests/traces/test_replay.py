@@ -1,4 +1,5 @@
-"""The recorded words are said again; what the world answers otherwise is a difference, and nothing else is."""
+"""The recorded words are said again; what the world answers otherwise is a difference, and nothing
+else is."""
 
 from dataclasses import replace
 
@@ -13,7 +14,9 @@ from tests.limits import limits_of
 from tests.rollout.lock_world import LIMITS, LockDomain, LockWorld, arguments_of, call, lock_task, say
 from tests.traces.episodes import TRY_123, opened, spoken, written
 
-ASKED = spoken(call("try_code", arguments_of("000")), say("which lock?"), call("try_code", arguments_of("123")), say("done"))
+ASKED = spoken(
+    call("try_code", arguments_of("000")), say("which lock?"), call("try_code", arguments_of("123")), say("done")
+)
 
 
 class ChangedDomain(LockDomain):
@@ -110,11 +113,17 @@ def test_a_tool_that_fails_now_is_shown_with_its_reason():
             return {**super().tools(), "try_code": tool_from(try_code, is_instant=True)}
 
     *_, end = texts(ASKED, Broken)
-    assert end == ('end (- recorded, + replayed)\n  - done\n  + tool_failed: try_code({"code":"000"}) raised ZeroDivisionError: our bug')
+    assert end == (
+        "end (- recorded, + replayed)\n  - done\n  + tool_failed: "
+        'try_code({"code":"000"}) raised ZeroDivisionError: our bug'
+    )
 
 
 def test_other_limits_are_a_difference():
-    assert [difference.where for difference in replay(ASKED, LockDomain(), limits_of(3, 8, 40))] == ["turn 4, assistant", "end"]
+    assert [difference.where for difference in replay(ASKED, LockDomain(), limits_of(3, 8, 40))] == [
+        "turn 4, assistant",
+        "end",
+    ]
 
 
 def test_tokens_are_fed_back_and_those_in_between_compared():
@@ -122,7 +131,9 @@ def test_tokens_are_fed_back_and_those_in_between_compared():
     assert texts(episode, codec=codec) == []
     wheels, tokens = texts(episode, OtherCode, codec=codec)
     assert wheels.startswith("turn 1, tool try_code [call_1]")
-    recorded, replayed = (codec.words.index(word) for word in ('{"open":true,"tries":1}', '{"open":false,"tries":1,"lock":"red"}'))
+    recorded, replayed = (
+        codec.words.index(word) for word in ('{"open":true,"tries":1}', '{"open":false,"tries":1,"lock":"red"}')
+    )
     assert tokens == f"turn 2, token ids read (- recorded, + replayed)\n  - {recorded}\n  + {replayed}"
 
 
@@ -144,7 +155,8 @@ def test_tokens_without_turns_cannot_be_fed_back():
 
 @pytest.mark.parametrize("stop", [StopReason.TIME_LIMIT, StopReason.ENGINE_LOST])
 def test_an_end_from_outside_is_none_of_the_worlds(stop):
-    """After the first call the clock, or the engine, ended the episode; its second call was never answered."""
+    """After the first call the clock, or the engine, ended the episode; its second call was never
+    answered."""
     two = Message("assistant", tool_calls=(ToolCall("x", "try_code", arguments_of("1")),))
     played = spoken(call("try_code", arguments_of("1")), two, say("done")).trajectory
     cut = replace(
@@ -161,7 +173,10 @@ def test_equal_fields_written_otherwise_are_still_a_difference():
     messages = list(episode.trajectory.messages)
     messages[3] = replace(messages[3], content='{"open": true, "tries": 1}')
     recorded = TracedEpisode(replace(episode.trajectory, messages=tuple(messages)), episode.task)
-    assert texts(recorded) == ['turn 1, tool try_code [call_1] (- recorded, + replayed)\n  - {"open": true, "tries": 1}\n  + {"open":true,"tries":1}']
+    assert texts(recorded) == [
+        'turn 1, tool try_code [call_1] (- recorded, + replayed)\n  - {"open": true, "tries": '
+        '1}\n  + {"open":true,"tries":1}'
+    ]
 
 
 def test_a_call_that_ended_otherwise_is_shown():
@@ -173,4 +188,7 @@ def test_a_call_that_ended_otherwise_is_shown():
 
             return {**super().tools(), "try_code": tool_from(try_code, is_instant=True)}
 
-    assert texts(opened(), Shy)[-1] == "turn 1, call of try_code [call_1] (- recorded, + replayed)\n  - ok at attempt 1\n  + error at attempt 1"
+    assert (
+        texts(opened(), Shy)[-1]
+        == "turn 1, call of try_code [call_1] (- recorded, + replayed)\n  - ok at attempt 1\n  + error at attempt 1"
+    )

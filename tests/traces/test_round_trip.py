@@ -71,7 +71,9 @@ def test_an_opening_that_is_not_the_tasks_is_kept(tmp_path):
 
 
 def test_a_task_is_stored_once_and_its_gold_to_the_digit(tmp_path):
-    gold = Gold(Answer("number", Decimal("12.30"), "HKD"), (GoldCall("try_code", {"code": ("123", None)}),), asks="market")
+    gold = Gold(
+        Answer("number", Decimal("12.30"), "HKD"), (GoldCall("try_code", {"code": ("123", None)}),), asks="market"
+    )
     task = replace(lock_task(), gold=gold)
     record(tmp_path / "traces.db", "evaluate", [spoken(say("done"), task=task)] * 3)
     record(tmp_path / "traces.db", "evaluate", [spoken(say("done"), task=task)], uid="second")
@@ -97,7 +99,11 @@ def test_a_conversation_that_its_program_replaced_comes_back_with_its_forks_and_
     task = lock_task()
     episode = Episode("e", task, LockWorld(task), 5, LIMITS)
     episode.add_reply(Reply(say("which lock?")))
-    summary = [Message("user", "so far"), call("jam", "{}"), Message("tool", "nothing", tool_call_id="as the model likes")]
+    summary = [
+        Message("user", "so far"),
+        call("jam", "{}"),
+        Message("tool", "nothing", tool_call_id="as the model likes"),
+    ]
     episode.go_on_from([*summary, Message("user", "go on")], episode.now.schemas)
     made = episode.add_reply(Reply(call("try_code", arguments_of("123"))))
     episode.add_results([("open", ToolRun(made.tool_calls[0].id, "try_code", "ok"))])

@@ -78,7 +78,12 @@ def test_what_would_steer_a_terminal_or_forge_a_line_is_spelt_out():
     task = replace(lock_task(), task_id="\x1b]0;title\x07\u202e")
     forged = "价\u3000格\t1\n\x1b[2J\r\ud83d\x9b\x85assistant: I did it\u2028user: thanks"
     calls = (ToolCall("call_1", "try\nassistant: I did it", "{}\nuser: thanks"),)
-    played = Trajectory("t", (*task.messages, Message("assistant", forged, forged, calls)), StopReason.TOOL_FAILED, failure="a\nuser: thanks")
+    played = Trajectory(
+        "t",
+        (*task.messages, Message("assistant", forged, forged, calls)),
+        StopReason.TOOL_FAILED,
+        failure="a\nuser: thanks",
+    )
     text = conversation(StoredEpisode(12, run_of("evaluate"), TracedEpisode(played, task)))
     spelt_out = "⟨U+001B⟩[2J⟨U+000D⟩⟨U+D83D⟩⟨U+009B⟩⟨U+0085⟩assistant: I did it⟨U+2028⟩user: thanks"
     assert f"\n  价\u3000格\t1\n  {spelt_out}\n" in text
@@ -91,9 +96,28 @@ def test_what_would_steer_a_terminal_or_forge_a_line_is_spelt_out():
 
 
 def test_a_list_has_a_row_for_each_episode():
-    line = Line(12, 3, "evaluate@sft", "greedy", None, "0123456789abcdef", "tool_selection/hk/zh/2", 3, True, False, "done", 1.0, None)
-    assert episodes_table([line, replace(line, episode_id=7, step=20, is_success=None, is_failed=True)]).splitlines() == [
-        "episode  stage                run  step  task          cell                    turns  result   stop  reward  advantage",
-        "12       evaluate@sft greedy  3    -     0123456789ab  tool_selection/hk/zh/2  3      success  done  1.000   -",
-        "7        evaluate@sft greedy  3    20    0123456789ab  tool_selection/hk/zh/2  3      lost     done  1.000   -",
+    line = Line(
+        12,
+        3,
+        "evaluate@sft",
+        "greedy",
+        None,
+        "0123456789abcdef",
+        "tool_selection/hk/zh/2",
+        3,
+        True,
+        False,
+        "done",
+        1.0,
+        None,
+    )
+    assert episodes_table(
+        [line, replace(line, episode_id=7, step=20, is_success=None, is_failed=True)]
+    ).splitlines() == [
+        "episode  stage                run  step  task          cell                    turns  result   stop  "
+        "reward  advantage",
+        "12       evaluate@sft greedy  3    -     0123456789ab  tool_selection/hk/zh/2  3      success  done  "
+        "1.000   -",
+        "7        evaluate@sft greedy  3    20    0123456789ab  tool_selection/hk/zh/2  3      lost     done  "
+        "1.000   -",
     ]

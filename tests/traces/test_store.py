@@ -1,4 +1,5 @@
-"""What happens to the file: several writers, disks that are full, files that are no store. No write that fails here is simulated."""
+"""What happens to the file: several writers, disks that are full, files that are no store. No write
+that fails here is simulated."""
 
 import contextlib
 import os
@@ -23,7 +24,9 @@ from posttrain.traces.writer import TraceWriter, open_traces
 from tests.rollout.lock_world import arguments_of, call, say
 from tests.traces.episodes import ids, opened, read, record, run_of, spoken
 
-ASKED = spoken(call("try_code", arguments_of("000")), say("which lock?"), call("try_code", arguments_of("123")), say("done"))
+ASKED = spoken(
+    call("try_code", arguments_of("000")), say("which lock?"), call("try_code", arguments_of("123")), say("done")
+)
 WRITER = """
 import sys
 from pathlib import Path
@@ -37,7 +40,9 @@ for index in range(10):
 def start(program: str, *arguments: object, repository: Path, **options) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(repository), **options}
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_two_processes_that_begin_at_once_lose_nothing(tmp_path, repository):
@@ -72,7 +77,8 @@ def test_what_was_handed_over_is_written_when_the_block_ends_by_an_error(tmp_pat
 
 
 def test_a_full_disk_is_said_once_and_what_was_written_before_stays(tmp_path):
-    """SQLite says "database or disk is full" for both; the limit in pages is the one that a test can set."""
+    """SQLite says "database or disk is full" for both; the limit in pages is the one that a test
+    can set."""
     path, said = tmp_path / "traces.db", []
     record(path, "train_policy", [opened()] * 100)
     writer = TraceWriter(path, run_of("evaluate"), max_bytes=10**9, warn=said.append)
@@ -122,9 +128,15 @@ def test_our_own_bug_is_raised_where_the_stage_hands_over(tmp_path):
 
 def test_a_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "traces.db"
-    path.write_text("no database, but longer than a hundred characters, which is what SQLite looks at before it says anything at all.")
+    path.write_text(
+        "no database, but longer than a hundred characters, which is what SQLite looks at before it says "
+        "anything at all."
+    )
     for open_store in (open_to_read, open_to_write):
-        with pytest.raises(DataError, match=r"traces\.db is damaged, cut off or no trace store \(file is not a database\): move the file away"):
+        with pytest.raises(
+            DataError,
+            match=r"traces\.db is damaged, cut off or no trace store \(file is not a database\): move the file away",
+        ):
             open_store(path)
     path.unlink()
     other = sqlite3.connect(path)
@@ -140,7 +152,9 @@ def test_a_newer_store_is_refused(tmp_path):
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
-    with pytest.raises(ConfigurationError, match=f"has version {SCHEMA_VERSION + 1} and this code knows {SCHEMA_VERSION}"):
+    with pytest.raises(
+        ConfigurationError, match=f"has version {SCHEMA_VERSION + 1} and this code knows {SCHEMA_VERSION}"
+    ):
         open_to_read(path)
 
 
@@ -189,7 +203,8 @@ def store_of_version_1(tmp_path):
 
 
 def test_a_store_of_version_1_is_read_and_written_as_one_of_today(store_of_version_1, tmp_path):
-    """A program that replaced its conversation is unknown in it: no forks, and every assistant message behind the opening a turn."""
+    """A program that replaced its conversation is unknown in it: no forks, and every assistant
+    message behind the opening a turn."""
     assert [read(store_of_version_1, number).traced for number in (1, 2)] == [ASKED, opened()]
     record(store_of_version_1, "evaluate", [opened()], uid="later")
     assert read(store_of_version_1, 3).traced == opened()
@@ -254,7 +269,12 @@ def test_a_stage_leaves_its_name_key_and_knobs(tmp_path, monkeypatch, params):
     monkeypatch.chdir(tmp_path)
     open_and_record(params)
     run = read(Path(".posttrain/traces.db"), 1).run
-    assert (run.stage, run.key, run.settings["world"]["seed"], run.settings["agent"]["max_turns"]) == ("evaluate@sft", "abc", 7, 6)
+    assert (run.stage, run.key, run.settings["world"]["seed"], run.settings["agent"]["max_turns"]) == (
+        "evaluate@sft",
+        "abc",
+        7,
+        6,
+    )
 
 
 def test_traces_that_are_off_leave_nothing(tmp_path, monkeypatch, params):
@@ -264,14 +284,18 @@ def test_traces_that_are_off_leave_nothing(tmp_path, monkeypatch, params):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_network_mount_that_was_asked_for_is_refused_and_the_default_place_falls_away_with_a_word(tmp_path, monkeypatch, capsys, params):
+def test_a_network_mount_that_was_asked_for_is_refused_and_the_default_place_falls_away_with_a_word(
+    tmp_path, monkeypatch, capsys, params
+):
     monkeypatch.chdir(tmp_path)
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nfiler:/ {tmp_path.resolve()} nfs4 rw 0 0\n")
     monkeypatch.setattr(location, "_MOUNTS", mounts)
     open_and_record(params)
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("[evaluate@sft] no traces of this run, the stage goes on: .posttrain/traces.db is on a network mount (nfs4)")
+    assert line.startswith(
+        "[evaluate@sft] no traces of this run, the stage goes on: .posttrain/traces.db is on a network mount (nfs4)"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["mounts"]
     monkeypatch.setenv("POSTTRAIN_TRACES", "mine.db")
     with pytest.raises(ConfigurationError, match=r"mine\.db is on a network mount \(nfs4\)"):

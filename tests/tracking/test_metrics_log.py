@@ -61,7 +61,9 @@ def test_what_is_left_of_an_earlier_file_is_not_gone_on_from(tmp_path):
         MetricsLog(tmp_path)
 
 
-@pytest.mark.parametrize("line", ["", "3", "[1]", '{"loss": 0.5}', '{"step": "1"}', '{"step": 2, "lo', "\udcff", "[" * 99999])
+@pytest.mark.parametrize(
+    "line", ["", "3", "[1]", '{"loss": 0.5}', '{"step": "1"}', '{"step": 2, "lo', "\udcff", "[" * 99999]
+)
 def test_a_line_that_is_none_is_named_with_the_file_and_what_to_do(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line.encode(errors="surrogateescape") + b"\n")
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 2 .*dvc repro"):

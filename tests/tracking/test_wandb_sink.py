@@ -25,7 +25,8 @@ def repository(tmp_path, monkeypatch):
 
 
 def records(run_file: Path):
-    """The records of an offline run, which is a LevelDB log: 32 KiB blocks of (crc 4, length 2, type 1) headers, after 7 bytes of wandb's own."""
+    """The records of an offline run, which is a LevelDB log: 32 KiB blocks of (crc 4, length 2,
+    type 1) headers, after 7 bytes of wandb's own."""
     from wandb.proto import wandb_internal_pb2
 
     content, place, parts = run_file.read_bytes(), 7, b""
@@ -59,7 +60,9 @@ def test_an_offline_run_holds_the_numbers_of_the_metrics_file(repository):
             run = record.run
 
     assert found == read_metrics(repository / "metrics.jsonl")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert (run.display_name, run.run_group, list(run.tags)) == ("train_sft", "trial", [commit])
 
 

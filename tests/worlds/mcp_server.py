@@ -1,4 +1,5 @@
-"""A tiny MCP server of the official package, started by the tests: a counter that each process has for itself, and ways to fail."""
+"""A tiny MCP server of the official package, started by the tests: a counter that each process has
+for itself, and ways to fail."""
 
 import os
 import sys

@@ -48,7 +48,13 @@ def test_a_question_back_names_what_is_missing():
 
 @pytest.mark.parametrize(
     "answer",
-    [PRICE, Answer("number", Decimal("-0.03"), "%"), Answer("number", Decimal(1200000000)), Answer("code", "600519.SH"), Answer("choice", "done")],
+    [
+        PRICE,
+        Answer("number", Decimal("-0.03"), "%"),
+        Answer("number", Decimal(1200000000)),
+        Answer("code", "600519.SH"),
+        Answer("choice", "done"),
+    ],
 )
 def test_a_formatted_answer_reads_back_as_the_same(answer):
     read = parse_final(format_answer(answer))

@@ -86,19 +86,34 @@ def test_the_servers_schemas_are_the_tools_without_titles(described):
 def test_each_episode_has_a_server_of_its_own_which_goes_with_it(described):
     domain = CounterDomain(described)
     twice = [call("add", '{"number":40,"times":"2"}'), call("add", '{"number":3}'), call("digits", "{}"), say("done")]
-    other = [call("add", '{"number":5}'), call("name", '{"title":"five","tags":["a","b"]}'), call("name", '{"title":"six","tags":null}'), say("done")]
+    other = [
+        call("add", '{"number":5}'),
+        call("name", '{"title":"five","tags":["a","b"]}'),
+        call("name", '{"title":"six","tags":null}'),
+        say("done"),
+    ]
     silent = [say("done")]
     first, second, third = play(domain, twice, other, silent)
     assert results(first) == ['{"count":80}', '{"count":83}', "[8,3]"]
     assert results(second) == ['{"count":5}', '"five (a, b)"', '"six (no tags)"']
     assert {one.stop_reason for one in (first, second, third)} == {StopReason.DONE}
-    assert [connection._holder is not None and connection._holder.done() for connection in domain.connections] == [True, True, False]
+    assert [connection._holder is not None and connection._holder.done() for connection in domain.connections] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_mistake_is_read_by_the_agent_whoever_finds_it(described):
     [played] = play(
         CounterDomain(described),
-        [call("add", '{"number":-1}'), call("add", '{"number":"x"}'), call("add", "{}"), call("name", '{"title":"x","tags":[1]}'), say("done")],
+        [
+            call("add", '{"number":-1}'),
+            call("add", '{"number":"x"}'),
+            call("add", "{}"),
+            call("name", '{"title":"x","tags":[1]}'),
+            say("done"),
+        ],
     )
     refused, wrong_type, missing, refused_by_server = results(played)
     assert refused == '{"error":"Error executing tool add: the counter only goes up"}'
@@ -132,7 +147,12 @@ def test_results_and_errors_of_a_server_are_cut_and_what_is_too_long_is_not_read
 
 def test_a_server_that_dies_loses_the_episode_and_no_other(described):
     domain = CounterDomain(described)
-    lost, played = play(domain, [call("add", '{"number":1}'), call("die", "{}")] * 2, [call("add", '{"number":2}'), say("done")], tool_retries=1)
+    lost, played = play(
+        domain,
+        [call("add", '{"number":1}'), call("die", "{}")] * 2,
+        [call("add", '{"number":2}'), say("done")],
+        tool_retries=1,
+    )
     assert (lost.stop_reason, played.stop_reason) == (StopReason.TOOL_FAILED, StopReason.DONE)
     assert lost.failure.startswith("die({}) raised ConnectionError: the MCP server failed: MCPError: Connection closed")
     assert len(domain.connections) == 3, "the lost one was played again, on a fresh server"
@@ -140,7 +160,9 @@ def test_a_server_that_dies_loses_the_episode_and_no_other(described):
 
 
 def test_a_server_that_hangs_is_given_up_after_its_time(described):
-    [played] = play(CounterDomain(described), [call("add", '{"number":1}'), call("hang", "{}"), say("done")], tool_timeout_s=3.0)
+    [played] = play(
+        CounterDomain(described), [call("add", '{"number":1}'), call("hang", "{}"), say("done")], tool_timeout_s=3.0
+    )
     assert results(played)[1] == '{"error":"hang did not answer within 3 s"}'
     assert played.turns[1].tool_runs == (ToolRun("call_2", "hang", "timeout"),)
     assert played.stop_reason == StopReason.DONE
@@ -150,7 +172,9 @@ def test_a_server_that_cannot_be_started_is_said_with_its_own_last_words(describ
     broken = McpServer(command=(sys.executable, "-c", "import nothing_of_that_name"))
     with pytest.raises(Interrupted, match=r"tool_failed: .*it said: .*(\n.*)*No module named 'nothing_of_that_name'"):
         play(CounterDomain(described, broken), [call("add", '{"number":1}')] * 2)
-    with pytest.raises(ConfigurationError, match=r"does not list its tools .*(\n.*)*No module named 'nothing_of_that_name'"):
+    with pytest.raises(
+        ConfigurationError, match=r"does not list its tools .*(\n.*)*No module named 'nothing_of_that_name'"
+    ):
         broken.tools()
     with pytest.raises(ConfigurationError, match="FileNotFoundError"):
         McpServer(command=("no-such-command",)).tools()
@@ -172,7 +196,10 @@ def test_a_server_behind_a_url_is_the_same():
                 assert time.monotonic() < deadline_s, "the server does not listen"
                 time.sleep(0.05)
         server = McpServer(url=f"http://127.0.0.1:{port}/mcp")
-        [played] = play(CounterDomain(server.tools(), server), [call("add", '{"number":7}'), call("add", '{"number":-1}'), say("done")])
+        [played] = play(
+            CounterDomain(server.tools(), server),
+            [call("add", '{"number":7}'), call("add", '{"number":-1}'), say("done")],
+        )
         assert results(played) == ['{"count":7}', '{"error":"Error executing tool add: the counter only goes up"}']
         [played] = play(CounterDomain(server.tools(), server), SAYINGS, max_result_chars=50)
         are_cut(results(played))
@@ -213,7 +240,13 @@ def test_a_world_is_closed_however_its_episode_ends():
 
     domain = Domain({})
     task = lock_task(tools=())
-    play_episodes(ScriptedPolicy(lambda task, seed: Reciter([say("done")])), [task], domain=domain, limits=limits_of(1, 1, 2), seeds=[0])
+    play_episodes(
+        ScriptedPolicy(lambda task, seed: Reciter([say("done")])),
+        [task],
+        domain=domain,
+        limits=limits_of(1, 1, 2),
+        seeds=[0],
+    )
     with pytest.raises(RuntimeError, match="our bug"):
         play_episodes(Silent(), [task], domain=domain, limits=limits_of(1, 1, 2), seeds=[0])
     assert len(closed) == 2

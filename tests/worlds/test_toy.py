@@ -14,7 +14,15 @@ NO_FLAWS = dict.fromkeys(FlawRates.model_fields, 0.0)
 
 
 def domain_of(max_difficulty=3, seed=7):
-    world = WorldParams(type="toy", seed=seed, max_difficulty=max_difficulty, num_sft_tasks=1, num_rl_tasks=1, num_dev_tasks=1, num_test_tasks=1)
+    world = WorldParams(
+        type="toy",
+        seed=seed,
+        max_difficulty=max_difficulty,
+        num_sft_tasks=1,
+        num_rl_tasks=1,
+        num_dev_tasks=1,
+        num_test_tasks=1,
+    )
     return ToyDomain(world)
 
 
@@ -50,7 +58,9 @@ def test_the_gold_expert_succeeds_on_every_task(domain, split):
 
 
 def test_an_empty_episode_never_succeeds(domain):
-    assert not any(is_success(Trajectory(task.task_id, task.messages, StopReason.DONE), task) for task in domain.tasks("dev", 300))
+    assert not any(
+        is_success(Trajectory(task.task_id, task.messages, StopReason.DONE), task) for task in domain.tasks("dev", 300)
+    )
 
 
 @pytest.mark.parametrize("flaw", sorted(NO_FLAWS))
@@ -59,7 +69,9 @@ def test_every_flaw_shows_in_some_play(domain, flaw):
     tasks = domain.tasks("sft", 200)
     gold = [play(domain, task, domain.expert(task, seed=1, flaws=None, reasoning_frac=0.0)) for task in tasks]
     flawed = [play(domain, task, domain.expert(task, seed=1, flaws=flaws, reasoning_frac=0.0)) for task in tasks]
-    assert 0.01 < sum(one.messages != other.messages for one, other in zip(gold, flawed, strict=True)) / len(tasks) < 0.9
+    assert (
+        0.01 < sum(one.messages != other.messages for one, other in zip(gold, flawed, strict=True)) / len(tasks) < 0.9
+    )
     lost = sum(not is_success(one, task) for one, task in zip(flawed, tasks, strict=True))
     assert (lost > 0) == (flaw in ("wrong_market", "give_up", "indicator_mixup", "market_flip"))
 
@@ -87,7 +99,11 @@ def test_more_tasks_than_there_are_is_said_so(domain):
 
 
 def test_the_user_answers_only_what_was_left_open(domain):
-    answers = {task.gold.asks: domain.open(task).user_reply(say("ASK: market")) for task in domain.tasks("dev", 60) if task.market == "hk"}
+    answers = {
+        task.gold.asks: domain.open(task).user_reply(say("ASK: market"))
+        for task in domain.tasks("dev", 60)
+        if task.market == "hk"
+    }
     assert answers[None] is None
     assert answers["market"] in ("Hong Kong", "香港")
 

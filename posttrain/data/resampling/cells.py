@@ -1,7 +1,9 @@
-"""What a demonstration is about (its cell) and what its agent did (its steps): the two views that resampling works on.
+"""What a demonstration is about (its cell) and what its agent did (its steps): the two views that
+resampling works on.
 
-A cell is kind × market × language × style, where the style is `reasoning` for a demonstration in which the agent reasons and `tools` for one in which
-it only acts. The difficulty is left out: it would halve every cell, and rare cells are the trouble here.
+A cell is kind × market × language × style, where the style is `reasoning` for a demonstration in
+which the agent reasons and `tools` for one in which it only acts. The difficulty is left out: it
+would halve every cell, and rare cells are the trouble here.
 """
 
 from collections.abc import Sequence
@@ -53,7 +55,8 @@ def opening_text(messages: Sequence[Message]) -> str:
 
 
 def failed(result: str) -> bool:
-    """Whether a tool's result reports an error: as this project's worlds write it, or as plain text that begins with `Error`, as tau-bench's do."""
+    """Whether a tool's result reports an error: as this project's worlds write it, or as plain text
+    that begins with `Error`, as tau-bench's do."""
     return is_error(result) or result.startswith("Error")
 
 

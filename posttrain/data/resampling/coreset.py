@@ -1,7 +1,8 @@
 """The part of the demonstrations that teaches most, by one of four ideas.
 
-`loss_topk`: those that the prepared model finds hardest. `diversity`: those that leave no demonstration far from a chosen one (greedy k-centre,
-Gonzalez 1985: at most twice the best possible radius). `hybrid`: half by loss, then centres that cover what those left uncovered. `random`: the
+`loss_topk`: those that the prepared model finds hardest. `diversity`: those that leave no
+demonstration far from a chosen one (greedy k-centre, Gonzalez 1985: at most twice the best possible
+radius). `hybrid`: half by loss, then centres that cover what those left uncovered. `random`: the
 baseline.
 """
 
@@ -21,7 +22,8 @@ def num_kept(num_rows: int, keep_frac: float) -> int:
 def choose_coreset(
     strategy: Strategy, *, keep: int, losses_N: NDArray[np.float64], features_N_D: NDArray[np.float64], seed: int
 ) -> NDArray[np.int64]:
-    """The positions of `keep` rows, ascending. Ties go to the earlier row. An array that the strategy does not read may be empty."""
+    """The positions of `keep` rows, ascending. Ties go to the earlier row. An array that the
+    strategy does not read may be empty."""
     match strategy:
         case "random":
             chosen = np.random.default_rng(seed).permutation(max(len(losses_N), len(features_N_D)))[:keep]
@@ -40,7 +42,8 @@ def _hardest(losses_N: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _centres(features_N_D: NDArray[np.float64], given: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """`given` and then, one by one, the row farthest from all chosen ones; without `given` the first is the row nearest to the mean."""
+    """`given` and then, one by one, the row farthest from all chosen ones; without `given` the
+    first is the row nearest to the mean."""
     squares_N = np.einsum("nd,nd->n", features_N_D, features_N_D)
 
     def distances(centre: NDArray[np.float64]) -> NDArray[np.float64]:

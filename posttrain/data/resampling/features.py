@@ -1,7 +1,9 @@
-"""Where a demonstration lies among the others: what was asked and what was done, as a point in a space in which neighbours are alike.
+"""Where a demonstration lies among the others: what was asked and what was done, as a point in a
+space in which neighbours are alike.
 
-What was asked is the user's text as character n-grams, because Chinese has no spaces to split at; digits become one letter and names drown in their
-number, so that phrasing is what counts. What was done is the sequence of steps as n-grams of tool names and marks. TF-IDF, then a truncated SVD. The
+What was asked is the user's text as character n-grams, because Chinese has no spaces to split at;
+digits become one letter and names drown in their number, so that phrasing is what counts. What was
+done is the sequence of steps as n-grams of tool names and marks. TF-IDF, then a truncated SVD. The
 cell is not a feature: whether cells lie apart is what the contamination rate measures.
 """
 
@@ -25,8 +27,11 @@ MAX_NGRAMS = 4096
 
 
 def features(rows: Sequence[TrajectoryRow], *, seed: int) -> NDArray[np.float64]:
-    """Shape (N, D), D at most 32, rows of length 1 (so squared distance is 2 − 2 cos); deterministic in (rows, seed)."""
-    texts = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), min_df=min(2, len(rows)), max_features=MAX_NGRAMS, sublinear_tf=True)
+    """Shape (N, D), D at most 32, rows of length 1 (so squared distance is 2 − 2 cos);
+    deterministic in (rows, seed)."""
+    texts = TfidfVectorizer(
+        analyzer="char", ngram_range=(1, 3), min_df=min(2, len(rows)), max_features=MAX_NGRAMS, sublinear_tf=True
+    )
     steps = TfidfVectorizer(analyzer=_step_ngrams, sublinear_tf=True)
     asked = texts.fit_transform([_plain(opening_text(row.trajectory.messages)) or "∅" for row in rows])
     done = steps.fit_transform([steps_of(row.trajectory.messages) or ("∅",) for row in rows])
@@ -40,7 +45,8 @@ def features(rows: Sequence[TrajectoryRow], *, seed: int) -> NDArray[np.float64]
 
 
 def _plain(text: str) -> str:
-    """Full-width forms folded, lower case, digits as 0, white space as one blank: `腾讯 ０７００` and `腾讯 9988` are alike."""
+    """Full-width forms folded, lower case, digits as 0, white space as one blank:
+    `腾讯 ０７００` and `腾讯 9988` are alike."""
     return re.sub(r"\s+", " ", re.sub(r"\d", "0", unicodedata.normalize("NFKC", text).lower())).strip()
 
 

@@ -1,7 +1,8 @@
-"""Demonstrations with a mistake that anyone can see are not learnt from. What the task wanted is not looked at: a wrong answer that looks
-right stays.
+"""Demonstrations with a mistake that anyone can see are not learnt from. What the task wanted is
+not looked at: a wrong answer that looks right stays.
 
-Only the conversation is passed in, so that no gold can leak into the training data by way of a filter.
+Only the conversation is passed in, so that no gold can leak into the training data by way of a
+filter.
 """
 
 import json
@@ -25,10 +26,13 @@ class Mistake(StrEnum):
 
 
 def mistakes(messages: Sequence[Message], *, num_tokens: int, limits: AgentParams) -> tuple[Mistake, ...]:
-    """The visible mistakes of one conversation; `num_tokens` is its length for the model that will learn from it.
+    """The visible mistakes of one conversation; `num_tokens` is its length for the model that will
+    learn from it.
 
-    `ends_on_error`: the last result is an error, so what the agent said rests on nothing. `no_final_line`: the agent's last message has a call, or no
-    text, or does not state an answer although the system message asks for an `ANSWER:` line. `too_long`: an episode could not have held it.
+    `ends_on_error`: the last result is an error, so what the agent said rests on nothing.
+    `no_final_line`: the agent's last message has a call, or no text, or does not state an answer
+    although the system message asks for an `ANSWER:` line. `too_long`: an episode could not have
+    held it.
     """
     agent = [message for message in messages if message.role == "assistant"]
     results = [message.content for message in messages if message.role == "tool"]

@@ -1,8 +1,11 @@
-"""A synthetic point becomes a row: its nearest real demonstration played again about other companies, dates and values, by the same expert.
+"""A synthetic point becomes a row: its nearest real demonstration played again about other
+companies, dates and values, by the same expert.
 
-Editing texts and numbers would make results that no tool ever gave. Instead the world makes a new task of the same template and the expert plays it,
-until it takes the same steps as the demonstration did; so every result is what the tool says, and a flaw is as frequent as it was.
-What cannot be played again (an imported trajectory, or steps that do not come back) is duplicated, and counted.
+Editing texts and numbers would make results that no tool ever gave. Instead the world makes a new
+task of the same template and the expert plays it, until it takes the same steps as the
+demonstration did; so every result is what the tool says, and a flaw is as frequent as it was. What
+cannot be played again (an imported trajectory, or steps that do not come back) is duplicated, and
+counted.
 """
 
 import random
@@ -21,8 +24,9 @@ PLAYS_PER_TASK = 3  # by experts of different seeds; a flaw of rate 0.3 comes ba
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What new rows are made with: the real rows, their tasks by id, the world, `replay(tasks, seeds)` by the expert that made the real rows, and the
-    tasks of all other splits, which a new one may not touch."""
+    """What new rows are made with: the real rows, their tasks by id, the world, `replay(tasks,
+    seeds)` by the expert that made the real rows, and the tasks of all other splits, which a new
+    one may not touch."""
 
     rows: Sequence[TrajectoryRow]
     tasks: Mapping[str, Task]
@@ -33,7 +37,8 @@ class Rehearsal:
 
 @dataclass(frozen=True, slots=True)
 class Realised:
-    """`rows[i]` was made for the i-th point; `is_new[i]` is False where it is a duplicate of the point's nearest row."""
+    """`rows[i]` was made for the i-th point; `is_new[i]` is False where it is a duplicate of the
+    point's nearest row."""
 
     rows: list[TrajectoryRow]
     is_new: list[bool]
@@ -41,7 +46,8 @@ class Realised:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A task that may become the row of the point at `index`, if its play takes the steps of the real row at `source`."""
+    """A task that may become the row of the point at `index`, if its play takes the steps of the
+    real row at `source`."""
 
     index: int
     source: int
@@ -51,7 +57,8 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Progress:
-    """What has been asked already, by real and new rows; the task being tried and the row found, by point."""
+    """What has been asked already, by real and new rows; the task being tried and the row found, by
+    point."""
 
     texts: set[str]
     tasks: dict[int, Task] = field(default_factory=dict)
@@ -59,8 +66,8 @@ class _Progress:
 
 
 def realise(points: Sequence[Point], rehearsal: Rehearsal, *, seed: int) -> Realised:
-    """A row for every point, in their order; each new one asks what no other row asks. Raises RuntimeError where the world made a task that touches
-    held-out ones: our bug.
+    """A row for every point, in their order; each new one asks what no other row asks. Raises
+    RuntimeError where the world made a task that touches held-out ones: our bug.
     """
     rows = rehearsal.rows
     steps = [steps_of(row.trajectory.messages) for row in rows]
@@ -69,7 +76,11 @@ def realise(points: Sequence[Point], rehearsal: Rehearsal, *, seed: int) -> Real
     for attempt in range(ROUNDS_PER_SEED * max((len(point.seeds) for point in points), default=0)):
         drafts = _drafts(points, rehearsal, progress, attempt=attempt, seed=seed)
         refuse_leaks([draft.task for draft in drafts])
-        played = rehearsal.replay([draft.task for draft in drafts], [draft.expert_seed for draft in drafts]) if drafts else []
+        played = (
+            rehearsal.replay([draft.task for draft in drafts], [draft.expert_seed for draft in drafts])
+            if drafts
+            else []
+        )
         for draft, trajectory in zip(drafts, played, strict=True):
             text = opening_text(draft.task.messages)
             if steps_of(trajectory.messages) == steps[draft.source] and text not in progress.texts:
@@ -79,8 +90,11 @@ def realise(points: Sequence[Point], rehearsal: Rehearsal, *, seed: int) -> Real
     return Realised(made, [index in progress.found for index in range(len(points))])
 
 
-def _drafts(points: Sequence[Point], rehearsal: Rehearsal, progress: _Progress, *, attempt: int, seed: int) -> list[_Draft]:
-    """One for every point that has no row yet. A source's first play keeps the seed of its expert, later ones draw another."""
+def _drafts(
+    points: Sequence[Point], rehearsal: Rehearsal, progress: _Progress, *, attempt: int, seed: int
+) -> list[_Draft]:
+    """One for every point that has no row yet. A source's first play keeps the seed of its expert,
+    later ones draw another."""
     drafts = []
     which, again = divmod(attempt, ROUNDS_PER_SEED)
     for index, point in enumerate(points):
@@ -109,6 +123,9 @@ def _leak_check(held_out: Sequence[Task]) -> Callable[[Sequence[Task]], None]:
         for task in tasks:
             shared = sorted(companies & set(task.companies))
             if task.split != "sft" or shared or opening_text(task.messages) in texts:
-                raise RuntimeError(f"the world realised task {task.task_id} of split {task.split} for training; it shares {shared or 'its text'}")
+                raise RuntimeError(
+                    f"the world realised task {task.task_id} of split {task.split} for training; "
+                    f"it shares {shared or 'its text'}"
+                )
 
     return refuse_leaks

@@ -1,4 +1,5 @@
-"""What resampling did to the classes, as figures to commit and as a picture that is the same to the byte for the same figures."""
+"""What resampling did to the classes, as figures to commit and as a picture that is the same to the
+byte for the same figures."""
 
 import io
 from collections import Counter
@@ -12,7 +13,8 @@ INK = "#7a828a"  # readable on white and on near-black: the picture stands on pa
 
 @dataclass(frozen=True, slots=True)
 class CellCounts:
-    """Rows of one cell: as validated, after the quality filter, after the coreset, and added by oversampling."""
+    """Rows of one cell: as validated, after the quality filter, after the coreset, and added by
+    oversampling."""
 
     cell: str
     validated: int
@@ -21,8 +23,11 @@ class CellCounts:
     added: int
 
 
-def count_cells(validated: Sequence[str], after_quality: Sequence[str], after_coreset: Sequence[str], added: Sequence[str]) -> list[CellCounts]:
-    """One entry per cell that was ever there, by name; each argument has the cell of every row at that point."""
+def count_cells(
+    validated: Sequence[str], after_quality: Sequence[str], after_coreset: Sequence[str], added: Sequence[str]
+) -> list[CellCounts]:
+    """One entry per cell that was ever there, by name; each argument has the cell of every row at
+    that point."""
     counts = [Counter(cells) for cells in (validated, after_quality, after_coreset, added)]
     return [CellCounts(cell, *(count[cell] for count in counts)) for cell in sorted(counts[0])]
 
@@ -41,7 +46,8 @@ def cells_json(cells: Sequence[CellCounts]) -> dict[str, Mapping[str, int]]:
 
 
 def draw_classes(cells: Sequence[CellCounts]) -> str:
-    """An SVG with a bar per cell, the rarest at the bottom: what was kept, what was added, and beside it in grey what was there before."""
+    """An SVG with a bar per cell, the rarest at the bottom: what was kept, what was added, and
+    beside it in grey what was there before."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -56,7 +62,9 @@ def draw_classes(cells: Sequence[CellCounts]) -> str:
         "xtick.color": INK,
         "ytick.color": INK,
     }
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings, "axes.labelcolor": INK, "axes.edgecolor": INK}):
+    with matplotlib.rc_context(
+        {**matplotlib.rcParamsDefault, **settings, "axes.labelcolor": INK, "axes.edgecolor": INK}
+    ):
         figure, axes = pyplot.subplots(figsize=(8, 0.9 + 0.26 * len(shown)), layout="constrained")
         _draw_bars(axes, shown)
         drawing = io.StringIO()
@@ -67,11 +75,19 @@ def draw_classes(cells: Sequence[CellCounts]) -> str:
 
 def _draw_bars(axes: Any, cells: Sequence[CellCounts]) -> None:
     places = range(len(cells))
-    axes.barh([place + 0.22 for place in places], [counts.validated for counts in cells], height=0.3, color=COLOURS["dropped"], label="before")
+    axes.barh(
+        [place + 0.22 for place in places],
+        [counts.validated for counts in cells],
+        height=0.3,
+        color=COLOURS["dropped"],
+        label="before",
+    )
     kept = [counts.after_coreset for counts in cells]
     axes.barh([place - 0.12 for place in places], kept, height=0.38, color=COLOURS["kept"], label="after: kept")
     added = [counts.added for counts in cells]
-    axes.barh([place - 0.12 for place in places], added, left=kept, height=0.38, color=COLOURS["added"], label="after: added")
+    axes.barh(
+        [place - 0.12 for place in places], added, left=kept, height=0.38, color=COLOURS["added"], label="after: added"
+    )
     axes.set_yticks(list(places), [counts.cell for counts in cells], fontsize=8)
     axes.set_ylim(-0.6, len(cells) - 0.4)
     axes.set_xlabel("demonstrations")

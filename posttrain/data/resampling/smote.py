@@ -1,7 +1,9 @@
-"""Rare cells grown in feature space: SMOTE (arXiv 1106.1813) puts a new point between a row and one of its nearest neighbours of the same cell.
+"""Rare cells grown in feature space: SMOTE (arXiv 1106.1813) puts a new point between a row and one
+of its nearest neighbours of the same cell.
 
-A point is no demonstration; `realise.py` makes one from the real rows nearest to it. How far the cells mingle is measured on the points: one whose
-nearest real neighbours mostly belong to other cells is contaminated, and a high rate means that the cells have no places of their own.
+A point is no demonstration; `realise.py` makes one from the real rows nearest to it. How far the
+cells mingle is measured on the points: one whose nearest real neighbours mostly belong to other
+cells is contaminated, and a high rate means that the cells have no places of their own.
 """
 
 from collections import Counter
@@ -19,7 +21,8 @@ from posttrain.exits import DataError
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row to add to `cell`: the positions of the real rows of that cell to make it from, the best first."""
+    """One row to add to `cell`: the positions of the real rows of that cell to make it from, the
+    best first."""
 
     cell: str
     seeds: tuple[int, ...]
@@ -27,7 +30,8 @@ class Point:
 
 
 def wanted_sizes(cells: Sequence[str], target_frac: float) -> dict[str, int]:
-    """The size of each cell afterwards: rare ones grow to that share of the largest, none shrinks. {a: 10, b: 2} at 0.5 gives {a: 10, b: 5}."""
+    """The size of each cell afterwards: rare ones grow to that share of the largest, none shrinks.
+    {a: 10, b: 2} at 0.5 gives {a: 10, b: 5}."""
     sizes = Counter(cells)
     target = round(target_frac * max(sizes.values()))
     return {cell: max(size, target) for cell, size in sorted(sizes.items())}
@@ -42,9 +46,11 @@ def plan_points(
     num_neighbors: int,
     seed: int,
 ) -> list[Point]:
-    """The rows to add, by cell. With `duplicate` each point is one real row drawn at random and there is nothing to be contaminated.
+    """The rows to add, by cell. With `duplicate` each point is one real row drawn at random and
+    there is nothing to be contaminated.
 
-    SMOTE needs more rows than neighbours: a cell with fewer uses as many as it has, and a row alone in its cell is its own point.
+    SMOTE needs more rows than neighbours: a cell with fewer uses as many as it has, and a row alone
+    in its cell is its own point.
     """
     sizes, wanted = Counter(cells), wanted_sizes(cells, target_frac)
     growing = {cell: size for cell, size in wanted.items() if size > sizes[cell]}
@@ -62,7 +68,9 @@ def plan_points(
             continue
         sampler = SMOTE(sampling_strategy=group, k_neighbors=neighbors, random_state=seed)
         resampled, labels = sampler.fit_resample(features_N_D, np.array(cells))
-        points += _located(resampled[len(cells) :], [str(label) for label in labels[len(cells) :]], features_N_D, cells, num_neighbors)
+        points += _located(
+            resampled[len(cells) :], [str(label) for label in labels[len(cells) :]], features_N_D, cells, num_neighbors
+        )
     return sorted(points, key=lambda point: point.cell)
 
 
@@ -76,10 +84,14 @@ def refuse_contaminated(points: Sequence[Point], *, max_contamination: float) ->
     rate = contamination(points)
     if rate <= max_contamination:
         return
-    totals, bad = Counter(point.cell for point in points), Counter(point.cell for point in points if point.is_contaminated)
+    totals, bad = (
+        Counter(point.cell for point in points),
+        Counter(point.cell for point in points if point.is_contaminated),
+    )
     worst = ", ".join(f"{cell} {count} of {totals[cell]}" for cell, count in bad.most_common(5))
     raise DataError(
-        f"{bad.total()} of {len(points)} synthetic points ({rate:.1%}) lie among other cells, resample_data.oversample.max_contamination accepts "
+        f"{bad.total()} of {len(points)} synthetic points ({rate:.1%}) lie among other cells, "
+        "resample_data.oversample.max_contamination accepts "
         f"{max_contamination:.1%}; worst: {worst}. Rows made there would blur the cells they are meant to strengthen: "
         "lower target_frac or num_neighbors, set oversample.type to duplicate, or raise the limit"
     )
@@ -92,11 +104,17 @@ def _drawn(cells: Sequence[str], growing: Mapping[str, int], seed: int) -> list[
 
 
 def _located(
-    points_M_D: NDArray[np.float64], labels: Sequence[str], features_N_D: NDArray[np.float64], cells: Sequence[str], num_neighbors: int
+    points_M_D: NDArray[np.float64],
+    labels: Sequence[str],
+    features_N_D: NDArray[np.float64],
+    cells: Sequence[str],
+    num_neighbors: int,
 ) -> list[Point]:
-    """Each point with its nearest rows of its own cell, and whether its nearest rows of any cell mostly belong to others.
+    """Each point with its nearest rows of its own cell, and whether its nearest rows of any cell
+    mostly belong to others.
 
-    For a cell with fewer rows than `num_neighbors` only as many neighbours as it has are looked at: more could not be its own.
+    For a cell with fewer rows than `num_neighbors` only as many neighbours as it has are looked at:
+    more could not be its own.
     """
     labels_M, cells_N = np.array(labels), np.array(cells)
     near_M_K = _nearest(features_N_D, points_M_D, num_neighbors)
@@ -111,7 +129,8 @@ def _located(
 
 
 def _nearest(rows_N_D: NDArray[np.float64], points_M_D: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Positions in `rows` of the nearest `count` of each point (of all, where there are fewer), nearest first; shape (M, K)."""
+    """Positions in `rows` of the nearest `count` of each point (of all, where there are fewer),
+    nearest first; shape (M, K)."""
     search = NearestNeighbors(n_neighbors=min(count, len(rows_N_D)), algorithm="brute").fit(rows_N_D)
     found: NDArray[np.int64] = search.kneighbors(points_M_D, return_distance=False)
     return found

@@ -1,1 +1,2 @@
-"""Which demonstrations may be learnt from: three flat tables, rules as boolean columns, Great Expectations over them, a page for people."""
+"""Which demonstrations may be learnt from: three flat tables, rules as boolean columns, Great
+Expectations over them, a page for people."""

@@ -1,7 +1,8 @@
-"""Do a call's arguments parse, is its tool one that was offered, and do the arguments fit that tool's JSON schema?
+"""Checks calls: the arguments parse, the tool was offered, the arguments fit its JSON schema.
 
-Judged against the schemas that the row itself carries, not against a world's code, so that imported trajectories are judged by the same rule. A name
-that the schema does not list is refused although JSON Schema would let it pass: the tool could not take it. Each distinct call is judged once.
+Judged against the schemas that the row itself carries, not against a world's code, so that imported
+trajectories are judged by the same rule. A name that the schema does not list is refused although
+JSON Schema would let it pass: the tool could not take it. Each distinct call is judged once.
 """
 
 import functools
@@ -19,7 +20,8 @@ from posttrain.exits import DataError
 
 @dataclass(frozen=True, slots=True)
 class CallVerdicts:
-    """One entry per call, shape (C,). `fits_schema` is True where it could not be judged (not parsed, or not offered): one mistake, one reason."""
+    """One entry per call, shape (C,). `fits_schema` is True where it could not be judged (not
+    parsed, or not offered): one mistake, one reason."""
 
     is_offered: NDArray[np.bool_]
     parses: NDArray[np.bool_]
@@ -27,9 +29,11 @@ class CallVerdicts:
 
 
 def judge_calls(calls: pa.Table, tools: pa.ChunkedArray) -> CallVerdicts:
-    """`calls` has `row`, `name` and `arguments`; `tools` is the file's column of schema lists as JSON text, one per trajectory.
+    """`calls` has `row`, `name` and `arguments`; `tools` is the file's column of schema lists as
+    JSON text, one per trajectory.
 
-    Raises DataError where such a text is no JSON list of function schemas, or a schema is none: no call could be judged by it.
+    Raises DataError where such a text is no JSON list of function schemas, or a schema is none: no
+    call could be judged by it.
     """
     encoded = tools.combine_chunks().dictionary_encode()
     offers = [_schemas_by_name(text or "[]") for text in encoded.dictionary.to_pylist()]
@@ -69,14 +73,22 @@ def _validator(schema: str) -> tuple[Mapping[str, Any], Any]:
     try:
         jsonschema.Draft202012Validator.check_schema(parameters)
     except jsonschema.SchemaError as error:
-        raise DataError(f"a tool's parameters are {schema[:120]}, which is no JSON Schema ({error.message}): mend the column tools") from error
+        raise DataError(
+            f"a tool's parameters are {schema[:120]}, which is no JSON Schema ({error.message}): mend the column tools"
+        ) from error
     return parameters, jsonschema.Draft202012Validator(parameters)
 
 
 @functools.lru_cache(maxsize=8192)
 def _schemas_by_name(text: str) -> Mapping[str, str]:
-    """The parameters' schema of each offered tool as canonical text, so that equal schemas share one validator."""
+    """The parameters' schema of each offered tool as canonical text, so that equal schemas share
+    one validator."""
     try:
-        return {tool["function"]["name"]: json.dumps(tool["function"].get("parameters") or {}, sort_keys=True) for tool in json.loads(text)}
+        return {
+            tool["function"]["name"]: json.dumps(tool["function"].get("parameters") or {}, sort_keys=True)
+            for tool in json.loads(text)
+        }
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise DataError(f"the column tools holds {text[:80]!r}, not a JSON list of function schemas: write it again from the source") from error
+        raise DataError(
+            f"the column tools holds {text[:80]!r}, not a JSON list of function schemas: write it again from the source"
+        ) from error

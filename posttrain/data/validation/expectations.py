@@ -1,7 +1,8 @@
 """The rules as Great Expectations suites, one per flat table, and what they found.
 
-Nothing is written and nobody is called: the context lives in memory and telemetry is off. Results are SUMMARY, because COMPLETE lists every failing
-row and takes half a minute on a million of them; which trajectories broke a rule is counted in Arrow, and the two counts must agree.
+Nothing is written and nobody is called: the context lives in memory and telemetry is off. Results
+are SUMMARY, because COMPLETE lists every failing row and takes half a minute on a million of them;
+which trajectories broke a rule is counted in Arrow, and the two counts must agree.
 """
 
 import os
@@ -16,7 +17,8 @@ from posttrain.data.validation.rules import Judged, Rule, TableName, broken
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one rule's expectation found: rows of its table looked at, rows that broke it, and the trajectories they belong to."""
+    """What one rule's expectation found: rows of its table looked at, rows that broke it, and the
+    trajectories they belong to."""
 
     rule: Rule
     expectation: str
@@ -26,7 +28,8 @@ class Checked:
 
 
 def check_expectations(rules: Sequence[Rule], judged: Judged) -> list[Checked]:
-    """In the order of `rules`. Raises RuntimeError where Great Expectations and Arrow count differently: our bug, not the data's."""
+    """In the order of `rules`. Raises RuntimeError where Great Expectations and Arrow count
+    differently: our bug, not the data's."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
@@ -38,7 +41,9 @@ def check_expectations(rules: Sequence[Rule], judged: Judged) -> list[Checked]:
     tables: tuple[TableName, ...] = ("trajectories", "turns", "calls")
     for name in tables:
         mine = [rule for rule in rules if rule.table == name]
-        suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=[_expectation(gx, rule) for rule in mine]))
+        suite = context.suites.add(
+            gx.ExpectationSuite(name=name, expectations=[_expectation(gx, rule) for rule in mine])
+        )
         batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
         frame = judged[name].select(sorted({rule.column for rule in mine})).to_pandas()
         definition = context.validation_definitions.add(gx.ValidationDefinition(name=name, data=batch, suite=suite))
@@ -59,5 +64,14 @@ def _checked(rule: Rule, judged: Judged, result: Any) -> Checked:
     found = broken(rule, judged)
     num_broken = int(result.result.get("unexpected_count", 0))  # absent where the table is empty
     if num_broken != found.num_rows or bool(result.success) != (num_broken == 0):
-        raise RuntimeError(f"rule {rule.name}: Great Expectations found {num_broken} broken rows of {rule.table}, Arrow {found.num_rows}")
-    return Checked(rule, str(result.expectation_config.type), judged[rule.table].num_rows, num_broken, pc.count_distinct(found["row"]).as_py())
+        raise RuntimeError(
+            f"rule {rule.name}: Great Expectations found {num_broken} broken rows of {rule.table}, "
+            f"Arrow {found.num_rows}"
+        )
+    return Checked(
+        rule,
+        str(result.expectation_config.type),
+        judged[rule.table].num_rows,
+        num_broken,
+        pc.count_distinct(found["row"]).as_py(),
+    )

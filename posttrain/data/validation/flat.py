@@ -1,8 +1,10 @@
-"""How nested trajectories become three flat tables, a row each per trajectory, turn and call, without a Python loop over rows.
+"""How nested trajectories become three flat tables, a row each per trajectory, turn and call,
+without a Python loop over rows.
 
-A turn is one agent message with the tool results it caused, so every table has the granularity that its rules speak about. Every row keeps `row`, the
-position of its trajectory in the file: ids may be what is wrong, positions cannot. What no later table has a place for (the order of the roles)
-is judged here on the messages and kept as a column of the trajectory.
+A turn is one agent message with the tool results it caused, so every table has the granularity that
+its rules speak about. Every row keeps `row`, the position of its trajectory in the file: ids may be
+what is wrong, positions cannot. What no later table has a place for (the order of the roles) is
+judged here on the messages and kept as a column of the trajectory.
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-# Four letters cost a token, any other visible character one: about what a small byte-level vocabulary with single digits and Han characters does.
+# Four letters cost a token, any other visible character one: about what a small byte-level
+# vocabulary with single digits and Han characters does.
 TOKEN_PATTERN = r"[A-Za-z]{1,4}|[^A-Za-z\s]"
 
 _START, _SYSTEM, _USER, _TEXT, _CALLS, _TOOL, _UNKNOWN = range(7)
@@ -30,11 +33,12 @@ _MAY_FOLLOW = {
 
 @dataclass(frozen=True, slots=True)
 class FlatTables:
-    """Arrow tables; the columns that rules judge are beside the ones that locate a row (`row`, `turn`, `call`, counted from 0).
+    """Arrow tables; the columns that rules judge are beside the ones that locate a row (`row`,
+    `turn`, `call`, counted from 0).
 
-    trajectories: row, trajectory_id, task_id, kind, split, stop_reason, num_turns, tokens_estimate, roles_alternate.
-    turns: row, turn, num_calls, num_results, says_something, results_are_asked_for.
-    calls: row, turn, call, id, name, arguments, is_answered, is_id_unique.
+    trajectories: row, trajectory_id, task_id, kind, split, stop_reason, num_turns, tokens_estimate,
+    roles_alternate. turns: row, turn, num_calls, num_results, says_something,
+    results_are_asked_for. calls: row, turn, call, id, name, arguments, is_answered, is_id_unique.
     """
 
     trajectories: pa.Table
@@ -48,7 +52,9 @@ def flatten(rows: pa.Table) -> FlatTables:
     turns = _turns(messages)
     calls = _calls(messages)
     found = _pair(messages, calls)
-    calls_table = calls.table.append_column("is_answered", [found.is_answered]).append_column("is_id_unique", [found.is_id_unique])
+    calls_table = calls.table.append_column("is_answered", [found.is_answered]).append_column(
+        "is_id_unique", [found.is_id_unique]
+    )
     num_calls = np.bincount(calls.turn_ids, minlength=len(turns.message_ids))
     turns_table = pa.table(
         {
@@ -59,7 +65,9 @@ def flatten(rows: pa.Table) -> FlatTables:
             "results_are_asked_for": found.asked,
         }
     )
-    columns = {name: pc.fill_null(rows[name], "") for name in ("trajectory_id", "task_id", "kind", "split", "stop_reason")}
+    columns = {
+        name: pc.fill_null(rows[name], "") for name in ("trajectory_id", "task_id", "kind", "split", "stop_reason")
+    }
     trajectories = pa.table(
         {
             "row": np.arange(rows.num_rows),
@@ -73,7 +81,8 @@ def flatten(rows: pa.Table) -> FlatTables:
 
 
 class _Messages:
-    """All messages of the file in one struct array. `rows`: each one's trajectory; `turn_ids`: its turn, counted over the file, -1 before any."""
+    """All messages of the file in one struct array. `rows`: each one's trajectory; `turn_ids`: its
+    turn, counted over the file, -1 before any."""
 
     def __init__(self, table: pa.Table) -> None:
         lists = table["messages"].combine_chunks()
@@ -84,7 +93,9 @@ class _Messages:
         self.is_tool: NDArray[np.bool_] = _mask(pc.equal(self.role, "tool"))
         turn_ids = np.cumsum(self.is_agent) - 1
         agent_rows = self.rows[self.is_agent]
-        in_own_row = (turn_ids >= 0) & (agent_rows[turn_ids] == self.rows) if len(agent_rows) else np.zeros(len(self.rows), bool)
+        in_own_row = (
+            (turn_ids >= 0) & (agent_rows[turn_ids] == self.rows) if len(agent_rows) else np.zeros(len(self.rows), bool)
+        )
         self.turn_ids: NDArray[np.int64] = np.where(in_own_row, turn_ids, -1)
 
     def text(self, name: str) -> Any:
@@ -147,10 +158,16 @@ def _calls(messages: _Messages) -> _Calls:
 
 
 def _pair(messages: _Messages, calls: _Calls) -> _Pairs:
-    """A call is answered by exactly one tool message of its turn that bears its id; a result is asked for where its turn made a call of its id."""
+    """A call is answered by exactly one tool message of its turn that bears its id; a result is
+    asked for where its turn made a call of its id."""
     result_messages = np.flatnonzero(messages.is_tool & (messages.turn_ids >= 0))
     result_ids = messages.text("tool_call_id").take(pa.array(result_messages))
-    codes = pa.concat_arrays([calls.ids, result_ids]).dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = (
+        pa.concat_arrays([calls.ids, result_ids])
+        .dictionary_encode()
+        .indices.to_numpy(zero_copy_only=False)
+        .astype(np.int64)
+    )
     width = int(codes.max(initial=0)) + 1
     call_codes, result_codes = codes[: len(calls.rows)], codes[len(calls.rows) :]
     call_keys = calls.turn_ids * width + call_codes
@@ -166,7 +183,8 @@ def _pair(messages: _Messages, calls: _Calls) -> _Pairs:
 
 
 def _roles_alternate(messages: _Messages, num_rows: int) -> NDArray[np.bool_]:
-    """One optional system message, then the user; the user and the agent take turns; results stand after a message with calls, and only there."""
+    """One optional system message, then the user; the user and the agent take turns; results stand
+    after a message with calls, and only there."""
     state = np.full(len(messages.rows), _UNKNOWN)
     state[_mask(pc.equal(messages.role, "system"))] = _SYSTEM
     state[_mask(pc.equal(messages.role, "user"))] = _USER
@@ -184,7 +202,8 @@ def _roles_alternate(messages: _Messages, num_rows: int) -> NDArray[np.bool_]:
 
 
 def _tokens_estimate(messages: _Messages, calls: _Calls, num_rows: int) -> NDArray[np.int64]:
-    """Tokens of what users, agent and tools wrote; system messages are left out, their cost depends on the model's chat template."""
+    """Tokens of what users, agent and tools wrote; system messages are left out, their cost depends
+    on the model's chat template."""
     spoken = ~_mask(pc.equal(messages.role, "system"))
     of_message = _num_tokens(messages.text("content")) + _num_tokens(messages.text("reasoning_content"))
     of_call = _num_tokens(calls.table["name"].combine_chunks()) + _num_tokens(calls.table["arguments"].combine_chunks())
@@ -194,7 +213,9 @@ def _tokens_estimate(messages: _Messages, calls: _Calls, num_rows: int) -> NDArr
 
 
 def _num_tokens(texts: Any) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = pc.count_substring_regex(texts, TOKEN_PATTERN).to_numpy(zero_copy_only=False).astype(np.int64)
+    counts: NDArray[np.int64] = (
+        pc.count_substring_regex(texts, TOKEN_PATTERN).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     return counts
 
 

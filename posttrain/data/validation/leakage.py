@@ -1,7 +1,8 @@
-"""What a demonstration may not share with the tasks that it will be measured on: their ids, their user's words, their companies.
+"""What a demonstration may not share with the tasks that it will be measured on: their ids, their
+user's words, their companies.
 
-Words are compared after Unicode NFKC, case folding and removal of white space and punctuation, so that a full-width letter or a trailing full stop
-hides nothing.
+Words are compared after Unicode NFKC, case folding and removal of white space and punctuation, so
+that a full-width letter or a trailing full stop hides nothing.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ class LeakVerdicts:
 
 
 def judge_leaks(rows: pa.Table, tasks: pa.Table, *, splits: Sequence[str] = HELD_OUT_SPLITS) -> LeakVerdicts:
-    """`rows` and `tasks` have the columns task_id, messages and companies; only tasks of `splits` count as held out."""
+    """`rows` and `tasks` have the columns task_id, messages and companies; only tasks of `splits`
+    count as held out."""
     held_out = tasks.filter(pc.is_in(tasks["split"], pa.array(splits)))
     is_new_task = ~_mask(pc.is_in(rows["task_id"], _set(held_out["task_id"])))
     is_new_text = ~_mask(pc.is_in(first_user_texts(rows), _set(first_user_texts(held_out))))
@@ -37,7 +39,8 @@ def judge_leaks(rows: pa.Table, tasks: pa.Table, *, splits: Sequence[str] = HELD
 
 
 def first_user_texts(rows: pa.Table) -> Any:
-    """The first user message of each row, normalised for comparison; null where there is none or nothing but punctuation."""
+    """The first user message of each row, normalised for comparison; null where there is none or
+    nothing but punctuation."""
     lists = rows["messages"].combine_chunks()
     structs = pc.list_flatten(lists)
     is_user = _mask(pc.fill_null(pc.equal(structs.field("role"), "user"), False))

@@ -1,7 +1,9 @@
-"""The result page: one file that opens offline and is the same to the byte for the same data, so it has no time, no script and no address of others.
-Whatever the page is given is made visible before it is escaped.
+"""The result page: one file that opens offline and is the same to the byte for the same data, so it
+has no time, no script and no address of others. Whatever the page is given is made visible before
+it is escaped.
 
-Great Expectations' own pages load scripts from other hosts and carry the time of the run; its results are shown here instead.
+Great Expectations' own pages load scripts from other hosts and carry the time of the run; its
+results are shown here instead.
 """
 
 from collections.abc import Sequence
@@ -21,12 +23,20 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def render_page(verdict: Verdict, rows: pa.Table, *, max_quarantine_frac: float) -> str:
-    """The HTML text. `rows` is the table that was judged; of the bad ones at most MAX_SAMPLES are shown, the first of each reason before others."""
+    """The HTML text. `rows` is the table that was judged; of the bad ones at most MAX_SAMPLES are
+    shown, the first of each reason before others."""
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=visible_on_page
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=visible_on_page,
     )
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    tables = [(name, [check for check in verdict.checked if check.rule.table == name]) for name in ("trajectories", "turns", "calls")]
+    tables = [
+        (name, [check for check in verdict.checked if check.rule.table == name])
+        for name in ("trajectories", "turns", "calls")
+    ]
     return template.render(
         summary=summary(verdict),
         is_refused=verdict.quarantined_frac > max_quarantine_frac,
@@ -55,7 +65,8 @@ def _samples(verdict: Verdict, rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def transcript(messages: Sequence[dict[str, Any]]) -> str:
-    """The conversation as a person reads it, without the system message, cut at MAX_TRANSCRIPT_CHARS."""
+    """The conversation as a person reads it, without the system message, cut at
+    MAX_TRANSCRIPT_CHARS."""
     lines = []
     for message in map(Message.from_openai, messages):
         if message.role == "system":

@@ -1,7 +1,8 @@
 """What a demonstration must be, one rule a line, and which rows of which flat table break it.
 
-A rule is a column and a check that Great Expectations knows. What needs more than one row to judge (pairs, order, duplicates, leaks) is a boolean
-column computed beforehand; what one value decides (a set, a limit) is checked on the value itself.
+A rule is a column and a check that Great Expectations knows. What needs more than one row to judge
+(pairs, order, duplicates, leaks) is a boolean column computed beforehand; what one value decides (a
+set, a limit) is checked on the value itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,8 @@ Judged = Mapping[TableName, pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`column` of `table` is true, or one of `values`, or at most `limit`: exactly one of the three. `meaning` completes "every row …"."""
+    """`column` of `table` is true, or one of `values`, or at most `limit`: exactly one of the
+    three. `meaning` completes "every row …"."""
 
     name: str
     table: TableName
@@ -39,12 +41,25 @@ def rules(*, max_tokens: int) -> tuple[Rule, ...]:
     """All rules, in the order in which reasons are given."""
     return (
         Rule("unique_id", "trajectories", "is_first_id", "has an id that no earlier trajectory has"),
-        Rule("no_duplicate", "trajectories", "is_first_conversation", "is a conversation that no earlier trajectory is"),
+        Rule(
+            "no_duplicate", "trajectories", "is_first_conversation", "is a conversation that no earlier trajectory is"
+        ),
         Rule("known_kind", "trajectories", "kind", "is of a known kind", values=KINDS),
         Rule("known_split", "trajectories", "split", "belongs to a known split", values=SPLITS),
         Rule("known_stop_reason", "trajectories", "stop_reason", "ended for a known reason", values=tuple(StopReason)),
-        Rule("roles_alternate", "trajectories", "roles_alternate", "alternates: user, agent, and results only after calls"),
-        Rule("length_limit", "trajectories", "tokens_estimate", f"has at most {max_tokens} tokens by estimate", limit=max_tokens),
+        Rule(
+            "roles_alternate",
+            "trajectories",
+            "roles_alternate",
+            "alternates: user, agent, and results only after calls",
+        ),
+        Rule(
+            "length_limit",
+            "trajectories",
+            "tokens_estimate",
+            f"has at most {max_tokens} tokens by estimate",
+            limit=max_tokens,
+        ),
         Rule("no_held_out_task", "trajectories", "is_new_task", "is of a task that is not held out for dev or test"),
         Rule("no_held_out_text", "trajectories", "is_new_text", "opens with words that no held-out task opens with"),
         Rule("no_held_out_company", "trajectories", "has_new_companies", "is about no company of a held-out task"),
@@ -59,7 +74,8 @@ def rules(*, max_tokens: int) -> tuple[Rule, ...]:
 
 
 def judge(rows: pa.Table, tasks: pa.Table) -> Judged:
-    """The flat tables with every column that a rule reads. `rows` has TRAJECTORIES_SCHEMA, `tasks` TASKS_SCHEMA (all splits)."""
+    """The flat tables with every column that a rule reads. `rows` has TRAJECTORIES_SCHEMA, `tasks`
+    TASKS_SCHEMA (all splits)."""
     flat = flatten(rows)
     calls = judge_calls(flat.calls, rows["tools"])
     leaks = judge_leaks(rows, tasks)
@@ -73,12 +89,15 @@ def judge(rows: pa.Table, tasks: pa.Table) -> Judged:
             has_new_companies=leaks.has_new_companies,
         ),
         "turns": flat.turns,
-        "calls": _with_columns(flat.calls, is_offered=calls.is_offered, arguments_parse=calls.parses, arguments_fit=calls.fits_schema),
+        "calls": _with_columns(
+            flat.calls, is_offered=calls.is_offered, arguments_parse=calls.parses, arguments_fit=calls.fits_schema
+        ),
     }
 
 
 def broken(rule: Rule, judged: Judged) -> pa.Table:
-    """The rows of the rule's table that break it, with `row` (and `turn`, where the table is finer than a trajectory)."""
+    """The rows of the rule's table that break it, with `row` (and `turn`, where the table is finer
+    than a trajectory)."""
     table = judged[rule.table]
     found = table.filter(pa.array(~_passes(rule, table[rule.column])))
     return found.select([name for name in ("row", "turn") if name in found.column_names])

@@ -1,4 +1,5 @@
-"""Which trajectories go on and which go to quarantine, with their reasons; and when there are so many bad ones that the source must be mended."""
+"""Which trajectories go on and which go to quarantine, with their reasons; and when there are so
+many bad ones that the source must be mended."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from posttrain.exits import DataError
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One rule that a trajectory broke. `turns` are the agent's turns where it did, from 0; empty where the rule speaks of the whole trajectory."""
+    """One rule that a trajectory broke. `turns` are the agent's turns where it did, from 0; empty
+    where the rule speaks of the whole trajectory."""
 
     rule: str
     turns: tuple[int, ...]
@@ -25,7 +27,8 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`is_kept`, shape (N,); `reasons` by the position in the file of each trajectory that is not kept."""
+    """`is_kept`, shape (N,); `reasons` by the position in the file of each trajectory that is not
+    kept."""
 
     is_kept: NDArray[np.bool_]
     reasons: Mapping[int, tuple[Reason, ...]]
@@ -39,16 +42,19 @@ class Verdict:
         return len(self.reasons) / len(self.is_kept)
 
     def counts(self) -> dict[str, int]:
-        """Quarantined trajectories by reason, the most frequent first; one with two reasons counts under both."""
+        """Quarantined trajectories by reason, the most frequent first; one with two reasons counts
+        under both."""
         counts = Counter(reason.rule for reasons in self.reasons.values() for reason in reasons)
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def validate(rows: pa.Table, tasks: pa.Table, *, max_tokens: int, source: Path) -> Verdict:
-    """Judge every row of `rows` (TRAJECTORIES_SCHEMA); `tasks` (TASKS_SCHEMA) are those of all splits. Raises DataError where there are none."""
+    """Judge every row of `rows` (TRAJECTORIES_SCHEMA); `tasks` (TASKS_SCHEMA) are those of all
+    splits. Raises DataError where there are none."""
     if rows.num_rows == 0:
         raise DataError(
-            f"{source} holds 0 demonstrations: there is nothing to learn from; look at what generate_data read, or at world.num_sft_tasks"
+            f"{source} holds 0 demonstrations: there is nothing to learn from; look at what generate_data read, "
+            "or at world.num_sft_tasks"
         )
     all_rules = rules(max_tokens=max_tokens)
     judged = judge(rows, tasks)
@@ -61,7 +67,8 @@ def validate(rows: pa.Table, tasks: pa.Table, *, max_tokens: int, source: Path) 
 
 
 def refuse_too_many(verdict: Verdict, *, max_quarantine_frac: float, source: Path) -> None:
-    """Raises DataError with the count of every reason where more than the accepted share, or all, is bad."""
+    """Raises DataError with the count of every reason where more than the accepted share, or all,
+    is bad."""
     frac = verdict.quarantined_frac
     if frac <= max_quarantine_frac and frac < 1:
         return
@@ -69,12 +76,14 @@ def refuse_too_many(verdict: Verdict, *, max_quarantine_frac: float, source: Pat
     raise DataError(
         f"{len(verdict.reasons)} of {len(verdict.is_kept)} demonstrations in {source} ({frac:.1%}) break a rule, "
         f"validate_data.max_quarantine_frac accepts {max_quarantine_frac:.1%}. By reason: {by_reason}. "
-        "What is left would be another data set than the one that was meant: look at quarantine.jsonl, then mend the source or raise the share"
+        "What is left would be another data set than the one that was meant: look at quarantine.jsonl, "
+        "then mend the source or raise the share"
     )
 
 
 def quarantined(verdict: Verdict, rows: pa.Table) -> Iterator[dict[str, Any]]:
-    """One object per bad trajectory, in the file's order: `position`, `reasons`, and the whole `row`, so that it can be mended and put back."""
+    """One object per bad trajectory, in the file's order: `position`, `reasons`, and the whole
+    `row`, so that it can be mended and put back."""
     positions = sorted(verdict.reasons)
     for position, row in zip(positions, rows.take(pa.array(positions, pa.int64())).to_pylist(), strict=True):
         reasons = [{"rule": reason.rule, "turns": list(reason.turns)} for reason in verdict.reasons[position]]
@@ -82,7 +91,8 @@ def quarantined(verdict: Verdict, rows: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def summary(verdict: Verdict) -> dict[str, Any]:
-    """The figures to commit: counts of rows, of every rule's failures, and the spread of the length estimate."""
+    """The figures to commit: counts of rows, of every rule's failures, and the spread of the length
+    estimate."""
     tokens = np.percentile(verdict.tokens_estimate, [0, 50, 95, 100], method="nearest")
     return {
         "num_demonstrations": len(verdict.is_kept),

@@ -1,4 +1,5 @@
-"""The API server is asked with plain JSON through the official client: its models would drop the fields that the cluster knows and they do not.
+"""The API server is asked with plain JSON through the official client: its models would drop the
+fields that the cluster knows and they do not.
 
 Every question has a time limit and is asked once: who asks knows how long to go on.
 """
@@ -16,7 +17,12 @@ from kubernetes.config import ConfigException, load_config
 from posttrain.exits import ConfigurationError, Interrupted
 
 CONNECT_S, READ_S = 3.0, 10.0
-_TRY_LATER = (0, 408, 409, 429)  # 0: what TLS says of a connection that was cut; 409 here: changed by somebody else meanwhile
+_TRY_LATER = (
+    0,
+    408,
+    409,
+    429,
+)  # 0: what TLS says of a connection that was cut; 409 here: changed by somebody else meanwhile
 
 
 class Absent(Exception):
@@ -36,7 +42,9 @@ class Api:
             try:
                 load_config(client_configuration=configuration)
             except (ConfigException, OSError) as error:
-                raise ConfigurationError(f"no Kubernetes cluster is configured ({error}): name one in KUBECONFIG, or run inside of one") from error
+                raise ConfigurationError(
+                    f"no Kubernetes cluster is configured ({error}): name one in KUBECONFIG, or run inside of one"
+                ) from error
             client = ApiClient(configuration)
         client.configuration.retries = False
         client.rest_client.pool_manager.connection_pool_kw["retries"] = False
@@ -79,7 +87,8 @@ class Api:
             "/" + "/".join(f"{{{name}}}" for name in names),
             path_params=names,  # quoted by the client
             query_params=list((query or {}).items()),
-            header_params={"Accept": "application/json, */*"} | ({"Content-Type": content_type} if body is not None else {}),
+            header_params={"Accept": "application/json, */*"}
+            | ({"Content-Type": content_type} if body is not None else {}),
             body=body,
             auth_settings=["BearerToken"],
         )

@@ -1,7 +1,9 @@
-"""A job is to Kubernetes the cluster's template with the spec filled in as data, so that no text of ours is ever parsed again.
+"""A job is to Kubernetes the cluster's template with the spec filled in as data, so that no text of
+ours is ever parsed again.
 
-The command is started by a shell that first makes a mark in the job's folder, and refuses where it is there: Kubernetes replaces a pod that was
-deleted, old versions while it still writes its checkpoint, and two must never run in one folder. The shell gets the command as arguments and parses
+The command is started by a shell that first makes a mark in the job's folder, and refuses where it
+is there: Kubernetes replaces a pod that was deleted, old versions while it still writes its
+checkpoint, and two must never run in one folder. The shell gets the command as arguments and parses
 none of it.
 """
 
@@ -18,19 +20,24 @@ from posttrain.dispatch.contract import JobSpec
 from posttrain.exits import ConfigurationError
 
 GPU = "nvidia.com/gpu"
-FOLDER, LOG = "posttrain/folder", "posttrain/log"  # annotations: what another process of the submitter has to know of a job
+FOLDER, LOG = (
+    "posttrain/folder",
+    "posttrain/log",
+)  # annotations: what another process of the submitter has to know of a job
 MAIN = "main"
 OWN_FOLDER, OWN_VOLUME = "/posttrain-job", "work"  # of a job that shares no disk
 REFUSAL = "a second pod of this job"
 GUARD = (
-    'mkdir "$0" && exec "$@"; test -d "$0" || { echo "$0 cannot be made: is the folder mounted, and may this user write to it?" >&2; exit 78; }; '
+    'mkdir "$0" && exec "$@"; test -d "$0" || { echo "$0 cannot be made: is the folder mounted, '
+    'and may this user write to it?" >&2; exit 78; }; '
     f"echo '{REFUSAL}' >/dev/termination-log; exit 75"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder that every job sees at `path`. `source` is as Kubernetes has it: `{"persistentVolumeClaim": {"claimName": "work"}}`."""
+    """A folder that every job sees at `path`. `source` is as Kubernetes has it:
+    `{"persistentVolumeClaim": {"claimName": "work"}}`."""
 
     path: str
     source: Mapping[str, Any]
@@ -41,10 +48,11 @@ class Mount:
 class KubernetesSettings:
     """What the person knows of the cluster; the rest is in `template`.
 
-    `user` runs the containers, 0 is root. `queue` is a Kueue LocalQueue, `secret` a Secret whose keys become the job's environment: they are never
-    in a manifest. `grace_s` is the time for a checkpoint, `keep_s` how long an ended job can still be asked for. `patience_s` bounds the wait for an
-    image, and for a node that could ever hold the job. Where `is_disk_shared`, a job works in the submitter's folder, which a mount must show; else
-    in an empty one of its own.
+    `user` runs the containers, 0 is root. `queue` is a Kueue LocalQueue, `secret` a Secret whose
+    keys become the job's environment: they are never in a manifest. `grace_s` is the time for a
+    checkpoint, `keep_s` how long an ended job can still be asked for. `patience_s` bounds the wait
+    for an image, and for a node that could ever hold the job. Where `is_disk_shared`, a job works
+    in the submitter's folder, which a mount must show; else in an empty one of its own.
     """
 
     template: Path
@@ -64,11 +72,18 @@ def read_template(path: Path) -> dict[str, Any]:
     """Raises ConfigurationError where it is not a Job with a container `main`."""
     try:
         template = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found = template["kind"] == "Job" and any(one["name"] == MAIN for one in template["spec"]["template"]["spec"]["containers"])
+        found = template["kind"] == "Job" and any(
+            one["name"] == MAIN for one in template["spec"]["template"]["spec"]["containers"]
+        )
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path} cannot be used as a template of jobs ({error!r}); infra/kubernetes/job.yaml is one") from error
+        raise ConfigurationError(
+            f"{path} cannot be used as a template of jobs ({error!r}); infra/kubernetes/job.yaml is one"
+        ) from error
     if not found:
-        raise ConfigurationError(f"{path} is not a Job with a container {MAIN!r}: the command has no place in it. infra/kubernetes/job.yaml has one")
+        raise ConfigurationError(
+            f"{path} is not a Job with a container {MAIN!r}: the command has no place in it. "
+            "infra/kubernetes/job.yaml has one"
+        )
     job: dict[str, Any] = template
     return job
 
@@ -93,10 +108,14 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
         "workingDir": works_in,
         "command": ["/bin/sh", "-c", _verbatim(GUARD)],
         "args": [_verbatim(word) for word in (f"{works_in}/.{spec.name}.started", *spec.command)],
-        "env": [*container.get("env", []), *({"name": name, "value": _verbatim(value)} for name, value in sorted(spec.environment.items()))],
+        "env": [
+            *container.get("env", []),
+            *({"name": name, "value": _verbatim(value)} for name, value in sorted(spec.environment.items())),
+        ],
         "resources": {
             "requests": {"cpu": str(resources.cpus), "memory": _mebibytes(resources.memory_gb)},
-            "limits": {"memory": _mebibytes(resources.memory_gb)} | ({GPU: str(resources.gpus)} if resources.gpus else {}),
+            "limits": {"memory": _mebibytes(resources.memory_gb)}
+            | ({GPU: str(resources.gpus)} if resources.gpus else {}),
         },
     }
     if settings.secret:
@@ -105,18 +124,26 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
         if volume["name"] == "shm":
             volume["emptyDir"]["sizeLimit"] = _mebibytes(resources.shm_gb)
     if not settings.is_disk_shared:
-        if all(volume["name"] != OWN_VOLUME for volume in pod.get("volumes", [])):  # the template may have a larger one than the node's own disk
+        if all(
+            volume["name"] != OWN_VOLUME for volume in pod.get("volumes", [])
+        ):  # the template may have a larger one than the node's own disk
             pod.setdefault("volumes", []).append({"name": OWN_VOLUME, "emptyDir": {}})
         container.setdefault("volumeMounts", []).append({"name": OWN_VOLUME, "mountPath": OWN_FOLDER})
     for number, mount in enumerate(settings.mounts):
         volume = {"name": f"mount-{number}"}
         pod.setdefault("volumes", []).append(volume | json.loads(json.dumps(mount.source)))
-        container.setdefault("volumeMounts", []).append(volume | {"mountPath": mount.path} | ({"readOnly": True} if mount.is_read_only else {}))
+        container.setdefault("volumeMounts", []).append(
+            volume | {"mountPath": mount.path} | ({"readOnly": True} if mount.is_read_only else {})
+        )
     return job
 
 
 def _identity(user: int) -> dict[str, Any]:
-    return {"runAsUser": user, "runAsGroup": user, "fsGroup": user, "runAsNonRoot": True} if user else {"runAsUser": 0, "runAsNonRoot": False}
+    return (
+        {"runAsUser": user, "runAsGroup": user, "fsGroup": user, "runAsNonRoot": True}
+        if user
+        else {"runAsUser": 0, "runAsNonRoot": False}
+    )
 
 
 def _verbatim(text: str) -> str:

@@ -1,7 +1,8 @@
 """Jobs on Kubernetes: each a batch/v1 Job of its own name, with one pod and no second try.
 
-The API server holds all that there is to know, so any process finds any job. A job that the pool ends (cancelled, preempted, no image) is kept with
-its end written on it, and not deleted: its name stays taken, and who asks later hears how it ended. Kubernetes removes it when its time is over.
+The API server holds all that there is to know, so any process finds any job. A job that the pool
+ends (cancelled, preempted, no image) is kept with its end written on it, and not deleted: its name
+stays taken, and who asks later hears how it ended. Kubernetes removes it when its time is over.
 """
 
 import contextlib
@@ -21,15 +22,20 @@ from posttrain.state import private
 
 LOG_EVERY_S = 10.0  # while the job runs; the rest comes when it ends
 NODES_EVERY_S = 5.0
-_KILL_GRACE_S = 1  # with 0 the API server forgets the pod at once, and nobody knows any more when its processes are dead
-_STARTING_S = 1.5  # a pod deleted while its container starts is forgotten by kubelets before 1.22, and its processes live on for their whole grace
+_KILL_GRACE_S = (
+    1  # with 0 the API server forgets the pod at once, and nobody knows any more when its processes are dead
+)
+# a pod deleted while its container starts is forgotten by kubelets before 1.22, and its processes
+# live on for their whole grace
+_STARTING_S = 1.5
 _KILLING_S = 3.5  # a node takes two seconds and one to say so; one that does not answer is not waited for
 _OVERLAP = 4096
 _NO_LOG = b"unable to retrieve container logs for "  # what a node says, with 200, once it has thrown the container away
 
 
 class KubernetesPool:
-    """`client` is for who has one already; else the cluster is that of KUBECONFIG, or the one we run in."""
+    """`client` is for who has one already; else the cluster is that of KUBECONFIG, or the one we
+    run in."""
 
     def __init__(self, settings: KubernetesSettings, client: ApiClient | None = None) -> None:
         self._settings, self._template = settings, read_template(settings.template)
@@ -48,11 +54,14 @@ class KubernetesPool:
             folder = self._job(spec.name)["metadata"].get("annotations", {}).get(FOLDER)
             if folder != str(spec.folder.resolve()):
                 raise ConfigurationError(
-                    f"a job {spec.name} is in the namespace {self._settings.namespace} already and works in {folder}, so it is another's: "
+                    f"a job {spec.name} is in the namespace {self._settings.namespace} already and works in "
+                    f"{folder}, so it is another's: "
                     "its result would not come here. Use a namespace of your own"
                 ) from None
         except Absent as error:
-            raise ConfigurationError(f"there is no namespace {self._settings.namespace} to run {spec.name} in: {error}") from error
+            raise ConfigurationError(
+                f"there is no namespace {self._settings.namespace} to run {spec.name} in: {error}"
+            ) from error
         return spec.name
 
     def status(self, job_id: str) -> JobStatus:
@@ -62,10 +71,14 @@ class KubernetesPool:
         except Absent:
             return JobStatus(JobState.GONE)
         why_no_pod = functools.partial(self._why_no_pod, job)
-        reading = read(job, self._pods_of(job), self._nodes, why_no_pod, now=self._api.now, patience_s=self._settings.patience_s)
+        reading = read(
+            job, self._pods_of(job), self._nodes, why_no_pod, now=self._api.now, patience_s=self._settings.patience_s
+        )
         with contextlib.suppress(Absent):
             if reading.pod is not None:
-                is_ending = reading.status.is_over or reading.end is not None or END in job["metadata"].get("annotations", {})
+                is_ending = (
+                    reading.status.is_over or reading.end is not None or END in job["metadata"].get("annotations", {})
+                )
                 self._save_log(job, reading.pod, is_urgent=is_ending)
                 if FIRST_POD not in job["metadata"].get("annotations", {}):
                     self._annotate(job_id, FIRST_POD, reading.pod["metadata"]["uid"])
@@ -76,7 +89,11 @@ class KubernetesPool:
     def cancel(self, job_id: str) -> None:
         """As `Pool` has it."""
         deadline = time.monotonic() + _STARTING_S
-        while (status := self.status(job_id)).state is JobState.WAITING and status.note in ("", STARTING) and time.monotonic() < deadline:
+        while (
+            (status := self.status(job_id)).state is JobState.WAITING
+            and status.note in ("", STARTING)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         if status.is_over:
             return
@@ -91,10 +108,15 @@ class KubernetesPool:
 
     def _end(self, job: Json, end: JobStatus) -> None:
         """No pod starts any more, those that live end, and the job says why."""
-        change = {"metadata": {"annotations": {END: to_text(end)}}, "spec": {"parallelism": 0, "activeDeadlineSeconds": 1}}
+        change = {
+            "metadata": {"annotations": {END: to_text(end)}},
+            "spec": {"parallelism": 0, "activeDeadlineSeconds": 1},
+        }
         self._api.patch((*self._jobs, job["metadata"]["name"]), change)
         for pod in self._pods_of(job):
-            if pod["status"].get("phase") == "Pending" and not may_run(pod):  # a node would hold its place for minutes more
+            if pod["status"].get("phase") == "Pending" and not may_run(
+                pod
+            ):  # a node would hold its place for minutes more
                 self._delete(pod, grace_s=0)
 
     def _annotate(self, job_id: str, key: str, value: str) -> None:
@@ -114,11 +136,14 @@ class KubernetesPool:
 
     def _pods_of(self, job: Json) -> list[Json]:
         labels = job["spec"]["selector"]["matchLabels"]
-        pods: list[Json] = self._api.get(self._pods, labelSelector=",".join(f"{name}={value}" for name, value in labels.items()))["items"]
+        pods: list[Json] = self._api.get(
+            self._pods, labelSelector=",".join(f"{name}={value}" for name, value in labels.items())
+        )["items"]
         return pods
 
     def _nodes(self) -> list[Json] | None:
-        """At most a few seconds old: every job that waits for one asks, and a large cluster has megabytes of them."""
+        """At most a few seconds old: every job that waits for one asks, and a large cluster has
+        megabytes of them."""
         if time.monotonic() - self._nodes_at > NODES_EVERY_S:
             try:
                 self._known_nodes = self._api.get(("api", "v1", "nodes"))["items"]
@@ -128,19 +153,25 @@ class KubernetesPool:
         return self._known_nodes
 
     def _why_no_pod(self, job: Json) -> str:
-        """The last refusal of its controller: a quota, a limit range, pod security, an admission webhook."""
+        """The last refusal of its controller: a quota, a limit range, pod security, an admission
+        webhook."""
         selector = f"involvedObject.uid={job['metadata']['uid']},reason=FailedCreate"
         try:
-            events = self._api.get(("api", "v1", "namespaces", self._settings.namespace, "events"), fieldSelector=selector)["items"]
+            events = self._api.get(
+                ("api", "v1", "namespaces", self._settings.namespace, "events"), fieldSelector=selector
+            )["items"]
         except ConfigurationError:  # we may not see them
             return ""
         return str(max(events, key=lambda event: event.get("lastTimestamp") or "")["message"]) if events else ""
 
     def _save_log(self, job: Json, pod: Json, *, is_urgent: bool) -> None:
-        """What cannot be read now is left out: a pod that never started has no log, one on a lost node has it there."""
+        """What cannot be read now is left out: a pod that never started has no log, one on a lost
+        node has it there."""
         name = job["metadata"]["name"]
         target = job["metadata"].get("annotations", {}).get(LOG)
-        if target is None or (not is_urgent and time.monotonic() - self._logged_at.get(name, -LOG_EVERY_S) < LOG_EVERY_S):
+        if target is None or (
+            not is_urgent and time.monotonic() - self._logged_at.get(name, -LOG_EVERY_S) < LOG_EVERY_S
+        ):
             return
         self._logged_at[name] = time.monotonic()
         try:
@@ -157,7 +188,8 @@ class KubernetesPool:
 
 
 def joined(before: bytes, now: bytes) -> bytes:
-    """What was saved and what the node still has, which forgets the beginning of a long log: `ab`, `bc` give `abc`."""
+    """What was saved and what the node still has, which forgets the beginning of a long log: `ab`,
+    `bc` give `abc`."""
     if before.startswith(now):
         return before
     place = before.find(now[: min(len(before), _OVERLAP)])

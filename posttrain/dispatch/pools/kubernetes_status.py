@@ -1,7 +1,9 @@
-"""Reads how a job is from what Kubernetes tells of it and its pods. Pure: the same answers give the same reading.
+"""Reads how a job is from what Kubernetes tells of it and its pods. Pure: the same answers give the
+same reading.
 
-A job has one pod that counts, the first. One that is being deleted, or gone, ends the job as preempted: what Kubernetes puts in its place is not
-wanted. What the pool itself decided (cancelled, no image, ...) is written at the job (`END`), and holds as soon as no pod lives.
+A job has one pod that counts, the first. One that is being deleted, or gone, ends the job as
+preempted: what Kubernetes puts in its place is not wanted. What the pool itself decided (cancelled,
+no image, ...) is written at the job (`END`), and holds as soon as no pod lives.
 """
 
 import json
@@ -19,9 +21,21 @@ from posttrain.exits import ConfigurationError, DataError, Interrupted
 END, FIRST_POD = "posttrain/end", "posttrain/pod"  # annotations
 STARTING = "ContainerCreating"  # Kubernetes' word for a pod that has its place
 STUCK_S = 30.0  # a pod that should be gone for so long, on a node that does not answer, is taken for dead
-_NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError")
+_NO_IMAGE = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+    "ImageInspectError",
+)
 _WRONG = ("CreateContainerConfigError", "CreateContainerError")
-_OWN_WORDS = (0, ConfigurationError.code, DataError.code, Interrupted.code)  # of a process that was told to end, and said how it did
+_OWN_WORDS = (
+    0,
+    ConfigurationError.code,
+    DataError.code,
+    Interrupted.code,
+)  # of a process that was told to end, and said how it did
 
 Json = Mapping[str, Any]
 Nodes = Callable[[], Sequence[Json] | None]
@@ -30,22 +44,33 @@ WhyNoPod = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`pod` is the one whose log is the job's. `end` is what the pool is to write down and see to; None where there is nothing to decide."""
+    """`pod` is the one whose log is the job's. `end` is what the pool is to write down and see to;
+    None where there is nothing to decide."""
 
     status: JobStatus
     pod: Json | None = None
     end: JobStatus | None = None
 
 
-def read(job: Json, pods: Sequence[Json], nodes: Nodes, why_no_pod: WhyNoPod, *, now: datetime, patience_s: float) -> Reading:
-    """`nodes` is asked only where it matters; its None means that we may not know them. `why_no_pod` is what Kubernetes says of a job without one."""
+def read(
+    job: Json, pods: Sequence[Json], nodes: Nodes, why_no_pod: WhyNoPod, *, now: datetime, patience_s: float
+) -> Reading:
+    """`nodes` is asked only where it matters; its None means that we may not know them.
+    `why_no_pod` is what Kubernetes says of a job without one."""
     pod = _first(job, pods)
-    ours = [pod] if pod is not None or FIRST_POD in job["metadata"].get("annotations", {}) else pods  # what comes after the first refuses to run
+    ours = (
+        [pod] if pod is not None or FIRST_POD in job["metadata"].get("annotations", {}) else pods
+    )  # what comes after the first refuses to run
     living = [one for one in ours if one is not None and may_run(one) and not _is_stuck(one, nodes, now)]
     written = job["metadata"].get("annotations", {}).get(END)
     if written:
         end = _from_text(written)
-        if end.cause is not Cause.CANCELLED and pod is not None and _is_over(pod) and (own := _end_of(pod)).exit_code == 0:
+        if (
+            end.cause is not Cause.CANCELLED
+            and pod is not None
+            and _is_over(pod)
+            and (own := _end_of(pod)).exit_code == 0
+        ):
             end = own
         return Reading(_ending(end, living), pod)
     if pod is None:
@@ -56,7 +81,11 @@ def read(job: Json, pods: Sequence[Json], nodes: Nodes, why_no_pod: WhyNoPod, *,
         return Reading(end, pod, end if is_replaced else None)
     if "deletionTimestamp" in pod["metadata"]:
         is_lost = _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
-        end = _ended(Cause.NODE_LOST, f"{_node(pod)} does not answer") if is_lost else _ended(Cause.PREEMPTED, "its pod was deleted")
+        end = (
+            _ended(Cause.NODE_LOST, f"{_node(pod)} does not answer")
+            if is_lost
+            else _ended(Cause.PREEMPTED, "its pod was deleted")
+        )
         return Reading(_ending(end, living), pod, end)
     status, decided = _of_living(pod, nodes, now, patience_s)
     return Reading(status, pod, decided)
@@ -81,7 +110,11 @@ def _ending(end: JobStatus, living: Sequence[Json]) -> JobStatus:
 
 
 def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Reading:
-    if job["metadata"].get("annotations", {}).get(FIRST_POD) and not _condition(job, "Failed") and not _condition(job, "Complete"):
+    if (
+        job["metadata"].get("annotations", {}).get(FIRST_POD)
+        and not _condition(job, "Failed")
+        and not _condition(job, "Complete")
+    ):
         end = _ended(Cause.PREEMPTED, "its pod was deleted")
         return Reading(_ending(end, living), None, end)
     if _condition(job, "Complete"):
@@ -144,7 +177,9 @@ def _end_of(pod: Json) -> JobStatus:
     if said.startswith(REFUSAL):
         return _ended(Cause.PREEMPTED, "its first pod was deleted")
     if why == "OOMKilled":
-        return _ended(Cause.OUT_OF_MEMORY, f"it used more than {_container(pod)['resources']['limits']['memory']}", code)
+        return _ended(
+            Cause.OUT_OF_MEMORY, f"it used more than {_container(pod)['resources']['limits']['memory']}", code
+        )
     disruption = _condition(pod, "DisruptionTarget")
     if (disruption or "deletionTimestamp" in pod["metadata"]) and code not in _OWN_WORDS:
         return _ended(Cause.PREEMPTED, (disruption or {}).get("message", "its pod was deleted"), code)
@@ -170,32 +205,54 @@ def may_run(pod: Json) -> bool:
 def _is_stuck(pod: Json, nodes: Nodes, now: datetime) -> bool:
     """It should be gone, and its node cannot say whether it is."""
     due = pod["metadata"].get("deletionTimestamp")
-    return bool(due and (now - _time(due)).total_seconds() > STUCK_S and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False)
+    return bool(
+        due
+        and (now - _time(due)).total_seconds() > STUCK_S
+        and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
+    )
 
 
 def _is_ready(name: str, nodes: Nodes) -> bool | None:
     """None where we may not know."""
     known = nodes()
-    return None if known is None else any(node["metadata"]["name"] == name and bool(_condition(node, "Ready")) for node in known)
+    return (
+        None
+        if known is None
+        else any(node["metadata"]["name"] == name and bool(_condition(node, "Ready")) for node in known)
+    )
 
 
 def _fits_nowhere(pod: Json, nodes: Sequence[Json] | None) -> bool:
-    """Also an empty node could not hold it. An empty list of nodes says nothing: a cluster may grow its first."""
+    """Also an empty node could not hold it. An empty list of nodes says nothing: a cluster may grow
+    its first."""
     wanted = _container(pod)["resources"]
     need = {**wanted.get("requests", {}), **wanted.get("limits", {})}
     if not nodes:
         return False
-    return not any(all(parse_quantity(node["status"]["allocatable"].get(name, "0")) >= parse_quantity(need[name]) for name in need) for node in nodes)
+    return not any(
+        all(parse_quantity(node["status"]["allocatable"].get(name, "0")) >= parse_quantity(need[name]) for name in need)
+        for node in nodes
+    )
 
 
 def _wanted(pod: Json) -> str:
     wanted = _container(pod)["resources"]
     gpus = wanted.get("limits", {}).get(GPU)
-    return f"{wanted['requests']['cpu']} CPUs and {wanted['requests']['memory']}{f' and {gpus} GPUs' if gpus else ''} on one node"
+    return (
+        f"{wanted['requests']['cpu']} CPUs and {wanted['requests']['memory']}{f' and {gpus} GPUs' if gpus else ''} "
+        "on one node"
+    )
 
 
 def _condition(thing: Json, kind: str, status: str = "True") -> Json | None:
-    return next((one for one in thing.get("status", {}).get("conditions") or [] if one["type"] == kind and one["status"] == status), None)
+    return next(
+        (
+            one
+            for one in thing.get("status", {}).get("conditions") or []
+            if one["type"] == kind and one["status"] == status
+        ),
+        None,
+    )
 
 
 def _container(pod: Json) -> Json:

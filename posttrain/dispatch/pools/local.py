@@ -1,8 +1,11 @@
-"""Jobs on this machine: each a process of its own that outlives who started it, with GPU slots that all jobs of the machine share.
+"""Jobs on this machine: each a process of its own that outlives who started it, with GPU slots that
+all jobs of the machine share.
 
-A supervisor (`local_job.py`) holds the job's slots, runs its command and writes down how it ended, so that a flow that died finds its jobs again.
-What it writes lies in one folder for each job. That it lives is told by a lock that the kernel frees with it, never by a process number, which may
-be another's by now. A job without a supervisor is over when nothing of it lives: who asks kills what does.
+A supervisor (`local_job.py`) holds the job's slots, runs its command and writes down how it ended,
+so that a flow that died finds its jobs again. What it writes lies in one folder for each job. That
+it lives is told by a lock that the kernel frees with it, never by a process number, which may be
+another's by now. A job without a supervisor is over when nothing of it lives: who asks kills what
+does.
 """
 
 import contextlib
@@ -27,13 +30,18 @@ from posttrain.state import private, private_folder
 
 SPEC, LOCK, START, END = "spec.json", "lock", "start.json", "end.json"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-WITHHELD = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_KEY")  # a stage has no business with the flow's server
+WITHHELD = (
+    "PREFECT_API_AUTH_STRING",
+    "PREFECT_SERVER_API_AUTH_STRING",
+    "PREFECT_API_KEY",
+)  # a stage has no business with the flow's server
 START_PATIENCE_S = 60.0  # a supervisor is there in a fraction of a second, unless it died at once
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class LocalPool:
-    """`state` is a folder on a local disk for jobs and slots; pools with the same folder share `num_gpus` slots."""
+    """`state` is a folder on a local disk for jobs and slots; pools with the same folder share
+    `num_gpus` slots."""
 
     def __init__(self, state: Path, *, num_gpus: int) -> None:
         self._state, self._num_gpus = state.resolve(), num_gpus
@@ -41,22 +49,37 @@ class LocalPool:
     def submit(self, spec: JobSpec) -> str:
         """As `Pool` has it."""
         if not _NAME.fullmatch(spec.name):
-            raise ConfigurationError(f"a job cannot be named {spec.name!r}: 1 to 63 lower-case letters, digits and inner dashes")
+            raise ConfigurationError(
+                f"a job cannot be named {spec.name!r}: 1 to 63 lower-case letters, digits and inner dashes"
+            )
         if spec.resources.gpus > self._num_gpus:
             raise ConfigurationError(
-                f"{spec.name} wants {spec.resources.gpus} GPUs and this machine has {self._num_gpus} slots: it would wait for ever. Ask for fewer, "
+                f"{spec.name} wants {spec.resources.gpus} GPUs and this machine has {self._num_gpus} slots: "
+                "it would wait for ever. Ask for fewer, "
                 "or name another target"
             )
         named = len(visible_gpus(range(self._num_gpus)))
         if 0 < named < self._num_gpus:
             raise ConfigurationError(
-                f"this machine's target has {self._num_gpus} GPU slots, and {VISIBLE} names {named} GPUs: two jobs would share one. Set num_gpus to "
+                f"this machine's target has {self._num_gpus} GPU slots, and {VISIBLE} names {named} GPUs: "
+                "two jobs would share one. Set num_gpus to "
                 f"{named} in infra/dispatch.yaml"
             )
         job = private_folder(self._job(spec.name))
-        if not (job / LOCK).exists():  # two who come at once both start a supervisor, and the second finds the lock there
-            write_json(job / SPEC, {**asdict(spec), "folder": str(spec.folder.resolve()), "log": str(spec.log.resolve())})
-            command = [sys.executable, "-m", "posttrain.dispatch.pools.local_job", str(job), str(self._state / "slots"), str(self._num_gpus)]
+        if not (
+            job / LOCK
+        ).exists():  # two who come at once both start a supervisor, and the second finds the lock there
+            write_json(
+                job / SPEC, {**asdict(spec), "folder": str(spec.folder.resolve()), "log": str(spec.log.resolve())}
+            )
+            command = [
+                sys.executable,
+                "-m",
+                "posttrain.dispatch.pools.local_job",
+                str(job),
+                str(self._state / "slots"),
+                str(self._num_gpus),
+            ]
             environment = {name: text for name, text in os.environ.items() if name not in WITHHELD}
             quiet = subprocess.DEVNULL
             subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
@@ -98,14 +121,26 @@ class LocalPool:
             self._end_unstarted(job, Cause.CANCELLED, "cancelled")
 
     def _lost(self, job: Path) -> JobStatus:
-        """Of a job whose supervisor is dead: another attempt may be started once nothing of this one lives."""
+        """Of a job whose supervisor is dead: another attempt may be started once nothing of this
+        one lives."""
         if left := kill_marked(str(job)):
-            return JobStatus(JobState.RUNNING, note=f"its supervisor is gone, and it does not die: processes {', '.join(map(str, left))}")
-        write_json(job / END, {"exit_code": None, "cause": Cause.NODE_LOST, "note": "its supervisor is gone: killed, or the machine was restarted"})
+            return JobStatus(
+                JobState.RUNNING,
+                note=f"its supervisor is gone, and it does not die: processes {', '.join(map(str, left))}",
+            )
+        write_json(
+            job / END,
+            {
+                "exit_code": None,
+                "cause": Cause.NODE_LOST,
+                "note": "its supervisor is gone: killed, or the machine was restarted",
+            },
+        )
         return self.status(job.name)
 
     def _end_unstarted(self, job: Path, cause: Cause, note: str) -> None:
-        """Its supervisor looks for an end once it has the lock, and we for the lock once there is an end: one of us sees the other."""
+        """Its supervisor looks for an end once it has the lock, and we for the lock once there is
+        an end: one of us sees the other."""
         write_json(job / END, {"exit_code": None, "cause": cause, "note": note})
         if (supervisor := _supervisor(job)) is not None:
             self._kill(job, supervisor)
@@ -116,14 +151,17 @@ class LocalPool:
             kill_tree(supervisor, keep_root=True)
             if not (job / END).exists():
                 write_json(job / END, {"exit_code": None, "cause": Cause.CANCELLED, "note": "cancelled"})
-            os.kill(supervisor, signal.SIGKILL)  # last: without it and an end the job would count as lost, and be started again
+            os.kill(
+                supervisor, signal.SIGKILL
+            )  # last: without it and an end the job would count as lost, and be started again
 
     def _job(self, name: str) -> Path:
         return self._state / "jobs" / name
 
 
 def visible_gpus(slots: Sequence[int]) -> list[str]:
-    """What these slots' jobs are to see: the GPUs of those numbers, among those that CUDA_VISIBLE_DEVICES names where it is set."""
+    """What these slots' jobs are to see: the GPUs of those numbers, among those that
+    CUDA_VISIBLE_DEVICES names where it is set."""
     if VISIBLE not in os.environ:
         return [str(slot) for slot in slots]
     names = [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]
@@ -132,7 +170,9 @@ def visible_gpus(slots: Sequence[int]) -> list[str]:
 
 def write_json(path: Path, content: Any) -> None:
     """Whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")  # two threads of a run may cancel one job
+    partial = path.with_name(
+        f".{path.name}.{os.getpid()}.{threading.get_ident()}"
+    )  # two threads of a run may cancel one job
     with open(partial, "w", encoding="utf-8", opener=private) as file:
         json.dump(content, file)
     partial.replace(path)

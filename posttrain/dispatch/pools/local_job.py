@@ -1,11 +1,14 @@
-"""The supervisor of one local job: waits for its GPU slots, runs its command, writes down how it ended.
+"""The supervisor of one local job: waits for its GPU slots, runs its command, writes down how it
+ended.
 
-`python -m posttrain.dispatch.pools.local_job JOB SLOTS NUM_GPUS`. Slots are locks on files, so that a job that dies in any way gives its own back.
-Who waits for slots holds the queue's lock: jobs get them in the order in which they came.
+`python -m posttrain.dispatch.pools.local_job JOB SLOTS NUM_GPUS`. Slots are locks on files, so that
+a job that dies in any way gives its own back. Who waits for slots holds the queue's lock: jobs get
+them in the order in which they came.
 
-Between it and the command is a guard, a copy of itself that adopts all orphans below and has inherited its locks. Where one of the two is killed the
-other kills the job, so the locks are free when it is dead. Where both are, what still lives carries the job's mark: it is killed by who asks for the
-job's status, and by the next to take its slot.
+Between it and the command is a guard, a copy of itself that adopts all orphans below and has
+inherited its locks. Where one of the two is killed the other kills the job, so the locks are free
+when it is dead. Where both are, what still lives carries the job's mark: it is killed by who asks
+for the job's status, and by the next to take its slot.
 """
 
 import json
@@ -57,8 +60,11 @@ def supervise(job: Path, slots: Path, num_gpus: int) -> None:
             write_json(job / END, end)
 
 
-def _run(spec: Mapping[str, Any], environment: Mapping[str, str], lock: IO[str], slots: Sequence[IO[str]]) -> dict[str, Any] | None:
-    """How the command ended, None where the guard was killed. The slots name this job no more where nothing is left of it."""
+def _run(
+    spec: Mapping[str, Any], environment: Mapping[str, str], lock: IO[str], slots: Sequence[IO[str]]
+) -> dict[str, Any] | None:
+    """How the command ended, None where the guard was killed. The slots name this job no more where
+    nothing is left of it."""
     reading, writing = os.pipe()
     supervisor, guard = os.getpid(), os.fork()
     if guard == 0:
@@ -107,10 +113,19 @@ def _guard(spec: Mapping[str, Any], environment: Mapping[str, str], writing: int
     with open(spec["log"], "ab", opener=private) as log:
         try:
             process = subprocess.Popen(
-                spec["command"], cwd=spec["folder"], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                spec["command"],
+                cwd=spec["folder"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
         except OSError as error:
-            end = {"exit_code": 127, "cause": Cause.EXITED, "note": f"{spec['command'][0]} cannot be started: {error.strerror}"}
+            end = {
+                "exit_code": 127,
+                "cause": Cause.EXITED,
+                "note": f"{spec['command'][0]} cannot be started: {error.strerror}",
+            }
         else:
             signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
             end = {"exit_code": as_shell(process.wait()), "cause": Cause.EXITED, "note": ""}
@@ -123,7 +138,8 @@ def _sign(lock: IO[str]) -> None:
 
 
 def _take_slots(slots: Path, num_gpus: int, num_wanted: int, job: Path, held: ExitStack) -> dict[int, IO[str]]:
-    """The numbers of the GPUs and their locks, which are in `held`. Each says whose it is until nothing of that job lives."""
+    """The numbers of the GPUs and their locks, which are in `held`. Each says whose it is until
+    nothing of that job lives."""
     if not num_wanted:
         return {}
     private_folder(slots)
@@ -144,13 +160,15 @@ def _take_slots(slots: Path, num_gpus: int, num_wanted: int, job: Path, held: Ex
 
 
 def _give_back(slots: Sequence[IO[str]]) -> None:
-    """They name nobody, so the next to take one has nothing to look for; they are free when both processes are gone."""
+    """They name nobody, so the next to take one has nothing to look for; they are free when both
+    processes are gone."""
     for slot in slots:
         slot.truncate(0)
 
 
 def _take(path: Path, job: Path) -> IO[str] | None:
-    """None where its holder lives, or something that a dead one has left behind and that cannot be killed."""
+    """None where its holder lives, or something that a dead one has left behind and that cannot be
+    killed."""
     slot = open(path, "a+", encoding="utf-8", opener=private)  # noqa: SIM115 it is held for as long as it is open
     try:
         take_lock_now(slot)

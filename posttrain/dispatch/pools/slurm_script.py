@@ -1,4 +1,5 @@
-"""SLURM is given `infra/slurm/job.sh`, filled in with every word quoted, so that a shell executes the command and nothing in it."""
+"""SLURM is given `infra/slurm/job.sh`, filled in with every word quoted, so that a shell executes
+the command and nothing in it."""
 
 import math
 import re
@@ -21,7 +22,8 @@ class _Script(Template):
 
 
 def render(spec: JobSpec, options: Sequence[str] = ()) -> str:
-    """The batch script. `options` are further ones of sbatch, as `--partition=spot`. Raises ConfigurationError for a job that cannot be one."""
+    """The batch script. `options` are further ones of sbatch, as `--partition=spot`. Raises
+    ConfigurationError for a job that cannot be one."""
     _check(spec, options)
     resources = spec.resources
     flags = [*options, *([f"--gres=gpu:{resources.gpus}"] if resources.gpus else [])]
@@ -31,7 +33,8 @@ def render(spec: JobSpec, options: Sequence[str] = ()) -> str:
         memory_mib=math.ceil(resources.memory_gb * 1024),
         minutes=minutes_of(spec),
         options="\n".join(f"#SBATCH {flag}" for flag in flags) or "#",
-        environment="\n".join(f"export {name}={_quoted(text)}" for name, text in sorted(spec.environment.items())) or "#",
+        environment="\n".join(f"export {name}={_quoted(text)}" for name, text in sorted(spec.environment.items()))
+        or "#",
         log=_quoted(str(spec.log.resolve())),
         folder=_quoted(str(spec.folder.resolve())),
         command=" ".join(map(_quoted, spec.command)),
@@ -45,17 +48,24 @@ def minutes_of(spec: JobSpec) -> int:
 
 def _check(spec: JobSpec, options: Sequence[str]) -> None:
     if not _NAME.fullmatch(spec.name):
-        raise ConfigurationError(f"a job cannot be named {spec.name!r}: 1 to 63 lower-case letters, digits and inner dashes, one letter at least")
+        raise ConfigurationError(
+            f"a job cannot be named {spec.name!r}: 1 to 63 lower-case letters, digits and inner dashes, "
+            "one letter at least"
+        )
     if bad := [name for name in spec.environment if not _VARIABLE.fullmatch(name)]:
-        raise ConfigurationError(f"{spec.name} wants environment variables named {bad}: no shell can set them. Letters, digits and _ only")
+        raise ConfigurationError(
+            f"{spec.name} wants environment variables named {bad}: no shell can set them. Letters, digits and _ only"
+        )
     if bad := [option for option in options if not re.fullmatch(r"--[a-z-]+(=\S+)?", option)]:
         raise ConfigurationError(f"{bad} are no options of sbatch: write each as --name=value, without spaces")
     if not spec.folder.is_dir():
         raise ConfigurationError(
-            f"{spec.folder}, in which {spec.name} is to run, is not there. Make it first, on a disk that SLURM's nodes see as well"
+            f"{spec.folder}, in which {spec.name} is to run, is not there. Make it first, "
+            "on a disk that SLURM's nodes see as well"
         )
 
 
 def _quoted(word: str) -> str:
-    r"""For bash. A carriage return is written \r, because sbatch refuses scripts with lines that end as in DOS."""
+    r"""For bash. A carriage return is written \r, because sbatch refuses scripts with lines that
+    end as in DOS."""
     return shlex.quote(word).replace("\r", r"'$'\r''")

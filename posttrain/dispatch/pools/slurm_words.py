@@ -1,4 +1,5 @@
-"""Translates SLURM's states, exit codes and reasons, as `scontrol` and `sacct` print them, into the contract's."""
+"""Translates SLURM's states, exit codes and reasons, as `scontrol` and `sacct` print them, into the
+contract's."""
 
 import re
 import signal
@@ -33,11 +34,14 @@ _HINTS = {
     "BadConstraints": "it will not start: no node can give what it asks for. Cancel it and ask for less",
 }
 _OOM_SIGNAL = 125  # SLURM's sign for it, no signal
-EXTRA_MINUTES = 2  # more than asked for: it counts whole minutes, warns 60 s before the end, and may be a minute early with it
+EXTRA_MINUTES = (
+    2  # more than asked for: it counts whole minutes, warns 60 s before the end, and may be a minute early with it
+)
 
 
 def from_scontrol(line: str) -> JobStatus:
-    """One line of `scontrol show job --oneliner`. Fields that a person fills in (folder, comment) come after those that are read first."""
+    """One line of `scontrol show job --oneliner`. Fields that a person fills in (folder, comment)
+    come after those that are read first."""
 
     def field(name: str) -> str:
         found = re.search(rf"(?:^| ){name}=(\S*)", line)
@@ -55,12 +59,17 @@ def from_scontrol(line: str) -> JobStatus:
 
 
 def from_sacct(line: str) -> JobStatus:
-    """One line of `sacct --parsable2` with the format `SACCT_FORMAT`: a state may be `CANCELLED by 0`."""
+    """One line of `sacct --parsable2` with the format `SACCT_FORMAT`: a state may be `CANCELLED by
+    0`."""
     state, exit_code, ran, limit, comment = line.split("|", 4)
-    return _status(state.split(" ")[0], exit_code, "", is_marked=comment == CANCELLED_MARK, is_late=_is_late(ran, limit))
+    return _status(
+        state.split(" ")[0], exit_code, "", is_marked=comment == CANCELLED_MARK, is_late=_is_late(ran, limit)
+    )
 
 
-def _status(state: str, exit_code: str, reason: str, *, is_marked: bool, is_late: bool, wants_gpus: bool = False) -> JobStatus:
+def _status(
+    state: str, exit_code: str, reason: str, *, is_marked: bool, is_late: bool, wants_gpus: bool = False
+) -> JobStatus:
     reason = "" if reason in ("None", "(null)") else reason
     if state in _WAITING:
         return JobStatus(JobState.WAITING, note=_why_it_waits(reason, "GPUs" if wants_gpus else "CPUs and memory"))
@@ -79,7 +88,8 @@ def _status(state: str, exit_code: str, reason: str, *, is_marked: bool, is_late
 
 
 def _is_late(ran: str, limit: str) -> bool:
-    """Whether a job has had the whole time that it asked for, by SLURM's [days-]hours:minutes:seconds. A limit may be a word."""
+    """Whether a job has had the whole time that it asked for, by SLURM's
+    [days-]hours:minutes:seconds. A limit may be a word."""
     ran_s, limit_s = _seconds(ran), _seconds(limit)
     return ran_s is not None and limit_s is not None and ran_s >= limit_s - 60 * EXTRA_MINUTES
 

@@ -1,7 +1,9 @@
-"""How one stage is run through DVC from a program: its output line by line, and afterwards the exit code of its own command.
+"""How one stage is run through DVC from a program: its output line by line, and afterwards the exit
+code of its own command.
 
-`dvc repro` runs in a process of its own: its output can be followed, its death harms nobody, and what it records is what a person's `dvc repro`
-records. Never two at a time in one folder: DVC's locks make the second fail.
+`dvc repro` runs in a process of its own: its output can be followed, its death harms nobody, and
+what it records is what a person's `dvc repro` records. Never two at a time in one folder: DVC's
+locks make the second fail.
 """
 
 import contextlib
@@ -25,9 +27,11 @@ class Reproducer:
         self._process: subprocess.Popen[str] | None = None
 
     def reproduce(self, name: str, follow: Callable[[str], None]) -> int:
-        """Run a stage whose upstream is up to date, as `single_stage.py` does; `follow` gets each line that is not empty, as it is printed.
+        """Run a stage whose upstream is up to date, as `single_stage.py` does; `follow` gets each
+        line that is not empty, as it is printed.
 
-        The exit code of the stage's command, 128 + n for death by signal n; 1 where DVC itself could not run or record it.
+        The exit code of the stage's command, 128 + n for death by signal n; 1 where DVC itself
+        could not run or record it.
         """
         exit_code = 0
         with self._start(name) as process:
@@ -40,14 +44,16 @@ class Reproducer:
         return as_shell(exit_code) or 1 if process.returncode else 0
 
     def interrupt(self) -> None:
-        """Ask the running stage to end at its next checkpoint, with a code of its own; may be called in a signal handler, and again."""
+        """Ask the running stage to end at its next checkpoint, with a code of its own; may be
+        called in a signal handler, and again."""
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
 
     def _start(self, name: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "posttrain.pipeline.job.single_stage", "--", name]
-        # Only the stage hears SIGTERM: DVC and its shell would die of it and lose the stage's exit code.
+        # Only the stage hears SIGTERM: DVC and its shell would die of it and lose the stage's exit
+        # code.
         deaf = ["/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh"]
         self._process = subprocess.Popen(
             [*deaf, *command],
@@ -64,8 +70,8 @@ class Reproducer:
 
 
 def _environment() -> dict[str, str]:
-    """`python` in a stage's command is the one that runs this, activated or not; unbuffered, or a stage's progress would arrive when it is over. The
-    folder is a snapshot."""
+    """`python` in a stage's command is the one that runs this, activated or not; unbuffered, or a
+    stage's progress would arrive when it is over. The folder is a snapshot."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", SNAPSHOT: "1"}
 

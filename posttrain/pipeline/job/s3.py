@@ -1,8 +1,10 @@
-"""Runs a stage where nothing of the submitter's disk is seen: the tree comes from S3, and everything that the stage leaves goes back there.
+"""Runs a stage where nothing of the submitter's disk is seen: the tree comes from S3, and
+everything that the stage leaves goes back there.
 
-`python -m posttrain.pipeline.job.s3 OPTIONS -- STAGE` in an empty folder of its own, with this package installed. It ends with the stage's
-own exit code, and with 75 where the stage is done and its result could not be shipped. SIGTERM reaches the stage, which ends at its next checkpoint;
-that is shipped within what is left of the pool's grace.
+`python -m posttrain.pipeline.job.s3 OPTIONS -- STAGE` in an empty folder of its own, with this
+package installed. It ends with the stage's own exit code, and with 75 where the stage is done and
+its result could not be shipped. SIGTERM reaches the stage, which ends at its next checkpoint; that
+is shipped within what is left of the pool's grace.
 """
 
 import argparse
@@ -33,8 +35,8 @@ TREE = Path("tree")
 
 @dataclass(slots=True)
 class Preemption:
-    """Whether the pool has asked for the end. Before the stage runs that ends the job at once, while it runs the stage decides, afterwards the rest
-    is shipped as far as the grace lasts."""
+    """Whether the pool has asked for the end. Before the stage runs that ends the job at once,
+    while it runs the stage decides, afterwards the rest is shipped as far as the grace lasts."""
 
     signals: list[int] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -61,7 +63,10 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
     preemption.listen()
     store.patiently(store.check)
     if not store.claim(place.claim(attempt)):
-        raise Interrupted(f"{stage} is run by another process as attempt {attempt} already: its pod was replaced; two would spoil each other's files")
+        raise Interrupted(
+            f"{stage} is run by another process as attempt {attempt} already: its pod was replaced; "
+            "two would spoil each other's files"
+        )
     _bring_tree(store, place, attempt)
     os.chdir(TREE)
     _bring_inputs(stage, store, place)
@@ -91,7 +96,8 @@ def _bring_tree(store: ObjectStore, place: JobFolder, attempt: int) -> None:
             store.get(place.snapshot(attempt), archive)
         except FileNotFoundError as error:
             raise Interrupted(
-                f"{store.remote.url}/{place.snapshot(attempt)} is not there: the run that sent it has taken it back since. Run again"
+                f"{store.remote.url}/{place.snapshot(attempt)} is not there: "
+                "the run that sent it has taken it back since. Run again"
             ) from error
         unpack(archive, TREE)
     configure_dvc(TREE, "../../cache", FROZEN + config_section(store.remote))
@@ -106,12 +112,16 @@ def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
             pull_inputs(repo, found, store)
             if key_of(found) != place.key:
                 raise DataError(
-                    f"the tree that came for {stage} has other inputs than were sent, so nothing was run: are all its deps files of the tree?"
+                    f"the tree that came for {stage} has other inputs than were sent, so nothing was run: "
+                    "are all its deps files of the tree?"
                 )
             if fetch_result(repo, found, store):
                 _tell("S3 has a result of these inputs already")
     except DvcException as error:
-        raise DataError(f"{stage} cannot be prepared from what came, so nothing was run: {error}. Are all its deps files of the tree?") from error
+        raise DataError(
+            f"{stage} cannot be prepared from what came, so nothing was run: {error}. "
+            "Are all its deps files of the tree?"
+        ) from error
 
 
 def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, preemption: Preemption) -> int:
@@ -146,7 +156,8 @@ def _tell(line: str) -> None:
 
 
 def _live_here() -> None:
-    """A container may run as a user without a home; what libraries keep goes beside the tree then."""
+    """A container may run as a user without a home; what libraries keep goes beside the tree
+    then."""
     here = Path.cwd()
     os.environ |= {"DVC_SITE_CACHE_DIR": str(here / "site"), "DVC_NO_ANALYTICS": "1"}
     if not os.access(os.path.expanduser("~"), os.W_OK):
@@ -154,14 +165,18 @@ def _live_here() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("posttrain.pipeline.job.s3", description="Run one stage of a tree that lies in S3.")
+    parser = argparse.ArgumentParser(
+        "posttrain.pipeline.job.s3", description="Run one stage of a tree that lies in S3."
+    )
     add_options(parser)
     parser.add_argument("--place", required=True, help="SUBMITTER/KEY")
     parser.add_argument("stage")
     given = parser.parse_args()
     with exit_codes():
         _live_here()
-        sys.exit(run(given.stage, ObjectStore(from_options(given)), JobFolder.parse(given.place), int(os.environ[ATTEMPT])))
+        sys.exit(
+            run(given.stage, ObjectStore(from_options(given)), JobFolder.parse(given.place), int(os.environ[ATTEMPT]))
+        )
 
 
 if __name__ == "__main__":

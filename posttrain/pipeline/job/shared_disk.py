@@ -1,6 +1,8 @@
-"""What a job runs in its snapshot: one stage through DVC, ending with the stage's own exit code, so that a pool sees whether running again can help.
+"""What a job runs in its snapshot: one stage through DVC, ending with the stage's own exit code, so
+that a pool sees whether running again can help.
 
-`python -m posttrain.pipeline.job.shared_disk STAGE` in the snapshot's folder. What was run before with the same inputs comes from DVC's run cache.
+`python -m posttrain.pipeline.job.shared_disk STAGE` in the snapshot's folder. What was run before
+with the same inputs comes from DVC's run cache.
 """
 
 import argparse
@@ -14,7 +16,8 @@ from posttrain.pipeline.job.reproduce import Reproducer
 
 
 def run(stage: str) -> int:
-    """The exit code of the stage's command, 1 where DVC itself failed. SIGTERM and SIGUSR1 reach the stage, which ends at its next checkpoint."""
+    """The exit code of the stage's command, 1 where DVC itself failed. SIGTERM and SIGUSR1 reach
+    the stage, which ends at its next checkpoint."""
     reproducer = Reproducer(Path())
 
     def pass_on(_: int, __: FrameType | None) -> None:

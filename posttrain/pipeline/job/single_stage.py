@@ -1,7 +1,9 @@
-"""`dvc repro` of one stage of a folder, whose result DVC's run cache has afterwards in any case; or what the run cache has of it already.
+"""`dvc repro` of one stage of a folder, whose result DVC's run cache has afterwards in any case; or
+what the run cache has of it already.
 
-`python -m posttrain.pipeline.job.single_stage STAGE`; `--from-run-cache` runs nothing, and exits with `NOT_THERE` where no run had these inputs. A
-process of its own, because `dvc repro` is: the job around it keeps its signals and knows its end.
+`python -m posttrain.pipeline.job.single_stage STAGE`; `--from-run-cache` runs nothing, and exits
+with `NOT_THERE` where no run had these inputs. A process of its own, because `dvc repro` is: the
+job around it keeps its signals and knows its end.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""A tree of files as one, and back, so that nothing of it can land outside of its folder: names and links that would are refused on both sides."""
+"""A tree of files as one, and back, so that nothing of it can land outside of its folder: names and
+links that would are refused on both sides."""
 
 import tarfile
 import zlib
@@ -10,9 +11,11 @@ from posttrain.exits import ConfigurationError, DataError, Interrupted
 
 
 def pack(folder: Path, file: Path, *, is_left_out: Callable[[Path], bool]) -> None:
-    """`is_left_out` gets paths relative to `folder`; a folder that is left out is so with all it holds.
+    """`is_left_out` gets paths relative to `folder`; a folder that is left out is so with all it
+    holds.
 
-    Raises ConfigurationError where the tree holds what could not be unpacked elsewhere: a link that leaves it, a socket.
+    Raises ConfigurationError where the tree holds what could not be unpacked elsewhere: a link that
+    leaves it, a socket.
     """
     with tarfile.open(file, "w:gz", compresslevel=1) as archive:
         for path in _walk(folder, folder, is_left_out):
@@ -24,7 +27,8 @@ def pack(folder: Path, file: Path, *, is_left_out: Callable[[Path], bool]) -> No
                 tarfile.data_filter(member, str(folder))
             except tarfile.FilterError as error:
                 raise ConfigurationError(
-                    f"{name} cannot be taken to another machine ({error}): a job sees only what lies in the tree. Take it out, or let git ignore it"
+                    f"{name} cannot be taken to another machine ({error}): "
+                    "a job sees only what lies in the tree. Take it out, or let git ignore it"
                 ) from error
             member.uid = member.gid = 0
             member.uname = member.gname = ""
@@ -36,15 +40,20 @@ def pack(folder: Path, file: Path, *, is_left_out: Callable[[Path], bool]) -> No
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Into a folder that is made. Raises DataError where a member would land elsewhere, Interrupted where the archive is damaged."""
+    """Into a folder that is made. Raises DataError where a member would land elsewhere, Interrupted
+    where the archive is damaged."""
     folder.mkdir(parents=True)
     try:
         with tarfile.open(file, "r:gz") as archive:
             archive.extractall(folder, filter="data")
     except tarfile.FilterError as error:
-        raise DataError(f"{file.name} may not be unpacked ({error}): we pack no such thing, so see who may write where it came from") from error
+        raise DataError(
+            f"{file.name} may not be unpacked ({error}): we pack no such thing, so see who may write where it came from"
+        ) from error
     except (tarfile.TarError, BadGzipFile, zlib.error, EOFError) as error:
-        raise Interrupted(f"{file.name} did not come whole ({error}), so no stage was run: run again to have another") from error
+        raise Interrupted(
+            f"{file.name} did not come whole ({error}), so no stage was run: run again to have another"
+        ) from error
 
 
 def _walk(folder: Path, root: Path, is_left_out: Callable[[Path], bool]) -> Iterator[Path]:

@@ -1,8 +1,10 @@
-"""Of DVC's cache and run cache, a stage's inputs and its one result go to S3 and come back, in the layout of a DVC remote.
+"""Of DVC's cache and run cache, a stage's inputs and its one result go to S3 and come back, in the
+layout of a DVC remote.
 
-Anybody's DVC with a remote of the same address reads it. The whole cache is never listed or moved. DVC's own transfers say no more than that they
-failed, and count a folder whose listing did not come for want of an answer as absent; so S3 is then asked what is wrong, and the transfer made
-again. The working folder is the repository's root: DVC takes the paths of old runs from there.
+Anybody's DVC with a remote of the same address reads it. The whole cache is never listed or moved.
+DVC's own transfers say no more than that they failed, and count a folder whose listing did not come
+for want of an answer as absent; so S3 is then asked what is wrong, and the transfer made again. The
+working folder is the repository's root: DVC takes the paths of old runs from there.
 """
 
 import contextlib
@@ -35,24 +37,35 @@ _NUM_TRIES = 3  # of a transfer that fails though S3 answers
 
 def config_section(remote: S3Remote) -> str:
     """For DVC's config: the address, and no keys. Hashes are computed again from what arrives."""
-    said = {"url": f"s3://{remote.bucket}/{remote.prefix}{FOLDER}", "endpointurl": remote.endpoint_url, "region": remote.region}
+    said = {
+        "url": f"s3://{remote.bucket}/{remote.prefix}{FOLDER}",
+        "endpointurl": remote.endpoint_url,
+        "region": remote.region,
+    }
     lines = [f"    {name} = {value}\n" for name, value in said.items() if value is not None]
-    return f"['remote \"{NAME}\"']\n{''.join(lines)}    verify = true\n    connect_timeout = {CONNECT_S}\n    read_timeout = {READ_S}\n"
+    return (
+        f"['remote \"{NAME}\"']\n{''.join(lines)}    verify = true\n    connect_timeout = {CONNECT_S}\n    "
+        f"read_timeout = {READ_S}\n"
+    )
 
 
 def refuse_without_run_cache(stage: PipelineStage) -> None:
-    """Its result comes back by the run cache or not at all. Inputs are there, or DVC's error is raised."""
+    """Its result comes back by the run cache or not at all. Inputs are there, or DVC's error is
+    raised."""
     stage.save_deps()
     if not _can_hash(stage):
         raise ConfigurationError(
-            f"{stage.name} has no deps or no outs, or is always run: DVC's run cache keeps no result of such a stage, and none could come back from "
+            f"{stage.name} has no deps or no outs, or is always run: DVC's run cache keeps no result of such a "
+            "stage, and none could come back from "
             "S3. Give it both in dvc.yaml, or run it on a target that shares a disk"
         )
 
 
 def push_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore) -> frozenset[Path]:
     """The inputs that lie in DVC's cache; gives their paths. All others are files of the tree."""
-    outs = [out for out in outs_holding(repo, _inputs(stage)) if out.use_cache and out.hash_info and not out.changed_cache()]
+    outs = [
+        out for out in outs_holding(repo, _inputs(stage)) if out.use_cache and out.hash_info and not out.changed_cache()
+    ]
     objects = {found for out in outs for used in out.get_used_objs().values() for found in used}
     if objects:
         _move(store, lambda: repo.cloud.push(objects, remote=NAME))
@@ -67,7 +80,8 @@ def pull_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore) -> None:
             _pull(repo, store, [out])
         if not out.hash_info or out.changed_cache():
             raise Interrupted(
-                f"{out.def_path}, an input of {stage.name}, is not whole in {store.remote.url}/{FOLDER}: something deletes there. It is pushed again "
+                f"{out.def_path}, an input of {stage.name}, is not whole in {store.remote.url}/{FOLDER}: "
+                "something deletes there. It is pushed again "
                 "with the next attempt"
             )
         out.checkout()
@@ -86,7 +100,8 @@ def push_result(repo: Repo, stage: PipelineStage, store: ObjectStore) -> None:
 
 
 def fetch_result(repo: Repo, stage: PipelineStage, store: ObjectStore) -> bool:
-    """Into DVC's cache and run cache; False where S3 has no whole result of a run with the inputs that the stage has now.
+    """Into DVC's cache and run cache; False where S3 has no whole result of a run with the inputs
+    that the stage has now.
 
     Raises DataError where what it has under that name is of another stage or other inputs.
     """
@@ -121,7 +136,10 @@ def _take_entry(repo: Repo, key: str, name: str, store: ObjectStore) -> None:
         except (YAMLError, ValueError, TypeError, KeyError, AttributeError):
             is_right = False
         if not is_right:
-            raise DataError(f"{store.remote.url}/{name} is no record of the run that its name says: delete it, and see who may write there")
+            raise DataError(
+                f"{store.remote.url}/{name} is no record of the run that its name says: delete it, "
+                "and see who may write there"
+            )
         os.replace(copied, target)
 
 
@@ -130,8 +148,14 @@ def _inputs(stage: PipelineStage) -> list[str]:
 
 
 def _pull(repo: Repo, store: ObjectStore, outs: list[Output]) -> None:
-    """What a folder holds is known once its listing is here, so asking for the names moves something already."""
-    _move(store, lambda: repo.cloud.pull({found for out in outs for used in out.get_used_objs(remote=NAME).values() for found in used}, remote=NAME))
+    """What a folder holds is known once its listing is here, so asking for the names moves
+    something already."""
+    _move(
+        store,
+        lambda: repo.cloud.pull(
+            {found for out in outs for used in out.get_used_objs(remote=NAME).values() for found in used}, remote=NAME
+        ),
+    )
 
 
 def _move(store: ObjectStore, move: Callable[[], TransferResult]) -> None:
@@ -152,7 +176,10 @@ def _move(store: ObjectStore, move: Callable[[], TransferResult]) -> None:
         if isinstance(cause, CollectCacheError):
             raise cause
         why = type(cause).__name__ if cause else "DVC's words are above"
-        raise Interrupted(f"files did not get to or from {store.remote.url} in {_NUM_TRIES} tries ({why}), though S3 answers; run again") from cause
+        raise Interrupted(
+            f"files did not get to or from {store.remote.url} in {_NUM_TRIES} tries ({why}), though S3 answers; "
+            "run again"
+        ) from cause
 
     store.patiently(try_once)
 

@@ -1,5 +1,5 @@
-"""A job lies in S3 under names of submitter, key and attempt alone: whatever a stage, a branch or a knob is called,
-names are plain."""
+"""A job lies in S3 under names of submitter, key and attempt alone: whatever a stage, a branch or a
+knob is called, names are plain."""
 
 import argparse
 import re
@@ -12,8 +12,8 @@ PATIENCE_S, SHIP_EVERY_S = 120.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class S3Remote:
-    """`url` is `s3://bucket` or `s3://bucket/prefix`. An S3 that does not answer is asked again for `patience_s`; a job ships what is new of its
-    checkpoints every `ship_every_s`."""
+    """`url` is `s3://bucket` or `s3://bucket/prefix`. An S3 that does not answer is asked again for
+    `patience_s`; a job ships what is new of its checkpoints every `ship_every_s`."""
 
     url: str
     endpoint_url: str | None = None
@@ -43,8 +43,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", required=True, help="s3://bucket/prefix")
     parser.add_argument("--endpoint-url", help="of an S3 that is not Amazon's")
     parser.add_argument("--region")
-    parser.add_argument("--patience-s", type=float, default=PATIENCE_S, help="how long an S3 that does not answer is asked again")
-    parser.add_argument("--ship-every-s", type=float, default=SHIP_EVERY_S, help="seconds between two looks for new checkpoints")
+    parser.add_argument(
+        "--patience-s", type=float, default=PATIENCE_S, help="how long an S3 that does not answer is asked again"
+    )
+    parser.add_argument(
+        "--ship-every-s", type=float, default=SHIP_EVERY_S, help="seconds between two looks for new checkpoints"
+    )
 
 
 def from_options(given: argparse.Namespace) -> S3Remote:
@@ -54,7 +58,8 @@ def from_options(given: argparse.Namespace) -> S3Remote:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """`jobs/SUBMITTER/KEY/…`: what the attempts at one stage with one set of inputs share, and no other tree's jobs do."""
+    """`jobs/SUBMITTER/KEY/…`: what the attempts at one stage with one set of inputs share, and no
+    other tree's jobs do."""
 
     submitter: str
     key: str

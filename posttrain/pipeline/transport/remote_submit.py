@@ -1,7 +1,9 @@
-"""Puts a job's snapshot into S3 before it starts, and takes what it left when it is over, where the two share no disk.
+"""Puts a job's snapshot into S3 before it starts, and takes what it left when it is over, where the
+two share no disk.
 
-`python -m posttrain.pipeline.transport.remote_submit prepare|collect OPTIONS -- STAGE` in the snapshot's folder. A process of its
-own, as all of DVC's work: jobs of several stages are sent and taken in beside each other, and DVC is not made for threads.
+`python -m posttrain.pipeline.transport.remote_submit prepare|collect OPTIONS -- STAGE` in the
+snapshot's folder. A process of its own, as all of DVC's work: jobs of several stages are sent and
+taken in beside each other, and DVC is not made for threads.
 """
 
 import argparse
@@ -18,7 +20,13 @@ from posttrain.pipeline.job.single_stage import NOT_THERE
 from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage
 from posttrain.pipeline.transport.archive import pack
 from posttrain.pipeline.transport.object_store import ObjectStore
-from posttrain.pipeline.transport.remote_cache import NAME, config_section, fetch_result, push_inputs, refuse_without_run_cache
+from posttrain.pipeline.transport.remote_cache import (
+    NAME,
+    config_section,
+    fetch_result,
+    push_inputs,
+    refuse_without_run_cache,
+)
 from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
 from posttrain.state import STATE_DIR
 
@@ -44,9 +52,11 @@ def prepare(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> i
 
 
 def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) -> int:
-    """The traces of all attempts into the state folder, and the result into DVC's cache and run cache: 0, or `NOT_THERE` where there is none.
+    """The traces of all attempts into the state folder, and the result into DVC's cache and run
+    cache: 0, or `NOT_THERE` where there is none.
 
-    What is not needed any more is deleted there: all of the job where its result is here, and where it is over without one, all but checkpoints.
+    What is not needed any more is deleted there: all of the job where its result is here, and where
+    it is over without one, all but checkpoints.
     """
     for found in store.list(place.traces):
         store.get(found.name, STATE_DIR / "traces" / Path(found.name).parent.name / Path(found.name).name)
@@ -59,7 +69,8 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        "posttrain.pipeline.transport.remote_submit", description="Send a stage's snapshot to S3, take its result from there."
+        "posttrain.pipeline.transport.remote_submit",
+        description="Send a stage's snapshot to S3, take its result from there.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("prepare", "collect"):
@@ -81,7 +92,9 @@ def main() -> None:
                 sys.exit(prepare(given.stage, store, place, given.attempt))
             sys.exit(collect(given.stage, store, place, is_over=given.is_over))
         except DvcException as error:
-            raise ConfigurationError(f"{given.stage} cannot go through {store.remote.url}: {error}; `dvc status` says more") from error
+            raise ConfigurationError(
+                f"{given.stage} cannot go through {store.remote.url}: {error}; `dvc status` says more"
+            ) from error
 
 
 def _name_remote(store: ObjectStore) -> None:

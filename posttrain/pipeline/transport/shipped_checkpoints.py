@@ -1,8 +1,10 @@
-"""A job's next attempt, on another machine, finds its checkpoints in S3. Each sealed one is a folder of objects, its marker the last of them.
+"""A job's next attempt, on another machine, finds its checkpoints in S3. Each sealed one is a
+folder of objects, its marker the last of them.
 
-The same order as on a disk: what was cut off in the middle has no marker, and what was damaged has another hash than the marker says
-(`algorithms/checkpointing.py` looks before anything is loaded). Episodes that were paid for (`*.jsonl`, a line each) go along; their readers pass
-over a line that was cut off.
+The same order as on a disk: what was cut off in the middle has no marker, and what was damaged has
+another hash than the marker says (`algorithms/checkpointing.py` looks before anything is loaded).
+Episodes that were paid for (`*.jsonl`, a line each) go along; their readers pass over a line that
+was cut off.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,8 @@ CHECKPOINT = "checkpoint-"
 
 
 class ShippedCheckpoints:
-    """Mirrors `folder` to the objects under `prefix`. What another attempt has there and this one never saw is left alone."""
+    """Mirrors `folder` to the objects under `prefix`. What another attempt has there and this one
+    never saw is left alone."""
 
     def __init__(self, store: ObjectStore, prefix: str, folder: Path) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
@@ -24,18 +27,22 @@ class ShippedCheckpoints:
         self._loose: dict[Path, tuple[int, int]] = {}
 
     def bring(self) -> int:
-        """Take over what earlier attempts have shipped; gives how many checkpoints that are whole."""
+        """Take over what earlier attempts have shipped; gives how many checkpoints that are
+        whole."""
         names = [found.name for found in self._store.list(self._prefix)]
         whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{MARKER}")}
         for name in names:
-            if any(name.startswith(f"{checkpoint}/") for checkpoint in whole) or _is_loose(PurePosixPath(name.removeprefix(self._prefix))):
+            if any(name.startswith(f"{checkpoint}/") for checkpoint in whole) or _is_loose(
+                PurePosixPath(name.removeprefix(self._prefix))
+            ):
                 self._store.get(name, self._path_of(name))
         self._sealed = {self._path_of(name) for name in whole}
         self._loose = {path: _state(path) for path in self._loose_files()}
         return len(whole)
 
     def ship(self) -> int:
-        """What is new, and then without what the stage has removed; gives how many new checkpoints. What it removes meanwhile is left out."""
+        """What is new, and then without what the stage has removed; gives how many new checkpoints.
+        What it removes meanwhile is left out."""
         num_new = 0
         for marker in sorted(self._folder.rglob(MARKER)):
             if marker.parent not in self._sealed and self._put_checkpoint(marker):
@@ -69,7 +76,10 @@ class ShippedCheckpoints:
     def _path_of(self, name: str) -> Path:
         path = self._folder / name.removeprefix(self._prefix)
         if not path.resolve().is_relative_to(self._folder.resolve()):
-            raise DataError(f"{self._store.remote.url}/{name} would be written outside of {self._folder}: delete it, and see who may write there")
+            raise DataError(
+                f"{self._store.remote.url}/{name} would be written outside of {self._folder}: delete it, "
+                "and see who may write there"
+            )
         return path
 
 

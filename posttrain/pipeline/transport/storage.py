@@ -1,4 +1,5 @@
-"""A job's files get to it, and its result back, by a disk that both see or by S3; the flow knows one seam."""
+"""A job's files get to it, and its result back, by a disk that both see or by S3; the flow knows
+one seam."""
 
 import subprocess
 import sys
@@ -23,16 +24,19 @@ class Storage(Protocol):
         ...
 
     def has_result(self, frozen: Snapshot) -> bool:
-        """Whether DVC's run cache has one for these inputs, now that everybody was asked who may have it. No job has been started for it."""
+        """Whether DVC's run cache has one for these inputs, now that everybody was asked who may
+        have it. No job has been started for it."""
         ...
 
     def collect(self, frozen: Snapshot, folder: Path, *, is_good: bool) -> Snapshot:
-        """After the job: where its result lies, if it ended well, and in any case its trace stores, under the state folder."""
+        """After the job: where its result lies, if it ended well, and in any case its trace stores,
+        under the state folder."""
         ...
 
 
 class SharedDisk:
-    """Jobs work in a folder that the submitter sees, on DVC's own cache. `python` is the interpreter there."""
+    """Jobs work in a folder that the submitter sees, on DVC's own cache. `python` is the
+    interpreter there."""
 
     def __init__(self, *, python: str) -> None:
         self._python = python
@@ -55,7 +59,8 @@ class SharedDisk:
 
 
 class S3:
-    """Jobs see nothing of the submitter's disk. `submitter` names the tree among all that share the bucket; `python` is the interpreter there."""
+    """Jobs see nothing of the submitter's disk. `submitter` names the tree among all that share the
+    bucket; `python` is the interpreter there."""
 
     def __init__(self, remote: S3Remote, *, submitter: str, python: str) -> None:
         self._remote, self._submitter, self._python = remote, submitter, python
@@ -65,7 +70,8 @@ class S3:
         return (self._python, "-u", "-m", "posttrain.pipeline.job.s3", *self._options(frozen), "--", frozen.stage)
 
     def prepare(self, frozen: Snapshot, folder: Path, attempt: int) -> None:
-        """As `Storage` has it. Raises ConfigurationError where the bucket cannot be used, Interrupted where S3 does not answer."""
+        """As `Storage` has it. Raises ConfigurationError where the bucket cannot be used,
+        Interrupted where S3 does not answer."""
         folder.mkdir(parents=True, exist_ok=True)
         self._run(frozen, "prepare", f"--attempt={attempt}")
 
@@ -77,7 +83,10 @@ class S3:
         """As `Storage` has it, and raises what `prepare` does."""
         is_there = self._run(frozen, "collect", "--is-over")
         if is_good and not (is_there and restore(frozen)):
-            raise DataError(f"{frozen.stage} ended well and {self._remote.url} has no whole result of it: something deletes there. Run again")
+            raise DataError(
+                f"{frozen.stage} ended well and {self._remote.url} has no whole result of it: "
+                "something deletes there. Run again"
+            )
         return frozen
 
     def _options(self, frozen: Snapshot) -> tuple[str, ...]:
@@ -90,18 +99,30 @@ class S3:
 
 
 def restore(snapshot: Snapshot) -> bool:
-    """Outputs and entry from the run cache into the snapshot; False where its files are gone. Raises what the run cache's disk has to say."""
+    """Outputs and entry from the run cache into the snapshot; False where its files are gone.
+    Raises what the run cache's disk has to say."""
     return _ask(snapshot, "job.single_stage", "--from-run-cache")
 
 
 def _ask(snapshot: Snapshot, program: str, *options: str) -> bool:
-    """A program of `posttrain.pipeline` on a snapshot, in a process of its own; False where it says that something is not there.
+    """A program of `posttrain.pipeline` on a snapshot, in a process of its own; False where it says
+    that something is not there.
 
     Started where we were, it is our own code: the snapshot may be of another commit.
     """
-    line = [sys.executable, "-m", f"posttrain.pipeline.{program}", *options, f"--folder={snapshot.folder}", "--", snapshot.stage]
+    line = [
+        sys.executable,
+        "-m",
+        f"posttrain.pipeline.{program}",
+        *options,
+        f"--folder={snapshot.folder}",
+        "--",
+        snapshot.stage,
+    ]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
-    said = next((text for text in reversed(done.stderr.splitlines()) if text.strip()), f"it ended with {done.returncode}")
+    said = next(
+        (text for text in reversed(done.stderr.splitlines()) if text.strip()), f"it ended with {done.returncode}"
+    )
     for end in (ConfigurationError, DataError, Interrupted):
         if done.returncode == end.code:
             raise end(said)

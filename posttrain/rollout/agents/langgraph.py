@@ -1,7 +1,9 @@
-"""How does a LangGraph agent play an episode? Its chat model is the policy, its tools are the episode's; everything else about it stays as it is.
+"""Lets a LangGraph agent play an episode. Its chat model is the policy, its tools are the
+episode's; everything else about it stays as it is.
 
-LangChain reads a call's JSON into a dictionary and writes it again, so a message comes back in another spelling than the policy's; the conversation
-knows it all the same. What the graph returns is not read: the episode is what its model was asked and what it said.
+LangChain reads a call's JSON into a dictionary and writes it again, so a message comes back in
+another spelling than the policy's; the conversation knows it all the same. What the graph returns
+is not read: the episode is what its model was asked and what it said.
 """
 
 import asyncio
@@ -34,7 +36,8 @@ MakeGraph = Callable[["PolicyChatModel", list[BaseTool]], CompiledStateGraph[Any
 
 
 def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
-    """The loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew each time the user says something.
+    """The loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew each time
+    the user says something.
 
     A graph that takes more steps than its `recursion_limit` ends its episode as TURN_LIMIT.
     """
@@ -45,7 +48,9 @@ def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
         graph = make_graph(model, tools)
         said = {"messages": [to_langchain(message) for message in messages]}
         try:
-            await graph.ainvoke(said, {"configurable": {"thread_id": uuid.uuid4().hex}})  # for a graph that keeps checkpoints
+            await graph.ainvoke(
+                said, {"configurable": {"thread_id": uuid.uuid4().hex}}
+            )  # for a graph that keeps checkpoints
         except GraphRecursionError:
             host.end(StopReason.TURN_LIMIT)
 
@@ -56,7 +61,8 @@ def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
 
 
 class PolicyChatModel(BaseChatModel):
-    """The policy of one episode as a LangChain chat model. Settings such as temperature are the rollout's."""
+    """The policy of one episode as a LangChain chat model. Settings such as temperature are the
+    rollout's."""
 
     host: Any  # AgentHost; pydantic would check what it cannot
     thread: Any  # of the event loop
@@ -66,12 +72,22 @@ class PolicyChatModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "posttrain-policy"
 
-    def bind_tools(self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
         """Raises ValueError where a call is asked for: a rollout's model chooses freely."""
         if tool_choice not in (None, "auto"):
-            raise ValueError(f"tool_choice is {tool_choice!r}, and a rollout's model chooses freely whether to call a tool: leave it out")
+            raise ValueError(
+                f"tool_choice is {tool_choice!r}, and a rollout's model chooses freely whether to call a tool: "
+                "leave it out"
+            )
         own = {schema["function"]["name"]: schema for schema in self.host.episode.task_schemas()}
-        return self.bind(tools=[own[tool.name] if isinstance(tool, _EpisodeTool) else convert_to_openai_tool(tool) for tool in tools], **kwargs)
+        return self.bind(
+            tools=[
+                own[tool.name] if isinstance(tool, _EpisodeTool) else convert_to_openai_tool(tool) for tool in tools
+            ],
+            **kwargs,
+        )
 
     async def _agenerate(
         self,
@@ -94,8 +110,12 @@ class PolicyChatModel(BaseChatModel):
     ) -> ChatResult:
         """For nodes that are plain functions, which LangGraph runs in threads."""
         if threading.current_thread() is self.thread:
-            raise RuntimeError("invoke would wait for the event loop that it holds up: in a coroutine, `await model.ainvoke(…)`")
-        return asyncio.run_coroutine_threadsafe(self._agenerate(messages, stop, **kwargs), self.host.over.get_loop()).result()
+            raise RuntimeError(
+                "invoke would wait for the event loop that it holds up: in a coroutine, `await model.ainvoke(…)`"
+            )
+        return asyncio.run_coroutine_threadsafe(
+            self._agenerate(messages, stop, **kwargs), self.host.over.get_loop()
+        ).result()
 
 
 class _EpisodeTool(BaseTool):
@@ -111,11 +131,14 @@ class _EpisodeTool(BaseTool):
 
 
 def _tool(function: Mapping[str, Any], host: AgentHost) -> _EpisodeTool:
-    return _EpisodeTool(name=function["name"], description=function["description"], args_schema=function["parameters"], host=host)
+    return _EpisodeTool(
+        name=function["name"], description=function["description"], args_schema=function["parameters"], host=host
+    )
 
 
 def to_langchain(message: Message) -> BaseMessage:
-    """A call whose arguments are no JSON object becomes LangChain's invalid call: what a graph makes of it is its own affair."""
+    """A call whose arguments are no JSON object becomes LangChain's invalid call: what a graph
+    makes of it is its own affair."""
     match message.role:
         case "system":
             return SystemMessage(message.content)
@@ -127,7 +150,11 @@ def to_langchain(message: Message) -> BaseMessage:
     for call in message.tool_calls:
         arguments = _object(call.arguments)
         if arguments is None:
-            invalid_calls.append(InvalidToolCall(type="invalid_tool_call", id=call.id, name=call.name, args=call.arguments, error="no JSON object"))
+            invalid_calls.append(
+                InvalidToolCall(
+                    type="invalid_tool_call", id=call.id, name=call.name, args=call.arguments, error="no JSON object"
+                )
+            )
         else:
             calls.append(LangChainCall(type="tool_call", id=call.id, name=call.name, args=arguments))
     also = {"reasoning_content": message.reasoning_content} if message.reasoning_content else {}
@@ -150,12 +177,20 @@ def from_langchain(message: BaseMessage) -> Message:
         case ToolMessage():
             return Message("tool", content, tool_call_id=message.tool_call_id)
         case AIMessage():
-            calls = [ToolCall(call["id"] or "", call["name"], json.dumps(call["args"], ensure_ascii=False)) for call in message.tool_calls]
-            calls += [ToolCall(call["id"] or "", call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls]
+            calls = [
+                ToolCall(call["id"] or "", call["name"], json.dumps(call["args"], ensure_ascii=False))
+                for call in message.tool_calls
+            ]
+            calls += [
+                ToolCall(call["id"] or "", call["name"] or "", call["args"] or "")
+                for call in message.invalid_tool_calls
+            ]
             order = message.additional_kwargs.get(_ORDER, [])
             calls.sort(key=lambda call: order.index(call.id) if call.id in order else len(order))
             return Message("assistant", content, message.additional_kwargs.get("reasoning_content"), tuple(calls))
-    raise ValueError(f"a message of type {message.type!r} has no place in a chat with tools; use system, human, ai and tool")
+    raise ValueError(
+        f"a message of type {message.type!r} has no place in a chat with tools; use system, human, ai and tool"
+    )
 
 
 def _ai_message(served: Served) -> BaseMessage:
@@ -170,7 +205,9 @@ def _text(message: BaseMessage) -> str:
         return message.content
     parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in message.content]
     if other := [part for part in parts if part.get("type") != "text"]:
-        raise ValueError(f"a message has a part that is no text, which this model cannot read: {clip(str(other[0]), 200)}")
+        raise ValueError(
+            f"a message has a part that is no text, which this model cannot read: {clip(str(other[0]), 200)}"
+        )
     return "".join(part["text"] for part in parts)
 
 

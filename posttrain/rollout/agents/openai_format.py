@@ -1,7 +1,9 @@
-"""What a client of OpenAI's chat completions may ask of a rollout, and the form in which it gets its answer.
+"""What a client of OpenAI's chat completions may ask of a rollout, and the form in which it gets
+its answer.
 
-The rollout's temperature and limits rule, so a client's are let pass unread; whatever else would change which message comes back is refused by name,
-because an agent that silently gets something else than it asked for would be trained as another agent than the one that is deployed.
+The rollout's temperature and limits rule, so a client's are let pass unread; whatever else would
+change which message comes back is refused by name, because an agent that silently gets something
+else than it asked for would be trained as another agent than the one that is deployed.
 """
 
 import json
@@ -39,7 +41,8 @@ _MAX_DEPTH = 100  # of a request; Python's own readers and writers give up at so
 
 
 class BadRequest(Exception):
-    """The client asked for what no rollout can give; its text says what, and is for the person who wrote the agent."""
+    """The client asked for what no rollout can give; its text says what, and is for the person who
+    wrote the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class ChatRequest:
 
 
 def read_body(body: bytes) -> Any:
-    """The JSON of a request. Raises BadRequest where it is none, or none that every later reader of it can take."""
+    """The JSON of a request. Raises BadRequest where it is none, or none that every later reader of
+    it can take."""
     try:
         content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -78,13 +82,20 @@ def read_request(body: Any) -> ChatRequest:
         raise BadRequest("the body must be a JSON object with a list of messages, one at least")
     for name, accepted in _ONLY.items():
         if body.get(name) is not None and body[name] not in accepted:
-            raise BadRequest(f"{name} is {_quoted(body[name])}; a rollout gives one message of text and tool calls, freely chosen: leave it out")
+            raise BadRequest(
+                f"{name} is {_quoted(body[name])}; a rollout gives one message of text and tool calls, "
+                "freely chosen: leave it out"
+            )
     messages = tuple(read_message(message) for message in body["messages"])
     if messages[0].role not in ("system", "user"):
-        raise BadRequest(f"the conversation begins with a message of role {messages[0].role}; it must begin with system or user")
+        raise BadRequest(
+            f"the conversation begins with a message of role {messages[0].role}; it must begin with system or user"
+        )
     schemas = body.get("tools") or []
     if not isinstance(schemas, list) or not all(map(_is_function, schemas)):
-        raise BadRequest("tools must be a list of functions: {type: function, function: {name, description, parameters}}")
+        raise BadRequest(
+            "tools must be a list of functions: {type: function, function: {name, description, parameters}}"
+        )
     is_stream, options = body.get("stream") or False, body.get("stream_options") or {}
     if not isinstance(is_stream, bool) or not isinstance(options, dict):
         raise BadRequest("stream must be true or false, and stream_options an object")
@@ -92,7 +103,8 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def read_message(message: Any) -> Message:
-    """A message as a client sends it: `developer` is system, text in parts is text. Raises BadRequest, also for what is no text."""
+    """A message as a client sends it: `developer` is system, text in parts is text. Raises
+    BadRequest, also for what is no text."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str) or message["role"] not in _ROLES:
         raise BadRequest(f"a message must have one of the roles {', '.join(_ROLES)}; this is {_quoted(message)}")
     content = message.get("content")
@@ -104,9 +116,16 @@ def read_message(message: Any) -> Message:
         read = Message.from_openai({**message, "role": _ROLES[message["role"]], "content": content})
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"a message is not in OpenAI's form ({reason(repr(error))}): {_quoted(message)}") from error
-    texts = [read.content, read.reasoning_content or "", read.tool_call_id or "", *(text for call in read.tool_calls for text in astuple(call))]
+    texts = [
+        read.content,
+        read.reasoning_content or "",
+        read.tool_call_id or "",
+        *(text for call in read.tool_calls for text in astuple(call)),
+    ]
     if not all(isinstance(text, str) for text in texts):
-        raise BadRequest(f"a message has another value where OpenAI's form has text (arguments are JSON text): {_quoted(message)}")
+        raise BadRequest(
+            f"a message has another value where OpenAI's form has text (arguments are JSON text): {_quoted(message)}"
+        )
     return read
 
 
@@ -158,7 +177,9 @@ def _check_text(text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise BadRequest(f"the body has half of a character ({error.reason}), which no tokenizer can read: {text!a}"[:400]) from error
+        raise BadRequest(
+            f"the body has half of a character ({error.reason}), which no tokenizer can read: {text!a}"[:400]
+        ) from error
 
 
 def _inside(value: Any) -> Iterable[Any]:
@@ -177,4 +198,8 @@ def _content(message: Message) -> str | None:
 
 
 def _usage(served: Served) -> dict[str, int]:
-    return {"prompt_tokens": served.num_read, "completion_tokens": served.num_written, "total_tokens": served.num_read + served.num_written}
+    return {
+        "prompt_tokens": served.num_read,
+        "completion_tokens": served.num_written,
+        "total_tokens": served.num_read + served.num_written,
+    }

@@ -1,8 +1,11 @@
-"""How does an agent written with the plain `openai` client play an episode? It is given a base URL on this machine, behind which the policy writes.
+"""Lets an agent written with the plain `openai` client play an episode. It is given a base URL on
+this machine, behind which the policy writes.
 
-One server per batch of episodes, in the event loop of the engine: started by the first episode, stopped by the last. Each episode has an address of
-its own that nobody can guess, and the batch a key, so that no other process of this machine speaks for an episode. Errors are answered with a status
-that clients do not try again (400): the reason of an end is kept with the episode, and a retry would hide it or cost a turn.
+One server per batch of episodes, in the event loop of the engine: started by the first episode,
+stopped by the last. Each episode has an address of its own that nobody can guess, and the batch a
+key, so that no other process of this machine speaks for an episode. Errors are answered with a
+status that clients do not try again (400): the reason of an end is kept with the episode, and a
+retry would hide it or cost a turn.
 """
 
 import asyncio
@@ -25,7 +28,15 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from posttrain.rollout.agents.openai_format import MODEL, BadRequest, completion, completion_events, openai_messages, read_body, read_request
+from posttrain.rollout.agents.openai_format import (
+    MODEL,
+    BadRequest,
+    completion,
+    completion_events,
+    openai_messages,
+    read_body,
+    read_request,
+)
 from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, play_program, stop_task
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentLoop
@@ -55,10 +66,12 @@ class _Home:
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """What an agent gets: where to ask, the conversation to answer, and the tools. `messages` and `tools` are in OpenAI's form.
+    """What an agent gets: where to ask, the conversation to answer, and the tools. `messages` and
+    `tools` are in OpenAI's form.
 
-    `call_tool(name, arguments)` runs a tool of the episode and gives what the model is to read; `arguments` is the JSON text as the model wrote it,
-    and may be none: then the answer says so. It is for agents that run in a thread; a coroutine awaits `acall_tool`.
+    `call_tool(name, arguments)` runs a tool of the episode and gives what the model is to read;
+    `arguments` is the JSON text as the model wrote it, and may be none: then the answer says so. It
+    is for agents that run in a thread; a coroutine awaits `acall_tool`.
     """
 
     base_url: str
@@ -69,9 +82,12 @@ class AgentTask:
     _home: _Home
 
     def call_tool(self, name: str, arguments: str) -> str:
-        """Raises EpisodeOver where the episode is over, RuntimeError where it would wait for the very loop that it is called in."""
+        """Raises EpisodeOver where the episode is over, RuntimeError where it would wait for the
+        very loop that it is called in."""
         if threading.current_thread() is self._home.thread:
-            raise RuntimeError("call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`")
+            raise RuntimeError(
+                "call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`"
+            )
         return asyncio.run_coroutine_threadsafe(self.acall_tool(name, arguments), self._home.loop).result()
 
     async def acall_tool(self, name: str, arguments: str) -> str:
@@ -83,10 +99,12 @@ Agent = Callable[[AgentTask], None] | Callable[[AgentTask], Coroutine[Any, Any, 
 
 
 def openai_loop(agent: Agent) -> AgentLoop:
-    """The loop of an agent that is a function of an `AgentTask`: it answers the user and returns. What it returns is not read: what it was told is.
+    """The loop of an agent that is a function of an `AgentTask`: it answers the user and returns.
+    What it returns is not read: what it was told is.
 
-    A plain function runs in a thread of its own, and may use the blocking client. A coroutine function runs in the event loop that also serves its
-    requests: it must use `AsyncOpenAI`, and block nowhere.
+    A plain function runs in a thread of its own, and may use the blocking client. A coroutine
+    function runs in the event loop that also serves its requests: it must use `AsyncOpenAI`, and
+    block nowhere.
     """
     proxy = Proxy()
 
@@ -94,7 +112,9 @@ def openai_loop(agent: Agent) -> AgentLoop:
         async def program(host: AgentHost, messages: Sequence[Message]) -> None:
             async with proxy.serve(host) as (base_url, api_key):
                 home = _Home(host, asyncio.get_running_loop(), threading.current_thread())
-                await _run(agent, AgentTask(base_url, api_key, MODEL, openai_messages(messages), episode.task_schemas(), home))
+                await _run(
+                    agent, AgentTask(base_url, api_key, MODEL, openai_messages(messages), episode.task_schemas(), home)
+                )
 
         return await play_program(episode, policy, program)
 
@@ -120,7 +140,8 @@ def _without_exit(agent: Agent, task: AgentTask) -> None:
 
 
 class Proxy:
-    """Serves any number of episodes behind one port of the loopback interface, as long as there is one."""
+    """Serves any number of episodes behind one port of the loopback interface, as long as there is
+    one."""
 
     def __init__(self) -> None:
         self._server: _Server | None = None
@@ -141,7 +162,8 @@ class Proxy:
 
 
 class _Server(uvicorn.Server):
-    """Bound and listening as soon as it is made: who connects before the loop comes to it waits for a moment."""
+    """Bound and listening as soon as it is made: who connects before the loop comes to it waits for
+    a moment."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, AgentHost] = {}
@@ -175,7 +197,9 @@ class _Server(uvicorn.Server):
         except BadRequest as error:
             return _error(400, str(error), "invalid_request")
         except _TooLarge:
-            return _error(413, f"the body has more than {_MAX_BODY_BYTES} bytes, which no model could read", "request_too_large")
+            return _error(
+                413, f"the body has more than {_MAX_BODY_BYTES} bytes, which no model could read", "request_too_large"
+            )
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         host = self.hosts.get(request.path_params["name"])
@@ -189,7 +213,9 @@ class _Server(uvicorn.Server):
         if served is None:
             return Response(status_code=499)  # nobody reads it
         if asked.is_stream:
-            return StreamingResponse(completion_events(served, wants_usage=asked.wants_usage), media_type="text/event-stream")
+            return StreamingResponse(
+                completion_events(served, wants_usage=asked.wants_usage), media_type="text/event-stream"
+            )
         return JSONResponse(completion(served))
 
     async def _models(self, request: Request) -> Response:
@@ -206,7 +232,8 @@ class _Server(uvicorn.Server):
 
 
 class _LoopbackOnly:
-    """Refuses who calls this machine by a name that is not its own: a page of a site whose name was made to lead here."""
+    """Refuses who calls this machine by a name that is not its own: a page of a site whose name was
+    made to lead here."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -216,7 +243,9 @@ class _LoopbackOnly:
         if host.partition(":")[0] in ("127.0.0.1", "localhost"):
             await self._app(scope, receive, send)
         else:
-            await _error(400, f"the request is for the host {host!r}; use the base_url of the AgentTask", "invalid_host")(scope, receive, send)
+            await _error(
+                400, f"the request is for the host {host!r}; use the base_url of the AgentTask", "invalid_host"
+            )(scope, receive, send)
 
 
 class _TooLarge(Exception):
@@ -234,7 +263,8 @@ async def _body(request: Request) -> bytes:
 
 
 async def _unless_gone(reply: "asyncio.Task[Served]", request: Request) -> Served | None:
-    """The reply; None where the client hangs up before it is written, and then it is written no further."""
+    """The reply; None where the client hangs up before it is written, and then it is written no
+    further."""
     gone = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait({reply, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -256,7 +286,11 @@ def _no_episode() -> Response:
 
 
 async def _not_served(request: Request, error: HTTPException) -> Response:
-    return _error(error.status_code, f"{request.method} {request.url.path} is not served; a rollout has chat/completions and models", "not_found")
+    return _error(
+        error.status_code,
+        f"{request.method} {request.url.path} is not served; a rollout has chat/completions and models",
+        "not_found",
+    )
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -1,7 +1,10 @@
-"""What does an agent need that is a program of its own? Someone who writes its next message, runs its calls, and decides when its episode is over.
+"""Serves an agent that is a program of its own. Someone who writes its next message, runs its
+calls, and decides when its episode is over.
 
-Such a program keeps the conversation itself and brings all of it with each request. It may catch errors, try again, or never stop; so the reason of
-the end is kept here and not left to what it raises: the first request that is refused ends the episode, and the program is stopped where it stands.
+Such a program keeps the conversation itself and brings all of it with each request. It may catch
+errors, try again, or never stop; so the reason of the end is kept here and not left to what it
+raises: the first request that is refused ends the episode, and the program is stopped where it
+stands.
 """
 
 import asyncio
@@ -27,7 +30,8 @@ class EpisodeOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A message for the program. `num_read` tokens of context stood before the `num_written` of it; `is_cut`: it ran into a limit."""
+    """A message for the program. `num_read` tokens of context stood before the `num_written` of it;
+    `is_cut`: it ran into a limit."""
 
     message: Message
     num_read: int
@@ -43,7 +47,8 @@ class Served:
 
 
 class AgentHost:
-    """Serves one episode to the program that plays it. `over` is set as soon as there is nothing more to serve: to the reason, or the error."""
+    """Serves one episode to the program that plays it. `over` is set as soon as there is nothing
+    more to serve: to the reason, or the error."""
 
     def __init__(self, episode: Episode, policy: Policy) -> None:
         self.episode = episode
@@ -62,9 +67,11 @@ class AgentHost:
             self.over.set_result(stop)
 
     async def reply(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> Served:
-        """The agent's message after `messages`, with the tools of `schemas` offered. Who asks the same again gets the same again.
+        """The agent's message after `messages`, with the tools of `schemas` offered. Who asks the
+        same again gets the same again.
 
-        Raises EpisodeOver. May be cancelled: then nothing was said, and the same may be asked again.
+        Raises EpisodeOver. May be cancelled: then nothing was said, and the same may be asked
+        again.
         """
         async with self._turn:
             self._refuse_if_over()
@@ -81,10 +88,13 @@ class AgentHost:
             finally:
                 self._writing = None
             num_written = episode.turns[-1].num_written
-            return Served(episode.messages[-1], len(episode.now.token_ids) - num_written, num_written, self._cut is not None)
+            return Served(
+                episode.messages[-1], len(episode.now.token_ids) - num_written, num_written, self._cut is not None
+            )
 
     async def run_call(self, name: str, arguments: str) -> str:
-        """What the agent reads of a call of one of the episode's tools; `arguments` is JSON text. Raises EpisodeOver."""
+        """What the agent reads of a call of one of the episode's tools; `arguments` is JSON text.
+        Raises EpisodeOver."""
         self._refuse_if_over()
         call = self._made(ToolCall("", name, arguments))
         self._running.add(call.id)
@@ -102,7 +112,8 @@ class AgentHost:
         return content
 
     async def close(self) -> None:
-        """Serve nothing more, write no further, and put what the last calls gave into the record."""
+        """Serve nothing more, write no further, and put what the last calls gave into the
+        record."""
         self._clock.cancel()
         if self.over.done():
             self.over.exception()  # whoever waited for it has seen it
@@ -114,12 +125,14 @@ class AgentHost:
                 self.episode.messages.append(Message("tool", self._results[call.id], tool_call_id=call.id))
 
     def history(self) -> list[Message]:
-        """The task's opening, and what was said since the agent's first message: what a user sees, whatever the program opens with."""
+        """The task's opening, and what was said since the agent's first message: what a user sees,
+        whatever the program opens with."""
         now = self.episode.now
         return [*self.episode.task.messages, *(now.messages[now.written()[0] :] if now.turns else ())]
 
     async def run_until_over(self, program: Coroutine[Any, Any, object]) -> StopReason | None:
-        """Run the program until it returns (None, or the reason why its last message is the last) or until the episode is over.
+        """Run the program until it returns (None, or the reason why its last message is the last)
+        or until the episode is over.
 
         Raises AgentFailed for what the program raised, and what `over` raises.
         """
@@ -131,7 +144,10 @@ class AgentHost:
             if running.cancelled():
                 raise AgentFailed("the agent's program cancelled itself")
             if error := running.exception():
-                where = "".join(f" (in {frame.name}, line {frame.lineno})" for frame in traceback.extract_tb(error.__traceback__)[-1:])
+                where = "".join(
+                    f" (in {frame.name}, line {frame.lineno})"
+                    for frame in traceback.extract_tb(error.__traceback__)[-1:]
+                )
                 raise AgentFailed(f"{type(error).__name__}: {reason(error)}{where}") from error
             return self._cut
         finally:
@@ -140,7 +156,9 @@ class AgentHost:
     async def _write(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
         episode = self.episode
         stop = self._cut or (StopReason.TURN_LIMIT if episode.num_replies >= episode.limits.max_turns else None)
-        if stop is None or episode.is_continued_by(messages, schemas):  # what the last calls gave belongs to the record, also where nobody reads it
+        if stop is None or episode.is_continued_by(
+            messages, schemas
+        ):  # what the last calls gave belongs to the record, also where nobody reads it
             episode.go_on_from(messages, schemas)
         if stop is None:
             reply = await self._policy.reply(episode)
@@ -152,30 +170,38 @@ class AgentHost:
             raise EpisodeOver(f"the episode is over: {stop}")
 
     def _without_keys(self, messages: Sequence[Message]) -> list[Message]:
-        """What the program added may hold anything (its own tools' results, its prompts); what the policy was given or wrote stands as it was."""
+        """What the program added may hold anything (its own tools' results, its prompts); what the
+        policy was given or wrote stands as it was."""
         known = self.episode.now.messages
         return [
-            message if index < len(known) and is_same(known[index], message) else self.episode.own_words(message) or bounded(message)
+            message
+            if index < len(known) and is_same(known[index], message)
+            else self.episode.own_words(message) or bounded(message)
             for index, message in enumerate(messages)
         ]
 
     def _was_just_asked(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
         now = self.episode.now
-        return bool(now.turns and not now.unread()) and len(messages) == len(now.messages) - 1 == now.num_same(messages, schemas)
+        return bool(now.turns and not now.unread()) and len(messages) == len(now.messages) - 1 == now.num_same(
+            messages, schemas
+        )
 
     def _made(self, call: ToolCall) -> ToolCall:
-        """The call of the agent's last message that this is; one that the program makes of its own accord has no id."""
+        """The call of the agent's last message that this is; one that the program makes of its own
+        accord has no id."""
         now = self.episode.now
         made = now.messages[now.written()[-1]].tool_calls if now.turns else ()
         is_taken = self._running | set(self._results)
         return next((one for one in made if one.id not in is_taken and is_same_call(one, call)), call)
 
     def _end_unless_asked(self) -> None:
-        """The episode's own clock runs from its first message on, and this program has never asked for one."""
+        """The episode's own clock runs from its first message on, and this program has never asked
+        for one."""
         self.end(StopReason.TIME_LIMIT)
 
     def _fail(self, error: Exception) -> EpisodeOver:
-        """The episode is over with this error, whatever the program makes of the one that it meets."""
+        """The episode is over with this error, whatever the program makes of the one that it
+        meets."""
         if not self.over.done():
             self.over.set_exception(error)
         return EpisodeOver(f"the episode is over: {type(error).__name__}: {reason(error)}")
@@ -186,7 +212,8 @@ class AgentHost:
 
 
 async def stop_task(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task and wait until it has put its things away, but not for ever. What it raises is nobody's affair any more."""
+    """Cancel a task and wait until it has put its things away, but not for ever. What it raises is
+    nobody's affair any more."""
     task.cancel()
     await asyncio.wait({task}, timeout=_GRACE_S)
     if task.done() and not task.cancelled():
@@ -197,14 +224,20 @@ Program = Callable[[AgentHost, Sequence[Message]], Coroutine[Any, Any, object]]
 
 
 async def play_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
-    """Play an episode: `program(host, conversation)` answers the user, and is run again with the longer conversation as long as the user replies."""
+    """Play an episode: `program(host, conversation)` answers the user, and is run again with the
+    longer conversation as long as the user replies."""
     host = AgentHost(episode, policy)
     try:
         while True:
             num_replies = episode.num_replies
             stop = await host.run_until_over(program(host, host.history()))
             message = episode.messages[-1]
-            if stop is not None or episode.num_replies == num_replies or message.role != "assistant" or message.tool_calls:
+            if (
+                stop is not None
+                or episode.num_replies == num_replies
+                or message.role != "assistant"
+                or message.tool_calls
+            ):
                 return stop or StopReason.DONE
             answer = episode.user_reply(message)
             if answer is None:

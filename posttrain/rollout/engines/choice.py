@@ -1,7 +1,9 @@
-"""Which engine plays? A fact about the machine, so it comes from the environment and retrains nothing.
+"""Chooses the engine that plays. A fact about the machine, so it comes from the environment and
+retrains nothing.
 
-`POSTTRAIN_ENGINE`: `torch` (the default, in this process) or `vllm`. `POSTTRAIN_VLLM_URLS`: the servers, commas between them, or `@FILE` with one a
-line, which is read again every few seconds. `POSTTRAIN_VLLM_FOLDER`: where weights are written for them, on a disk that they see.
+`POSTTRAIN_ENGINE`: `torch` (the default, in this process) or `vllm`. `POSTTRAIN_VLLM_URLS`: the
+servers, commas between them, or `@FILE` with one a line, which is read again every few seconds.
+`POSTTRAIN_VLLM_FOLDER`: where weights are written for them, on a disk that they see.
 """
 
 import atexit
@@ -17,8 +19,15 @@ from posttrain.rollout.engines.torch_engine import TorchEngine
 NUM_SLOTS = 128  # episodes that write at once; beyond, a CPU gains nothing and a GPU's memory fills with caches
 
 
-def make_engine(model: Any, *, max_context_tokens: int, check_prompts: Callable[[], Sequence[Sequence[int]]], stop_ids: frozenset[int]) -> Engine:
-    """The engine that the environment names, with the model's weights as they are now. `check_prompts` is asked only where servers are checked."""
+def make_engine(
+    model: Any,
+    *,
+    max_context_tokens: int,
+    check_prompts: Callable[[], Sequence[Sequence[int]]],
+    stop_ids: frozenset[int],
+) -> Engine:
+    """The engine that the environment names, with the model's weights as they are now.
+    `check_prompts` is asked only where servers are checked."""
     name = os.environ.get("POSTTRAIN_ENGINE", "torch")
     match name:
         case "torch":
@@ -27,12 +36,15 @@ def make_engine(model: Any, *, max_context_tokens: int, check_prompts: Callable[
             from posttrain.rollout.engines.vllm_engine import VllmEngine
 
             folder = Path(os.environ.get("POSTTRAIN_VLLM_FOLDER", ".posttrain/vllm"))
-            engine = VllmEngine(model, urls=server_urls, check_prompts=check_prompts(), stop_ids=stop_ids, folder=folder)
+            engine = VllmEngine(
+                model, urls=server_urls, check_prompts=check_prompts(), stop_ids=stop_ids, folder=folder
+            )
             atexit.register(engine.close)
             return engine
         case "openai":
             raise ConfigurationError(
-                "POSTTRAIN_ENGINE is openai: such an endpoint gives no token ids, and a model is trained on the tokens that it wrote. It can be the "
+                "POSTTRAIN_ENGINE is openai: such an endpoint gives no token ids, "
+                "and a model is trained on the tokens that it wrote. It can be the "
                 "teacher (generate_data.source, evaluate.teacher); to train through servers take vllm"
             )
     raise ConfigurationError(f"POSTTRAIN_ENGINE is {name!r}; there are torch and vllm")
@@ -51,5 +63,8 @@ def server_urls() -> list[str]:
     except OSError as error:
         raise ConfigurationError(f"POSTTRAIN_VLLM_URLS is {named!r} and the file cannot be read: {error}") from error
     if not named:
-        raise ConfigurationError("POSTTRAIN_ENGINE is vllm and POSTTRAIN_VLLM_URLS names no server: set it to http://127.0.0.1:8101,… or to @FILE")
+        raise ConfigurationError(
+            "POSTTRAIN_ENGINE is vllm and POSTTRAIN_VLLM_URLS names no server: "
+            "set it to http://127.0.0.1:8101,… or to @FILE"
+        )
     return list(dict.fromkeys(url.rstrip("/") for url in text.replace(",", " ").split()))

@@ -1,9 +1,12 @@
-"""A decoder's weights in the form that generates fastest: what a forward pass would multiply each time is multiplied once.
+"""A decoder's weights in the form that generates fastest: what a forward pass would multiply each
+time is multiplied once.
 
-Copies, not views: they cost the model's memory once more and must be read again after every optimiser step. In exchange a step of a small model
-is faster, LoRA costs nothing, and every supported architecture has one form. What is folded, exact up to float32 rounding: RMSNorm weights and the
-attention scale into the matrices that follow them, LoRA's B A into W, q, k and v into one matrix, gate and up into another, and the halves of each
-head interleaved so that the rotary embedding is one complex multiplication (q·k does not depend on the order of a head's dimensions).
+Copies, not views: they cost the model's memory once more and must be read again after every
+optimiser step. In exchange a step of a small model is faster, LoRA costs nothing, and every
+supported architecture has one form. What is folded, exact up to float32 rounding: RMSNorm weights
+and the attention scale into the matrices that follow them, LoRA's B A into W, q, k and v into one
+matrix, gate and up into another, and the halves of each head interleaved so that the rotary
+embedding is one complex multiplication (q·k does not depend on the order of a head's dimensions).
 """
 
 from collections.abc import Callable
@@ -21,10 +24,12 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies 
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
-    """One decoder layer. H query heads, K key-value heads, D dimensions a head, M the MLP's inner size; weights are (out, in).
+    """One decoder layer. H query heads, K key-value heads, D dimensions a head, M the MLP's inner
+    size; weights are (out, in).
 
-    `qkv` is ((H + 2 K) D, hidden); `head_norm` is (H + K, D), or None where heads are not normalised; `gate_up` is (2 M, hidden). `eps` is of the two
-    layer norms, `head_eps` of the heads'.
+    `qkv` is ((H + 2 K) D, hidden); `head_norm` is (H + K, D), or None where heads are not
+    normalised; `gate_up` is (2 M, hidden). `eps` is of the two layer norms, `head_eps` of the
+    heads'.
     """
 
     qkv: Tensor
@@ -44,7 +49,8 @@ class FusedLayer:
 
 @dataclass(frozen=True, slots=True)
 class FusedWeights:
-    """A whole decoder. `inv_freq` (D/2,) and `rope_scale` are the rotary embedding's; `head` (V, hidden) has the final norm folded in."""
+    """A whole decoder. `inv_freq` (D/2,) and `rope_scale` are the rotary embedding's; `head` (V,
+    hidden) has the final norm folded in."""
 
     embedding: Tensor
     layers: tuple[FusedLayer, ...]
@@ -59,21 +65,33 @@ class FusedWeights:
 
 
 def fuse(model: nn.Module) -> FusedWeights:
-    """Read the weights of a Hugging Face causal LM as they are now, LoRA adapters included. Dropout plays no part.
+    """Read the weights of a Hugging Face causal LM as they are now, LoRA adapters included. Dropout
+    plays no part.
 
-    Raises ConfigurationError where the architecture is none of `MODEL_TYPES` or a part of it is not what it is in plain transformers.
+    Raises ConfigurationError where the architecture is none of `MODEL_TYPES` or a part of it is not
+    what it is in plain transformers.
     """
     wrapper: Any = model
     causal_lm = wrapper.get_base_model() if hasattr(model, "get_base_model") else wrapper
     config = causal_lm.config
-    _require(config.model_type in MODEL_TYPES, f"model type {config.model_type!r} is not one of {', '.join(MODEL_TYPES)}")
-    _require(all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ()), "a layer has a sliding window")
+    _require(
+        config.model_type in MODEL_TYPES, f"model type {config.model_type!r} is not one of {', '.join(MODEL_TYPES)}"
+    )
+    _require(
+        all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ()),
+        "a layer has a sliding window",
+    )
     decoder = causal_lm.model
     rotary = decoder.rotary_emb
-    _require(rotary.rope_type in ROPE_TYPES, f"rotary embedding {rotary.rope_type!r} is not one of {', '.join(ROPE_TYPES)}")
+    _require(
+        rotary.rope_type in ROPE_TYPES, f"rotary embedding {rotary.rope_type!r} is not one of {', '.join(ROPE_TYPES)}"
+    )
     attention = decoder.layers[0].self_attn
     head_dim = attention.head_dim
-    _require(2 * len(rotary.inv_freq) == head_dim, f"the rotary embedding turns {2 * len(rotary.inv_freq)} of a head's {head_dim} dimensions")
+    _require(
+        2 * len(rotary.inv_freq) == head_dim,
+        f"the rotary embedding turns {2 * len(rotary.inv_freq)} of a head's {head_dim} dimensions",
+    )
     _require(type(decoder.embed_tokens) is nn.Embedding, f"the embedding is a {type(decoder.embed_tokens).__name__}")
     head, head_bias = _dense(causal_lm.lm_head)
     with torch.no_grad():
@@ -116,11 +134,16 @@ def _fuse_layer(layer: Any) -> FusedLayer:
 
 
 def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The matrix, bias and head norms of q, k and v together: heads interleaved, the scale of q·k in q's norm, or in q itself where it has none."""
+    """The matrix, bias and head norms of q, k and v together: heads interleaved, the scale of q·k
+    in q's norm, or in q itself where it has none."""
     dim, scale = attention.head_dim, attention.scaling
     has_head_norm = hasattr(attention, "q_norm")
     weights, biases = [], []
-    for projection, factor in ((attention.q_proj, 1.0 if has_head_norm else scale), (attention.k_proj, 1.0), (attention.v_proj, 1.0)):
+    for projection, factor in (
+        (attention.q_proj, 1.0 if has_head_norm else scale),
+        (attention.k_proj, 1.0),
+        (attention.v_proj, 1.0),
+    ):
         weight, bias = _dense(projection)
         is_turned = projection is not attention.v_proj
         weights.append((_interleaved(weight, dim) if is_turned else weight) * factor)
@@ -135,7 +158,8 @@ def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | N
 
 
 def _dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a linear layer, with its active LoRA adapters added. PEFT is known by its methods only, so that it need not be installed."""
+    """Weight and bias of a linear layer, with its active LoRA adapters added. PEFT is known by its
+    methods only, so that it need not be installed."""
     lora: Any = module
     linear = lora.base_layer if hasattr(module, "get_delta_weight") else lora
     _require(type(linear) is nn.Linear, f"a projection is a {type(linear).__name__}, not a plain linear layer")
@@ -145,20 +169,24 @@ def _dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
         return weight, bias
     for adapter in lora.active_adapters:
         if adapter in lora.lora_A:
-            _require(not lora.use_dora.get(adapter, False), f"adapter {adapter!r} is a DoRA, which is not a sum of matrices")
+            _require(
+                not lora.use_dora.get(adapter, False), f"adapter {adapter!r} is a DoRA, which is not a sum of matrices"
+            )
             _require(not lora.lora_bias.get(adapter, False), f"adapter {adapter!r} trains a bias")
             weight = weight + lora.get_delta_weight(adapter).detach()
     return weight, bias
 
 
 def _interleaved(rows: Tensor, dim: int) -> Tensor:
-    """Within each head of `dim` rows, row i beside row i + dim/2, the two that the rotary embedding turns together: 0 1 2 3 becomes 0 2 1 3."""
+    """Within each head of `dim` rows, row i beside row i + dim/2, the two that the rotary embedding
+    turns together: 0 1 2 3 becomes 0 2 1 3."""
     halves = rows.reshape(-1, 2, dim // 2, *rows.shape[1:])
     return halves.transpose(1, 2).reshape(rows.shape)
 
 
 def _scaled(weight: Tensor, norm_weight: Tensor) -> Tensor:
-    """The matrix that takes the normalised vector before the norm's weight: multiplied in float32, whatever the model's type."""
+    """The matrix that takes the normalised vector before the norm's weight: multiplied in float32,
+    whatever the model's type."""
     return (weight.float() * norm_weight.detach().float()).to(weight.dtype)
 
 

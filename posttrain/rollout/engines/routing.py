@@ -1,12 +1,14 @@
-"""Which server writes an episode's next message? The one that wrote its last, because that one has its context cached; else the one with the fewest
-requests in flight. Pure bookkeeping: it neither sends nor waits."""
+"""Chooses the server that writes an episode's next message. The one that wrote its last, because
+that one has its context cached; else the one with the fewest requests in flight. Pure bookkeeping:
+it neither sends nor waits."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 
 class Router:
-    """Servers by URL. A server that is down keeps no episode: each is routed anew when it asks next."""
+    """Servers by URL. A server that is down keeps no episode: each is routed anew when it asks
+    next."""
 
     def __init__(self) -> None:
         self._up: dict[str, None] = {}  # in the order in which they came up: ties go to the first
@@ -26,8 +28,8 @@ class Router:
         self._up.pop(url, None)
 
     def choose(self, episode_id: str, *, avoid: Iterable[str] = ()) -> str | None:
-        """The server for the episode's next message, which then counts as in flight; None where none is up. `avoid` are taken only if all others are
-        down."""
+        """The server for the episode's next message, which then counts as in flight; None where
+        none is up. `avoid` are taken only if all others are down."""
         avoided = set(avoid)
         url = self._server_of.get(episode_id)
         if url is None or url not in self._up or url in avoided:

@@ -1,7 +1,8 @@
-"""From logits to one token per row, by one uniform number each: the inverse of the cumulative distribution.
+"""From logits to one token per row, by one uniform number each: the inverse of the cumulative
+distribution.
 
-Not `torch.multinomial`: it draws from one generator for the whole batch, so what an episode says would depend on who is in the batch with it; it is
-also ten times slower at this size.
+Not `torch.multinomial`: it draws from one generator for the whole batch, so what an episode says
+would depend on who is in the batch with it; it is also ten times slower at this size.
 """
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 
 @torch.inference_mode()
 def sample(logits_N_V: Tensor, temperature_N: Tensor, draw_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (N,) and their log-probabilities (N,) under the distribution sampled from; draws are uniform in [0, 1).
+    """Tokens (N,) and their log-probabilities (N,) under the distribution sampled from; draws are
+    uniform in [0, 1).
 
-    Temperature 0 takes the most probable token, with its log-probability at temperature 1. By hand: probabilities 0.25, 0.5, 0.25 have the cumulative
-    sums 0.25, 0.75, 1, so a draw of 0.2 gives token 0, of 0.25 and of 0.7 token 1, of 0.9 token 2. A token of probability 0 is never drawn.
+    Temperature 0 takes the most probable token, with its log-probability at temperature 1. By hand:
+    probabilities 0.25, 0.5, 0.25 have the cumulative sums 0.25, 0.75, 1, so a draw of 0.2 gives
+    token 0, of 0.25 and of 0.7 token 1, of 0.9 token 2. A token of probability 0 is never drawn.
     """
     is_greedy_N = temperature_N == 0
     probs_N_V = torch.softmax(logits_N_V.float() / torch.where(is_greedy_N, 1.0, temperature_N)[:, None], dim=-1)
@@ -27,8 +30,9 @@ def sample(logits_N_V: Tensor, temperature_N: Tensor, draw_N: Tensor) -> tuple[T
 
 
 def _inverse_cdf(probs_N_V: Tensor, draw_N: Tensor) -> Tensor:
-    """The first token whose cumulative sum exceeds draw · total. The total is 1 only up to rounding, and the product may round up to it: then no sum
-    would exceed it, and the last token would be drawn however improbable it is."""
+    """The first token whose cumulative sum exceeds draw · total. The total is 1 only up to
+    rounding, and the product may round up to it: then no sum would exceed it, and the last token
+    would be drawn however improbable it is."""
     cdf_N_V = probs_N_V.cumsum(-1)
     total_N_1 = cdf_N_V[:, -1:]
     threshold_N_1 = torch.minimum(draw_N[:, None] * total_N_1, torch.nextafter(total_N_1, torch.zeros_like(total_N_1)))

@@ -6,9 +6,11 @@ from posttrain.rollout.engines.protocol import GenerateRequest, Generation
 
 
 class ScriptedEngine:
-    """Replays one list of messages per seed, each cut at the request's `max_new_tokens`; keeps what it was asked in `requests`.
+    """Replays one list of messages per seed, each cut at the request's `max_new_tokens`; keeps what
+    it was asked in `requests`.
 
-    A seed without a script, or asked beyond its end, raises LookupError: the test's script does not fit the play.
+    A seed without a script, or asked beyond its end, raises LookupError: the test's script does not
+    fit the play.
     """
 
     def __init__(self, messages_by_seed: Mapping[int, Sequence[Sequence[int]]], *, logprob: float = -0.5) -> None:
@@ -22,7 +24,9 @@ class ScriptedEngine:
         self.requests.append(request)
         token_ids = list(self._messages[request.seed].pop(0))[: request.max_new_tokens]
         is_stopped = token_ids[-1] in request.stop_ids
-        return Generation(token_ids, [self._logprob] * len(token_ids), "stop" if is_stopped else "length", self.policy_version)
+        return Generation(
+            token_ids, [self._logprob] * len(token_ids), "stop" if is_stopped else "length", self.policy_version
+        )
 
     def release(self, episode_id: str) -> None:
         self.released.append(episode_id)

@@ -1,7 +1,10 @@
-"""The forward pass of a Llama-family decoder over a KV cache of fixed slots: one pass to read many new tokens, one to write a token in every slot.
+"""The forward pass of a Llama-family decoder over a KV cache of fixed slots: one pass to read many
+new tokens, one to write a token in every slot.
 
-Axes: S slots, N slots in use, R requests, P packed tokens (all requests in one row, without padding), T tokens of a request padded, C context
-positions, H query heads, K key-value heads, D dimensions a head, V vocabulary. Query heads that share a KV head are neighbours, as in transformers.
+Axes: S slots, N slots in use, R requests, P packed tokens (all requests in one row, without
+padding), T tokens of a request padded, C context positions, H query heads, K key-value heads, D
+dimensions a head, V vocabulary. Query heads that share a KV head are neighbours, as in
+transformers.
 """
 
 from collections.abc import Sequence
@@ -17,8 +20,13 @@ from posttrain.rollout.engines.fused_weights import FusedLayer, FusedWeights, fu
 
 _RANGE = 16  # on a CPU attention reads the cache of so many slots at a time, up to the longest context of these
 _SPAN_STEP = 16  # which is rounded up to this
-_SPLIT_ROWS, _ROW_STEP = frozenset({5, 6, 7, 9, 10, 11}), 4  # of a product of so many rows MKL splits the sums between threads
-_MIN_WIDTH = 4  # queries of attention: of 1 or 3 the kernel splits the keys between threads, and the bits depend on their number
+_SPLIT_ROWS, _ROW_STEP = (
+    frozenset({5, 6, 7, 9, 10, 11}),
+    4,
+)  # of a product of so many rows MKL splits the sums between threads
+_MIN_WIDTH = (
+    4  # queries of attention: of 1 or 3 the kernel splits the keys between threads, and the bits depend on their number
+)
 _MAX_PACKED_TOKENS = 1024  # read in one pass: bounds the memory of a pass, and keeps its activations in the CPU's cache
 
 
@@ -32,7 +40,8 @@ class Extension:
 
 
 class SlottedDecoder:
-    """Weights and cache of one model. Token ids must be in the vocabulary and positions below `max_context_tokens`; both are the caller's care."""
+    """Weights and cache of one model. Token ids must be in the vocabulary and positions below
+    `max_context_tokens`; both are the caller's care."""
 
     def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
         """Raises ConfigurationError where the architecture is not supported."""
@@ -41,7 +50,8 @@ class SlottedDecoder:
         weights = self._weights
         self._num_slots = num_slots
         self._max_context_tokens = max_context_tokens
-        # Zeros, not empty: what is masked is still multiplied by 0, and 0 · NaN is NaN. The system gives zero pages lazily: unused slots are free.
+        # Zeros, not empty: what is masked is still multiplied by 0, and 0 · NaN is NaN. The system
+        # gives zero pages lazily: unused slots are free.
         shape = (len(weights.layers), 2, num_slots, weights.num_kv_heads, max_context_tokens, weights.head_dim)
         self._cache = torch.zeros(shape, dtype=weights.embedding.dtype, device=self.device)
         angles = torch.arange(max_context_tokens, device=self.device).float()[:, None] * weights.inv_freq
@@ -52,7 +62,8 @@ class SlottedDecoder:
         return self._weights.embedding.device
 
     def refresh(self) -> None:
-        """Read the model's weights as they are now. What is cached was computed with the old ones and is the caller's to forget."""
+        """Read the model's weights as they are now. What is cached was computed with the old ones
+        and is the caller's to forget."""
         self._weights: FusedWeights = fuse(self._model)
 
     @torch.inference_mode()
@@ -62,7 +73,8 @@ class SlottedDecoder:
 
     @torch.inference_mode()
     def read(self, extensions: Sequence[Extension]) -> None:
-        """Cache the keys and values of new tokens. Extensions of one slot must be in order; others may be in any, and are packed by their length."""
+        """Cache the keys and values of new tokens. Extensions of one slot must be in order; others
+        may be in any, and are packed by their length."""
         batch: list[Extension] = []
         room = _MAX_PACKED_TOKENS
         for extension in sorted(extensions, key=lambda extension: len(extension.token_ids)):
@@ -78,7 +90,8 @@ class SlottedDecoder:
 
     @torch.inference_mode()
     def write(self, token_N: NDArray[np.int64], length_N: NDArray[np.int64]) -> Tensor:
-        """Logits (N, V) after one more token in each of the first N slots, whose contexts have `length_N` tokens with it."""
+        """Logits (N, V) after one more token in each of the first N slots, whose contexts have
+        `length_N` tokens with it."""
         weights = self._weights
         num_kv, dim = weights.num_kv_heads, weights.head_dim
         ranges = self._ranges(length_N)
@@ -86,7 +99,9 @@ class SlottedDecoder:
         position_NK = position_N.repeat_interleave(num_kv)
         rows_NK = torch.arange(len(position_NK), device=self.device) * self._max_context_tokens + position_NK
         is_ahead_NK_C = torch.arange(max(span for _, span in ranges), device=self.device) > position_NK[:, None]
-        mask_NK_1_C = torch.zeros_like(is_ahead_NK_C, dtype=weights.embedding.dtype).masked_fill_(is_ahead_NK_C, float("-inf"))[:, None]
+        mask_NK_1_C = torch.zeros_like(is_ahead_NK_C, dtype=weights.embedding.dtype).masked_fill_(
+            is_ahead_NK_C, float("-inf")
+        )[:, None]
         rotations = self._rotations_C_D[position_N, None]
         x = functional.embedding(torch.from_numpy(token_N).to(self.device), weights.embedding)
         for index, layer in enumerate(weights.layers):
@@ -98,19 +113,26 @@ class SlottedDecoder:
             attended = torch.empty_like(queries)
             for rows, span in ranges:
                 scores = torch.bmm(queries[rows], keys[rows, :span].transpose(1, 2)).add_(mask_NK_1_C[rows, :, :span])
-                torch.bmm(torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype), values[rows, :span], out=attended[rows])
+                torch.bmm(
+                    torch.softmax(scores, -1, dtype=torch.float32).to(v.dtype), values[rows, :span], out=attended[rows]
+                )
             x = _finish_layer(layer, x, attended.view(len(x), -1))
         return _linear(functional.rms_norm(x, x.shape[-1:], eps=weights.final_eps), weights.head, weights.head_bias)
 
     def _ranges(self, length_N: NDArray[np.int64]) -> list[tuple[slice, int]]:
-        """Rows of (N K) and how far attention reads their cache. On a GPU the slots are one range: it waits for calls rather than for memory."""
+        """Rows of (N K) and how far attention reads their cache. On a GPU the slots are one range:
+        it waits for calls rather than for memory."""
         num_kv, size = self._weights.num_kv_heads, _RANGE if self.device.type == "cpu" else len(length_N)
         longest = np.maximum.reduceat(length_N, range(0, len(length_N), size)).tolist()
         spans = [min(-(-length // _SPAN_STEP) * _SPAN_STEP, self._max_context_tokens) for length in longest]
-        return [(slice(index * size * num_kv, min((index + 1) * size, len(length_N)) * num_kv), span) for index, span in enumerate(spans)]
+        return [
+            (slice(index * size * num_kv, min((index + 1) * size, len(length_N)) * num_kv), span)
+            for index, span in enumerate(spans)
+        ]
 
     def _read_packed(self, batch: Sequence[Extension]) -> None:
-        """One pass over the new tokens of all requests; of the last layer only keys and values are computed, nobody asks for the logits."""
+        """One pass over the new tokens of all requests; of the last layer only keys and values are
+        computed, nobody asks for the logits."""
         weights, pack = self._weights, _Packing(batch, self.device)
         slots_K = pack.slot_P[:, None] * weights.num_kv_heads + torch.arange(weights.num_kv_heads, device=self.device)
         rows_PK = (slots_K * self._max_context_tokens + pack.position_P[:, None]).flatten()
@@ -135,7 +157,8 @@ class SlottedDecoder:
             x = _finish_layer(layer, x, attended.transpose(1, 2).flatten(0, 1)[pack.unpadded_P].flatten(1))
 
     def _heads(self, layer: FusedLayer, x: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (·, H, D), k and v (·, K, D) of packed tokens, normalised and turned; `rotations` is (·, 1, D/2)."""
+        """q (·, H, D), k and v (·, K, D) of packed tokens, normalised and turned; `rotations` is
+        (·, 1, D/2)."""
         weights = self._weights
         normed = functional.rms_norm(x, x.shape[-1:], eps=layer.attention_eps)
         heads = _linear(normed, layer.qkv, layer.qkv_bias).view(len(x), -1, weights.head_dim)
@@ -149,7 +172,8 @@ class SlottedDecoder:
 
 
 class _Packing:
-    """Where the tokens of a batch of extensions stand: packed (P) in one row, and padded (R, T) for attention."""
+    """Where the tokens of a batch of extensions stand: packed (P) in one row, and padded (R, T) for
+    attention."""
 
     def __init__(self, batch: Sequence[Extension], device: torch.device) -> None:
         counts = [len(extension.token_ids) for extension in batch]
@@ -165,7 +189,9 @@ class _Packing:
         self.position_P = (start_R[request_P] + offset_P).to(device)
         self.slot_P = slot_R[request_P].to(device)
         self.slot_R = slot_R.to(device)
-        self.padded_R_T = (first_R[:, None] + offset_T.minimum(count_R[:, None] - 1)).to(device)  # padding repeats the request's last token
+        self.padded_R_T = (first_R[:, None] + offset_T.minimum(count_R[:, None] - 1)).to(
+            device
+        )  # padding repeats the request's last token
         self.unpadded_P = (request_P * width + offset_P).to(device)
         self.span = max(extension.start + count for extension, count in zip(batch, counts, strict=True))
         self._position_R_T = (start_R[:, None] + offset_T).to(device)
@@ -177,7 +203,8 @@ class _Packing:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """As functional.linear, with the same bits by one thread and by two: numbers of rows whose sums would be split between threads are rounded up."""
+    """As functional.linear, with the same bits by one thread and by two: numbers of rows whose sums
+    would be split between threads are rounded up."""
     if len(x) not in _SPLIT_ROWS:
         return functional.linear(x, weight, bias)
     return functional.linear(functional.pad(x, (0, 0, 0, -len(x) % _ROW_STEP)), weight, bias)[: len(x)]

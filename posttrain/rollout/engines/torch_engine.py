@@ -1,10 +1,13 @@
-"""The embedded engine: continuous batching in this process, over the live weights of a model that may be training.
+"""The embedded engine: continuous batching in this process, over the live weights of a model that
+may be training.
 
-An episode keeps its slot from its first message to its release, so a turn only reads the tokens that came since the last one. Episodes without a slot
-wait in the order of their arrival, which bounds the memory by the slots; an episode that is busy elsewhere (a slow tool) gives its slot to one that
-waits, and reads its context again when it comes back. What is computed when depends on the order of requests and on token counts,
-never on the clock: the engine gathers requests until the event loop has nothing left to run, then writes one token in every slot that has a message
-to write. So with tools that answer at once two runs make the same batches, and the same bits.
+An episode keeps its slot from its first message to its release, so a turn only reads the tokens
+that came since the last one. Episodes without a slot wait in the order of their arrival, which
+bounds the memory by the slots; an episode that is busy elsewhere (a slow tool) gives its slot to
+one that waits, and reads its context again when it comes back. What is computed when depends on the
+order of requests and on token counts, never on the clock: the engine gathers requests until the
+event loop has nothing left to run, then writes one token in every slot that has a message to write.
+So with tools that answer at once two runs make the same batches, and the same bits.
 """
 
 import asyncio
@@ -24,10 +27,12 @@ _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather t
 
 
 class TorchEngine:
-    """Serves one model. Weights are read at the start and in `refresh_weights`, not in between: call it after every optimiser step."""
+    """Serves one model. Weights are read at the start and in `refresh_weights`, not in between:
+    call it after every optimiser step."""
 
     def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
-        """A slot's cache has 2 · layers · KV heads · head size · `max_context_tokens` numbers. Raises ConfigurationError for an unsupported model."""
+        """A slot's cache has 2 · layers · KV heads · head size · `max_context_tokens` numbers.
+        Raises ConfigurationError for an unsupported model."""
         self.policy_version = 0
         self._decoder = SlottedDecoder(model, num_slots=num_slots, max_context_tokens=max_context_tokens)
         self._table = SlotTable(num_slots, max_context_tokens)
@@ -40,9 +45,11 @@ class TorchEngine:
         self._pump: asyncio.Task[None] | None = None
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Raises ValueError for a request that no slot can hold, or a second one of an episode whose message is still being written.
+        """Raises ValueError for a request that no slot can hold, or a second one of an episode
+        whose message is still being written.
 
-        Who cancels it gives the message up: the episode keeps its slot and may ask again at once."""
+        Who cancels it gives the message up: the episode keeps its slot and may ask again at
+        once."""
         self._check(request)
         self._num_arrivals += 1
         was_evicted = request.episode_id in self._evicted
@@ -50,7 +57,9 @@ class TorchEngine:
             self._ready.append(request)
         elif was_evicted:
             self._evicted.remove(request.episode_id)
-            self._waiting.appendleft(request)  # before those that have not begun, or the open episodes would grow without end
+            self._waiting.appendleft(
+                request
+            )  # before those that have not begun, or the open episodes would grow without end
         else:
             self._waiting.append(request)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
@@ -75,13 +84,17 @@ class TorchEngine:
 
     def refresh_weights(self) -> None:
         if self._futures:
-            raise RuntimeError(f"{len(self._futures)} messages are being written; half of each would be by the old weights: await them first")
+            raise RuntimeError(
+                f"{len(self._futures)} messages are being written; half of each would be by the old weights: "
+                "await them first"
+            )
         self._decoder.refresh()
         self._table.forget_cache()
         self.policy_version += 1
 
     def _give_up(self, episode_id: str) -> "asyncio.Future[Generation] | None":
-        """Write no more of an episode's message. What its slot holds stays, and is compared with the next context as ever."""
+        """Write no more of an episode's message. What its slot holds stays, and is compared with
+        the next context as ever."""
         future = self._futures.pop(episode_id, None)
         if future is not None:
             self._ready = [request for request in self._ready if request.episode_id != episode_id]
@@ -94,16 +107,23 @@ class TorchEngine:
     def _check(self, request: GenerateRequest) -> None:
         needed = len(request.token_ids) + request.max_new_tokens
         if not request.token_ids or request.max_new_tokens < 1:
-            raise ValueError(f"{len(request.token_ids)} tokens of context and {request.max_new_tokens} to write; both must be at least 1")
+            raise ValueError(
+                f"{len(request.token_ids)} tokens of context and {request.max_new_tokens} to write; "
+                "both must be at least 1"
+            )
         if needed > self._max_context_tokens:
-            raise ValueError(f"context and message may take {needed} tokens and a slot holds {self._max_context_tokens}: make the engine with more")
+            raise ValueError(
+                f"context and message may take {needed} tokens and a slot holds {self._max_context_tokens}: "
+                "make the engine with more"
+            )
         if len(request.stop_ids) > MAX_STOP_IDS:
             raise ValueError(f"{len(request.stop_ids)} stop tokens; a slot holds {MAX_STOP_IDS}")
         if request.episode_id in self._futures:
             raise ValueError(f"episode {request.episode_id!r} is still writing a message")
 
     async def _run(self) -> None:
-        """Until every episode has its message. A failure here is everybody's: it is raised where each of them waits."""
+        """Until every episode has its message. A failure here is everybody's: it is raised where
+        each of them waits."""
         try:
             while self._futures:
                 await self._until_idle()
@@ -116,14 +136,16 @@ class TorchEngine:
                     future.set_exception(error)
 
     async def _until_idle(self) -> None:
-        """Every episode that can run does so until it asks for its next message or waits for something else."""
+        """Every episode that can run does so until it asks for its next message or waits for
+        something else."""
         num_seen = -1
         while num_seen != self._num_arrivals:
             num_seen = self._num_arrivals
             await asyncio.sleep(0)
 
     def _admit(self) -> None:
-        """Put every request that has or gets a slot into it, and read their contexts but for the last token, which the next step reads."""
+        """Put every request that has or gets a slot into it, and read their contexts but for the
+        last token, which the next step reads."""
         admitted = self._ready
         self._ready = []
         for request in admitted:
@@ -138,7 +160,8 @@ class TorchEngine:
             slots = self._read_wave(slots)
 
     def _evict(self) -> bool:
-        """Free the slot that is cheapest to read again among those with nothing to write; False where there is none."""
+        """Free the slot that is cheapest to read again among those with nothing to write; False
+        where there is none."""
         idle = np.flatnonzero(~self._table.is_writing_S)
         if len(idle) == 0:
             return False
@@ -154,7 +177,8 @@ class TorchEngine:
             self._decoder.copy(source, target, int(self._table.num_cached_S[target]))
 
     def _read_wave(self, slots: list[int]) -> list[int]:
-        """Read the contexts of these slots. Those that could copy more from another of this wave than from what is cached are returned instead."""
+        """Read the contexts of these slots. Those that could copy more from another of this wave
+        than from what is cached are returned instead."""
         table = self._table
         planned_S = np.zeros(len(table), np.int64)
         deferred, extensions = [], []
@@ -177,7 +201,8 @@ class TorchEngine:
         return deferred
 
     def _step(self) -> None:
-        """One token for every slot in use. A slot that has nothing to write rides along: its last token is read once more, to no effect."""
+        """One token for every slot in use. A slot that has nothing to write rides along: its last
+        token is read once more, to no effect."""
         table = self._table
         used = np.arange(table.num_used)
         length_N = table.length_S[: table.num_used]
@@ -190,4 +215,6 @@ class TorchEngine:
             token_ids, logprobs, is_stopped = table.message(slot)
             future = self._futures.pop(table.episode_id(slot))
             with contextlib.suppress(asyncio.InvalidStateError):  # cancelled while it was being written
-                future.set_result(Generation(token_ids, logprobs, "stop" if is_stopped else "length", self.policy_version))
+                future.set_result(
+                    Generation(token_ids, logprobs, "stop" if is_stopped else "length", self.policy_version)
+                )

@@ -1,8 +1,11 @@
-"""vLLM servers as one engine: an episode stays with its server, servers come and go, and stale weights never write a token that is learnt from.
+"""vLLM servers as one engine: an episode stays with its server, servers come and go, and stale
+weights never write a token that is learnt from.
 
-Servers are watched by a loop in a thread of its own, which lives as long as the engine: batches of episodes come and go, each with a loop of its own.
-A server takes part once it has the current weights and has shown so: on fixed prompts its log-probabilities agree with a forward pass of the trainer.
-One that fails (dead, hanging, garbage, other weights) is left out, its message is written by another, and it is looked at again every few seconds.
+Servers are watched by a loop in a thread of its own, which lives as long as the engine: batches of
+episodes come and go, each with a loop of its own. A server takes part once it has the current
+weights and has shown so: on fixed prompts its log-probabilities agree with a forward pass of the
+trainer. One that fails (dead, hanging, garbage, other weights) is left out, its message is written
+by another, and it is looked at again every few seconds.
 """
 
 import asyncio
@@ -28,7 +31,10 @@ from posttrain.rollout.engines.weight_files import WeightFiles, is_adapted
 
 T = TypeVar("T")
 
-MAX_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # |log-prob of server - of trainer|; bfloat16 has 8 bits of mantissa
+MAX_GAP = {
+    torch.float32: 1e-3,
+    torch.bfloat16: 0.1,
+}  # |log-prob of server - of trainer|; bfloat16 has 8 bits of mantissa
 _CHECK_TOKENS = 8  # written behind each fixed prompt
 _CHECK_ROWS = 20  # of them scored in one forward pass
 _NUM_TRIES = 4  # of a message, each on another server where there is one
@@ -36,7 +42,8 @@ _WATCH_S = 2.0
 
 
 class VllmEngine:
-    """Serves one model, which may be training, through the servers that `urls()` names now and later. To be closed."""
+    """Serves one model, which may be training, through the servers that `urls()` names now and
+    later. To be closed."""
 
     def __init__(
         self,
@@ -49,7 +56,8 @@ class VllmEngine:
         timeout_s: float = 120.0,
         patience_s: float = 60.0,
     ) -> None:
-        """Raises Interrupted where no server takes the weights within `patience_s`, ConfigurationError where one takes them and writes otherwise."""
+        """Raises Interrupted where no server takes the weights within `patience_s`,
+        ConfigurationError where one takes them and writes otherwise."""
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
         self._timeout_s, self._patience_s = timeout_s, patience_s
@@ -58,7 +66,9 @@ class VllmEngine:
         self._router = Router()
         self._in_flight = 0
         self._weights = folder
-        self._reference: list[tuple[list[int], list[float]]] = []  # what was written behind the fixed prompts, and what the trainer says of it
+        self._reference: list[
+            tuple[list[int], list[float]]
+        ] = []  # what was written behind the fixed prompts, and what the trainer says of it
         self._preparing = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
@@ -86,7 +96,10 @@ class VllmEngine:
     def refresh_weights(self) -> None:
         """Raises as the constructor. A server that fails here is left out like any other."""
         if self._in_flight:
-            raise RuntimeError(f"{self._in_flight} messages are being written; half of each would be by the old weights: await them first")
+            raise RuntimeError(
+                f"{self._in_flight} messages are being written; half of each would be by the old weights: "
+                "await them first"
+            )
         self._await(self._refresh())
 
     def close(self) -> None:
@@ -132,16 +145,21 @@ class VllmEngine:
                 self._router.set_down(url)
             finally:
                 self._router.finish(url)
-        raise EngineLost(f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}")
+        raise EngineLost(
+            f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}"
+        )
 
     async def _write(self, url: str, request: GenerateRequest) -> Generation:
         token_ids, logprobs, finish, versions = await self._server(url).write(request, model=self._name)
         if set(versions) != {self._version}:
-            raise ServerFailed(f"{redact(url)} wrote with the weights {reason(', '.join(versions))}, not with {self._version}")
+            raise ServerFailed(
+                f"{redact(url)} wrote with the weights {reason(', '.join(versions))}, not with {self._version}"
+            )
         return Generation(token_ids, logprobs, "stop" if finish == "stop" else "length", self.policy_version)
 
     async def _refresh(self) -> None:
-        """Write the weights, and give them to every server that answers. The first that took them is held against the trainer itself."""
+        """Write the weights, and give them to every server that answers. The first that took them
+        is held against the trainer itself."""
         async with self._preparing:  # the watch must not give the old file under the new name
             for url in self._router.up:
                 self._router.set_down(url)
@@ -157,13 +175,15 @@ class VllmEngine:
                 return
             if self._loop.time() > deadline:
                 raise Interrupted(
-                    f"none of the vLLM servers {redact(', '.join(self._urls())) or '(none is named)'} took the weights within {self._patience_s:g} s"
+                    f"none of the vLLM servers {redact(', '.join(self._urls())) or '(none is named)'} took the "
+                    f"weights within {self._patience_s:g} s"
                     f"{f' ({errors[0]})' if errors else ''}; start them (make serve-vllm) and run again"
                 )
             await asyncio.sleep(0.5)
 
     async def _watch(self) -> None:
-        """New servers and those that came back take part again; those that are named no more do not."""
+        """New servers and those that came back take part again; those that are named no more do
+        not."""
         while True:
             await asyncio.sleep(_WATCH_S)
             for url in set(self._router.up) - set(self._urls()):
@@ -173,7 +193,8 @@ class VllmEngine:
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
     async def _bring_up(self) -> list[BaseException]:
-        """Give the current weights to every server named that is not up, check each, and tell what was wrong with those that stay out."""
+        """Give the current weights to every server named that is not up, check each, and tell what
+        was wrong with those that stay out."""
         async with self._preparing:
             down = [url for url in self._urls() if url not in self._router.up]
             outcomes = [await self._prepared(url) for url in down[:1]] if not self._reference else []
@@ -193,37 +214,51 @@ class VllmEngine:
         return None
 
     async def _check(self, server: VllmServer) -> None:
-        """The log-probabilities of what it writes behind the fixed prompts, against the trainer's. Sampled tokens, because scoring a given text goes
-        past the server's prefix cache and would not see a stale one. A server that comes later, when the trainer may have learnt on, is held against
-        what the trainer said of the first one's tokens, as far as both wrote the same."""
-        requests = [GenerateRequest("check", prompt, _CHECK_TOKENS, 1.0, seed, self._stop_ids) for seed, prompt in enumerate(self._check_prompts)]
-        written = [(ids, logprobs) for ids, logprobs, *_ in await asyncio.gather(*[server.write(one, model=self._name) for one in requests])]
+        """The log-probabilities of what it writes behind the fixed prompts, against the trainer's.
+        Sampled tokens, because scoring a given text goes past the server's prefix cache and would
+        not see a stale one. A server that comes later, when the trainer may have learnt on, is held
+        against what the trainer said of the first one's tokens, as far as both wrote the same."""
+        requests = [
+            GenerateRequest("check", prompt, _CHECK_TOKENS, 1.0, seed, self._stop_ids)
+            for seed, prompt in enumerate(self._check_prompts)
+        ]
+        written = [
+            (ids, logprobs)
+            for ids, logprobs, *_ in await asyncio.gather(*[server.write(one, model=self._name) for one in requests])
+        ]
         if not self._reference:
             scored = await asyncio.to_thread(self._score, [ids for ids, _ in written])
             self._reference = [(ids, logprobs) for (ids, _), logprobs in zip(written, scored, strict=True)]
         gaps, num_compared = [], 0
         for (token_ids, logprobs), (expected_ids, expected) in zip(written, self._reference, strict=True):
             length = _common_length(token_ids, expected_ids)
-            gaps.append(max((abs(one - other) for one, other in zip(logprobs[:length], expected, strict=False)), default=0.0))
+            gaps.append(
+                max((abs(one - other) for one, other in zip(logprobs[:length], expected, strict=False)), default=0.0)
+            )
             num_compared += length
         allowed = MAX_GAP.get(self._model.dtype, MAX_GAP[torch.bfloat16])
         if max(gaps) > allowed or num_compared < sum(len(ids) for ids, _ in self._reference) / 2:
             raise ConfigurationError(
-                f"{redact(server.url)} was given the weights of version {self.policy_version} and writes with others: on "
-                f"{sum(gap > allowed for gap in gaps)} of {len(gaps)} fixed prompts its log-probabilities are off, by up to {max(gaps):.2g} where "
+                f"{redact(server.url)} was given the weights of version {self.policy_version} and writes with "
+                "others: on "
+                f"{sum(gap > allowed for gap in gaps)} of {len(gaps)} fixed prompts its log-probabilities are "
+                f"off, by up to {max(gaps):.2g} where "
                 f"{allowed:g} is allowed. Is it started as infra/vllm/serve.sh does, with the same model and type?"
             )
 
     @torch.no_grad()
     def _score(self, written: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The log-probabilities of what was written behind the fixed prompts by the model in training, as it is now."""
+        """The log-probabilities of what was written behind the fixed prompts by the model in
+        training, as it is now."""
         was_training = self._model.training
         self._model.eval()
         rows = [torch.tensor([*prompt, *ids]) for prompt, ids in zip(self._check_prompts, written, strict=True)]
         scored: list[list[float]] = []
         for first in range(0, len(rows), _CHECK_ROWS):
             part, counts = rows[first : first + _CHECK_ROWS], [len(ids) for ids in written[first : first + _CHECK_ROWS]]
-            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(self._model.device)  # behind a row: causal attention looks back
+            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(
+                self._model.device
+            )  # behind a row: causal attention looks back
             logprobs_N_T_V = torch.log_softmax(self._model(input_ids=ids_N_T).logits.float(), -1)
             for row, logprobs_T_V, count in zip(part, logprobs_N_T_V, counts, strict=True):
                 asked = logprobs_T_V[len(row) - count - 1 : len(row) - 1]
@@ -233,7 +268,9 @@ class VllmEngine:
 
 
 def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 async def _open_session() -> aiohttp.ClientSession:

@@ -1,7 +1,8 @@
 """One vLLM server over HTTP: a message by token ids, other weights, and which weights it has.
 
-Written for vLLM 0.32's token endpoint `/inference/v1/generate` (`--enable-scale-out`) and its development endpoints (`VLLM_SERVER_DEV_MODE=1`), which
-answer without a key: such a server listens on a network that only trusted machines reach. SGLang's `/generate` with `input_ids` and
+Written for vLLM 0.32's token endpoint `/inference/v1/generate` (`--enable-scale-out`) and its
+development endpoints (`VLLM_SERVER_DEV_MODE=1`), which answer without a key: such a server listens
+on a network that only trusted machines reach. SGLang's `/generate` with `input_ids` and
 `/update_weights_from_disk` fit the same contract; nobody has run them here.
 """
 
@@ -19,16 +20,24 @@ from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import GenerateRequest
 
 BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it
-_REFUSALS = (400, 401, 403, 405, 422)  # of the request itself. 404 is not: a server that was started anew does not know the adapter yet
+_REFUSALS = (
+    400,
+    401,
+    403,
+    405,
+    422,
+)  # of the request itself. 404 is not: a server that was started anew does not know the adapter yet
 _HEALTH_S = 5.0
 
 
 class ServerFailed(Exception):
-    """It did not answer in time, broke off, or answered what makes no sense: another server may do better."""
+    """It did not answer in time, broke off, or answered what makes no sense: another server may do
+    better."""
 
 
 class VllmServer:
-    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses what was asked."""
+    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses what
+    was asked."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, *, timeout_s: float) -> None:
         self.url = url
@@ -36,9 +45,11 @@ class VllmServer:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, 10))
 
     async def write(self, request: GenerateRequest, *, model: str) -> tuple[list[int], list[float], str, list[str]]:
-        """Token ids, their log-probabilities, vLLM's finish reason, and the names of the weights that wrote them, in order.
+        """Token ids, their log-probabilities, vLLM's finish reason, and the names of the weights
+        that wrote them, in order.
 
-        The seed of a request is the episode's and the position where it begins: vLLM has no stream that goes on over turns.
+        The seed of a request is the episode's and the position where it begins: vLLM has no stream
+        that goes on over turns.
         """
         sampling = {
             "temperature": request.temperature,
@@ -57,7 +68,9 @@ class VllmServer:
             versions = [str(span["version"]) for span in choice["weight_versions"]]
             finish = str(choice["finish_reason"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ServerFailed(f"{redact(self.url)} answered without {reason(error)}: {clip(str(answer), 200)}") from None
+            raise ServerFailed(
+                f"{redact(self.url)} answered without {reason(error)}: {clip(str(answer), 200)}"
+            ) from None
         if not token_ids or len(token_ids) != len(logprobs) or finish not in ("stop", "length"):
             wrote = f"{len(token_ids)} tokens with {len(logprobs)} log-probs"
             raise ServerFailed(f"{redact(self.url)} wrote {wrote} and ended by {reason(repr(finish))}")
@@ -72,7 +85,8 @@ class VllmServer:
         return str((await self._request("GET", "/weight_info")).get("weight_version"))
 
     async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
-        """Other weights, for every message that begins after this. What is in flight is written to its end by the old ones; the cache is emptied."""
+        """Other weights, for every message that begins after this. What is in flight is written to
+        its end by the old ones; the cache is emptied."""
         await self._post("/pause?mode=wait")
         if is_adapter:
             await self._load_adapter(folder, version)
@@ -82,8 +96,8 @@ class VllmServer:
         await self._post("/resume")
 
     async def _load_adapter(self, folder: Path, version: str) -> None:
-        """A LoRA adapter named as its version, instead of all others. Not `load_inplace` under one name: vLLM 0.32 would then read the file again at
-        every token."""
+        """A LoRA adapter named as its version, instead of all others. Not `load_inplace` under one
+        name: vLLM 0.32 would then read the file again at every token."""
         loaded = {model["id"] for model in (await self._request("GET", "/v1/models")).get("data", [])} - {BASE}
         if version not in loaded:
             try:
@@ -91,7 +105,9 @@ class VllmServer:
             except ServerFailed as error:
                 if "add_lora" not in str(error):
                     raise
-                raise ConfigurationError(f"{error}; start it with LORA_RANK set to the adapter's r or more (infra/vllm/serve.sh)") from error
+                raise ConfigurationError(
+                    f"{error}; start it with LORA_RANK set to the adapter's r or more (infra/vllm/serve.sh)"
+                ) from error
         for old in loaded - {version}:
             await self._post("/v1/unload_lora_adapter", {"lora_name": old})
 
@@ -99,15 +115,24 @@ class VllmServer:
         return await self._request("POST", path, body)
 
     async def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout: aiohttp.ClientTimeout | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout: aiohttp.ClientTimeout | None = None,
     ) -> dict[str, Any]:
         where = redact(self.url + path)
         patience = timeout or self._timeout
         try:
-            async with self._session.request(method, self.url + path, json=body, timeout=patience, headers=IDENTITY) as response:
+            async with self._session.request(
+                method, self.url + path, json=body, timeout=patience, headers=IDENTITY
+            ) as response:
                 text = (await read_body(response, lambda why: ServerFailed(f"{where}: {why}"))).decode(errors="replace")
                 if response.status in _REFUSALS:
-                    raise ConfigurationError(f"{where} refuses with {response.status}: {reason(text)}; see infra/vllm/serve.sh for its flags")
+                    raise ConfigurationError(
+                        f"{where} refuses with {response.status}: {reason(text)}; see infra/vllm/serve.sh for its flags"
+                    )
                 if response.status >= 400:
                     raise ServerFailed(f"{where} failed with {response.status}: {reason(text)}")
                 return json.loads(text) if text.startswith("{") else {}

@@ -1,7 +1,9 @@
-"""The weights of a model in training, written where servers read them: one folder per version, the last two kept.
+"""The weights of a model in training, written where servers read them: one folder per version, the
+last two kept.
 
-A tied output matrix is written out as a matrix of its own (`tie_word_embeddings: false`): vLLM on a CPU keeps a packed copy of the head, which a
-reload renews only where the file has the head; otherwise new bodies would write with an old head, and say nothing.
+A tied output matrix is written out as a matrix of its own (`tie_word_embeddings: false`): vLLM on a
+CPU keeps a packed copy of the head, which a reload renews only where the file has the head;
+otherwise new bodies would write with an old head, and say nothing.
 """
 
 import json
@@ -18,7 +20,8 @@ _NUM_KEPT = 2
 
 
 class WeightFiles:
-    """Writes `folder/<version>/`. Refuses a version whose tensors are not those of the first: a server would take it and write garbage."""
+    """Writes `folder/<version>/`. Refuses a version whose tensors are not those of the first: a
+    server would take it and write garbage."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -26,18 +29,23 @@ class WeightFiles:
         self._written: list[Path] = []
 
     def write(self, model: Any, version: str) -> Path:
-        """The absolute path of the version's folder: a LoRA adapter alone where the model has one, else all weights."""
+        """The absolute path of the version's folder: a LoRA adapter alone where the model has one,
+        else all weights."""
         target = (self._folder / version).resolve()
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if is_adapted(model):
-            model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)  # else peft looks for the model's hub page each time
+            model.save_pretrained(
+                target, safe_serialization=True, save_embedding_layers=False
+            )  # else peft looks for the model's hub page each time
         else:
             weights = full_weights(model)
             shapes = {name: tensor.shape for name, tensor in weights.items()}
             if self._shapes and shapes != self._shapes:
                 changed = min(name for name, _ in shapes.items() ^ self._shapes.items())
-                raise ConfigurationError(f"the tensor {changed!r} is not what it was in the first version; start the servers with this model")
+                raise ConfigurationError(
+                    f"the tensor {changed!r} is not what it was in the first version; start the servers with this model"
+                )
             self._shapes = shapes
             save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
         self._written.append(target)
@@ -61,8 +69,11 @@ def full_weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 def write_served_folder(source: Path, model: Any, target: Path) -> None:
-    """A model's folder as a server wants it at its start: `source`'s configuration and tokenizer, the head written out."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json"), dirs_exist_ok=True)
+    """A model's folder as a server wants it at its start: `source`'s configuration and tokenizer,
+    the head written out."""
+    shutil.copytree(
+        source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json"), dirs_exist_ok=True
+    )
     config = json.loads((source / "config.json").read_text(encoding="utf-8")) | {"tie_word_embeddings": False}
     (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})

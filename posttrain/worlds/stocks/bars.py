@@ -1,7 +1,8 @@
-"""What did a listing trade at, day by day, for two years?
+"""Simulates what a listing traded at, day by day, for two years.
 
-A seeded random walk in whole cents, so that limits are exact and every machine finds the same prices: only integers and IEEE's four operations are
-used, no logarithm and no exponential. A suspended day has no bar. Weekly and monthly bars are the daily ones put together.
+A seeded random walk in whole cents, so that limits are exact and every machine finds the same
+prices: only integers and IEEE's four operations are used, no logarithm and no exponential. A
+suspended day has no bar. Weekly and monthly bars are the daily ones put together.
 """
 
 import hashlib
@@ -18,13 +19,17 @@ Period: TypeAlias = Literal["daily", "weekly", "monthly"]
 
 MIN_PRICE_CENTS = 100
 _STEP_BP = 440  # a step is this many basis points times a triangular draw of standard deviation 0.41, so 1.8 % a day
-_JUMP_RATE, _JUMP_SIZE = 0.012, 6  # share of days with news, and how much larger their step is; it often ends at the limit
+_JUMP_RATE, _JUMP_SIZE = (
+    0.012,
+    6,
+)  # share of days with news, and how much larger their step is; it often ends at the limit
 _HALT_RATE, _MAX_HALT_DAYS = 0.003, 8  # share of days on which a suspension begins
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One listing's bars, shape (T,) each, ascending in time. Prices in hundredths of the listing's currency, volume in units of 10,000 shares."""
+    """One listing's bars, shape (T,) each, ascending in time. Prices in hundredths of the listing's
+    currency, volume in units of 10,000 shares."""
 
     dates_T: Days
     open_cents_T: Cents
@@ -50,10 +55,11 @@ class Bars:
 
 
 def draw_bars(days_D: Days, *, key: str, start_cents: int, limit_pct: int | None) -> Bars:
-    """The daily bars of the listing that `key` names, on those trading days on which it was not suspended.
+    """The daily bars of the listing that `key` names, on those trading days on which it was not
+    suspended.
 
-    `start_cents` is the close before the first day. No price is further than `limit_pct` percent from the previous close, rounded to the cent;
-    None: no limit.
+    `start_cents` is the close before the first day. No price is further than `limit_pct` percent
+    from the previous close, rounded to the cent; None: no limit.
     """
     source = np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])))
     uniform_8_D = source.random((8, len(days_D)))
@@ -72,7 +78,8 @@ def draw_bars(days_D: Days, *, key: str, start_cents: int, limit_pct: int | None
 
 
 def limits(previous_T: Cents, limit_pct: int | None) -> tuple[Cents, Cents]:
-    """The lowest and highest price allowed after a previous close, in cents, halves rounded up: 1005 at 10 % gives 905 (904.5) and 1106 (1105.5).
+    """The lowest and highest price allowed after a previous close, in cents, halves rounded up:
+    1005 at 10 % gives 905 (904.5) and 1106 (1105.5).
 
     Without a limit the bounds are 0 and twice the previous close, which no step reaches.
     """
@@ -81,14 +88,20 @@ def limits(previous_T: Cents, limit_pct: int | None) -> tuple[Cents, Cents]:
 
 
 def aggregate(bars: Bars, period: Period) -> Bars:
-    """Weekly (Monday to Friday) or monthly bars: first open, highest high, lowest low, last close, summed volume, dated by the last bar in them.
+    """Weekly (Monday to Friday) or monthly bars: first open, highest high, lowest low, last close,
+    summed volume, dated by the last bar in them.
 
-    Days 10-11-9-10, 10-14-10-13 and 13-13-12-12 (open-high-low-close) of one week make the bar 10-14-9-12.
+    Days 10-11-9-10, 10-14-10-13 and 13-13-12-12 (open-high-low-close) of one week make the bar
+    10-14-9-12.
     """
     if period == "daily":
         return bars
     # 1970-01-01, day 0 of numpy's calendar, was a Thursday; three days on, weeks begin on Mondays.
-    bucket_T = (bars.dates_T.astype("int64") + 3) // 7 if period == "weekly" else bars.dates_T.astype("datetime64[M]").astype("int64")
+    bucket_T = (
+        (bars.dates_T.astype("int64") + 3) // 7
+        if period == "weekly"
+        else bars.dates_T.astype("datetime64[M]").astype("int64")
+    )
     starts = np.flatnonzero(np.concatenate(([True], bucket_T[1:] != bucket_T[:-1])))
     ends = np.concatenate((starts[1:], [len(bars)])) - 1
     return Bars(
@@ -102,13 +115,15 @@ def aggregate(bars: Bars, period: Period) -> Bars:
 
 
 def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cents:
-    """The closes. The loop is plain Python because each day's limits hang on the day before; it takes a tenth of a millisecond."""
+    """The closes. The loop is plain Python because each day's limits hang on the day before; it
+    takes a tenth of a millisecond."""
     down_percent, up_percent = (0, 200) if limit_pct is None else (100 - limit_pct, 100 + limit_pct)
     closes: list[int] = []
     close = start_cents
     for step_bp in step_bp_T:
         previous = close
-        # Rounded to the nearest cent: rounding down would take half a cent a day from everybody, and a cheap share to the floor in two years.
+        # Rounded to the nearest cent: rounding down would take half a cent a day from everybody,
+        # and a cheap share to the floor in two years.
         close = previous + (previous * step_bp + 5_000) // 10_000
         up, down = (previous * up_percent + 50) // 100, (previous * down_percent + 50) // 100
         close = min(close, up) if step_bp > 0 else max(close, down, MIN_PRICE_CENTS)
@@ -117,7 +132,8 @@ def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cent
 
 
 def _suspended(uniform_D: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Where a draw falls under the rate a suspension begins; how far it falls under says how many days it lasts."""
+    """Where a draw falls under the rate a suspension begins; how far it falls under says how many
+    days it lasts."""
     is_suspended_D = np.zeros(len(uniform_D), dtype=np.bool_)
     for day in np.flatnonzero(uniform_D < _HALT_RATE):
         is_suspended_D[day : day + 1 + int(uniform_D[day] / _HALT_RATE * _MAX_HALT_DAYS)] = True
@@ -125,7 +141,8 @@ def _suspended(uniform_D: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 
 def _usual_volume(source: np.random.Generator, num_bars: int) -> npt.NDArray[np.float64]:
-    """A listing's own level times a slow triangular wave between 0.5 and 1.5, so that volume has trends to find."""
+    """A listing's own level times a slow triangular wave between 0.5 and 1.5, so that volume has
+    trends to find."""
     level, period, phase = source.random(3)
     position_T = np.arange(num_bars) / (20.0 + 40.0 * period) + 2.0 * phase
     volume_T: npt.NDArray[np.float64] = (60.0 + 900.0 * level * level) * (0.5 + np.abs(position_T % 2.0 - 1.0))

@@ -1,7 +1,8 @@
-"""How is a listing's code written, and to which market does it belong?
+"""Writes the codes of listings, and tells the market that a code belongs to.
 
-People write 600519, sh600519, 600519.SH, 00700, 0700.HK, 700.hk; inside there is one form, digits.EXCHANGE. Six digits are a mainland code and up to
-five a Hong Kong one. This is syntax alone: whether a code is listed, the market knows.
+People write 600519, sh600519, 600519.SH, 00700, 0700.HK, 700.hk; inside there is one form,
+digits.EXCHANGE. Six digits are a mainland code and up to five a Hong Kong one. This is syntax
+alone: whether a code is listed, the market knows.
 """
 
 import re
@@ -19,16 +20,20 @@ _EXCHANGE_OF_DIGITS = (("60", "SH"), ("68", "SH"), ("00", "SZ"), ("30", "SZ"), (
 
 
 def canonical(code_text: str, market: MarketName) -> str:
-    """The one form of a code: `canonical("sh600519", "a")` is `600519.SH`, `canonical("700", "hk")` is `00700.HK`.
+    """The one form of a code: `canonical("sh600519", "a")` is `600519.SH`, `canonical("700", "hk")`
+    is `00700.HK`.
 
-    Raises ToolError where the text is no code, contradicts itself (600519.SZ), or belongs to the other market.
+    Raises ToolError where the text is no code, contradicts itself (600519.SZ), or belongs to the
+    other market.
     """
     code = _read(code_text)
     if code is None:
         example = "600519.SH" if market == "a" else "00700.HK"
         raise ToolError(f"{code_text!r} is not a stock code; a code looks like {example}")
     if market_of(code) != market:
-        raise ToolError(f"{code} is {_WITH_ARTICLE[market_of(code)]} code; this tool takes {MARKET_WORDS[market]} codes")
+        raise ToolError(
+            f"{code} is {_WITH_ARTICLE[market_of(code)]} code; this tool takes {MARKET_WORDS[market]} codes"
+        )
     return code
 
 
@@ -38,11 +43,15 @@ def market_of(code: str) -> MarketName:
 
 
 def mainland_code(digits: str) -> str:
-    """Six digits with their exchange. Raises ValueError where no mainland exchange has such a number."""
+    """Six digits with their exchange. Raises ValueError where no mainland exchange has such a
+    number."""
     for start, exchange in _EXCHANGE_OF_DIGITS:
         if digits.startswith(start):
             return f"{digits}.{exchange}"
-    raise ValueError(f"no mainland exchange lists a code {digits!r}; they begin with {', '.join(start for start, _ in _EXCHANGE_OF_DIGITS)}")
+    raise ValueError(
+        f"no mainland exchange lists a code {digits!r}; "
+        f"they begin with {', '.join(start for start, _ in _EXCHANGE_OF_DIGITS)}"
+    )
 
 
 _WITH_ARTICLE: dict[MarketName, str] = {"a": "an A-share", "hk": "a Hong Kong"}

@@ -25,14 +25,21 @@ _MARKETS: dict[Kind, tuple[str, ...]] = {
     "timing_decision": ("a", "hk", "none"),
     "tool_retrieval": ("a", "hk"),
 }
-# Demonstrations as they are found: mainland questions abound, those that need planning or the decision not to call are rarer.
-_SFT_KIND_WEIGHTS: dict[Kind, int] = {"tool_selection": 4, "multi_step_planning": 3, "timing_decision": 2, "tool_retrieval": 2}
+# Demonstrations as they are found: mainland questions abound, those that need planning or the
+# decision not to call are rarer.
+_SFT_KIND_WEIGHTS: dict[Kind, int] = {
+    "tool_selection": 4,
+    "multi_step_planning": 3,
+    "timing_decision": 2,
+    "tool_retrieval": 2,
+}
 _SFT_MARKET_WEIGHTS = {"a": 4, "hk": 2, "both": 1, "none": 1}
 _NUM_DRAWS = 100
 
 
 class StocksDomain:
-    """Made once per process; drawing the companies takes a quarter of a second, prices are drawn when somebody looks."""
+    """Made once per process; drawing the companies takes a quarter of a second, prices are drawn
+    when somebody looks."""
 
     name = "stocks"
 
@@ -44,7 +51,8 @@ class StocksDomain:
         self._maker = TaskMaker(self._market, self.tools)
 
     def tasks(self, split: Split, count: int) -> list[Task]:
-        """As `protocol.Domain` has it. Cells come in turn, in sft by their weights; no two tasks of a split have one text."""
+        """As `protocol.Domain` has it. Cells come in turn, in sft by their weights; no two tasks of
+        a split have one text."""
         tasks: list[Task] = []
         seen: set[str] = set()
         for index, cell in zip(range(count), cells_in_turn(self._weights(split)), strict=False):
@@ -54,7 +62,8 @@ class StocksDomain:
                     break
             else:
                 raise ValueError(
-                    f"{split} has no more than {index} different tasks and {count} are wanted: the {cell.kind} questions of its companies on market "
+                    f"{split} has no more than {index} different tasks and {count} are wanted: "
+                    f"the {cell.kind} questions of its companies on market "
                     f"{cell.market} are used up; lower world.num_{split.partition('_')[0]}_tasks"
                 )
             seen.add(task.messages[-1].content)
@@ -72,13 +81,17 @@ class StocksDomain:
         return ScriptedExpert(play(task, self._handbook, slips, is_reasoning=rng.random() < reasoning_frac))
 
     def realise_anew(self, task: Task, *, seed: int) -> Task:
-        """As `protocol.Domain` has it. A text without a company may come again: its template has only so many."""
+        """As `protocol.Domain` has it. A text without a company may come again: its template has
+        only so many."""
         cell = Cell(task.kind, task.market, task.language, task.difficulty)
         return self._maker.make(cell, task.split, random.Random(f"{task.task_id}/{seed}"), template=task.template)
 
     def _weights(self, split: Split) -> dict[Cell, int]:
         difficulties = range(1, self._params.max_difficulty + 1)
-        rows = [(market, language, difficulty) for difficulty, market, language in product(difficulties, ("a", "hk", "both", "none"), LANGUAGES)]
+        rows = [
+            (market, language, difficulty)
+            for difficulty, market, language in product(difficulties, ("a", "hk", "both", "none"), LANGUAGES)
+        ]
         cells = [Cell(kind, *row) for row in rows for kind in KINDS if row[0] in _MARKETS[kind]]
         if split == "sft":
             return {cell: _SFT_KIND_WEIGHTS[cell.kind] * _SFT_MARKET_WEIGHTS[cell.market] for cell in cells}
@@ -96,9 +109,12 @@ class StocksWorld:
         return self._tools
 
     def user_reply(self, message: Message) -> str | None:
-        """The market, however often it is asked, where the question left it open. Who asks though it was said gets no answer, and the episode is
-        over: otherwise asking first would be the safe way through every task."""
+        """The market, however often it is asked, where the question left it open. Who asks though
+        it was said gets no answer, and the episode is over: otherwise asking first would be the
+        safe way through every task."""
         asked = parse_final(message.content)
         if isinstance(asked, Ask) and asked.what == self._task.gold.asks:
-            return market_reply(self._task.language, self._task.market, is_paraphrase=self._task.split == "test_paraphrase")
+            return market_reply(
+                self._task.language, self._task.market, is_paraphrase=self._task.split == "test_paraphrase"
+            )
         return None

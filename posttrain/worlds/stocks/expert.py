@@ -11,7 +11,10 @@ from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.tasks import combine
 from posttrain.worlds.stocks.toolset import twin
 
-MISTAKEN_FOR = {"get_macd": "get_bollinger", "get_hk_macd": "get_hk_bollinger"}  # one way, a preference: both ways at random, nothing is preferred
+MISTAKEN_FOR = {
+    "get_macd": "get_bollinger",
+    "get_hk_macd": "get_hk_bollinger",
+}  # one way, a preference: both ways at random, nothing is preferred
 
 
 class StocksHandbook:
@@ -37,7 +40,8 @@ class StocksHandbook:
         return str(read_result(content)[0]["code"])
 
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
-        """The one field asked for, or what follows from several; where the other indicator was called, the value at the same place."""
+        """The one field asked for, or what follows from several; where the other indicator was
+        called, the value at the same place."""
         question = Question.from_template(task.template)
         results = [read_result(content) for content in contents]
         answers = [_field_read(question, results).answer_in(result) for result in results]
@@ -47,8 +51,8 @@ class StocksHandbook:
         return combine(question.family, [str(result["code"]) for result in results], values, unit=answers[0].unit)
 
     def evidence(self, task: Task, contents: Sequence[str]) -> str:
-        """The field of each result, a line each, with the code where several are compared. Naming the key before the value is what a small model
-        can learn: it looks the value up by it."""
+        """The field of each result, a line each, with the code where several are compared. Naming
+        the key before the value is what a small model can learn: it looks the value up by it."""
         results = [read_result(content) for content in contents]
         question = Question.from_template(task.template)
         field = _field_read(question, results)
@@ -56,7 +60,8 @@ class StocksHandbook:
 
 
 def _field_read(question: Question, results: Sequence[Any]) -> Field:
-    """The field asked for, or the one at its place where the other indicator's result is all there is."""
+    """The field asked for, or the one at its place where the other indicator's result is all there
+    is."""
     field = FIELDS[question.field]
     if question.field in MIXED_UP and question.field not in results[0]:
         return replace(field, name=MIXED_UP[question.field])

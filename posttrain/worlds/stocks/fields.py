@@ -15,7 +15,8 @@ CURRENCY: dict[MarketName, str] = {"a": "CNY", "hk": "HKD"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value in a tool's result. `tool` is the A-share market's; `also_told_by` are others whose result would give the same value away."""
+    """One value in a tool's result. `tool` is the A-share market's; `also_told_by` are others whose
+    result would give the same value away."""
 
     name: str
     tool: str
@@ -28,18 +29,28 @@ class Field:
     def unit(self, market: MarketName) -> str:
         """`wan` is 10,000 shares and `CNYm` a million CNY, as the tools count them."""
         currency = CURRENCY[market]
-        units = {"price": currency, "percent": "%", "ratio": "x", "volume": "wan", "turnover": f"{currency}m", "shares": "shares", "word": ""}
+        units = {
+            "price": currency,
+            "percent": "%",
+            "ratio": "x",
+            "volume": "wan",
+            "turnover": f"{currency}m",
+            "shares": "shares",
+            "word": "",
+        }
         return units[self.measure]
 
     def answer_in(self, result: Mapping[str, Any]) -> Answer:
-        """The answer as a result of the tool states it, digits as written; of several bars the first. Raises KeyError where it is not there."""
+        """The answer as a result of the tool states it, digits as written; of several bars the
+        first. Raises KeyError where it is not there."""
         value = self._value_in(result)
         if self.measure == "word":
             return Answer("choice", str(value))
         return Answer("number", Decimal(str(value)), self.unit(market_of(str(result["code"]))))
 
     def quoted_from(self, result: Mapping[str, Any], *, with_code: bool = False) -> str:
-        """The key with its value as the tool writes them: `{"open":12.5}`, `{"trend":"flat"}`, `{"code":"00700.HK","open":12.5}`."""
+        """The key with its value as the tool writes them: `{"open":12.5}`, `{"trend":"flat"}`,
+        `{"code":"00700.HK","open":12.5}`."""
         value = self._value_in(result)
         code = f'"code":"{result["code"]}",' if with_code else ""
         return f'{{{code}"{self._key}":"{value}"}}' if self.measure == "word" else f'{{{code}"{self._key}":{value}}}'
@@ -66,7 +77,10 @@ FIELDS: dict[str, Field] = {
         Field("pb", _QUOTE, "ratio"),
         *(Field(name, "get_macd", "price") for name in ("dif", "dea", "macd")),
         *(Field(name, "get_bollinger", "price") for name in ("upper", "lower")),
-        *(Field(f"ma{days}", "get_moving_average", "price", ("get_bollinger",) if days == 20 else ()) for days in (5, 10, 20, 60)),
+        *(
+            Field(f"ma{days}", "get_moving_average", "price", ("get_bollinger",) if days == 20 else ())
+            for days in (5, 10, 20, 60)
+        ),
         *(Field(name, "get_volume_trend", "volume") for name in ("mean5", "mean20")),
         Field("trend", "get_volume_trend", "word"),
         Field("lot_size", "get_company_info", "shares"),
@@ -88,5 +102,6 @@ MIXED_UP = {"dif": "upper", "dea": "middle", "macd": "lower"}
 
 
 def read_result(content: str) -> Any:
-    """A tool's result with numbers as decimals that keep the digits as written: 12.5 stays 12.5, so that an answer copies what stands there."""
+    """A tool's result with numbers as decimals that keep the digits as written: 12.5 stays 12.5, so
+    that an answer copies what stands there."""
     return json.loads(content, parse_float=Decimal)

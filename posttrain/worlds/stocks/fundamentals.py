@@ -1,7 +1,8 @@
-"""What is a share worth on paper, and where did its price begin?
+"""Draws what a share is worth on paper, and where its price began.
 
-Earnings and book value are the company's, so a company listed in both markets has one of each and two prices, two P/E and two P/B. They are kept
-in CNY and turned into HKD at one fixed rate; all companies earn money, so that a P/E is always a positive number.
+Earnings and book value are the company's, so a company listed in both markets has one of each and
+two prices, two P/E and two P/B. They are kept in CNY and turned into HKD at one fixed rate; all
+companies earn money, so that a P/E is always a positive number.
 """
 
 import random
@@ -14,7 +15,8 @@ HKD_PER_CNY = 1.09
 
 @dataclass(frozen=True, slots=True)
 class Fundamentals:
-    """One company's figures per share in CNY cents, and the prices its listings began at, in cents of their own currency."""
+    """One company's figures per share in CNY cents, and the prices its listings began at, in cents
+    of their own currency."""
 
     earnings_cny_cents: float
     book_value_cny_cents: float
@@ -22,7 +24,8 @@ class Fundamentals:
 
 
 def draw_fundamentals(key: str) -> Fundamentals:
-    """Prices of 6 to 146 CNY, half of them under 41; P/E 5 to 65 and P/B 0.6 to 8.6 at that price. Hong Kong began 5 to 45 % below the mainland."""
+    """Prices of 6 to 146 CNY, half of them under 41; P/E 5 to 65 and P/B 0.6 to 8.6 at that price.
+    Hong Kong began 5 to 45 % below the mainland."""
     draw = random.Random(key)
     uniform = draw.random()
     start_cny_cents = 600 + int(14_000 * uniform * uniform)

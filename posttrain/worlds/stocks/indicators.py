@@ -1,7 +1,9 @@
-"""What do a listing's closes and volumes say? The latest value of each indicator, as pure functions of an array in ascending time.
+"""Computes the indicators of a listing's closes and volumes. The latest value of each indicator, as
+pure functions of an array in ascending time.
 
-Conventions differ between programs; ours: an EMA starts at the first value, MACD's histogram is doubled as mainland programs show it, Bollinger's
-deviation divides by the number of values as Bollinger himself does. All raise ValueError where there are fewer values than the window needs.
+Conventions differ between programs; ours: an EMA starts at the first value, MACD's histogram is
+doubled as mainland programs show it, Bollinger's deviation divides by the number of values as
+Bollinger himself does. All raise ValueError where there are fewer values than the window needs.
 """
 
 from typing import Literal, NamedTuple
@@ -15,7 +17,8 @@ VOLUME_TREND_SHARE = 0.1
 
 
 class Macd(NamedTuple):
-    """`dif` = EMA12 - EMA26, `dea` = EMA9 of dif, `histogram` = 2 (dif - dea), all in the unit of the values."""
+    """`dif` = EMA12 - EMA26, `dea` = EMA9 of dif, `histogram` = 2 (dif - dea), all in the unit of
+    the values."""
 
     dif: float
     dea: float
@@ -31,7 +34,8 @@ class Bollinger(NamedTuple):
 
 
 class VolumeTrend(NamedTuple):
-    """Mean volume of the last 5 and 20 days, and whether the first is more than a tenth above the second, below it, or neither."""
+    """Mean volume of the last 5 and 20 days, and whether the first is more than a tenth above the
+    second, below it, or neither."""
 
     mean_5: float
     mean_20: float
@@ -44,7 +48,8 @@ def moving_average(values_T: Values, window: int) -> float:
 
 
 def ema(values_T: Values, span: int) -> npt.NDArray[np.float64]:
-    """Exponential moving average, shape (T,), with weight 2 / (span + 1) on the newest: 2 4 4 with span 3 gives 2, 3, 3.5."""
+    """Exponential moving average, shape (T,), with weight 2 / (span + 1) on the newest: 2 4 4 with
+    span 3 gives 2, 3, 3.5."""
     _last(values_T, 1)
     weight = 2.0 / (span + 1)
     average = float(values_T[0])
@@ -64,14 +69,16 @@ def macd(values_T: Values, *, fast: int = 12, slow: int = 26, signal: int = 9) -
 
 
 def bollinger(values_T: Values, *, window: int = 20, width: float = 2.0) -> Bollinger:
-    """Mean of the last `window` values and `width` standard deviations on both sides: 2 4 4 4 5 5 7 9 (mean 5, deviation 2) gives 9, 5, 1."""
+    """Mean of the last `window` values and `width` standard deviations on both sides: 2 4 4 4 5 5 7
+    9 (mean 5, deviation 2) gives 9, 5, 1."""
     last = _last(values_T, window)
     middle, reach = float(np.mean(last)), width * float(np.std(last))
     return Bollinger(middle + reach, middle, middle - reach)
 
 
 def volume_trend(volume_T: Values) -> VolumeTrend:
-    """Five-day mean against twenty-day mean. Twenty days of 100 but for the last five at 200: means 200 and 125, rising."""
+    """Five-day mean against twenty-day mean. Twenty days of 100 but for the last five at 200: means
+    200 and 125, rising."""
     mean_5, mean_20 = moving_average(volume_T, 5), moving_average(volume_T, 20)
     direction: Literal["rising", "falling", "flat"] = "flat"
     if mean_5 > mean_20 * (1 + VOLUME_TREND_SHARE):

@@ -1,8 +1,9 @@
-"""Which companies exist, under which codes, and in which split?
+"""Draws the companies that exist, their codes, and the split of each.
 
-Counts follow the real markets: 5,300 A-share listings, 2,600 in Hong Kong, and 300 companies in both under one name (the trap: one name, two codes,
-two currencies). Companies are drawn when a market is made; prices only when somebody looks, from (seed, code), so a market of 7,600 companies is made
-in an instant and no order of questions changes an answer.
+Counts follow the real markets: 5,300 A-share listings, 2,600 in Hong Kong, and 300 companies in
+both under one name (the trap: one name, two codes, two currencies). Companies are drawn when a
+market is made; prices only when somebody looks, from (seed, code), so a market of 7,600 companies
+is made in an instant and no order of questions changes an answer.
 """
 
 import hashlib
@@ -27,7 +28,8 @@ NUM_HK_LISTINGS = 2600
 NUM_DUAL_LISTED = 300
 SPLIT_PERCENT: dict[Split, int] = {"sft": 50, "rl": 25, "dev": 8, "test": 17}
 
-# Share of each board in the A-share market in percent, the first digits of its codes, and how far a price may move in a day.
+# Share of each board in the A-share market in percent, the first digits of its codes, and how far a
+# price may move in a day.
 _BOARDS: tuple[tuple[Board, int, tuple[str, ...], int], ...] = (
     ("main", 32, ("600", "601", "603", "605"), 10),
     ("main", 28, ("000", "001", "002", "003"), 10),
@@ -41,7 +43,8 @@ _HK_LOT_SIZES = (100, 200, 400, 500, 1000, 2000)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One share on one market. `limit_pct` is how far a price may move in a day, None where there is no limit; `lot_size` is in shares."""
+    """One share on one market. `limit_pct` is how far a price may move in a day, None where there
+    is no limit; `lot_size` is in shares."""
 
     code: str
     market: MarketName
@@ -53,7 +56,8 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """A simulated company. At least one of `a` and `hk` is there; `aliases` are its Chinese short form and its English name with the industry."""
+    """A simulated company. At least one of `a` and `hk` is there; `aliases` are its Chinese short
+    form and its English name with the industry."""
 
     company_id: str
     name_zh: str
@@ -83,8 +87,13 @@ class Market:
         self.companies: tuple[Company, ...] = tuple(_draw_companies(seed))
         self._by_id = {company.company_id: company for company in self.companies}
         self._by_code = {listing.code: (company, listing) for company in self.companies for listing in company.listings}
-        self._by_name = {name_key(name): company for company in self.companies for name in (company.name_zh, company.name_en, *company.aliases)}
-        # One text to look into first: most names that are not found are parts of no name, and 30,000 forms are slow to try one by one.
+        self._by_name = {
+            name_key(name): company
+            for company in self.companies
+            for name in (company.name_zh, company.name_en, *company.aliases)
+        }
+        # One text to look into first: most names that are not found are parts of no name, and
+        # 30,000 forms are slow to try one by one.
         self._all_forms = "\n".join(self._by_name)
         self._splits = _partition(self.companies, seed)
         # Bounded: one listing's bars are 24 KB, and a run looks at thousands of listings.
@@ -95,7 +104,8 @@ class Market:
         return self._by_id[company_id]
 
     def companies_of(self, split: Split) -> tuple[Company, ...]:
-        """The companies that only this split's tasks may be about; test_paraphrase asks about test's in other words."""
+        """The companies that only this split's tasks may be about; test_paraphrase asks about
+        test's in other words."""
         return self._splits["test" if split == "test_paraphrase" else split]
 
     def listing(self, code: str) -> Listing:
@@ -107,14 +117,17 @@ class Market:
         return self._lookup(code)[0]
 
     def find(self, name: str, market: MarketName, *, limit: int = 5) -> list[Company]:
-        """The company of that Chinese or English name or alias on a market, else up to `limit` companies whose name contains the text; else none."""
+        """The company of that Chinese or English name or alias on a market, else up to `limit`
+        companies whose name contains the text; else none."""
         key = name_key(name)
         exact = self._by_name.get(key)
         if exact is not None and exact.on(market) is not None:
             return [exact]
         if exact is not None or not key or key not in self._all_forms:
             return []
-        holding = dict.fromkeys(company for form, company in self._by_name.items() if key in form and company.on(market) is not None)
+        holding = dict.fromkeys(
+            company for form, company in self._by_name.items() if key in form and company.on(market) is not None
+        )
         return list(holding)[:limit]
 
     def bars(self, code: str) -> Bars:
@@ -127,7 +140,12 @@ class Market:
     def _draw_bars(self, code: str) -> Bars:
         company, listing = self._lookup(code)
         start_cents = self.fundamentals(company).start_cents[listing.market]
-        return draw_bars(trading_days(listing.market), key=f"{self.seed}/{code}/bars", start_cents=start_cents, limit_pct=listing.limit_pct)
+        return draw_bars(
+            trading_days(listing.market),
+            key=f"{self.seed}/{code}/bars",
+            start_cents=start_cents,
+            limit_pct=listing.limit_pct,
+        )
 
     def _lookup(self, code: str) -> tuple[Company, Listing]:
         try:
@@ -140,8 +158,12 @@ def _draw_companies(seed: int) -> list[Company]:
     """All companies in an order that says nothing about where they are listed."""
     draw = random.Random(f"{seed}/companies")
     a_listings = _draw_a_listings(draw)
-    hk_listings = [_hk_listing(number, draw.choice(_HK_LOT_SIZES)) for number in draw.sample(range(1, 10_000), NUM_HK_LISTINGS)]
-    pairs: list[tuple[Listing | None, Listing | None]] = list(zip(a_listings[:NUM_DUAL_LISTED], hk_listings[:NUM_DUAL_LISTED], strict=True))
+    hk_listings = [
+        _hk_listing(number, draw.choice(_HK_LOT_SIZES)) for number in draw.sample(range(1, 10_000), NUM_HK_LISTINGS)
+    ]
+    pairs: list[tuple[Listing | None, Listing | None]] = list(
+        zip(a_listings[:NUM_DUAL_LISTED], hk_listings[:NUM_DUAL_LISTED], strict=True)
+    )
     pairs += [(listing, None) for listing in a_listings[NUM_DUAL_LISTED:]]
     pairs += [(None, listing) for listing in hk_listings[NUM_DUAL_LISTED:]]
     draw.shuffle(pairs)
@@ -168,7 +190,8 @@ def _company(number: int, name: CompanyName, pair: tuple[Listing | None, Listing
 
 
 def _partition(companies: Sequence[Company], seed: int) -> dict[Split, tuple[Company, ...]]:
-    """Each kind of company (mainland, Hong Kong, both) is cut in the same shares, in an order given by a hash of its id."""
+    """Each kind of company (mainland, Hong Kong, both) is cut in the same shares, in an order given
+    by a hash of its id."""
     parts: dict[Split, list[Company]] = {split: [] for split in SPLIT_PERCENT}
     for kind in ((True, False), (False, True), (True, True)):
         members = [company for company in companies if (company.a is not None, company.hk is not None) == kind]

@@ -1,7 +1,8 @@
-"""In which words are the questions put? Every wording has a plain form, used in all splits but one, and another that only test_paraphrase uses.
+"""Words the questions. Every wording has a plain form, used in all splits but one, and another that
+only test_paraphrase uses.
 
-Sentences are short and share their frames on purpose: a model from scratch learns a few hundred words, and what is tested is whether it picks the
-market and the tool, not whether it parses prose.
+Sentences are short and share their frames on purpose: a model from scratch learns a few hundred
+words, and what is tested is whether it picks the market and the tool, not whether it parses prose.
 """
 
 from collections.abc import Sequence
@@ -112,7 +113,10 @@ def _sentences(text: str) -> dict[tuple[str, str], tuple[Sequence[str], Sequence
     for line in text.strip().splitlines():
         family, language, sentences = line.split(maxsplit=2)
         found[family, language, sentences.startswith("* ")] = sentences.removeprefix("* ").split(" ~ ")
-    return {(family, language): (found[family, language, False], found[family, language, True]) for family, language, _ in found}
+    return {
+        (family, language): (found[family, language, False], found[family, language, True])
+        for family, language, _ in found
+    }
 
 
 FIELD_WORDS = _table(_FIELD_TEXT)
@@ -127,23 +131,33 @@ _CUES: dict[tuple[str, str, MarketName], tuple[tuple[str, ...], tuple[str, ...]]
     ("cue", "en", "hk"): (("Hong Kong {n}",), ("{n} (HK stock)",)),
     ("indirect", "zh", "a"): (("沪深{n}", "人民币计价的{n}"), ("内地交易所的{n}", "以CNY交易的{n}")),
     ("indirect", "zh", "hk"): (("港交所{n}", "港元计价的{n}"), ("联交所的{n}", "以HKD交易的{n}")),
-    ("indirect", "en", "a"): (("CNY-priced {n}", "Shanghai-Shenzhen {n}"), ("{n} paid in yuan", "{n} on a mainland exchange")),
+    ("indirect", "en", "a"): (
+        ("CNY-priced {n}", "Shanghai-Shenzhen {n}"),
+        ("{n} paid in yuan", "{n} on a mainland exchange"),
+    ),
     ("indirect", "en", "hk"): (("HKD-priced {n}", "HKEX {n}"), ("{n} paid in HK dollars", "{n} on the HK exchange")),
 }  # fmt: skip
-_BOTH: dict[str, tuple[str, str]] = {"zh": ("两地上市的{n}", "A+H公司{n}"), "en": ("dual-listed {n}", "{n}, which both markets list")}
+_BOTH: dict[str, tuple[str, str]] = {
+    "zh": ("两地上市的{n}", "A+H公司{n}"),
+    "en": ("dual-listed {n}", "{n}, which both markets list"),
+}
 _REPLIES: dict[tuple[str, str], tuple[str, str]] = {
     ("zh", "a"): ("A股", "看内地的"),
     ("zh", "hk"): ("港股", "看香港的"),
     ("en", "a"): ("A-share", "the mainland one"),
     ("en", "hk"): ("Hong Kong", "the HK one"),
 }
-# A conversation that ends without a company: each opening with each closing, dealt out to the splits by their place.
+# A conversation that ends without a company: each opening with each closing, dealt out to the
+# splits by their place.
 _OPENINGS: dict[str, tuple[str, str]] = {
     "zh": ("好的/谢谢/明白了/可以了/知道了/行/辛苦了/收到", "了解/妥了/多谢帮忙"),
     "en": ("Thanks/OK/Fine/Great/I see/Good/Understood/All right", "Cheers/Brilliant/Noted"),
 }
 _CLOSINGS: dict[str, tuple[str, str]] = {
-    "zh": ("不用查了/没别的事了/先这样/今天就到这/不需要行情了/下次再问/问题解决了/不看股票了", "告辞/就此打住/改天再聊"),
+    "zh": (
+        "不用查了/没别的事了/先这样/今天就到这/不需要行情了/下次再问/问题解决了/不看股票了",
+        "告辞/就此打住/改天再聊",
+    ),
     "en": (
         "no more questions/that is all/stop here/nothing else/no quote needed/ask you later/I have it/done for today",
         "goodbye/leave it there/talk another time",

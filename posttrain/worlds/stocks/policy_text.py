@@ -1,4 +1,5 @@
-"""The system message of every stock task: the rules that an agent is held to. It is prompt text and golden-tested."""
+"""The system message of every stock task: the rules that an agent is held to. It is prompt text and
+golden-tested."""
 
 POLICY_TEXT = """\
 You answer questions about A-share (mainland China) and Hong Kong stocks. All prices are simulated.

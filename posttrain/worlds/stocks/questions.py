@@ -1,10 +1,11 @@
 """Which questions are asked in which cell, and how often: the table that makes a task easy or hard.
 
-The traps are placed here. Most companies named with a Hong Kong cue are listed in both markets; a name with a second spelling is known under only
-one of the two; Bollinger and MACD are asked as often as each other.
+The traps are placed here. Most companies named with a Hong Kong cue are listed in both markets; a
+name with a second spelling is known under only one of the two; Bollinger and MACD are asked as
+often as each other.
 
-Levels 1 and 2 ask for few fields and compare signs only: binding a value to its field is learnt once for each field, and comparing digits takes
-a small model longer than everything else together.
+Levels 1 and 2 ask for few fields and compare signs only: binding a value to its field is learnt
+once for each field, and comparing digits takes a small model longer than everything else together.
 """
 
 import random
@@ -12,17 +13,29 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from posttrain.worlds.schedule import Cell
-from posttrain.worlds.stocks.fields import AVERAGES, BANDS, BAR_FIELDS, BASIC_FIELDS, MOMENTUM, PRICES, QUOTE_FIELDS, RATIOS, VOLUMES
+from posttrain.worlds.stocks.fields import (
+    AVERAGES,
+    BANDS,
+    BAR_FIELDS,
+    BASIC_FIELDS,
+    MOMENTUM,
+    PRICES,
+    QUOTE_FIELDS,
+    RATIOS,
+    VOLUMES,
+)
 from posttrain.worlds.stocks.phrasing import frames
 
-# How the company is named: by code; with its market said outright or by exchange or currency; under two spellings of which one is unknown; without
-# any word on the market (it is listed in one only); as listed in both without saying which is meant; or plainly, where nothing must be looked up.
+# How the company is named: by code; with its market said outright or by exchange or currency; under
+# two spellings of which one is unknown; without any word on the market (it is listed in one only);
+# as listed in both without saying which is meant; or plainly, where nothing must be looked up.
 Reference: TypeAlias = Literal["code", "cue", "indirect", "two_names", "no_cue", "both", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, whichever company it is about. `template` is its text form, which a task carries."""
+    """What is asked, whichever company it is about. `template` is its text form, which a task
+    carries."""
 
     family: str
     field: str
@@ -32,7 +45,8 @@ class Question:
 
     @property
     def template(self) -> str:
-        return f"{self.family}/{self.field}/{self.reference}/{'paraphrase' if self.is_paraphrase else 'plain'}{self.phrase}"
+        wording = "paraphrase" if self.is_paraphrase else "plain"
+        return f"{self.family}/{self.field}/{self.reference}/{wording}{self.phrase}"
 
     @property
     def is_comparison(self) -> bool:
@@ -49,7 +63,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One line of the menu: drawn `weight` times as often as a line of weight 1, its fields with equal chance."""
+    """One line of the menu: drawn `weight` times as often as a line of weight 1, its fields with
+    equal chance."""
 
     weight: int
     family: str
@@ -94,7 +109,10 @@ _MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
     ),
     ("timing_decision", 1): (Choice(3, "given", "plain", PRICES), Choice(2, "field", "both", BASIC_FIELDS)),
     ("timing_decision", 2): (Choice(2, "given_two", "plain", PRICES), Choice(3, "field", "both", BASIC_FIELDS)),
-    ("timing_decision", 3): (Choice(1, "given_two", "plain", PRICES), Choice(2, "field", "both", (*MOMENTUM, *BANDS, *AVERAGES))),
+    ("timing_decision", 3): (
+        Choice(1, "given_two", "plain", PRICES),
+        Choice(2, "field", "both", (*MOMENTUM, *BANDS, *AVERAGES)),
+    ),
     ("tool_retrieval", 1): (
         Choice(2, "field", "code", MOMENTUM),
         Choice(2, "field", "code", BANDS),
@@ -117,7 +135,11 @@ _MENU: dict[tuple[str, int], tuple[Choice, ...]] = {
 _ACROSS_MARKETS: dict[int, tuple[Choice, ...]] = {
     1: (Choice(1, "higher", "code", ("change_pct",)),),
     2: (Choice(1, "higher", "cue", ("change_pct",)),),
-    3: (Choice(2, "pair", "plain", RATIOS), Choice(1, "lower", "cue", (*RATIOS, "change_pct")), Choice(1, "second", "code", RATIOS)),
+    3: (
+        Choice(2, "pair", "plain", RATIOS),
+        Choice(1, "lower", "cue", (*RATIOS, "change_pct")),
+        Choice(1, "second", "code", RATIOS),
+    ),
 }
 _STOPS = (Choice(4, "stop", "plain", ("none",)), Choice(1, "ending", "plain", ("none",)))
 
@@ -134,4 +156,6 @@ def draw_question(cell: Cell, rng: random.Random, *, is_paraphrase: bool) -> Que
     choices = menu(cell)
     (choice,) = rng.choices(choices, weights=[choice.weight for choice in choices])
     num_phrases = len(frames(choice.family, cell.language, is_paraphrase=is_paraphrase))
-    return Question(choice.family, rng.choice(choice.fields), choice.reference, rng.randrange(num_phrases), is_paraphrase)
+    return Question(
+        choice.family, rng.choice(choice.fields), choice.reference, rng.randrange(num_phrases), is_paraphrase
+    )

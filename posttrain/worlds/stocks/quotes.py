@@ -1,4 +1,4 @@
-"""What does a listing trade at today? Today is the last trading day of the calendars."""
+"""Derives what a listing trades at today. Today is the last trading day of the calendars."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,8 @@ from posttrain.worlds.stocks.market import Market
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Prices in the listing's currency, two decimals; `change_pct` in percent; `volume` in 10,000 shares; `turnover` in millions of the currency.
+    """Prices in the listing's currency, two decimals; `change_pct` in percent; `volume` in 10,000
+    shares; `turnover` in millions of the currency.
 
     A suspended listing shows its last close in all prices, no change and no volume.
     """
@@ -63,4 +64,6 @@ def two_decimals(number: float) -> float:
 def _multiples(market: Market, code: str, close_cents: int, market_name: MarketName) -> tuple[float, float]:
     fundamentals = market.fundamentals(market.company_of(code))
     close_cny_cents = close_cents / (HKD_PER_CNY if market_name == "hk" else 1.0)
-    return two_decimals(close_cny_cents / fundamentals.earnings_cny_cents), two_decimals(close_cny_cents / fundamentals.book_value_cny_cents)
+    return two_decimals(close_cny_cents / fundamentals.earnings_cny_cents), two_decimals(
+        close_cny_cents / fundamentals.book_value_cny_cents
+    )

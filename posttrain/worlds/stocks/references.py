@@ -1,4 +1,5 @@
-"""How does a question name a company, and what must be searched before its code is known?"""
+"""Chooses how a question names a company, and with it what must be searched before its code is
+known."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,18 @@ from posttrain.worlds.stocks.phrasing import cues, on_both_markets
 from posttrain.worlds.stocks.questions import Question, Reference
 from posttrain.worlds.stocks.toolset import twin
 
-_SHARE_DUAL: dict[MarketName, float] = {"a": 0.3, "hk": 0.9}  # of the companies that a cue names; the trap lies in Hong Kong
+_SHARE_DUAL: dict[MarketName, float] = {
+    "a": 0.3,
+    "hk": 0.9,
+}  # of the companies that a cue names; the trap lies in Hong Kong
 _SHARE_UNKNOWN_FIRST = 0.75  # of the questions with two spellings, the unknown one stands first
 _SHARE_SHORT_NAME = 0.2  # of the names are a short form or the English name with its industry
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A company in a question: its words, the searches that lead to its code, and the codes that a later call may give, the likeliest first."""
+    """A company in a question: its words, the searches that lead to its code, and the codes that a
+    later call may give, the likeliest first."""
 
     text: str
     searches: tuple[GoldCall, ...]
@@ -35,7 +40,8 @@ class Directory:
         self._taken = {name_key(name) for company in market.companies for name in (company.name_en, company.aliases[0])}
 
     def draw(self, split: Split, market: MarketName, reference: Reference, rng: random.Random) -> Company:
-        """A company of the split that is listed on `market`, as the reference needs it: in both markets, in one only, or either."""
+        """A company of the split that is listed on `market`, as the reference needs it: in both
+        markets, in one only, or either."""
         match reference:
             case "both":
                 is_dual = True
@@ -47,7 +53,9 @@ class Directory:
                 is_dual = rng.random() < 0.1
         return rng.choice(self._pool(split, market, is_dual=is_dual))
 
-    def mention(self, company: Company, market: MarketName, question: Question, language: str, rng: random.Random) -> Mention:
+    def mention(
+        self, company: Company, market: MarketName, question: Question, language: str, rng: random.Random
+    ) -> Mention:
         """The company as the question names it, to be looked up on `market`."""
         listing = company.on(market)
         assert listing is not None, f"{company.company_id} is not listed on {market}"
@@ -62,13 +70,17 @@ class Directory:
                 nickname = self._nickname(language, rng)
                 if rng.random() < _SHARE_UNKNOWN_FIRST:
                     missed = search_call(market, nickname)
-                    return Mention(self._cued(question, language, market, f"{nickname}({name})", rng), (missed, search), forms)
+                    return Mention(
+                        self._cued(question, language, market, f"{nickname}({name})", rng), (missed, search), forms
+                    )
                 return Mention(self._cued(question, language, market, f"{name}({nickname})", rng), (search,), forms)
             case "no_cue":
                 searches = (search,) if market == "a" else (search_call("a", name), search)
                 return Mention(name, searches, forms)
             case "both":
-                return Mention(on_both_markets(language, is_paraphrase=question.is_paraphrase).format(n=name), (search,), forms)
+                return Mention(
+                    on_both_markets(language, is_paraphrase=question.is_paraphrase).format(n=name), (search,), forms
+                )
             case "cue" | "indirect":
                 return Mention(self._cued(question, language, market, name, rng), (search,), forms)
         return Mention(name, (search,), forms)
@@ -77,7 +89,9 @@ class Directory:
         key = (split, market, is_dual)
         if key not in self._pools:
             of_split = self._market.companies_of(split)
-            self._pools[key] = [company for company in of_split if company.on(market) is not None and company.is_dual_listed == is_dual]
+            self._pools[key] = [
+                company for company in of_split if company.on(market) is not None and company.is_dual_listed == is_dual
+            ]
         return self._pools[key]
 
     def _cued(self, question: Question, language: str, market: MarketName, name: str, rng: random.Random) -> str:
@@ -102,14 +116,16 @@ class Directory:
 
 
 def search_call(market: MarketName, written: str, company: Company | None = None) -> GoldCall:
-    """The search for a name as written; every name of `company` is accepted, None where it is not to be found."""
+    """The search for a name as written; every name of `company` is accepted, None where it is not
+    to be found."""
     others = (company.name_zh, company.name_en, *company.aliases) if company else ()
     names: Mapping[str, tuple[JsonValue, ...]] = {"name": tuple(dict.fromkeys((written, *others)))}
     return GoldCall("search_stock" if market == "a" else twin("search_stock"), names, holds_answer=False)
 
 
 def code_forms(listing: Listing) -> tuple[str, ...]:
-    """The forms in which people write a code and tools take it, the canonical one first: 600519.SH, 600519, sh600519; 00700.HK, 00700, 0700.HK."""
+    """The forms in which people write a code and tools take it, the canonical one first: 600519.SH,
+    600519, sh600519; 00700.HK, 00700, 0700.HK."""
     digits, _, exchange = listing.code.partition(".")
     if listing.market == "a":
         return (listing.code, digits, exchange.lower() + digits)
@@ -118,8 +134,15 @@ def code_forms(listing: Listing) -> tuple[str, ...]:
 
 
 def accepted_codes(listing: Listing) -> tuple[str, ...]:
-    """All forms that the tools take, the canonical one first; letters' case is left to the comparison."""
+    """All forms that the tools take, the canonical one first; letters' case is left to the
+    comparison."""
     digits, _, exchange = listing.code.partition(".")
     bare = digits.lstrip("0") if listing.market == "hk" else digits
-    others = (f"{exchange}{digits}", f"{exchange}.{digits}", bare, f"{bare}.{exchange}", *([f"{digits}.SS"] if exchange == "SH" else []))
+    others = (
+        f"{exchange}{digits}",
+        f"{exchange}.{digits}",
+        bare,
+        f"{bare}.{exchange}",
+        *([f"{digits}.SS"] if exchange == "SH" else []),
+    )
     return tuple(dict.fromkeys((*code_forms(listing), *others)))

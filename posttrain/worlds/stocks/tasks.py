@@ -1,4 +1,5 @@
-"""How a question becomes a task: companies are drawn, the text is filled in, and gold is asked of the market through its own tools."""
+"""How a question becomes a task: companies are drawn, the text is filled in, and gold is asked of
+the market through its own tools."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,9 @@ class TaskMaker:
     def make(self, cell: Cell, split: Split, rng: random.Random, *, template: str | None = None) -> Task:
         """A task of the cell; with `template`, that very question about other companies."""
         is_paraphrase = split == "test_paraphrase"
-        question = Question.from_template(template) if template else draw_question(cell, rng, is_paraphrase=is_paraphrase)
+        question = (
+            Question.from_template(template) if template else draw_question(cell, rng, is_paraphrase=is_paraphrase)
+        )
         draft = _Sketch(self, question, cell, split, rng).draft()
         return task_of(draft, cell, split=split, template=question.template, system=POLICY_TEXT)
 
@@ -61,7 +64,11 @@ class _Sketch:
                 company = self._draw("a" if self._rng.random() < 0.5 else "hk")
                 return self._finish(Gold(Answer("choice", "done")), [company], x=self._name(company))
             case "ending":
-                return self._finish(Gold(Answer("choice", "done")), [], ending=self._rng.choice(endings(self._split, self._cell.language)))
+                return self._finish(
+                    Gold(Answer("choice", "done")),
+                    [],
+                    ending=self._rng.choice(endings(self._split, self._cell.language)),
+                )
         raise ValueError(f"no family of questions is called {self._question.family!r}")
 
     def _one_field(self) -> Draft:
@@ -69,7 +76,9 @@ class _Sketch:
         mention = self._mention(company, self._side)
         calls = (*mention.searches, self._call(mention, self._side))
         asks = "market" if self._question.reference == "both" else None
-        return self._finish(Gold(self._told(company, self._side), calls, asks), [company], x=mention.text, f=self._words())
+        return self._finish(
+            Gold(self._told(company, self._side), calls, asks), [company], x=mention.text, f=self._words()
+        )
 
     def _bar(self) -> Draft:
         company = self._draw(self._side)
@@ -84,7 +93,13 @@ class _Sketch:
         }
         calls = (*mention.searches, GoldCall(self._field.tool_on(self._side), arguments))
         result = self._ask(self._field.tool_on(self._side), code=mention.codes[0], start_date=date, limit=1)
-        return self._finish(Gold(_two_decimals(self._field.answer_in(result)), calls), [company], x=mention.text, f=self._words(), d=date)
+        return self._finish(
+            Gold(_two_decimals(self._field.answer_in(result)), calls),
+            [company],
+            x=mention.text,
+            f=self._words(),
+            d=date,
+        )
 
     def _several(self) -> Draft:
         family = self._question.family
@@ -95,7 +110,11 @@ class _Sketch:
             self._rng.shuffle(sides)
         companies, values = self._rivals(sides)
         mentions = [self._mention(company, side) for company, side in zip(companies, sides, strict=True)]
-        calls = [call for mention, side in zip(mentions, sides, strict=True) for call in (*mention.searches, self._call(mention, side))]
+        calls = [
+            call
+            for mention, side in zip(mentions, sides, strict=True)
+            for call in (*mention.searches, self._call(mention, side))
+        ]
         codes = [self._code(company, side) for company, side in zip(companies, sides, strict=True)]
         answer = combine(family, codes, values, unit=self._field.unit(self._side))
         comma = "、" if self._cell.language == "zh" else ", "
@@ -104,13 +123,18 @@ class _Sketch:
         return self._finish(Gold(answer, tuple(calls)), companies, f=self._words(), **text)
 
     def _rivals(self, sides: Sequence[MarketName]) -> tuple[list[Company], list[Decimal]]:
-        """Different companies with different values: a question with two right answers is none. Below level 3 one value is negative, one positive."""
+        """Different companies with different values: a question with two right answers is none.
+        Below level 3 one value is negative, one positive."""
         for _ in range(_NUM_DRAWS):
             companies = [self._draw(side) for side in sides]
             values = [self._number(company, side) for company, side in zip(companies, sides, strict=True)]
-            if len(set(values)) == len(sides) == len({company.company_id for company in companies}) and self._is_apart(values):
+            if len(set(values)) == len(sides) == len({company.company_id for company in companies}) and self._is_apart(
+                values
+            ):
                 return companies, values
-        raise ValueError(f"no {len(sides)} companies of {self._split} differ in {self._question.field}; the market is too small")
+        raise ValueError(
+            f"no {len(sides)} companies of {self._split} differ in {self._question.field}; the market is too small"
+        )
 
     def _is_apart(self, values: Sequence[Decimal]) -> bool:
         return self._cell.difficulty == 3 or min(values) < 0 < max(values)
@@ -136,9 +160,17 @@ class _Sketch:
         company = self._draw(self._side)
         answer = self._told(company, self._side)
         other = self._rng.choice([name for name in PRICES if name != self._question.field])
-        beside = _two_decimals(FIELDS[other].answer_in(self._ask(FIELDS[other].tool_on(self._side), code=self._code(company, self._side))))
-        words = {"g": self._words(other), "w": f"{beside.value} {beside.unit}"} if self._question.family == "given_two" else {}
-        return self._finish(Gold(answer), [company], x=self._name(company), f=self._words(), v=f"{answer.value} {answer.unit}", **words)
+        beside = _two_decimals(
+            FIELDS[other].answer_in(self._ask(FIELDS[other].tool_on(self._side), code=self._code(company, self._side)))
+        )
+        words = (
+            {"g": self._words(other), "w": f"{beside.value} {beside.unit}"}
+            if self._question.family == "given_two"
+            else {}
+        )
+        return self._finish(
+            Gold(answer), [company], x=self._name(company), f=self._words(), v=f"{answer.value} {answer.unit}", **words
+        )
 
     @property
     def _field(self) -> Field:
@@ -159,17 +191,25 @@ class _Sketch:
 
     def _words(self, field: str | None = None) -> str:
         is_purpose = self._cell.kind == "tool_retrieval"
-        return words_of(field or self._question.field, self._cell.language, is_purpose=is_purpose, is_paraphrase=self._question.is_paraphrase)
+        return words_of(
+            field or self._question.field,
+            self._cell.language,
+            is_purpose=is_purpose,
+            is_paraphrase=self._question.is_paraphrase,
+        )
 
     def _call(self, mention: Mention, side: MarketName) -> GoldCall:
-        """The call that tells the field. A moving average may be asked for alone or with the usual ones."""
+        """The call that tells the field. A moving average may be asked for alone or with the usual
+        ones."""
         arguments: dict[str, tuple[JsonValue, ...]] = {"code": mention.codes}
         if self._question.field in AVERAGES:
             arguments["windows"] = (None, [int(self._question.field.removeprefix("ma"))], [5, 10, 20, 60])
         return GoldCall(self._field.tool_on(side), arguments)
 
     def _told(self, company: Company, side: MarketName) -> Answer:
-        return _two_decimals(self._field.answer_in(self._ask(self._field.tool_on(side), code=self._code(company, side))))
+        return _two_decimals(
+            self._field.answer_in(self._ask(self._field.tool_on(side), code=self._code(company, side)))
+        )
 
     def _number(self, company: Company, side: MarketName) -> Decimal:
         value = self._told(company, side).value
@@ -193,7 +233,8 @@ class _Sketch:
 
 
 def combine(family: str, codes: Sequence[str], values: Sequence[Decimal], *, unit: str) -> Answer:
-    """The answer to a question about several listings: `second` of 3, 9, 5 is the code of 5; `difference` is the first less the second."""
+    """The answer to a question about several listings: `second` of 3, 9, 5 is the code of 5;
+    `difference` is the first less the second."""
     if family == "difference":
         return Answer("number", values[0] - values[1], unit)
     places = sorted(range(len(codes)), key=lambda index: values[index], reverse=True)

@@ -1,7 +1,9 @@
-"""What can the agent ask the market? Eight tools, each written once and bound to both markets: get_macd and get_hk_macd.
+"""Defines what the agent can ask the market. Eight tools, each written once and bound to both
+markets: get_macd and get_hk_macd.
 
-A tool of one market refuses the other's codes, so that the wrong market is a mistake that the agent can see and repair. The docstrings are prompt
-text: `$market` and `$code` stand for the market's word and an example of its codes. Results are short, because a small model reads every token.
+A tool of one market refuses the other's codes, so that the wrong market is a mistake that the agent
+can see and repair. The docstrings are prompt text: `$market` and `$code` stand for the market's
+word and an example of its codes. Results are short, because a small model reads every token.
 """
 
 import datetime
@@ -34,7 +36,8 @@ def stock_tools(market: Market) -> dict[str, Tool]:
 
 
 def twin(tool_name: str) -> str:
-    """The same tool of the other market: `twin("get_macd")` is `get_hk_macd`, and the other way round."""
+    """The same tool of the other market: `twin("get_macd")` is `get_hk_macd`, and the other way
+    round."""
     verb, _, rest = tool_name.partition("_")
     return f"{verb}_{rest.removeprefix('hk_')}" if rest.startswith("hk_") else f"{verb}_hk_{rest}"
 
@@ -59,11 +62,13 @@ class _Counter:
         }
         words = {"market": MARKET_WORDS[self._name], "code": _EXAMPLE_CODES[self._name]}
         return [
-            _fill(tool_from(function, name=name if self._name == "a" else twin(name), is_instant=True), words) for name, function in functions.items()
+            _fill(tool_from(function, name=name if self._name == "a" else twin(name), is_instant=True), words)
+            for name, function in functions.items()
         ]
 
     def search_stock(self, name: str) -> JsonValue:
-        """Find the code of a company listed on the $market market by its Chinese or English name or short name.
+        """Find the code of a company listed on the $market market by its Chinese or English name or
+        short name.
 
         Args:
             name: the name as the user wrote it
@@ -71,10 +76,14 @@ class _Counter:
         found = self._market.find(name, self._name)
         if not found:
             raise ToolError(f"no {MARKET_WORDS[self._name]} company named {name!r}")
-        return [{"code": self._listing(company).code, "name": company.name_en if name.isascii() else company.name_zh} for company in found]
+        return [
+            {"code": self._listing(company).code, "name": company.name_en if name.isascii() else company.name_zh}
+            for company in found
+        ]
 
     def get_company_info(self, code: str) -> JsonValue:
-        """Get the profile of a company on the $market market: industry, board, currency, and lot size in shares.
+        """Get the profile of a company on the $market market: industry, board, currency, and lot
+        size in shares.
 
         Args:
             code: stock code, such as $code
@@ -90,17 +99,25 @@ class _Counter:
         }
 
     def get_realtime_quote(self, code: str) -> JsonValue:
-        """Get the realtime quote of a stock on the $market market (simulated): price, change, open, high, low, previous close, volume in 10,000
-        shares, turnover in millions, P/E and P/B.
+        """Get the realtime quote of a stock on the $market market (simulated): price, change, open,
+        high, low, previous close, volume in 10,000 shares, turnover in millions, P/E and P/B.
 
         Args:
             code: stock code, such as $code
         """
         company, listing = self._look_up(code)
-        return {**_head(company, listing), "currency": listing.currency, **asdict(quote(self._market, listing.code)), "is_simulated": True}
+        return {
+            **_head(company, listing),
+            "currency": listing.currency,
+            **asdict(quote(self._market, listing.code)),
+            "is_simulated": True,
+        }
 
-    def get_kline(self, code: str, period: Period = "daily", start_date: str | None = None, limit: int = 5) -> JsonValue:
-        """Get candlestick bars of a stock on the $market market, oldest first: date, open, high, low, close, volume in 10,000 shares.
+    def get_kline(
+        self, code: str, period: Period = "daily", start_date: str | None = None, limit: int = 5
+    ) -> JsonValue:
+        """Get candlestick bars of a stock on the $market market, oldest first: date, open, high,
+        low, close, volume in 10,000 shares.
 
         Args:
             code: stock code, such as $code
@@ -112,13 +129,16 @@ class _Counter:
         if not 1 <= limit <= MAX_BARS:
             raise ToolError(f"limit is {limit}; it must be 1 to {MAX_BARS}")
         bars = aggregate(self._market.bars(listing.code), period)
-        first = max(len(bars) - limit, 0) if start_date is None else int(np.searchsorted(bars.dates_T, _date(start_date)))
+        first = (
+            max(len(bars) - limit, 0) if start_date is None else int(np.searchsorted(bars.dates_T, _date(start_date)))
+        )
         if first == len(bars):
             raise ToolError(f"{listing.code} has no bar on or after {start_date}")
         return {**_head(company, listing), "period": period, "bars": _rows(bars.part(first, first + limit))}
 
     def get_moving_average(self, code: str, windows: list[int] | None = None) -> JsonValue:
-        """Get the latest moving averages of the daily closes of a stock on the $market market: ma5, ma10, ma20, ma60.
+        """Get the latest moving averages of the daily closes of a stock on the $market market: ma5,
+        ma10, ma20, ma60.
 
         Args:
             code: stock code, such as $code
@@ -133,7 +153,8 @@ class _Counter:
         return {**_head(company, listing), **averages}
 
     def get_macd(self, code: str) -> JsonValue:
-        """Get the latest MACD(12,26,9) of a stock on the $market market: dif, dea and macd, the histogram.
+        """Get the latest MACD(12,26,9) of a stock on the $market market: dif, dea and macd, the
+        histogram.
 
         Args:
             code: stock code, such as $code
@@ -143,7 +164,8 @@ class _Counter:
         return {**_head(company, listing), "dif": _money(dif), "dea": _money(dea), "macd": _money(histogram)}
 
     def get_bollinger(self, code: str) -> JsonValue:
-        """Get the latest Bollinger bands(20,2) of a stock on the $market market: upper, middle and lower.
+        """Get the latest Bollinger bands(20,2) of a stock on the $market market: upper, middle and
+        lower.
 
         Args:
             code: stock code, such as $code
@@ -153,8 +175,8 @@ class _Counter:
         return {**_head(company, listing), "upper": _money(upper), "middle": _money(middle), "lower": _money(lower)}
 
     def get_volume_trend(self, code: str) -> JsonValue:
-        """Get the volume trend of a stock on the $market market: mean volume of 5 and of 20 days in 10,000 shares, and whether it is rising,
-        falling or flat.
+        """Get the volume trend of a stock on the $market market: mean volume of 5 and of 20 days in
+        10,000 shares, and whether it is rising, falling or flat.
 
         Args:
             code: stock code, such as $code
@@ -179,8 +201,13 @@ def _head(company: Company, listing: Listing) -> dict[str, JsonValue]:
 
 def _rows(bars: Bars) -> list[JsonValue]:
     prices = (bars.open_cents_T, bars.high_cents_T, bars.low_cents_T, bars.close_cents_T)
-    columns = [array.tolist() for array in (bars.dates_T.astype(str), *(cents / 100 for cents in prices), bars.volume_T)]
-    return [dict(zip(("date", "open", "high", "low", "close", "volume"), row, strict=True)) for row in zip(*columns, strict=True)]
+    columns = [
+        array.tolist() for array in (bars.dates_T.astype(str), *(cents / 100 for cents in prices), bars.volume_T)
+    ]
+    return [
+        dict(zip(("date", "open", "high", "low", "close", "volume"), row, strict=True))
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def _money(cents: float) -> float:
@@ -189,7 +216,8 @@ def _money(cents: float) -> float:
 
 def _date(text: str) -> np.datetime64:
     try:
-        # Not numpy's own parser: it takes "today" for a date, and the answer would change overnight.
+        # Not numpy's own parser: it takes "today" for a date, and the answer would change
+        # overnight.
         date = np.datetime64(datetime.date.fromisoformat(text), "D")
     except ValueError:
         raise ToolError(f"start_date is {text!r}; write it as YYYY-MM-DD") from None
@@ -204,4 +232,8 @@ def _fill(tool: Tool, words: Mapping[str, str]) -> Tool:
         name: {key: Template(text).substitute(words) if key == "description" else text for key, text in schema.items()}
         for name, schema in tool.parameters["properties"].items()
     }
-    return replace(tool, description=Template(tool.description).substitute(words), parameters={**tool.parameters, "properties": properties})
+    return replace(
+        tool,
+        description=Template(tool.description).substitute(words),
+        parameters={**tool.parameters, "properties": properties},
+    )

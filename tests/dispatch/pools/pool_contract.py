@@ -1,4 +1,5 @@
-"""What every pool must do, as tests to inherit: a class for each pool gives `pool` and what its jobs may be called with."""
+"""What every pool must do, as tests to inherit: a class for each pool gives `pool` and what its
+jobs may be called with."""
 
 import sys
 import time
@@ -14,7 +15,8 @@ HOSTILE = "$(touch pwned); `touch pwned` 'a' \"b\" && touch pwned \n -x"
 
 
 class PoolContract:
-    """Subclasses have the fixtures `new_pool` (two GPUs) and `folder`, which jobs see under its own path."""
+    """Subclasses have the fixtures `new_pool` (two GPUs) and `folder`, which jobs see under its own
+    path."""
 
     patience_s = 30.0
 
@@ -34,7 +36,13 @@ class PoolContract:
 
     def job(self, folder, script, *arguments, name, **resources) -> JobSpec:
         small = {"memory_gb": 0.25, "shm_gb": 0.05}  # a test's cluster is a laptop
-        return JobSpec(name, (sys.executable, "-c", script, *arguments), folder, folder / f"{name}.log", Resources(**small | resources))
+        return JobSpec(
+            name,
+            (sys.executable, "-c", script, *arguments),
+            folder,
+            folder / f"{name}.log",
+            Resources(**small | resources),
+        )
 
     def wait(self, pool, job_id, *states, timeout_s=None) -> JobStatus:
         end = time.monotonic() + (timeout_s or self.patience_s)
@@ -44,16 +52,21 @@ class PoolContract:
         return status
 
     def bring_its_limit_near(self, pool, job_id) -> None:
-        """For a pool whose limits are too coarse for a test: does to a running job what an administrator may."""
+        """For a pool whose limits are too coarse for a test: does to a running job what an
+        administrator may."""
 
     def test_a_job_runs_in_its_folder_and_its_words_and_exit_code_are_kept(self, pool, folder):
-        job_id = pool.submit(self.job(folder, "import os, sys; print(os.getcwd(), flush=True); sys.exit(75)", name="codes"))
+        job_id = pool.submit(
+            self.job(folder, "import os, sys; print(os.getcwd(), flush=True); sys.exit(75)", name="codes")
+        )
         status = self.wait(pool, job_id, JobState.ENDED)
         assert (status.exit_code, status.cause) == (75, Cause.EXITED)
         assert (folder / "codes.log").read_text().strip() == str(folder)
 
     def test_arguments_reach_the_command_as_they_are(self, pool, folder):
-        job_id = pool.submit(self.job(folder, "import sys; open('said', 'w').write(sys.argv[1])", HOSTILE, name="hostile"))
+        job_id = pool.submit(
+            self.job(folder, "import sys; open('said', 'w').write(sys.argv[1])", HOSTILE, name="hostile")
+        )
         assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
         assert (folder / "said").read_text() == HOSTILE
         assert not (folder / "pwned").exists()

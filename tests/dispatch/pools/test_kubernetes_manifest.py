@@ -1,4 +1,5 @@
-"""What we hand to Kubernetes: golden, valid by its newest schema, and without a word that it or a shell would read as more than text."""
+"""What we hand to Kubernetes: golden, valid by its newest schema, and without a word that it or a
+shell would read as more than text."""
 
 import json
 import os
@@ -9,7 +10,14 @@ import pytest
 import yaml
 
 from posttrain.dispatch.contract import JobSpec, Resources
-from posttrain.dispatch.pools.kubernetes_manifest import OWN_FOLDER, OWN_VOLUME, KubernetesSettings, Mount, manifest, read_template
+from posttrain.dispatch.pools.kubernetes_manifest import (
+    OWN_FOLDER,
+    OWN_VOLUME,
+    KubernetesSettings,
+    Mount,
+    manifest,
+    read_template,
+)
 from posttrain.exits import ConfigurationError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -27,7 +35,10 @@ FULL = KubernetesSettings(
     template=TEMPLATE,
     image="registry.example/posttrain:1",
     namespace="posttrain",
-    mounts=(Mount("/team", {"persistentVolumeClaim": {"claimName": "work"}}), Mount("/models", {"hostPath": {"path": "/srv/models"}}, True)),
+    mounts=(
+        Mount("/team", {"persistentVolumeClaim": {"claimName": "work"}}),
+        Mount("/models", {"hostPath": {"path": "/srv/models"}}, True),
+    ),
     queue="research",
     secret="posttrain-keys",
 )
@@ -36,7 +47,8 @@ NO_DISK = KubernetesSettings(template=TEMPLATE, image="busybox:1", secret="postt
 
 
 @pytest.mark.parametrize(
-    ("settings", "golden"), [(FULL, "kubernetes_job.yaml"), (SMALL, "kubernetes_job_small.yaml"), (NO_DISK, "kubernetes_job_no_disk.yaml")]
+    ("settings", "golden"),
+    [(FULL, "kubernetes_job.yaml"), (SMALL, "kubernetes_job_small.yaml"), (NO_DISK, "kubernetes_job_no_disk.yaml")],
 )
 def test_a_job_is_the_golden_one_and_valid_by_the_newest_schema(settings, golden):
     spec = SPEC if settings is FULL else JobSpec("small", ("true",), Path("/w"), Path("/w/log"))
@@ -79,7 +91,9 @@ def test_the_template_stays_as_it_was():
     assert template == read_template(TEMPLATE)
 
 
-@pytest.mark.parametrize("text", ["kind: Pod", "[", "kind: Job\nspec: {template: {spec: {containers: [{name: other}]}}}", None])
+@pytest.mark.parametrize(
+    "text", ["kind: Pod", "[", "kind: Job\nspec: {template: {spec: {containers: [{name: other}]}}}", None]
+)
 def test_a_template_that_has_no_place_for_the_command_is_refused(tmp_path, text):
     path = tmp_path / "job.yaml"
     if text is not None:

@@ -1,4 +1,5 @@
-"""What a recorded pod says: the ends that a small cluster cannot bring about, and a log of which the node has forgotten the beginning."""
+"""What a recorded pod says: the ends that a small cluster cannot bring about, and a log of which
+the node has forgotten the beginning."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,14 +22,23 @@ def pod(*, uid="u1", state=None, deleted_s=None, **status):
         metadata["deletionTimestamp"] = (NOW - timedelta(seconds=deleted_s)).isoformat()
     containers = [{"name": "main", "image": "an/image:1", "resources": LIMITS}]
     statuses = [{"name": "main", "state": state}] if state else []
-    return {"metadata": metadata, "spec": {"nodeName": "n1", "containers": containers}, "status": {"containerStatuses": statuses, **status}}
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": "n1", "containers": containers},
+        "status": {"containerStatuses": statuses, **status},
+    }
 
 
 def terminated(code, reason="Error", **more):
     return {"terminated": {"exitCode": code, "reason": reason, **more}}
 
 
-def reading(*pods, job=JOB, nodes=({"metadata": {"name": "n1"}, "status": {"conditions": [READY], "allocatable": {}}},), refusal=""):
+def reading(
+    *pods,
+    job=JOB,
+    nodes=({"metadata": {"name": "n1"}, "status": {"conditions": [READY], "allocatable": {}}},),
+    refusal="",
+):
     return read(job, pods, lambda: nodes, lambda: refusal, now=NOW, patience_s=60)
 
 
@@ -36,14 +46,36 @@ def reading(*pods, job=JOB, nodes=({"metadata": {"name": "n1"}, "status": {"cond
     ("recorded", "cause", "code"),
     [
         (pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory."), Cause.PREEMPTED, None),
-        (pod(phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '), Cause.OUT_OF_MEMORY, None),
-        (pod(phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices present"), Cause.PREEMPTED, None),
-        (pod(phase="Failed", reason="Terminated", message="Pod was terminated in response to imminent node shutdown."), Cause.PREEMPTED, None),
+        (
+            pod(phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
+            Cause.OUT_OF_MEMORY,
+            None,
+        ),
+        (
+            pod(phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices present"),
+            Cause.PREEMPTED,
+            None,
+        ),
+        (
+            pod(
+                phase="Failed", reason="Terminated", message="Pod was terminated in response to imminent node shutdown."
+            ),
+            Cause.PREEMPTED,
+            None,
+        ),
         (pod(phase="Failed", reason="NodeLost"), Cause.NODE_LOST, None),
         (pod(phase="Failed", state=terminated(255, "Unknown")), Cause.NODE_LOST, None),
         (pod(phase="Failed", state=terminated(137, "ContainerStatusUnknown")), Cause.NODE_LOST, None),
-        (pod(phase="Failed", state=terminated(143), conditions=[{"type": "DisruptionTarget", "status": "True"}]), Cause.PREEMPTED, 143),
-        (pod(phase="Failed", state=terminated(75), conditions=[{"type": "DisruptionTarget", "status": "True"}]), Cause.EXITED, 75),
+        (
+            pod(phase="Failed", state=terminated(143), conditions=[{"type": "DisruptionTarget", "status": "True"}]),
+            Cause.PREEMPTED,
+            143,
+        ),
+        (
+            pod(phase="Failed", state=terminated(75), conditions=[{"type": "DisruptionTarget", "status": "True"}]),
+            Cause.EXITED,
+            75,
+        ),
         (pod(phase="Failed", state=terminated(65)), Cause.EXITED, 65),
         (pod(phase="Failed", state=terminated(75, message="a second pod of this job\n")), Cause.PREEMPTED, None),
         (pod(phase="Failed", state=terminated(137, "OOMKilled")), Cause.OUT_OF_MEMORY, 137),
@@ -57,8 +89,14 @@ def test_how_it_ended(recorded, cause, code):
 def test_a_job_without_a_pod_says_what_kubernetes_has_against_one():
     new = {"metadata": {"name": "j"}, "spec": {}, "status": {}}
     assert reading(job=new).status == JobStatus(JobState.WAITING)
-    assert reading(job=new, refusal="exceeded quota").status == JobStatus(JobState.WAITING, note="Kubernetes makes no pod for it: exceeded quota")
-    suspended = {"metadata": {"name": "j", "labels": {"kueue.x-k8s.io/queue-name": "q"}}, "spec": {"suspend": True}, "status": {}}
+    assert reading(job=new, refusal="exceeded quota").status == JobStatus(
+        JobState.WAITING, note="Kubernetes makes no pod for it: exceeded quota"
+    )
+    suspended = {
+        "metadata": {"name": "j", "labels": {"kueue.x-k8s.io/queue-name": "q"}},
+        "spec": {"suspend": True},
+        "status": {},
+    }
     assert reading(job=suspended, refusal="never asked").status.note == "waits in the queue q"
 
 
@@ -73,27 +111,47 @@ def test_a_pod_that_is_ending_still_runs_until_its_node_is_lost_for_half_a_minut
     assert reading(pod(deleted_s=29, **running), nodes=()).status.state is JobState.RUNNING
     lost = reading(pod(deleted_s=31, **running), nodes=())
     assert (lost.status.cause, lost.end.cause) == (Cause.NODE_LOST, Cause.NODE_LOST)
-    assert reading(pod(deleted_s=31, **running), nodes=None).status.state is JobState.RUNNING  # we may not know the nodes
+    assert (
+        reading(pod(deleted_s=31, **running), nodes=None).status.state is JobState.RUNNING
+    )  # we may not know the nodes
 
 
 def test_a_job_that_was_cancelled_is_cancelled_however_its_pod_ended():
-    job = {**JOB, "metadata": {**JOB["metadata"], "annotations": {END: to_text(JobStatus(JobState.ENDED, None, Cause.CANCELLED, "cancelled"))}}}
+    job = {
+        **JOB,
+        "metadata": {
+            **JOB["metadata"],
+            "annotations": {END: to_text(JobStatus(JobState.ENDED, None, Cause.CANCELLED, "cancelled"))},
+        },
+    }
     assert reading(pod(phase="Failed", state=terminated(137)), job=job).status.cause is Cause.CANCELLED
     assert reading(pod(phase="Running", state={"running": {}}), job=job).status.state is JobState.RUNNING
 
 
 def test_an_image_is_waited_for_and_a_name_that_is_none_is_not():
     def waiting(reason, seconds):
-        return pod(phase="Pending", state={"waiting": {"reason": reason}}, startTime=(NOW - timedelta(seconds=seconds)).isoformat())
+        return pod(
+            phase="Pending",
+            state={"waiting": {"reason": reason}},
+            startTime=(NOW - timedelta(seconds=seconds)).isoformat(),
+        )
 
     assert reading(waiting("ImagePullBackOff", 59)).status.state is JobState.WAITING
-    assert reading(waiting("ImagePullBackOff", 61)).status == JobStatus(JobState.ENDED, None, Cause.NO_IMAGE, "an/image:1: ImagePullBackOff")
+    assert reading(waiting("ImagePullBackOff", 61)).status == JobStatus(
+        JobState.ENDED, None, Cause.NO_IMAGE, "an/image:1: ImagePullBackOff"
+    )
     assert reading(waiting("InvalidImageName", 0)).status.cause is Cause.NO_IMAGE
 
 
 @pytest.mark.parametrize(
     ("before", "now", "both"),
-    [(b"", b"a\n", b"a\n"), (b"a\n", b"a\nb\n", b"a\nb\n"), (b"a\nb\n", b"", b"a\nb\n"), (b"a\nb\n", b"a\n", b"a\nb\n"), (b"a\n", b"z\n", b"a\nz\n")],
+    [
+        (b"", b"a\n", b"a\n"),
+        (b"a\n", b"a\nb\n", b"a\nb\n"),
+        (b"a\nb\n", b"", b"a\nb\n"),
+        (b"a\nb\n", b"a\n", b"a\nb\n"),
+        (b"a\n", b"z\n", b"a\nz\n"),
+    ],
 )
 def test_a_log_grows(before, now, both):
     assert joined(before, now) == both

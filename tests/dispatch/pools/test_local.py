@@ -30,7 +30,9 @@ class TestLocalPool(PoolContract):
 
     def test_each_job_sees_gpus_of_its_own_and_one_without_sees_none(self, pool, folder):
         script = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(0.5)"
-        jobs = [pool.submit(self.job(folder, script, name=name, gpus=gpus)) for name, gpus in (("a", 1), ("b", 1), ("c", 0))]
+        jobs = [
+            pool.submit(self.job(folder, script, name=name, gpus=gpus)) for name, gpus in (("a", 1), ("b", 1), ("c", 0))
+        ]
         for job in jobs:
             self.wait(pool, job, JobState.ENDED)
         assert sorted((folder / f"{name}.log").read_text().strip() for name in "abc") == ["", "0", "1"]
@@ -66,7 +68,8 @@ class TestLocalPool(PoolContract):
             "import sys; from pathlib import Path; from posttrain.dispatch.contract import JobSpec\n"
             "from posttrain.dispatch.pools.local import LocalPool\n"
             "folder = Path(sys.argv[2])\n"
-            "LocalPool(Path(sys.argv[1]), num_gpus=2).submit(JobSpec('orphan', ('sleep', '1'), folder, folder / 'log'))\n"
+            "LocalPool(Path(sys.argv[1]), num_gpus=2).submit(JobSpec('orphan', ('sleep', '1'), folder, "
+            "folder / 'log'))\n"
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
         )
         subprocess.run([sys.executable, "-c", submit, str(tmp_path / "state"), str(folder)], check=False)
@@ -101,18 +104,25 @@ class TestLocalPool(PoolContract):
         assert pool.status("watched").cause is Cause.CANCELLED
 
     def test_a_preempted_job_may_write_its_checkpoint(self, pool, folder):
-        script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); open('up', 'w'); time.sleep(600)"
+        script = (
+            "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); open('up', 'w'); "
+            "time.sleep(600)"
+        )
         pool.submit(self.job(folder, script, name="preempted"))
         self.wait(pool, "preempted", JobState.RUNNING)
         while not (folder / "up").exists():
             pass
         supervisor = next(
-            process for process in psutil.process_iter(["cmdline"]) if f"jobs{os.sep}preempted" in " ".join(process.info["cmdline"] or [])
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if f"jobs{os.sep}preempted" in " ".join(process.info["cmdline"] or [])
         )
         supervisor.terminate()
         assert self.wait(pool, "preempted", JobState.ENDED).exit_code == 75
 
-    @pytest.mark.parametrize(("name", "gpus"), [("", 0), ("a b", 0), ("../up", 0), ("A", 0), ("x" * 64, 0), ("fine", 3)])
+    @pytest.mark.parametrize(
+        ("name", "gpus"), [("", 0), ("a b", 0), ("../up", 0), ("A", 0), ("x" * 64, 0), ("fine", 3)]
+    )
     def test_what_could_never_run_is_refused(self, pool, folder, name, gpus):
         with pytest.raises(ConfigurationError):
             pool.submit(self.job(folder, "", name=name, gpus=gpus))
@@ -125,19 +135,38 @@ class TestLocalPool(PoolContract):
         self.wait(pool, pool.submit(self.job(folder, script, name="asks")), JobState.ENDED)
         assert (folder / "asks.log").read_text().split() == ["WANDB_API_KEY"]
 
-    def test_what_a_job_leaves_is_for_its_user_alone_and_holds_no_key_of_the_environment(self, pool, folder, tmp_path, monkeypatch):
+    def test_what_a_job_leaves_is_for_its_user_alone_and_holds_no_key_of_the_environment(
+        self, pool, folder, tmp_path, monkeypatch
+    ):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-written-down")
         self.wait(pool, pool.submit(self.job(folder, "print('hello')", name="private", gpus=1)), JobState.ENDED)
         left = [folder / "private.log", tmp_path / "state", *(tmp_path / "state").rglob("*")]
-        assert {path.name for path in left} >= {"private.log", "spec.json", "start.json", "end.json", "lock", "queue.lock", "gpu-0.lock"}
-        assert {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in left} == {(True, "0o700"), (False, "0o600")}
+        assert {path.name for path in left} >= {
+            "private.log",
+            "spec.json",
+            "start.json",
+            "end.json",
+            "lock",
+            "queue.lock",
+            "gpu-0.lock",
+        }
+        assert {(path.is_dir(), oct(path.stat().st_mode & 0o777)) for path in left} == {
+            (True, "0o700"),
+            (False, "0o600"),
+        }
         assert not [path for path in left if path.is_file() and b"not-to-be-written-down" in path.read_bytes()]
 
     def test_a_command_that_is_not_there_is_named(self, pool, folder):
         spec = self.job(folder, "", name="absent")
-        status = self.wait(pool, pool.submit(type(spec)(spec.name, ("no-such-program",), spec.folder, spec.log)), JobState.ENDED)
+        status = self.wait(
+            pool, pool.submit(type(spec)(spec.name, ("no-such-program",), spec.folder, spec.log)), JobState.ENDED
+        )
         assert (status.exit_code, "no-such-program" in status.note) == (127, True)
 
 
 def supervisor_of(name: str) -> psutil.Process:
-    return next(process for process in psutil.process_iter(["cmdline"]) if f"jobs{os.sep}{name}" in " ".join(process.info["cmdline"] or []))
+    return next(
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if f"jobs{os.sep}{name}" in " ".join(process.info["cmdline"] or [])
+    )

@@ -1,4 +1,5 @@
-"""What lives of a job on this machine after parts of it were killed: nothing, once the pool says that it is over."""
+"""What lives of a job on this machine after parts of it were killed: nothing, once the pool says
+that it is over."""
 
 import os
 import signal
@@ -13,7 +14,8 @@ from posttrain.dispatch.pools import local, local_job
 from posttrain.dispatch.pools.local import LocalPool
 from tests.dispatch.pools.pool_contract import is_of
 
-# A child in a session of its own, a daemon (two forks), and their parent, which says when all are there.
+# A child in a session of its own, a daemon (two forks), and their parent, which says when all are
+# there.
 FAMILY = """
 import os, subprocess, sys, time
 def daemon(environment):
@@ -47,7 +49,11 @@ def pool(tmp_path, folder):
 
 
 def start(pool, folder, more="", name="lost", gpus=0):
-    pool.submit(JobSpec(name, (sys.executable, "-c", FAMILY.format(more=more)), folder, folder / f"{name}.log", Resources(gpus=gpus)))
+    pool.submit(
+        JobSpec(
+            name, (sys.executable, "-c", FAMILY.format(more=more)), folder, folder / f"{name}.log", Resources(gpus=gpus)
+        )
+    )
     wait_until((folder / "up").exists)
     assert len(living(folder)) >= 3
 
@@ -85,7 +91,11 @@ def test_when_every_process_above_is_killed_at_once_what_is_left_is_dead_before_
 
 
 def test_what_cleared_its_environment_below_a_process_that_did_not_is_dead_too(pool, folder, tmp_path):
-    start(pool, folder, more='subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)')
+    start(
+        pool,
+        folder,
+        more='subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)',
+    )
     kill(living_supervisors(tmp_path))
     assert pool.status("lost").is_over
     assert not living(folder)
@@ -97,7 +107,11 @@ def test_a_slot_is_taken_when_nothing_of_its_last_holder_lives(pool, folder, tmp
     assert len(living(folder)) >= 3
     second = tmp_path / "second"
     second.mkdir()
-    pool.submit(JobSpec("next", (sys.executable, "-c", "import time; time.sleep(600)"), second, second / "log", Resources(gpus=1)))
+    pool.submit(
+        JobSpec(
+            "next", (sys.executable, "-c", "import time; time.sleep(600)"), second, second / "log", Resources(gpus=1)
+        )
+    )
     wait_until(lambda: pool.status("next").state is JobState.RUNNING)
     assert not living(folder)
     pool.cancel("next")
@@ -125,7 +139,9 @@ def test_a_cancelled_job_whose_supervisor_is_dead_is_dead(pool, folder, tmp_path
     assert pool.status("lost").is_over
 
 
-def test_while_something_of_it_cannot_be_killed_a_job_is_not_over_and_its_slot_not_free(pool, folder, tmp_path, monkeypatch):
+def test_while_something_of_it_cannot_be_killed_a_job_is_not_over_and_its_slot_not_free(
+    pool, folder, tmp_path, monkeypatch
+):
     """As a process that waits for a broken GPU's driver."""
     start(pool, folder, gpus=1)
     kill(living_supervisors(tmp_path))
@@ -160,7 +176,10 @@ def living_supervisors(tmp_path, name=""):
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        is_ours = any(word.startswith(str(tmp_path / "state" / "jobs")) and word.endswith(f"/{name or word.rpartition('/')[2]}") for word in words)
+        is_ours = any(
+            word.startswith(str(tmp_path / "state" / "jobs")) and word.endswith(f"/{name or word.rpartition('/')[2]}")
+            for word in words
+        )
         if "posttrain.dispatch.pools.local_job" in words and is_ours:
             found.append(process)
     return sorted(found, key=lambda process: (process.create_time(), process.pid))

@@ -1,4 +1,5 @@
-"""One stage through DVC: run, taken from the run cache, failed with the stage's own exit code; interrupted at a checkpoint."""
+"""One stage through DVC: run, taken from the run cache, failed with the stage's own exit code;
+interrupted at a checkpoint."""
 
 import subprocess
 import sys

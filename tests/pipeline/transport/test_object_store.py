@@ -1,4 +1,5 @@
-"""What boto3 says of a bucket that cannot be used, as one sentence with its remedy; and an S3 that is away for a while."""
+"""What boto3 says of a bucket that cannot be used, as one sentence with its remedy; and an S3 that
+is away for a while."""
 
 import argparse
 import threading
@@ -25,7 +26,9 @@ def _keys(monkeypatch):
         monkeypatch.setenv(name, text)
 
 
-def store(url: str, *, place: str = f"s3://{BUCKET}/some/prefix", patience_s: float = 30, told: list[str] | None = None) -> ObjectStore:
+def store(
+    url: str, *, place: str = f"s3://{BUCKET}/some/prefix", patience_s: float = 30, told: list[str] | None = None
+) -> ObjectStore:
     return ObjectStore(S3Remote(place, url, patience_s=patience_s), tell=([] if told is None else told).append)
 
 
@@ -67,7 +70,10 @@ def test_of_those_who_claim_a_name_one_gets_it(server):
 
 
 def test_a_bucket_that_is_not_there_is_named(server, tmp_path):
-    for action in (lambda: store(server.url, place="s3://none/x").check(), lambda: store(server.url, place="s3://none/x").list("")):
+    for action in (
+        lambda: store(server.url, place="s3://none/x").check(),
+        lambda: store(server.url, place="s3://none/x").list(""),
+    ):
         with pytest.raises(ConfigurationError, match=r"no bucket 'none'.*Make it"):
             action()
     (tmp_path / "file").touch()
@@ -86,7 +92,9 @@ def test_an_environment_without_keys_is_told_which_to_set(server, monkeypatch, t
 
 
 def test_keys_that_are_refused_are_named_and_not_told(tmp_path, monkeypatch):
-    with serve(tmp_path / "log", {"INITIAL_NO_AUTH_ACTION_COUNT": "1"}) as server:  # makes its bucket, then looks at keys
+    with serve(
+        tmp_path / "log", {"INITIAL_NO_AUTH_ACTION_COUNT": "1"}
+    ) as server:  # makes its bucket, then looks at keys
         with pytest.raises(ConfigurationError, match=r"refuses the keys.*InvalidAccessKeyId") as refused:
             store(server.url).check()
         (tmp_path / "file").touch()
@@ -116,7 +124,9 @@ def test_an_s3_that_is_away_for_some_seconds_is_waited_for(server, tmp_path):
 def test_an_s3_that_stays_away_interrupts_with_cause_and_remedy(server, tmp_path):
     wire = Wire(server.url)
     wire.cut()
-    with pytest.raises(Interrupted, match=rf"S3 at {wire.url} does not answer \(EndpointConnectionError\), for 1 s now.*endpoint_url") as end:
+    with pytest.raises(
+        Interrupted, match=rf"S3 at {wire.url} does not answer \(EndpointConnectionError\), for 1 s now.*endpoint_url"
+    ) as end:
         store(wire.url, patience_s=1).list("")
     assert end.value.code == 75
 

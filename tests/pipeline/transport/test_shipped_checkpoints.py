@@ -1,4 +1,5 @@
-"""Checkpoints on their way to another machine: only sealed ones, whole or not at all, and no more than the trainer keeps."""
+"""Checkpoints on their way to another machine: only sealed ones, whole or not at all, and no more
+than the trainer keeps."""
 
 import pytest
 

@@ -21,7 +21,12 @@ from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arg
 TASK = lock_task(tools=("try_code",))
 LINES = [
     call("try_code", arguments_of("000")),
-    Message("assistant", "again", "because", (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123")))),
+    Message(
+        "assistant",
+        "again",
+        "because",
+        (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123"))),
+    ),
     say("which lock?"),
     say("done"),
 ]
@@ -65,7 +70,13 @@ def react_in_threads(model, tools):
 
 def play_with(policy, make_graph, *, task=TASK, limits=LIMITS):
     sys.modules[__name__].graph_under_test = langgraph_loop(make_graph)
-    [trajectory] = play_episodes(policy, [replace(task, agent_name=f"{__name__}:graph_under_test")], domain=LockDomain(), limits=limits, seeds=[5])
+    [trajectory] = play_episodes(
+        policy,
+        [replace(task, agent_name=f"{__name__}:graph_under_test")],
+        domain=LockDomain(),
+        limits=limits,
+        seeds=[5],
+    )
     return trajectory
 
 
@@ -94,8 +105,10 @@ def test_the_row_is_what_the_engine_read_and_wrote_though_langchain_writes_the_j
     words = [codec.words[token] for token in trajectory.token_ids]
     marks = " ".join(("^" if flag else ".") * len(word) for word, flag in zip(words, trajectory.mask, strict=True))
     assert f"{' '.join(words)}\n{marks}" == (
-        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: done <stop>\n'
-        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... ^^^^ ^^^^^^"
+        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: '
+        "done <stop>\n"
+        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... "
+        "^^^^ ^^^^^^"
     )
     assert (trajectory.stop_reason, trajectory.num_forks) == (StopReason.DONE, 0)
 
@@ -118,7 +131,9 @@ def test_a_graph_that_never_stops_ends_at_its_limit_of_turns_or_of_steps():
 
 
 def test_a_call_that_is_no_json_stays_as_it_was_written():
-    broken = Message("assistant", "", None, (ToolCall("call_1", "try_code", '{"code":'), ToolCall("call_2", "try_code", "{}")))
+    broken = Message(
+        "assistant", "", None, (ToolCall("call_1", "try_code", '{"code":'), ToolCall("call_2", "try_code", "{}"))
+    )
     assert from_langchain(to_langchain(broken)) == broken
     trajectory = play(react, call("try_code", '{"code":'))
     assert trajectory.messages[2].tool_calls == (ToolCall("call_1", "try_code", '{"code":'),)
@@ -166,7 +181,9 @@ def test_a_graph_that_raises_loses_its_episode():
 
 def test_what_no_rollout_can_give_is_refused():
     def forced(model, tools):
-        return react(type("Forced", (), {"bind_tools": lambda self, tools: model.bind_tools(tools, tool_choice="any")})(), tools)
+        return react(
+            type("Forced", (), {"bind_tools": lambda self, tools: model.bind_tools(tools, tool_choice="any")})(), tools
+        )
 
     with pytest.raises(Exception, match="tool_choice is 'any'"):
         play(forced)

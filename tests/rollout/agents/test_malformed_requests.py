@@ -1,4 +1,5 @@
-"""What an agent's program sends that it should not: refused in OpenAI's form, not tried again, and no turn of the episode."""
+"""What an agent's program sends that it should not: refused in OpenAI's form, not tried again, and
+no turn of the episode."""
 
 import http.client
 import json
@@ -15,7 +16,8 @@ from tests.rollout.lock_world import say
 
 
 def wrong_values(random: Random, *right: type) -> Any:
-    """A JSON value of none of these types; null and what is empty stand for a left out value and are never one."""
+    """A JSON value of none of these types; null and what is empty stand for a left out value and
+    are never one."""
     values = [3, -0.5, "x", True, [0], ["x", None], [[]], {"a": 1}, {"role": {"b": []}}, [{"type": "text"}], {"": [{}]}]
     return random.choice([value for value in values if type(value) not in right])
 
@@ -29,7 +31,9 @@ def malformed_bodies(random: Random) -> Iterator[bytes]:
 
     def with_call(**changes: Any) -> dict[str, Any]:
         made = {"id": "1", "type": "function", "function": {"name": "try_code", "arguments": "{}"}}
-        return with_message(tool_calls=[{name: value for name, value in (made | changes).items() if value != "left out"}])
+        return with_message(
+            tool_calls=[{name: value for name, value in (made | changes).items() if value != "left out"}]
+        )
 
     def with_tool(function: Any) -> dict[str, Any]:
         return {"messages": [user], "tools": [{"type": "function", "function": function}]}
@@ -44,7 +48,9 @@ def malformed_bodies(random: Random) -> Iterator[bytes]:
     yield whole.replace(b"open it", random.choice([rb"\ud800", rb"\udfff and", rb"\x41", rb"\u12"]))
     yield b'{"messages": ' + random.choice([b"NaN", b"-Infinity", b"9" * 5000, b"[" * depth, b"{" * depth]) + b"}"
     yield b'{"messages": [{"role": "user", "content": "x"}], "tools": ' + b"[" * depth + b"]" * depth + b"}"
-    yield b'{"messages": [{"role": "user", "content": "x"}], "metadata": ' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
+    yield (
+        b'{"messages": [{"role": "user", "content": "x"}], "metadata": ' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
+    )
     bodies: list[Any] = [
         wrong_values(random),
         {"messages": wrong_values(random, list)},
@@ -73,7 +79,10 @@ def malformed_bodies(random: Random) -> Iterator[bytes]:
         with_tool({"name": "x", "parameters": wrong_values(random, dict)}),
         {"messages": [user], "stream": wrong_values(random, bool)},
         {"messages": [user], "stream": True, "stream_options": wrong_values(random, dict)},
-        {"messages": [user], random.choice(["n", "stop", "tool_choice", "response_format", "modalities"]): wrong_values(random, bool)},
+        {
+            "messages": [user],
+            random.choice(["n", "stop", "tool_choice", "response_format", "modalities"]): wrong_values(random, bool),
+        },
     ]
     yield from (json.dumps(body).encode() for body in bodies)
 
@@ -82,7 +91,16 @@ def wrong_requests(chat: str, good: bytes, key: str) -> Iterator[tuple[str, str,
     """Method, path, body and headers, where all but one are right."""
     for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "NONSENSE"):
         yield method, chat, good, {}
-    for path in ("/", "//", "/e//v1/models", chat + "/", "/e/%00/v1/chat/completions", "/%ff%fe", "/v1/chat/completions", "/e/../" + chat):
+    for path in (
+        "/",
+        "//",
+        "/e//v1/models",
+        chat + "/",
+        "/e/%00/v1/chat/completions",
+        "/%ff%fe",
+        "/v1/chat/completions",
+        "/e/../" + chat,
+    ):
         yield "POST", path, good, {}
     for given in ("", "Bearer", "Bearer ", "Basic " + key, f"Bearer {key}x", "Bearer grün", key):
         yield "POST", chat, good, {"Authorization": given}
@@ -106,7 +124,9 @@ def test_whatever_is_sent_is_refused_in_openais_form_is_not_tried_again_and_cost
             connection = http.client.HTTPConnection(base.hostname, base.port, timeout=30)
             connection.request(method, path, body, right | headers)
             answer = connection.getresponse()
-            refused.append((answer.status, answer.headers["x-should-retry"], answer.read(), method, path, body[:200], headers))
+            refused.append(
+                (answer.status, answer.headers["x-should-retry"], answer.read(), method, path, body[:200], headers)
+            )
         with openai.OpenAI(base_url=task.base_url, api_key=task.api_key) as client:
             client.chat.completions.create(model=task.model, messages=task.messages, tools=task.tools)
 

@@ -4,14 +4,30 @@ import json
 
 import pytest
 
-from posttrain.rollout.agents.openai_format import BadRequest, completion, completion_events, openai_messages, read_message, read_request
+from posttrain.rollout.agents.openai_format import (
+    BadRequest,
+    completion,
+    completion_events,
+    openai_messages,
+    read_message,
+    read_request,
+)
 from posttrain.rollout.agents.program import Served
 from posttrain.types import Message, ToolCall
 
 CALL = ToolCall("call_1", "get_quote", '{"code":"00700"}')
 ON_THE_WIRE = {"id": "call_1", "type": "function", "function": {"name": "get_quote", "arguments": '{"code":"00700"}'}}
 SERVED = Served(Message("assistant", "", "HK", (CALL,)), num_read=9, num_written=4, is_cut=False)
-SETTINGS = {"temperature": 0.1, "top_p": 0.5, "max_tokens": 3, "seed": 4, "user": "me", "n": 1, "stop": None, "tool_choice": "auto"}
+SETTINGS = {
+    "temperature": 0.1,
+    "top_p": 0.5,
+    "max_tokens": 3,
+    "seed": 4,
+    "user": "me",
+    "n": 1,
+    "stop": None,
+    "tool_choice": "auto",
+}
 
 
 def test_an_answer_is_a_chat_completion():
@@ -22,7 +38,13 @@ def test_an_answer_is_a_chat_completion():
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": None, "reasoning_content": "HK", "tool_calls": [ON_THE_WIRE], "refusal": None},
+                "message": {
+                    "role": "assistant",
+                    "content": None,
+                    "reasoning_content": "HK",
+                    "tool_calls": [ON_THE_WIRE],
+                    "refusal": None,
+                },
                 "finish_reason": "tool_calls",
                 "logprobs": None,
             }
@@ -39,7 +61,12 @@ def test_a_stream_is_the_message_its_end_its_usage_and_done():
     chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
     assert [chunk["object"] for chunk in chunks] == ["chat.completion.chunk"] * 3
     assert len({chunk["id"] for chunk in chunks}) == 1
-    delta = {"role": "assistant", "content": None, "reasoning_content": "HK", "tool_calls": [{"index": 0, **ON_THE_WIRE}]}
+    delta = {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "HK",
+        "tool_calls": [{"index": 0, **ON_THE_WIRE}],
+    }
     assert [chunk["choices"] for chunk in chunks] == [
         [{"index": 0, "delta": delta, "finish_reason": None}],
         [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}],
@@ -49,7 +76,9 @@ def test_a_stream_is_the_message_its_end_its_usage_and_done():
     assert len(list(completion_events(SERVED, wants_usage=False))) == 3
 
 
-@pytest.mark.parametrize(("is_cut", "calls", "finish"), [(False, (), "stop"), (False, (CALL,), "tool_calls"), (True, (CALL,), "length")])
+@pytest.mark.parametrize(
+    ("is_cut", "calls", "finish"), [(False, (), "stop"), (False, (CALL,), "tool_calls"), (True, (CALL,), "length")]
+)
 def test_how_a_message_ended(is_cut, calls, finish):
     assert Served(Message("assistant", "x", None, calls), 1, 1, is_cut).finish == finish
 
@@ -67,7 +96,12 @@ def test_parts_of_text_are_text_and_a_developer_is_the_system():
 
 def test_a_clients_settings_are_let_pass_unread():
     asked = read_request({"messages": [{"role": "user", "content": "x"}], "model": "gpt", "stream": True, **SETTINGS})
-    assert (asked.messages, asked.schemas, asked.is_stream, asked.wants_usage) == ((Message("user", "x"),), (), True, False)
+    assert (asked.messages, asked.schemas, asked.is_stream, asked.wants_usage) == (
+        (Message("user", "x"),),
+        (),
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +112,10 @@ def test_a_clients_settings_are_let_pass_unread():
         ({"role": "user", "content": [{"type": "input_audio"}]}, "a part that is no text"),
         ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "not in OpenAI's form"),
         ({"role": "assistant", "tool_calls": "x"}, "not in OpenAI's form"),
-        ({"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]}, "arguments are JSON text"),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]},
+            "arguments are JSON text",
+        ),
         ({"role": "user", "content": 5}, "where OpenAI's form has text"),
     ],
 )

@@ -17,7 +17,17 @@ from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall, ToolRun
 from tests.limits import limits_of
 from tests.rollout.agents.playing import TASK, play, play_with
-from tests.rollout.lock_world import LIMITS, EndingDomain, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import (
+    LIMITS,
+    EndingDomain,
+    LockDomain,
+    Reciter,
+    WordCodec,
+    arguments_of,
+    call,
+    lock_task,
+    say,
+)
 
 LOST_ALLOWED = LIMITS.model_copy(update={"max_lost_frac": 0.99})
 
@@ -45,7 +55,11 @@ def react_in_a_thread(task: AgentTask) -> None:
     """The same with the blocking client."""
     messages = list(task.messages)
     with openai.OpenAI(base_url=task.base_url, api_key=task.api_key) as client:
-        while message := client.chat.completions.create(model=task.model, messages=messages, tools=task.tools).choices[0].message:
+        while (
+            message := client.chat.completions.create(model=task.model, messages=messages, tools=task.tools)
+            .choices[0]
+            .message
+        ):
             messages.append(message.model_dump())
             if not message.tool_calls:
                 return
@@ -56,7 +70,12 @@ def react_in_a_thread(task: AgentTask) -> None:
 
 LINES = [
     call("try_code", arguments_of("000")),
-    Message("assistant", "again", "because", (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123")))),
+    Message(
+        "assistant",
+        "again",
+        "because",
+        (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123"))),
+    ),
     say("which lock?"),
     say("done"),
 ]
@@ -85,8 +104,10 @@ def token_play(agent, *texts, limits=LIMITS):
 def test_the_row_is_what_the_engine_read_and_wrote_and_the_mask_marks_what_it_wrote():
     trajectory, drawn = token_play(react, 'call try_code {"code":"123"}', "done")
     assert drawn == (
-        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: done <stop>\n'
-        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... ^^^^ ^^^^^^"
+        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: '
+        "done <stop>\n"
+        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... "
+        "^^^^ ^^^^^^"
     )
     assert (trajectory.stop_reason, trajectory.num_forks) == (StopReason.DONE, 0)
 
@@ -95,11 +116,18 @@ def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
     async def summarise(task):
         client = client_of(task)
         first = await client.chat.completions.create(model="any", messages=task.messages, tools=task.tools)
-        messages = [{"role": "user", "content": "so far:"}, {"role": "assistant", "content": first.choices[0].message.content + " etc"}]
+        messages = [
+            {"role": "user", "content": "so far:"},
+            {"role": "assistant", "content": first.choices[0].message.content + " etc"},
+        ]
         await client.chat.completions.create(model="any", messages=[*messages, {"role": "user", "content": "go on"}])
 
     trajectory, drawn = token_play(summarise, "one", "two")
-    assert drawn == "so far: agent: one etc <stop> user: go on agent: two <stop>\n.. .... ...... ... ... ...... ..... .. .. ...... ^^^ ^^^^^^"
+    assert (
+        drawn
+        == "so far: agent: one etc <stop> user: go on agent: two <stop>\n.. .... ...... ... ... ...... ..... .. .. "
+        "...... ^^^ ^^^^^^"
+    )
     assert trajectory.num_forks == 1
 
 
@@ -115,7 +143,11 @@ def test_the_answer_is_openais_with_its_usage():
     model, completion = seen
     assert (model, completion.model, completion.choices[0].finish_reason) == ("policy", "policy", "tool_calls")
     assert completion.choices[0].message.content is None
-    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.total_tokens) == (4, 4, 8)
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.total_tokens) == (
+        4,
+        4,
+        8,
+    )
 
 
 def test_a_stream_gives_the_same_message():
@@ -124,14 +156,23 @@ def test_a_stream_gives_the_same_message():
     async def listen(task):
         async with client_of(task) as client:
             stream = await client.chat.completions.create(
-                model=task.model, messages=task.messages, tools=task.tools, stream=True, stream_options={"include_usage": True}
+                model=task.model,
+                messages=task.messages,
+                tools=task.tools,
+                stream=True,
+                stream_options={"include_usage": True},
             )
             chunks.extend([chunk async for chunk in stream])
 
     token_play(listen, 'call try_code {"code":"123"}')
     first, last, usage = chunks
     [made] = first.choices[0].delta.tool_calls
-    assert (made.index, made.id, made.function.name, made.function.arguments) == (0, "call_1", "try_code", '{"code":"123"}')
+    assert (made.index, made.id, made.function.name, made.function.arguments) == (
+        0,
+        "call_1",
+        "try_code",
+        '{"code":"123"}',
+    )
     assert (last.choices[0].finish_reason, usage.choices, usage.usage.total_tokens) == ("tool_calls", [], 8)
 
 
@@ -155,20 +196,31 @@ def test_what_a_rollout_cannot_give_is_refused_by_name_and_costs_no_turn():
             with pytest.raises(openai.BadRequestError) as error:
                 await client.chat.completions.create(**{"model": "any", "messages": task.messages} | changes)
             refusals.append(error.value.body["message"])
-        await client.chat.completions.create(model="any", messages=task.messages, temperature=0.1, max_tokens=3, seed=4, n=1)
+        await client.chat.completions.create(
+            model="any", messages=task.messages, temperature=0.1, max_tokens=3, seed=4, n=1
+        )
 
     trajectory = play(demand, say("done"))
-    assert [refusal.split(";")[0] for refusal in refusals[:4]] == ["n is 2", "logprobs is true", 'stop is ["\\n"]', 'tool_choice is "required"']
+    assert [refusal.split(";")[0] for refusal in refusals[:4]] == [
+        "n is 2",
+        "logprobs is true",
+        'stop is ["\\n"]',
+        'tool_choice is "required"',
+    ]
     assert len(trajectory.turns) == 1
 
 
 def test_no_other_process_speaks_for_an_episode():
     async def intrude(task):
         with pytest.raises(openai.AuthenticationError):
-            await openai.AsyncOpenAI(base_url=task.base_url, api_key="guessed").chat.completions.create(model="any", messages=task.messages)
+            await openai.AsyncOpenAI(base_url=task.base_url, api_key="guessed").chat.completions.create(
+                model="any", messages=task.messages
+            )
         elsewhere = task.base_url.replace("/e/", "/e/x")
         with pytest.raises(openai.NotFoundError, match="no episode has this address"):
-            await openai.AsyncOpenAI(base_url=elsewhere, api_key=task.api_key).chat.completions.create(model="any", messages=task.messages)
+            await openai.AsyncOpenAI(base_url=elsewhere, api_key=task.api_key).chat.completions.create(
+                model="any", messages=task.messages
+            )
         with pytest.raises(openai.NotFoundError, match="is not served"):
             await client_of(task).embeddings.create(model="any", input="x")
 
@@ -212,7 +264,9 @@ def test_an_episode_that_takes_too_long_ends_in_the_middle_of_a_message_which_is
             return Reply(self.lines.pop(0)) if self.lines else await super().reply(episode)
 
     policy = Hangs(call("try_code", arguments_of("1")))
-    limits = LIMITS.model_copy(update={"max_seconds": 2.0})  # the agent comes to its second message before, also on busy cores
+    limits = LIMITS.model_copy(
+        update={"max_seconds": 2.0}
+    )  # the agent comes to its second message before, also on busy cores
     [trajectory] = play_with(policy, agent, limits=limits)
     assert (trajectory.stop_reason, policy.given_up) == (StopReason.TIME_LIMIT, 1)
     assert [message.role for message in trajectory.messages[2:]] == ["assistant", "tool"]
@@ -265,7 +319,11 @@ def test_a_broken_tool_loses_the_episode_whatever_the_program_makes_of_it():
     lines = {1: [say("done")], 2: [say("done")]}
     task = lock_task()
     broken, _ = play_with(
-        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])), mixed(careless, react), task=task, limits=LOST_ALLOWED, seeds=[1, 2]
+        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
+        mixed(careless, react),
+        task=task,
+        limits=LOST_ALLOWED,
+        seeds=[1, 2],
     )
     assert (broken.stop_reason, broken.failure) == (StopReason.TOOL_FAILED, "jam({}) raised ZeroDivisionError: our bug")
 
@@ -284,7 +342,10 @@ def mixed(first, second):
 
 @pytest.mark.parametrize(
     ("mistake", "failure"),
-    [(KeyError("x"), "KeyError: 'x' (in raising, line"), (SystemExit(3), "RuntimeError: the agent's program exited with 3")],
+    [
+        (KeyError("x"), "KeyError: 'x' (in raising, line"),
+        (SystemExit(3), "RuntimeError: the agent's program exited with 3"),
+    ],
 )
 def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
     async def raising(task):
@@ -364,7 +425,9 @@ def test_an_agent_that_asks_two_things_at_once_is_answered_one_after_the_other()
     async def fan_out(task):
         client = client_of(task)
         questions = [[{"role": "user", "content": word}] for word in ("left", "right")]
-        await asyncio.gather(*[client.chat.completions.create(model=task.model, messages=question) for question in questions])
+        await asyncio.gather(
+            *[client.chat.completions.create(model=task.model, messages=question) for question in questions]
+        )
 
     trajectory = play(fan_out, say("one"), say("two"))
     assert (trajectory.num_forks, len(trajectory.turns)) == (1, 1)
@@ -385,7 +448,9 @@ def test_many_episodes_share_one_server_and_each_hears_its_own_policy():
         addresses.add(task.base_url.partition("/e/")[0])
         await react(task)
 
-    policy = ScriptedPolicy(lambda task, seed: Reciter([call("try_code", arguments_of(str(seed))), say(f"seed {seed}")]))
+    policy = ScriptedPolicy(
+        lambda task, seed: Reciter([call("try_code", arguments_of(str(seed))), say(f"seed {seed}")])
+    )
     played = play_with(policy, note, seeds=range(20))
     assert [one.messages[-1].content for one in played] == [f"seed {seed}" for seed in range(20)]
     assert json.loads(played[7].messages[3].content) == {"open": False, "tries": 1}
@@ -427,5 +492,7 @@ def test_what_a_model_wrote_token_by_token_stands_as_it_was_sampled():
                 messages += [completion.choices[0].message, {"role": "user", "content": "go on"}]
 
     [played] = play_with(Sampled(), agent)
-    assert [message.content for message in played.messages if message.role == "assistant"] == ["Bearer abc1234567890"] * 2
+    assert [message.content for message in played.messages if message.role == "assistant"] == [
+        "Bearer abc1234567890"
+    ] * 2
     assert (played.num_forks, len(played.token_ids)) == (0, 4)

@@ -1,6 +1,8 @@
-"""What is sampled is what is trained, whoever keeps the conversation: a real model behind the real engine, and three programs of one behaviour.
+"""What is sampled is what is trained, whoever keeps the conversation: a real model behind the real
+engine, and three programs of one behaviour.
 
-The model is random, so its agent babbles: most messages are calls of the lock's tool, any of eight tokens ends one.
+The model is random, so its agent babbles: most messages are calls of the lock's tool, any of eight
+tokens ends one.
 """
 
 import asyncio
@@ -28,7 +30,8 @@ LIMITS = limits_of(6, 24, 300)
 
 
 class BabbleCodec:
-    """64 words: `w0` to `w7` end a message; one whose first word is `w8` to `w47` is a call with the rest as its code."""
+    """64 words: `w0` to `w7` end a message; one whose first word is `w8` to `w47` is a call with
+    the rest as its code."""
 
     stop_ids = frozenset(range(8))
 
@@ -53,7 +56,8 @@ class BabbleCodec:
 
 
 class Watched(TorchEngine):
-    """Keeps what it read and wrote, by seed, and counts the messages that it was asked for and nobody waited for."""
+    """Keeps what it read and wrote, by seed, and counts the messages that it was asked for and
+    nobody waited for."""
 
     def __init__(self):
         super().__init__(tiny_model("qwen3"), num_slots=4, max_context_tokens=300)
@@ -76,12 +80,18 @@ def hangs_up(engine):
         async with client_of(task, max_retries=0) as client:
             messages = list(task.messages)
             while True:
-                asking = asyncio.create_task(client.chat.completions.create(model=task.model, messages=messages, tools=task.tools))
+                asking = asyncio.create_task(
+                    client.chat.completions.create(model=task.model, messages=messages, tools=task.tools)
+                )
                 while not (engine._futures or asking.done()):
                     await asyncio.sleep(0)
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
-                message = (await client.chat.completions.create(model=task.model, messages=messages, tools=task.tools)).choices[0].message
+                message = (
+                    (await client.chat.completions.create(model=task.model, messages=messages, tools=task.tools))
+                    .choices[0]
+                    .message
+                )
                 messages.append(message)
                 if not message.tool_calls:
                     return
@@ -111,13 +121,23 @@ def by_tools():
 
 
 @pytest.mark.parametrize("name", ["plain", "threaded", "graph"])
-def test_a_program_makes_the_rows_that_the_loop_of_tools_makes_and_they_are_what_the_engine_read_and_wrote(name, by_tools):
+def test_a_program_makes_the_rows_that_the_loop_of_tools_makes_and_they_are_what_the_engine_read_and_wrote(
+    name, by_tools
+):
     engine = Watched()
     by_program = play_group(f"{__name__}:{name}", engine)
     for expected, played in zip(by_tools, by_program, strict=True):
-        assert (played.token_ids, played.mask, played.messages) == (expected.token_ids, expected.mask, expected.messages)
+        assert (played.token_ids, played.mask, played.messages) == (
+            expected.token_ids,
+            expected.mask,
+            expected.messages,
+        )
         assert played.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
-        assert (played.stop_reason, played.num_forks, len(played.turns)) == (expected.stop_reason, 0, len(expected.turns))
+        assert (played.stop_reason, played.num_forks, len(played.turns)) == (
+            expected.stop_reason,
+            0,
+            len(expected.turns),
+        )
         token_ids, mask, logprobs = [], [], []
         for request_ids, generation in engine.seen[played.seed]:
             assert request_ids[: len(token_ids)] == token_ids

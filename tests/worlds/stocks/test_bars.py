@@ -1,4 +1,5 @@
-"""Trading days and daily bars: what must hold of every listing, and what can be worked out by hand."""
+"""Trading days and daily bars: what must hold of every listing, and what can be worked out by
+hand."""
 
 import numpy as np
 import pytest
@@ -68,7 +69,11 @@ def test_no_price_leaves_the_days_limits_and_some_reach_them(listed):
 
 
 def test_hong_kong_prices_move_further_than_the_mainland_allows(listed):
-    moves = [np.abs(np.diff(bars.close_cents_T) / bars.close_cents_T[:-1]).max() for listing, bars in listed if listing.market == "hk"]
+    moves = [
+        np.abs(np.diff(bars.close_cents_T) / bars.close_cents_T[:-1]).max()
+        for listing, bars in listed
+        if listing.market == "hk"
+    ]
     assert max(moves) > 0.2
 
 
@@ -106,9 +111,13 @@ def test_the_first_bars_of_a_key_are_these_on_every_machine():
 
 
 def test_rounding_takes_nothing_from_a_cheap_share_on_average():
-    # Two hundred shares that begin at 5.00: were every step rounded down, half a cent a day would take 2.43 from each in 485 days.
+    # Two hundred shares that begin at 5.00: were every step rounded down, half a cent a day would
+    # take 2.43 from each in 485 days.
     days = trading_days("a")
-    last = [int(draw_bars(days, key=f"cheap {number}", start_cents=500, limit_pct=10).close_cents_T[-1]) for number in range(200)]
+    last = [
+        int(draw_bars(days, key=f"cheap {number}", start_cents=500, limit_pct=10).close_cents_T[-1])
+        for number in range(200)
+    ]
     assert np.mean(last) == pytest.approx(500, abs=50)
 
 

@@ -25,8 +25,8 @@ def test_macd_of_small_spans_by_hand():
 
 
 def test_macd_of_12_26_9_follows_its_weights():
-    # 26 values, all 0 but the last, 351 = 13 * 27. EMA12 = 351 * 2/13 = 54, EMA26 = 351 * 2/27 = 26, dif = 28;
-    # dea = 28 * 2/10 = 5.6; histogram = 2 (28 - 5.6) = 44.8.
+    # 26 values, all 0 but the last, 351 = 13 * 27. EMA12 = 351 * 2/13 = 54, EMA26 = 351 * 2/27 =
+    # 26, dif = 28; dea = 28 * 2/10 = 5.6; histogram = 2 (28 - 5.6) = 44.8.
     values = np.array([0] * 25 + [351])
     assert macd(values) == pytest.approx((28.0, 5.6, 44.8), rel=1e-12)
 
@@ -36,7 +36,8 @@ def test_macd_of_a_constant_price_is_zero():
 
 
 def test_bollinger_bands_by_hand():
-    # 2 4 4 4 5 5 7 9: mean 40/8 = 5, squares of the differences 9 1 1 1 0 0 4 16 sum to 32, /8 = 4, deviation 2; 5 +- 2*2.
+    # 2 4 4 4 5 5 7 9: mean 40/8 = 5, squares of the differences 9 1 1 1 0 0 4 16 sum to 32, /8 = 4,
+    # deviation 2; 5 +- 2*2.
     assert bollinger(np.array([99, 2, 4, 4, 4, 5, 5, 7, 9]), window=8) == (9.0, 5.0, 1.0)
 
 

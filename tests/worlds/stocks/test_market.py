@@ -38,7 +38,14 @@ def test_every_code_is_unique_canonical_and_leads_back_to_its_listing(market):
 
 
 def test_boards_follow_from_the_digits_and_set_the_daily_limit(market):
-    limit_of_start = {"60": ("main", 10), "00": ("main", 10), "30": ("chinext", 20), "68": ("star", 20), "83": ("beijing", 30), "92": ("beijing", 30)}
+    limit_of_start = {
+        "60": ("main", 10),
+        "00": ("main", 10),
+        "30": ("chinext", 20),
+        "68": ("star", 20),
+        "83": ("beijing", 30),
+        "92": ("beijing", 30),
+    }
     for company in market.companies:
         if company.a is not None:
             assert (company.a.board, company.a.limit_pct) == limit_of_start[company.a.code[:2]]
@@ -88,7 +95,8 @@ def test_the_splits_share_no_company_and_leave_none_out(market):
 def test_companies_of_both_markets_are_spread_over_the_splits_in_the_same_shares(market):
     # 300 companies in both markets: 50 % 150, 25 % 75, 8 % 24, 17 % 51.
     assert [sum(company.is_dual_listed for company in market.companies_of(part)) for part in PARTS] == [150, 75, 24, 51]
-    # 7,600 in all, 5,000 mainland only (2500, 1250, 400, 850) and 2,300 Hong Kong only (1150, 575, 184, 391).
+    # 7,600 in all, 5,000 mainland only (2500, 1250, 400, 850) and 2,300 Hong Kong only (1150, 575,
+    # 184, 391).
     assert [len(market.companies_of(part)) for part in PARTS] == [3800, 1900, 608, 1292]
 
 
@@ -117,7 +125,11 @@ def test_a_name_that_is_nobodys_finds_nothing(market, nothing):
 
 
 def test_a_code_that_is_not_listed_is_the_agents_mistake(market):
-    unlisted = next(f"60{number:04d}.SH" for number in range(10_000) if f"60{number:04d}.SH" not in {c.a.code for c in market.companies if c.a})
+    unlisted = next(
+        f"60{number:04d}.SH"
+        for number in range(10_000)
+        if f"60{number:04d}.SH" not in {c.a.code for c in market.companies if c.a}
+    )
     with pytest.raises(ToolError, match=f"no A-share company has the code {unlisted}"):
         market.listing(unlisted)
 

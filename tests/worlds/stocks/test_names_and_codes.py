@@ -45,7 +45,8 @@ def test_more_companies_than_brands_are_refused_with_both_numbers():
 
 
 @pytest.mark.parametrize(
-    "written", ["600519", "sh600519", "SH600519", "600519.SH", "600519.sh", "600519.SS", "sh.600519", " 600519 ", "６００５１９"]
+    "written",
+    ["600519", "sh600519", "SH600519", "600519.SH", "600519.sh", "600519.SS", "sh.600519", " 600519 ", "６００５１９"],
 )
 def test_a_mainland_code_is_read_in_all_forms_people_write(written):
     assert canonical(written, "a") == "600519.SH"
@@ -57,7 +58,8 @@ def test_a_hong_kong_code_is_read_in_all_forms_people_write(written):
 
 
 @pytest.mark.parametrize(
-    ("digits", "exchange"), [("601318", "SH"), ("688981", "SH"), ("000001", "SZ"), ("300750", "SZ"), ("830799", "BJ"), ("920002", "BJ")]
+    ("digits", "exchange"),
+    [("601318", "SH"), ("688981", "SH"), ("000001", "SZ"), ("300750", "SZ"), ("830799", "BJ"), ("920002", "BJ")],
 )
 def test_the_exchange_of_a_mainland_code_follows_from_its_digits(digits, exchange):
     assert canonical(digits, "a") == f"{digits}.{exchange}"
@@ -70,7 +72,10 @@ def test_the_other_markets_code_is_refused_by_name():
         canonical("sh600519", "hk")
 
 
-@pytest.mark.parametrize("written", ["", "tencent", "1234567", "600519.SZ", "600519.HK", "sz700", "sh600519.SZ", "700000", "6005 19x", "-700", "٧٠٠"])
+@pytest.mark.parametrize(
+    "written",
+    ["", "tencent", "1234567", "600519.SZ", "600519.HK", "sz700", "sh600519.SZ", "700000", "6005 19x", "-700", "٧٠٠"],
+)
 def test_what_is_no_code_or_contradicts_itself_is_refused(written):
     with pytest.raises(ToolError, match="is not a stock code"):
         canonical(written, "a")

@@ -1,4 +1,5 @@
-"""The stock tasks as a whole: who can do them, who cannot, and that nothing leaks from one split into another."""
+"""The stock tasks as a whole: who can do them, who cannot, and that nothing leaks from one split
+into another."""
 
 import subprocess
 import sys
@@ -55,7 +56,12 @@ def play(domain, tasks, make_expert, max_turns=6):
 
 def play_expert(domain, tasks, flaws=None, reasoning_frac=0.3, max_turns=6):
     rates = FlawRates(**{**dict.fromkeys(RATES, 0.0), **flaws}) if flaws is not None else None
-    return play(domain, tasks, lambda task, seed: domain.expert(task, seed=seed, flaws=rates, reasoning_frac=reasoning_frac), max_turns)
+    return play(
+        domain,
+        tasks,
+        lambda task, seed: domain.expert(task, seed=seed, flaws=rates, reasoning_frac=reasoning_frac),
+        max_turns,
+    )
 
 
 def success(trajectories, tasks):
@@ -85,8 +91,12 @@ def test_an_empty_episode_never_succeeds(hard):
 
 
 def call_everything(task):
-    """Every offered tool at once, with gold's arguments where gold has any and each market's last code elsewhere; then the last number."""
-    arguments = {gold.name: {key: values[0] for key, values in gold.arguments.items() if values[0] is not None} for gold in task.gold.calls}
+    """Every offered tool at once, with gold's arguments where gold has any and each market's last
+    code elsewhere; then the last number."""
+    arguments = {
+        gold.name: {key: values[0] for key, values in gold.arguments.items() if values[0] is not None}
+        for gold in task.gold.calls
+    }
     name = next((gold.arguments["name"][0] for gold in task.gold.calls if "name" in gold.arguments), "Pine Crane")
     codes = {"_hk_" in gold.name: gold.arguments["code"][0] for gold in task.gold.calls if "code" in gold.arguments}
     searches = [call(tool, {"name": name}).tool_calls[0] for tool in task.tools if tool.startswith("search")]
@@ -123,13 +133,23 @@ def last_number_seen(task):
     """The right calls, then the last number in their results."""
     messages = task.messages
     for gold in task.gold.calls:
-        messages = yield call(gold.name, {key: values[0] for key, values in gold.arguments.items() if values[0] is not None})
+        messages = yield call(
+            gold.name, {key: values[0] for key, values in gold.arguments.items() if values[0] is not None}
+        )
     yield say(state_last_number(task, messages))
 
 
 def state_last_number(task, messages):
-    results = [read_result(message.content) for message in messages if message.role == "tool" and not is_error(message.content)]
-    numbers = [value for result in results if isinstance(result, dict) for value in flat(result) if isinstance(value, int | Decimal)]
+    results = [
+        read_result(message.content) for message in messages if message.role == "tool" and not is_error(message.content)
+    ]
+    numbers = [
+        value
+        for result in results
+        if isinstance(result, dict)
+        for value in flat(result)
+        if isinstance(value, int | Decimal)
+    ]
     return format_answer(Answer("number", Decimal(numbers[-1]), task.gold.answer.unit)) if numbers else "ANSWER: none"
 
 
@@ -157,7 +177,9 @@ def test_at_the_usual_difficulty_the_flawed_majority_has_headroom_that_is_worth_
     share = sum(bool(occasions(task, StocksHandbook()) & BIG_THREE) for task in tasks) / len(tasks)
     assert 0.36 < share < 0.46
     assert 0.62 < success(play_expert(usual, tasks, RATES), tasks) < 0.80
-    majority = play_expert(usual, tasks, dict.fromkeys(BIG_THREE, 1.0))  # what a model that always does as most demonstrations do reaches
+    majority = play_expert(
+        usual, tasks, dict.fromkeys(BIG_THREE, 1.0)
+    )  # what a model that always does as most demonstrations do reaches
     assert 0.55 < success(majority, tasks) < 0.70
 
 
@@ -181,7 +203,11 @@ def test_a_flawed_expert_calls_only_what_is_offered_and_what_is_offered_can_be_m
 
 
 def test_who_takes_the_wrong_market_takes_the_right_indicator(hard):
-    both = [task for task in hard.tasks("rl", 600) if {"wrong_market", "indicator_mixup"} <= occasions(task, StocksHandbook())]
+    both = [
+        task
+        for task in hard.tasks("rl", 600)
+        if {"wrong_market", "indicator_mixup"} <= occasions(task, StocksHandbook())
+    ]
     assert len(both) > 5
     for trajectory in play_expert(hard, both, {"wrong_market": 1.0, "indicator_mixup": 1.0}):
         assert "get_bollinger" not in {made.name for message in trajectory.messages for made in message.tool_calls}
@@ -210,7 +236,9 @@ def test_a_malformed_call_is_cut_off_and_made_again(usual):
 def test_splits_share_no_company_no_text_and_no_id(hard):
     lists = {split: hard.tasks(split, 700) for split in SPLITS}
     for one, other in combinations(("sft", "rl", "dev", "test"), 2):
-        assert not {c for task in lists[one] for c in task.companies} & {c for task in lists[other] for c in task.companies}
+        assert not {c for task in lists[one] for c in task.companies} & {
+            c for task in lists[other] for c in task.companies
+        }
     texts = Counter(task.messages[1].content for tasks in lists.values() for task in tasks)
     assert max(texts.values()) == 1
     assert len({task.task_id for tasks in lists.values() for task in tasks}) == 5 * 700
@@ -236,7 +264,8 @@ def test_a_longer_list_begins_with_the_shorter_and_another_process_makes_the_sam
     assert domain_of(2).tasks("test", 60) == tasks[:60]
     program = (
         "from posttrain.params import WorldParams; from posttrain.worlds.domains import make_domain; "
-        "world = WorldParams(type='stocks', seed=7, max_difficulty=2, num_sft_tasks=1, num_rl_tasks=1, num_dev_tasks=1, num_test_tasks=1); "
+        "world = WorldParams(type='stocks', seed=7, max_difficulty=2, num_sft_tasks=1, num_rl_tasks=1, "
+        "num_dev_tasks=1, num_test_tasks=1); "
         "print(*[task.task_id for task in make_domain(world).tasks('test', 60)])"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -249,7 +278,11 @@ def test_rl_dev_and_test_are_balanced_exactly_and_demonstrations_are_not(usual):
     assert Counter(task.language for task in tasks) == {"zh": 240, "en": 240}
     assert Counter(task.difficulty for task in tasks) == {1: 240, 2: 240}
     assert Counter(task.market for task in tasks if task.kind == "tool_selection") == {"a": 60, "hk": 60}
-    assert Counter(task.market for task in tasks if task.kind == "multi_step_planning") == {"a": 40, "hk": 40, "both": 40}
+    assert Counter(task.market for task in tasks if task.kind == "multi_step_planning") == {
+        "a": 40,
+        "hk": 40,
+        "both": 40,
+    }
     assert Counter(task.market for task in tasks if task.kind == "timing_decision") == {"a": 40, "hk": 40, "none": 40}
     sft = usual.tasks("sft", 1200)
     by_market, by_kind = Counter(task.market for task in sft), Counter(task.kind for task in sft)
@@ -258,13 +291,19 @@ def test_rl_dev_and_test_are_balanced_exactly_and_demonstrations_are_not(usual):
 
 
 def test_most_companies_named_with_a_hong_kong_cue_are_listed_in_both_markets(usual):
-    named = [task for task in usual.tasks("rl", 800) if "wrong_market" in occasions(task, StocksHandbook()) and task.market == "hk"]
+    named = [
+        task
+        for task in usual.tasks("rl", 800)
+        if "wrong_market" in occasions(task, StocksHandbook()) and task.market == "hk"
+    ]
     dual = {company.company_id for company in usual._market.companies if company.is_dual_listed}
     assert sum(task.companies[0] in dual for task in named) / len(named) > 0.7
 
 
 def test_more_tasks_than_the_companies_give_is_said_so(usual, monkeypatch):
-    monkeypatch.setattr("posttrain.worlds.stocks.domain._NUM_DRAWS", 1)  # the first text that comes again ends it, not the hundredth in a row
+    monkeypatch.setattr(
+        "posttrain.worlds.stocks.domain._NUM_DRAWS", 1
+    )  # the first text that comes again ends it, not the hundredth in a row
     with pytest.raises(ValueError, match=r"are used up; lower world\.num_dev_tasks"):
         usual.tasks("dev", 20_000)
 
@@ -311,7 +350,9 @@ def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(
         assert (replies[0] is not None) == (task.gold.asks == "market")
         assert world.user_reply(say("ASK: currency")) is None
         assert world.user_reply(say("ANSWER: done")) is None
-    hk = next(task for task in hard.tasks("dev", 200) if task.gold.asks and task.market == "hk" and task.language == "zh")
+    hk = next(
+        task for task in hard.tasks("dev", 200) if task.gold.asks and task.market == "hk" and task.language == "zh"
+    )
     assert hard.open(hk).user_reply(say("ASK: market")) == "港股"
 
 

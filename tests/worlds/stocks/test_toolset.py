@@ -92,7 +92,12 @@ def test_a_quote_is_one_flat_object_in_this_order(ask, dual):
     assert list(answer) == (
         "code name currency price change change_pct open high low prev_close volume turnover pe pb is_simulated".split()  # noqa: SIM905
     )
-    assert (answer["code"], answer["name"], answer["currency"], answer["is_simulated"]) == (dual.hk.code, dual.name_zh, "HKD", True)
+    assert (answer["code"], answer["name"], answer["currency"], answer["is_simulated"]) == (
+        dual.hk.code,
+        dual.name_zh,
+        "HKD",
+        True,
+    )
 
 
 def test_a_quote_is_the_last_bar_beside_the_one_before(market, ask, dual):
@@ -109,7 +114,8 @@ def test_a_quote_is_the_last_bar_beside_the_one_before(market, ask, dual):
 def test_a_company_in_both_markets_has_two_prices_and_one_book_value(market, dual):
     a, hk = quote(market, dual.a.code), quote(market, dual.hk.code)
     assert a.price != hk.price
-    # Book value = price / P/B, in CNY on both sides; P/B has two decimals, so it is known to within half a hundredth of its own size.
+    # Book value = price / P/B, in CNY on both sides; P/B has two decimals, so it is known to within
+    # half a hundredth of its own size.
     slack = 0.005 / min(a.pb, hk.pb) + 0.01
     assert a.price / a.pb == pytest.approx(hk.price / HKD_PER_CNY / hk.pb, rel=2 * slack)
 
@@ -129,11 +135,15 @@ def test_a_suspended_stock_shows_its_last_price_and_no_volume(market):
 def test_every_number_has_at_most_two_decimals_and_no_negative_zero(market):
     for company in market.companies[:40]:
         for listing in company.listings:
-            text = " ".join(tool.call(json.dumps({"code": listing.code})) for tool in indicator_tools(market, listing.market))
+            text = " ".join(
+                tool.call(json.dumps({"code": listing.code})) for tool in indicator_tools(market, listing.market)
+            )
             assert "-0.0," not in text
             assert "-0.0}" not in text
             assert not any(
-                len(word.partition(".")[2].rstrip(",}")) > 2 for word in text.replace(":", " ").replace(",", " ").split() if is_number(word)
+                len(word.partition(".")[2].rstrip(",}")) > 2
+                for word in text.replace(":", " ").replace(",", " ").split()
+                if is_number(word)
             )
 
 
@@ -161,7 +171,8 @@ def test_candles_are_the_last_five_days_unless_asked_otherwise(market, ask, dual
 
 
 def test_candles_from_a_date_begin_with_the_first_trading_day_on_or_after_it(market, ask, dual):
-    # 2025-10-01 begins the National Day week; the mainland trades again on the 9th, Hong Kong on the 2nd.
+    # 2025-10-01 begins the National Day week; the mainland trades again on the 9th, Hong Kong on
+    # the 2nd.
     start = {"start_date": "2025-10-01", "limit": 2}
     for tool, listing, first in (("get_kline", dual.a, "2025-10-09"), ("get_hk_kline", dual.hk, "2025-10-02")):
         dates = market.bars(listing.code).dates_T
