@@ -19,11 +19,11 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.trl_peer import make_peer
+from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.algorithms.grpo import train_grpo
-from posttrain.algorithms.policy_player import PolicyPlayer
+from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.rollouts import Played
-from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import GrpoParams, Params, load_params
@@ -57,7 +57,7 @@ def compare_steps(params: Params) -> None:
     algorithm = _grpo(params)
     domain, tasks = make_domain(params.world), _tasks(algorithm.tasks_per_step * 4)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
-    sampler = Sampler(
+    sampler = EpisodeSampler(
         model,
         codec,
         domain=domain,
@@ -65,7 +65,7 @@ def compare_steps(params: Params) -> None:
         limits=params.agent,
         temperature=algorithm.temperature,
     )
-    player = _TimedPlayer(sampler)
+    source = _TimedEpisodes(sampler)
 
     with tempfile.TemporaryDirectory() as folder:
         with open_run(Path(folder)) as run:
@@ -75,7 +75,7 @@ def compare_steps(params: Params) -> None:
                 model,
                 codec.tokenizer,
                 tasks=tasks,
-                player=player,
+                source=source,
                 params=algorithm.model_copy(update={"max_steps": NUM_STEPS + NUM_WARMUP}),
                 lr=1e-9,
                 optimizer="muon",
@@ -83,7 +83,7 @@ def compare_steps(params: Params) -> None:
                 seed=params.seed,
                 run=run,
             )
-        ours = _Side(sum(player.written[NUM_WARMUP:]) / sum(player.play_s[NUM_WARMUP:]), steps.mean_s())
+        ours = _Side(sum(source.written[NUM_WARMUP:]) / sum(source.play_s[NUM_WARMUP:]), steps.mean_s())
 
         model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
         peer = make_peer(
@@ -102,9 +102,9 @@ def compare_steps(params: Params) -> None:
         theirs = _Side(sum(peer.written[NUM_WARMUP:]) / sum(peer.play_s[NUM_WARMUP:]), steps.mean_s())
 
     episodes = algorithm.tasks_per_step * algorithm.group_size
-    turns = sum(player.num_turns) / len(player.num_turns) / episodes
+    turns = sum(source.num_turns) / len(source.num_turns) / episodes
     print(f"GRPO step: {episodes} episodes of {turns:.1f} turns, {NUM_STEPS} steps, float32, 1 thread, temperature 1;")
-    print(f"  written tokens a step: posttrain {np.mean(player.written):.0f}, TRL {np.mean(peer.written):.0f}")
+    print(f"  written tokens a step: posttrain {np.mean(source.written):.0f}, TRL {np.mean(peer.written):.0f}")
     for name, side in (("posttrain", ours), ("TRL environment_factory", theirs)):
         print(
             f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of play, "
@@ -120,10 +120,10 @@ def compare_slow_tools(params: Params) -> None:
     domain, tasks = _Slow(make_domain(params.world)), _tasks(NUM_SLOW // 8)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
     reward = load_reward(params.reward)
-    sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
+    sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
     plays = [task for task in tasks for _ in range(8)]
     start = time.perf_counter()
-    played = sampler.play(plays, episode_seeds(1, count=len(plays)))
+    played = sampler.sample(plays, episode_seeds(1, count=len(plays)))
     batch_s = time.perf_counter() - start
     slowest_s = max(
         sum(turn.latency_s + max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns)
@@ -155,16 +155,16 @@ def compare_slow_tools(params: Params) -> None:
     print(f"  posttrain's batch to its slowest episode: {batch_s / slowest_s:.2f}")
 
 
-class _TimedPlayer(PolicyPlayer):
+class _TimedEpisodes(PolicyEpisodes):
     """Plays, and counts CPU-seconds, tokens and turns of each step."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: EpisodeSampler) -> None:
         super().__init__(sampler)
         self.play_s: list[float] = []
         self.written: list[int] = []
         self.num_turns: list[int] = []
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
         start = time.process_time()
         episodes = super().play(tasks, seeds)
         self.play_s.append(time.process_time() - start)

@@ -22,7 +22,7 @@ import aiohttp
 import torch
 
 from benchmarks.vllm_process import VLLM, VllmProcess
-from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import GrpoParams, Params, load_params
@@ -124,10 +124,10 @@ def _report(name: str, rounds: Sequence[Round]) -> tuple[float, float]:
     return per_cpu_s, per_s
 
 
-def _sampler(params: Params, temperature: float, **environment: str) -> Sampler:
+def _sampler(params: Params, temperature: float, **environment: str) -> EpisodeSampler:
     os.environ.update(environment)
     model, reward = load_model(SFT, dtype="float32"), load_reward(params.reward)
-    sampler = Sampler(
+    sampler = EpisodeSampler(
         model,
         load_codec(SFT),
         domain=make_domain(params.world),

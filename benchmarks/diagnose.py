@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.failures import failure_of
 from posttrain.models.codec import TokenRow
@@ -92,7 +92,7 @@ def _exact(model: Any, tokenizer: Any, row: TokenRow) -> Iterator[tuple[str, boo
 
 
 def _print_failures(model: Any, codec: Any, params: Params, tasks: Sequence[Task]) -> None:
-    sampler = Sampler(
+    sampler = EpisodeSampler(
         model,
         codec,
         domain=make_domain(params.world),
@@ -102,7 +102,7 @@ def _print_failures(model: Any, codec: Any, params: Params, tasks: Sequence[Task
     )
     failures = [
         failure_of(played, task)
-        for played, task in zip(sampler.play(tasks, episode_seeds(1, count=len(tasks))), tasks, strict=True)
+        for played, task in zip(sampler.sample(tasks, episode_seeds(1, count=len(tasks))), tasks, strict=True)
     ]
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for failure, task in zip(failures, tasks, strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.algorithms.sampling import episode_seeds
+from posttrain.algorithms.episode_sampler import episode_seeds
 from posttrain.algorithms.token_logprobs import pad_right
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec

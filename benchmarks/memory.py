@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.algorithms.sampling import episode_seeds
+from posttrain.algorithms.episode_sampler import episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model

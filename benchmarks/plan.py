@@ -27,7 +27,7 @@ EDITS = {
     "lr": ("params.yaml", "lr: 0.006", "lr: 0.003"),
     "oversample type": ("params.yaml", "type: smote", "type: duplicate"),
     "a comment": ("params.yaml", "seed: 1", "seed: 1  # of every draw"),
-    "a code file": ("posttrain/rewards/conduct.py", '"""', '"""Edited. '),
+    "a code file": ("posttrain/rewards/agent_actions.py", '"""', '"""Edited. '),
 }
 SAID = {
     r"Running stage '(.*)':": Fate.RUNS,

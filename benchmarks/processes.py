@@ -20,7 +20,7 @@ from time import monotonic
 import yaml
 
 from benchmarks.arms import apply_overrides
-from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.intervals import bootstrap_interval
 from posttrain.models.loading import load_codec, load_model
@@ -69,7 +69,7 @@ def dev_success(model_folder: Path) -> str:
     params = load_params()
     tasks = read_tasks(TASKS, "dev")
     model, codec = load_model(model_folder, dtype=params.model.dtype), load_codec(model_folder)
-    sampler = Sampler(
+    sampler = EpisodeSampler(
         model,
         codec,
         domain=make_domain(params.world),
@@ -77,7 +77,7 @@ def dev_success(model_folder: Path) -> str:
         limits=params.agent,
         temperature=0.0,
     )
-    played = sampler.play(tasks, episode_seeds(params.seed, count=len(tasks)))
+    played = sampler.sample(tasks, episode_seeds(params.seed, count=len(tasks)))
     successes = [float(is_success(trajectory, task)) for trajectory, task in zip(played, tasks, strict=True)]
     low, high = bootstrap_interval(successes, level=0.95, num_bootstrap=params.evaluate.num_bootstrap, seed=params.seed)
     return f"{100 * sum(successes) / len(successes):.1f} ({100 * low:.1f} … {100 * high:.1f})"

@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.against_trl import SFT, TASKS
+from posttrain.algorithms.episode_sampler import EpisodeSampler
 from posttrain.algorithms.grpo import train_grpo
-from posttrain.algorithms.policy_player import PolicyPlayer
+from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.rollouts import Played
-from posttrain.algorithms.sampling import Sampler
+from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import GrpoParams, load_params
@@ -122,7 +122,7 @@ def _train(folder: Path) -> None:
         raise SystemExit("train_policy.algorithm is not grpo; there is no step to measure")
     model, codec, tasks = load_model(SFT, dtype=params.model.dtype), load_codec(SFT), read_tasks(TASKS, "rl")
     task_of = {task.task_id: task for task in tasks}
-    sampler = Sampler(
+    sampler = EpisodeSampler(
         model,
         codec,
         domain=make_domain(params.world),
@@ -136,7 +136,7 @@ def _train(folder: Path) -> None:
         open_traces("train_policy", key="0" * 16, params=params) as record,
     ):
 
-        def on_step(step: int, played: Sequence[Played], advantages: Sequence[float]) -> None:
+        def on_step(step: int, played: Sequence[ScoredEpisode], advantages: Sequence[float]) -> None:
             own = [task_of[one.trajectory.task_id] for one in played]
             successes = [one.is_success for one in played]
             record(
@@ -148,7 +148,7 @@ def _train(folder: Path) -> None:
             model,
             codec.tokenizer,
             tasks=tasks,
-            player=PolicyPlayer(sampler),
+            source=PolicyEpisodes(sampler),
             on_step=on_step,
             params=algorithm,
             lr=params.train_policy.lr,

@@ -8,7 +8,7 @@ model's folder.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from posttrain.algorithms.sampling import Sampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
@@ -80,8 +80,10 @@ def _model(folder: Path, params: Params) -> Play:
     model, codec = load_model(folder, dtype=params.model.dtype), load_codec(folder)
 
     def play(tasks: Sequence[Task], temperature: float, progress: Progress) -> list[Trajectory]:
-        sampler = Sampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=temperature)
-        return sampler.play(tasks, episode_seeds(params.seed, count=len(tasks)), progress=progress)
+        sampler = EpisodeSampler(
+            model, codec, domain=domain, reward=reward, limits=params.agent, temperature=temperature
+        )
+        return sampler.sample(tasks, episode_seeds(params.seed, count=len(tasks)), progress=progress)
 
     return play
 

@@ -3,8 +3,8 @@ All samples are kept beside the pairs."""
 
 from pathlib import Path
 
+from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.algorithms.preferences import best_and_worst, group_by_task, write_pairs
-from posttrain.algorithms.sampling import Sampler, episode_seeds
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
 from posttrain.exits import DataError
@@ -24,7 +24,7 @@ def sample_preferences(run: StageRun) -> None:
     tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")[: settings.num_tasks]
     domain = make_domain(params.world)
     model = load_model(SFT, dtype=params.model.dtype)
-    sampler = Sampler(
+    sampler = EpisodeSampler(
         model,
         load_codec(SFT),
         domain=domain,
@@ -34,7 +34,7 @@ def sample_preferences(run: StageRun) -> None:
     )
     plays = [task for task in tasks for _ in range(settings.num_samples)]
     with open_traces(run.full_name, key=run.key, params=params) as record:
-        trajectories = sampler.play(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
+        trajectories = sampler.sample(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
         successes = [is_success(trajectory, task) for trajectory, task in zip(trajectories, plays, strict=True)]
         record(traced(trajectories, plays, successes=successes))
     rows = [

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.algorithms.dpo import train_dpo
+from posttrain.algorithms.episode_sampler import EpisodeSampler
 from posttrain.algorithms.grpo import train_grpo
-from posttrain.algorithms.policy_player import PolicyPlayer
+from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.preferences import read_pairs, token_rows
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
 from posttrain.algorithms.reward_model import load_reward_model
-from posttrain.algorithms.rollouts import Played
-from posttrain.algorithms.sampling import Sampler
+from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.algorithms.trainable import load_trainable, save_trained
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec
@@ -58,13 +58,13 @@ def _grpo(
     weight = params.train_policy.reward_model_weight
     reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
     domain, reward = make_domain(params.world), load_reward(params.reward)
-    sampler = Sampler(
+    sampler = EpisodeSampler(
         model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature
     )
     tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")
     task_of = {task.task_id: task for task in tasks}
 
-    def on_step(step: int, played: Sequence[Played], advantages: Sequence[float]) -> None:
+    def on_step(step: int, played: Sequence[ScoredEpisode], advantages: Sequence[float]) -> None:
         own = [task_of[one.trajectory.task_id] for one in played]
         record(
             traced(
@@ -80,7 +80,7 @@ def _grpo(
         model,
         codec.tokenizer,
         tasks=tasks,
-        player=PolicyPlayer(sampler, reward_model=reward_model, weight=weight),
+        source=PolicyEpisodes(sampler, reward_model=reward_model, weight=weight),
         on_step=on_step,
         params=algorithm,
         lr=params.train_policy.lr,
@@ -91,7 +91,7 @@ def _grpo(
     )
 
 
-def _as_learnt(played: Played) -> Trajectory:
+def _as_learnt(played: ScoredEpisode) -> Trajectory:
     """With the reward that was learnt from: the rules' and what the reward model added."""
     if not played.bonus:
         return played.trajectory

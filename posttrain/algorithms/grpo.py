@@ -28,13 +28,13 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from posttrain.algorithms.advantages import group_advantages
+from posttrain.algorithms.episode_sampler import episode_seeds
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
 from posttrain.algorithms.importance import importance_metrics, importance_weights
 from posttrain.algorithms.processes import gather, is_first, parts_of, share_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
-from posttrain.algorithms.rollouts import Played, Player, Plays, Rollouts
+from posttrain.algorithms.rollouts import EpisodeSource, RolloutBatch, RolloutSchedule, ScoredEpisode
 from posttrain.algorithms.row_order import repeated_passes
-from posttrain.algorithms.sampling import episode_seeds
 from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, can_pick_before_head, labels_of, pad_right
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
@@ -44,7 +44,7 @@ from posttrain.types import Task, Trajectory
 _ANY_TOKEN = 0
 
 Hear = Callable[
-    [int, Sequence[Played], Sequence[float]], None
+    [int, Sequence[ScoredEpisode], Sequence[float]], None
 ]  # a step as `metrics.jsonl` counts it, its episodes, their advantages
 
 
@@ -53,7 +53,7 @@ def train_grpo(
     tokenizer: Any,
     *,
     tasks: Sequence[Task],
-    player: Player,
+    source: EpisodeSource,
     params: GrpoParams,
     lr: float,
     optimizer: OptimizerKind,
@@ -62,7 +62,7 @@ def train_grpo(
     run: TrainingRun,
     on_step: Hear = lambda *_: None,
 ) -> None:
-    """Train `model` in place on the episodes of `player`, which plays with this model's weights.
+    """Train `model` in place on the episodes of `source`, which plays with this model's weights.
     Tasks are used in shuffled passes.
 
     `on_step` hears of a step's episodes before they are learnt from. Resumes from `run.checkpoint`
@@ -97,14 +97,14 @@ def train_grpo(
         args=arguments,
         reward_funcs=_reward_already_known,
         rollout_func=_rollout,
-        train_dataset=Dataset.from_dict({"prompt": [""] * len(order)}),  # TRL counts them; `plays_of` knows the tasks
+        train_dataset=Dataset.from_dict({"prompt": [""] * len(order)}),  # TRL counts them; `batch_of` knows the tasks
         processing_class=tokenizer,
         optimizer=build_optimizer(learner, optimizer, lr),
         run=run,
         on_step=on_step,
         params=params,
     )
-    with Rollouts(player) as trainer.rollouts:
+    with RolloutSchedule(source) as trainer.rollouts:
         trainer.tasks = [tasks[index] for index in order]
         trainer.train_or_resume()
 
@@ -118,12 +118,12 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         "grad_norm": "grad_norm",
     }  # on policy the loss is minus the mean advantage: nothing to watch
 
-    rollouts: Rollouts
+    rollouts: RolloutSchedule
     tasks: Sequence[Task]  # of all steps, in their order
 
     def __init__(self, *args: Any, on_step: Hear, params: GrpoParams, **kwargs: Any) -> None:
         self.on_step, self.params = on_step, params
-        self.played: list[Played] = []  # of all processes
+        self.played: list[ScoredEpisode] = []  # of all processes
         self.staleness = 0
         self._step_metrics: dict[str, float] = {}
         self._log_ratios: list[float] = []
@@ -144,8 +144,8 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         log_ratios = [ratio for ratios in gather(self._log_ratios) for ratio in ratios]
         return metrics | self._step_metrics | importance_metrics(log_ratios, cap=self.params.importance_cap)
 
-    def plays_of(self, step: int) -> Plays | None:
-        """The plays of a step counted from 0, a group after the other; None after the last one."""
+    def batch_of(self, step: int) -> RolloutBatch | None:
+        """The batch of a step counted from 0, a group after the other; None after the last one."""
         if step >= self.args.max_steps:
             return None
         first = step * self.params.tasks_per_step
@@ -154,7 +154,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
             for task in self.tasks[first : first + self.params.tasks_per_step]
             for _ in range(self.params.group_size)
         ]
-        return Plays(tasks, episode_seeds(self.args.seed, step, count=len(tasks)))
+        return RolloutBatch(tasks, episode_seeds(self.args.seed, step, count=len(tasks)))
 
     def is_checkpointed(self, step: int) -> bool:
         """Whether a checkpoint is written after a step counted from 0."""
@@ -249,12 +249,12 @@ def _rollout(_: Sequence[str], trainer: _Grpo) -> dict[str, list[Any]]:
     """What TRL asks for: this process's share of the step's episodes. A prompt is what the agent
     read before its first token."""
     step = trainer.state.global_step
-    plays = trainer.plays_of(step)
-    assert plays is not None
+    batch = trainer.batch_of(step)
+    assert batch is not None
     trainer.refresh_whole()
     is_ahead = trainer.params.max_staleness and not trainer.is_checkpointed(step)
     trainer.played, trainer.staleness = trainer.rollouts.take(
-        plays, following=trainer.plays_of(step + 1) if is_ahead else None
+        batch, following=trainer.batch_of(step + 1) if is_ahead else None
     )
     own = trainer.played[share_of(len(trainer.played))]
     completions = [_completion(played.trajectory) for played in own]

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.algorithms.advantages import BoolArray, FloatArray
-from posttrain.algorithms.rollouts import Played
+from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.evals.groups import Group, frac_tokens_nonzero_advantage, group_metrics
-from posttrain.rewards.conduct import agent_messages
+from posttrain.rewards.agent_actions import agent_messages
 from posttrain.worlds.tools import is_error
 
 
 def step_metrics(
-    played_PG: Sequence[Played], *, rule_rewards_P_G: FloatArray, is_lost_P_G: BoolArray, advantages_P_G: FloatArray
+    played_PG: Sequence[ScoredEpisode],
+    *,
+    rule_rewards_P_G: FloatArray,
+    is_lost_P_G: BoolArray,
+    advantages_P_G: FloatArray,
 ) -> dict[str, float]:
     """The group metrics of the rule rewards, and of the episodes: `success` (share), `turns` (agent
     messages per episode), `tool_failures` (share of tool results that are errors, 0 where no tool

@@ -20,7 +20,7 @@ from posttrain.types import LOST, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ScoredEpisode:
     """A scored episode with its tokens, whether it succeeded, and what a reward model adds to the
     rule reward that it has."""
 
@@ -43,7 +43,7 @@ class Played:
         return self.trajectory.stop_reason in LOST
 
 
-class Player(Protocol):
+class EpisodeSource(Protocol):
     """Plays and scores episodes with a model in training."""
 
     @property
@@ -56,26 +56,26 @@ class Player(Protocol):
         """Take a copy of the model's weights as they are now."""
         ...
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[Played]:
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
         """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
         `refresh`; called from a thread of its own."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Plays:
-    """The plays of one step, each task as often as its group is large."""
+class RolloutBatch:
+    """The tasks and seeds of one step, each task as often as its group is large."""
 
     tasks: Sequence[Task]
     seeds: Sequence[int]
 
 
-class Rollouts:
+class RolloutSchedule:
     """The episodes of one step after another. To be closed: an unfinished batch is waited for."""
 
-    def __init__(self, player: Player) -> None:
-        self._player = player
-        self._ahead: tuple[Plays, Future[list[Played]]] | None = None
+    def __init__(self, source: EpisodeSource) -> None:
+        self._source = source
+        self._ahead: tuple[RolloutBatch, Future[list[ScoredEpisode]]] | None = None
         # The number of threads of an operation is each thread's own in PyTorch; another one here
         # would give other bits.
         self._thread = ThreadPoolExecutor(
@@ -90,11 +90,11 @@ class Rollouts:
     ) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def take(self, plays: Plays, *, following: Plays | None = None) -> tuple[list[Played], int]:
+    def take(self, batch: RolloutBatch, *, following: RolloutBatch | None = None) -> tuple[list[ScoredEpisode], int]:
         """The step's episodes, those that other processes played among them, and by how many
         optimizer steps their weights are older than the model's (0 or 1). `following` is begun
         meanwhile."""
-        own, own_following = self._own(plays), self._own(following) if following else None
+        own, own_following = self._own(batch), self._own(following) if following else None
         staleness = 0
         if self._ahead is not None and self._ahead[0] == own:
             staleness, played = 1, self._ahead[1].result()
@@ -105,16 +105,16 @@ class Rollouts:
         self._ahead = (own_following, self._thread.submit(self._play, own_following)) if own_following else None
         return [one for of_process in gather(played) for one in of_process], staleness
 
-    def _own(self, plays: Plays) -> Plays:
-        if self._player.is_elsewhere:
-            return plays if is_first() else Plays((), ())
-        return Plays(share_rows(plays.tasks), share_rows(plays.seeds))
+    def _own(self, batch: RolloutBatch) -> RolloutBatch:
+        if self._source.is_elsewhere:
+            return batch if is_first() else RolloutBatch((), ())
+        return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds))
 
-    def _refresh(self, own: Plays) -> None:
+    def _refresh(self, own: RolloutBatch) -> None:
         """Nothing for a process that plays nothing: servers would get the weights once from
         each."""
         if own.tasks:
-            self._player.refresh()
+            self._source.refresh()
 
-    def _play(self, own: Plays) -> list[Played]:
-        return self._player.play(own.tasks, own.seeds) if own.tasks else []
+    def _play(self, own: RolloutBatch) -> list[ScoredEpisode]:
+        return self._source.play(own.tasks, own.seeds) if own.tasks else []

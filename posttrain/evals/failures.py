@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from posttrain.rewards.accuracy import accuracy
+from posttrain.rewards.agent_actions import MadeCall, agent_messages, asked_first, calls_made, final_answer, fits, holds
 from posttrain.rewards.completion import is_success
-from posttrain.rewards.conduct import MadeCall, agent_messages, asked_first, calls_made, final_answer, fits, holds
 from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.answers import Ask, parse_final, stated_market
 

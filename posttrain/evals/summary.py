@@ -17,8 +17,8 @@ from posttrain.evals.failures import Failure, failure_of
 from posttrain.evals.intervals import bootstrap_interval
 from posttrain.evals.passk import pass_hat_k
 from posttrain.params import EvaluateParams
+from posttrain.rewards.agent_actions import agent_messages, calls_made, holds
 from posttrain.rewards.completion import is_success
-from posttrain.rewards.conduct import agent_messages, calls_made, holds
 from posttrain.rewards.efficiency import efficiency
 from posttrain.rewards.timing import timing
 from posttrain.types import Message, Task, Trajectory

@@ -1,7 +1,7 @@
 """Scores whether the value is right, however it was come by. For worlds where no tool need be
 called; `completion` is the stricter rule."""
 
-from posttrain.rewards.conduct import final_answer
+from posttrain.rewards.agent_actions import final_answer
 from posttrain.types import Score, Task, Trajectory
 from posttrain.worlds.answers import format_answer, same
 

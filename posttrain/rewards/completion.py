@@ -1,7 +1,7 @@
 """Scores whether the task was done. The only score that decides success; it compares typed values
 and the calls made, never words."""
 
-from posttrain.rewards.conduct import asked_first, calls_made, final_answer, holds
+from posttrain.rewards.agent_actions import asked_first, calls_made, final_answer, holds
 from posttrain.types import Score, Task, Trajectory
 from posttrain.worlds.answers import format_answer, same
 

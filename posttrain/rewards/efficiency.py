@@ -1,8 +1,8 @@
 """Scores whether the task was done without detours. Success weighted by path length: a quick
 failure is not efficient, or giving up would pay."""
 
+from posttrain.rewards.agent_actions import steps_needed, steps_taken
 from posttrain.rewards.completion import is_success
-from posttrain.rewards.conduct import steps_needed, steps_taken
 from posttrain.types import Score, Task, Trajectory
 
 

@@ -1,7 +1,7 @@
 """Scores whether what the agent wrote could be read. Calls as JSON objects with a name, other
 messages ending in one answer or question line."""
 
-from posttrain.rewards.conduct import Decision, agent_messages, calls_made, decision
+from posttrain.rewards.agent_actions import Decision, agent_messages, calls_made, decision
 from posttrain.types import Score, Task, Trajectory
 
 

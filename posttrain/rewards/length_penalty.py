@@ -1,7 +1,7 @@
 """Scores how far the agent wrote too much. Weigh it below zero; it is flat where the length is
 reasonable, so that it never pays to say less than is needed."""
 
-from posttrain.rewards.conduct import agent_messages, steps_needed
+from posttrain.rewards.agent_actions import agent_messages, steps_needed
 from posttrain.types import Message, Score, Task, Trajectory
 
 FREE_TOKENS_PER_STEP = 64  # a call with one sentence of reasoning; twice as many is too long altogether

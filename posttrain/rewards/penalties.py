@@ -5,7 +5,7 @@ A penalty is added once per episode, not once per mistake: a long episode is not
 worst habit.
 """
 
-from posttrain.rewards.conduct import Decision, agent_messages, calls_made, decision, fits
+from posttrain.rewards.agent_actions import Decision, agent_messages, calls_made, decision, fits
 from posttrain.types import Score, StopReason, Task, Trajectory
 
 _OUT_OF_TIME = (

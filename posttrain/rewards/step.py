@@ -1,7 +1,7 @@
 """Scores which messages brought the episode forward. A process score, with a credit for each
 message in `breakdown`."""
 
-from posttrain.rewards.conduct import (
+from posttrain.rewards.agent_actions import (
     Decision,
     agent_messages,
     asked_first,

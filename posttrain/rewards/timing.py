@@ -3,7 +3,7 @@ the three decisions; the score is the share that was timely."""
 
 from collections.abc import Iterator
 
-from posttrain.rewards.conduct import Decision, agent_messages, calls_made, decision, holds
+from posttrain.rewards.agent_actions import Decision, agent_messages, calls_made, decision, holds
 from posttrain.types import Score, Task, Trajectory
 
 

@@ -1,7 +1,7 @@
 """Scores whether the right calls were made. F1 between the calls made and the calls needed,
 arguments included."""
 
-from posttrain.rewards.conduct import calls_made, match_calls
+from posttrain.rewards.agent_actions import calls_made, match_calls
 from posttrain.types import Score, Task, Trajectory
 
 

@@ -8,7 +8,7 @@ from launched import episodes, run
 from tiny import tiny_model
 
 from posttrain.algorithms.processes import from_first, gather, parts_of, share_of, share_rows
-from posttrain.algorithms.rollouts import Plays, Rollouts
+from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule
 from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import ConfigurationError
 
@@ -34,12 +34,12 @@ def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):
 
 
 def test_where_servers_play_the_first_process_alone_asks_them(second_of_two, monkeypatch):
-    plays = Plays(["a", "a", "b", "b"], [1, 2, 3, 4])
+    plays = RolloutBatch(["a", "a", "b", "b"], [1, 2, 3, 4])
     here, elsewhere = SimpleNamespace(is_elsewhere=False), SimpleNamespace(is_elsewhere=True)
-    assert Rollouts(here)._own(plays) == Plays(["b", "b"], [3, 4])
-    assert Rollouts(elsewhere)._own(plays) == Plays((), ())
+    assert RolloutSchedule(here)._own(plays) == RolloutBatch(["b", "b"], [3, 4])
+    assert RolloutSchedule(elsewhere)._own(plays) == RolloutBatch((), ())
     monkeypatch.setenv("RANK", "0")
-    assert Rollouts(elsewhere)._own(plays) == plays
+    assert RolloutSchedule(elsewhere)._own(plays) == plays
 
 
 def test_muon_is_refused_where_matrices_are_cut_into_flat_pieces(monkeypatch):

@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForSequenceClassification,
 )
 
-from posttrain.algorithms.rollouts import Played
+from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
 from posttrain.models.lora import add_lora
 from posttrain.params import LoraAdapter
@@ -130,7 +130,7 @@ def play_words(model, task, seed):
         logprobs.append(float(distribution[token]) if is_agents else 0.0)
     reward = (token_ids[4] == x) / 2 + (token_ids[6] == x) / 2
     messages = (*task.messages, Message("assistant", "one"), Message("tool", "{}"), Message("assistant", "two"))
-    return Played(
+    return ScoredEpisode(
         Trajectory(task.task_id, messages, StopReason.DONE, seed, 0, token_ids, mask, logprobs, reward=reward),
         is_success=reward == 1,
     )

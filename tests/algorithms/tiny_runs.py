@@ -109,7 +109,7 @@ def run_grpo(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
         model,
         tiny_tokenizer(),
         tasks=[word_task(x, y) for x in range(4, 9) for y in range(9, 12)],
-        player=WordPlayer(model),
+        source=WordEpisodes(model),
         params=params,
         lr=3e-2,
         optimizer="muon",
@@ -120,7 +120,7 @@ def run_grpo(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
     )
 
 
-class WordPlayer:
+class WordEpisodes:
     """Plays by a copy of the weights, as an engine does. The copy is made of a model that no
     trainer has had: it patches `forward`."""
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from benchmarks.vllm_process import REPOSITORY
+from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.algorithms.grpo import train_grpo
-from posttrain.algorithms.policy_player import PolicyPlayer
+from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.sampling import Sampler, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import load_params
@@ -35,15 +35,15 @@ class Experiment:
     def tasks(self, split: str) -> list[Task]:
         return read_tasks(REPOSITORY / "data/raw/tasks.parquet", split)
 
-    def sampler(self, model: Any, *, temperature: float = 1.0) -> Sampler:
+    def sampler(self, model: Any, *, temperature: float = 1.0) -> EpisodeSampler:
         """Its engine is the one that the environment names now."""
         reward = load_reward(self.params.reward)
-        return Sampler(
+        return EpisodeSampler(
             model, self._codec, domain=self._domain, reward=reward, limits=self.params.agent, temperature=temperature
         )
 
     def greedy(self, model: Any, tasks: Sequence[Task]) -> list[Trajectory]:
-        return self.sampler(model, temperature=0.0).play(tasks, episode_seeds(1, count=len(tasks)))
+        return self.sampler(model, temperature=0.0).sample(tasks, episode_seeds(1, count=len(tasks)))
 
     def train(self, model: Any, folder: Path, *, num_steps: int, lr: float) -> list[dict[str, Any]]:
         """GRPO as the default run has it, but for the arguments; the metrics of each step."""
@@ -53,7 +53,7 @@ class Experiment:
                 model,
                 self._codec.tokenizer,
                 tasks=self.tasks("rl"),
-                player=PolicyPlayer(self.sampler(model)),
+                source=PolicyEpisodes(self.sampler(model)),
                 params=train_policy.algorithm.model_copy(update={"max_steps": num_steps}),
                 lr=lr,
                 optimizer=train_policy.optimizer,

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from posttrain.rollout.engines.protocol import GenerateRequest, Generation
-from posttrain.rollout.engines.sampling import sample
 from posttrain.rollout.engines.slot_table import MAX_STOP_IDS, SlotTable
 from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder
+from posttrain.rollout.engines.token_sampling import sample
 
 _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather than copied
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from posttrain.algorithms.sampling import Sampler
+from posttrain.algorithms.episode_sampler import EpisodeSampler
 from tests.rollout.lock_world import LIMITS, LockDomain, WordCodec, lock_task
 from tests.rollout.tiny_models import tiny_model
 
@@ -13,11 +13,11 @@ class NoReward:
 
 
 def sampler_of(model):
-    return Sampler(model, WordCodec(), domain=LockDomain(), reward=NoReward(), limits=LIMITS, temperature=0.0)
+    return EpisodeSampler(model, WordCodec(), domain=LockDomain(), reward=NoReward(), limits=LIMITS, temperature=0.0)
 
 
 def logprobs_of(sampler):
-    [played] = sampler.play([lock_task()], [1])
+    [played] = sampler.sample([lock_task()], [1])
     return played.logprobs
 
 

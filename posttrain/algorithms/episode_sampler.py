@@ -19,9 +19,9 @@ from posttrain.worlds.protocol import Domain
 NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the trainer
 
 
-class Sampler:
+class EpisodeSampler:
     """Plays and scores episodes at one temperature, with the model's weights as they were at the
-    last `refresh`; without one, at the first `play`."""
+    last `refresh`; without one, at the first `sample`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Sampler:
         else:
             self._engine.refresh_weights()
 
-    def play(
+    def sample(
         self, tasks: Sequence[Task], seeds: Sequence[int], *, progress: Callable[[int, int], None] | None = None
     ) -> list[Trajectory]:
         """One scored episode of `tasks[i]` under `seeds[i]` for every i."""

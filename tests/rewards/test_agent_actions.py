@@ -2,7 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.rewards.conduct import Decision, MadeCall, calls_made, decision, final_answer, fits, holds, match_calls
+from posttrain.rewards.agent_actions import (
+    Decision,
+    MadeCall,
+    calls_made,
+    decision,
+    final_answer,
+    fits,
+    holds,
+    match_calls,
+)
 from posttrain.types import GoldCall, Message, ToolCall, Turn
 from tests.rewards.play import ANSWER, ERROR, INFO, OK, PRICE, call, played, result, say, task
 
