@@ -9,7 +9,7 @@ the JSON text of the schemas offered, one string a row, which Parquet's dictiona
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -18,22 +18,19 @@ from typing import Any
 import pyarrow as pa
 
 from posttrain.data.files import read_parquet, rows_of, write_parquet
-from posttrain.types import Answer, Gold, GoldCall, Kind, Message, Split, StopReason, Task, Trajectory
+from posttrain.data.trajectories import (
+    COLUMNS,
+    MESSAGE,
+    message_columns,
+    messages_from_columns,
+    trajectory_columns,
+    trajectory_from_columns,
+)
+from posttrain.types import Answer, Gold, GoldCall, Kind, Split, Task, Trajectory
 from posttrain.worlds.tools import Tool
 
 _TEXT = pa.string()
-_CALL = pa.struct([("id", _TEXT), ("type", _TEXT), ("function", pa.struct([("name", _TEXT), ("arguments", _TEXT)]))])
-_MESSAGE = pa.struct(
-    [
-        ("role", _TEXT),
-        ("content", _TEXT),
-        ("reasoning_content", _TEXT),
-        ("tool_calls", pa.list_(_CALL)),
-        ("tool_call_id", _TEXT),
-    ],
-)
 _CELL = [
-    ("task_id", _TEXT),
     ("kind", _TEXT),
     ("market", _TEXT),
     ("language", _TEXT),
@@ -41,24 +38,19 @@ _CELL = [
     ("split", _TEXT),
     ("template", _TEXT),
     ("companies", pa.list_(_TEXT)),
-    ("messages", pa.list_(_MESSAGE)),
 ]
-TASKS_SCHEMA = pa.schema([*_CELL, ("tools", pa.list_(_TEXT)), ("agent_name", _TEXT), ("gold", _TEXT)])
-TRAJECTORIES_SCHEMA = pa.schema(
+TASKS_SCHEMA = pa.schema(
     [
-        ("trajectory_id", _TEXT),
+        ("task_id", _TEXT),
         *_CELL,
-        ("tools", _TEXT),
-        ("reasoning", _TEXT),
-        ("token_ids", pa.list_(pa.int32())),
-        ("mask", pa.list_(pa.int8())),
-        ("logprobs", pa.list_(pa.float32())),
-        ("scores", pa.map_(_TEXT, pa.float64())),
-        ("reward", pa.float64()),
-        ("stop_reason", _TEXT),
-        ("seed", pa.int64()),
-        ("policy_version", pa.int64()),
+        ("messages", pa.list_(MESSAGE)),
+        ("tools", pa.list_(_TEXT)),
+        ("agent_name", _TEXT),
+        ("gold", _TEXT),
     ]
+)
+TRAJECTORIES_SCHEMA = pa.schema(
+    [("trajectory_id", _TEXT), *_CELL, ("tools", _TEXT), ("reasoning", _TEXT), *COLUMNS],
 )
 
 
@@ -131,7 +123,7 @@ def write_trajectories(path: Path, rows: Iterable[TrajectoryRow]) -> None:
 
 def trajectories_table(rows: Iterable[TrajectoryRow]) -> pa.Table:
     """The Arrow table of TRAJECTORIES_SCHEMA."""
-    return pa.Table.from_pylist([_trajectory_columns(row) for row in rows], schema=TRAJECTORIES_SCHEMA)
+    return pa.Table.from_pylist([_row_columns(row) for row in rows], schema=TRAJECTORIES_SCHEMA)
 
 
 def read_trajectories(path: Path) -> list[TrajectoryRow]:
@@ -193,7 +185,7 @@ def task_columns(task: Task) -> dict[str, Any]:
         "split": task.split,
         "template": task.template,
         "companies": list(task.companies),
-        "messages": _message_columns(task.messages),
+        "messages": message_columns(task.messages),
         "tools": list(task.tools),
         "agent_name": task.agent_name,
         "gold": gold_to_json(task.gold),
@@ -207,18 +199,16 @@ def task_from_columns(columns: Mapping[str, Any]) -> Task:
             name: columns[name]
             for name in ("task_id", "kind", "market", "language", "difficulty", "split", "template", "agent_name")
         },
-        messages=_messages_from_columns(columns["messages"]),
+        messages=messages_from_columns(columns["messages"]),
         tools=tuple(columns["tools"]),
         companies=tuple(columns["companies"]),
         gold=gold_from_json(columns["gold"]),
     )
 
 
-def _trajectory_columns(row: TrajectoryRow) -> dict[str, Any]:
-    played = row.trajectory
+def _row_columns(row: TrajectoryRow) -> dict[str, Any]:
     return {
         "trajectory_id": row.trajectory_id,
-        "task_id": played.task_id,
         "kind": row.kind,
         "market": row.market,
         "language": row.language,
@@ -226,37 +216,16 @@ def _trajectory_columns(row: TrajectoryRow) -> dict[str, Any]:
         "split": row.split,
         "template": row.template,
         "companies": list(row.companies),
-        "messages": _message_columns(played.messages),
-        "tools": json.dumps(
-            row.tools, ensure_ascii=False, separators=(",", ":")
-        ),  # unsorted: the order of parameters is prompt text
+        # Unsorted: the order of parameters is prompt text.
+        "tools": json.dumps(row.tools, ensure_ascii=False, separators=(",", ":")),
         "reasoning": row.reasoning,
-        "token_ids": list(played.token_ids),
-        "mask": list(played.mask),
-        "logprobs": list(played.logprobs),
-        "scores": sorted(played.scores.items()),
-        "reward": played.reward,
-        "stop_reason": str(played.stop_reason),
-        "seed": played.seed,
-        "policy_version": played.policy_version,
+        **trajectory_columns(row.trajectory),
     }
 
 
 def _row_from_columns(columns: Mapping[str, Any]) -> TrajectoryRow:
-    played = Trajectory(
-        task_id=columns["task_id"],
-        messages=_messages_from_columns(columns["messages"]),
-        stop_reason=StopReason(columns["stop_reason"]),
-        seed=columns["seed"],
-        policy_version=columns["policy_version"],
-        token_ids=tuple(columns["token_ids"]),
-        mask=tuple(columns["mask"]),
-        logprobs=tuple(columns["logprobs"]),
-        scores=dict(columns["scores"]),
-        reward=columns["reward"],
-    )
     return TrajectoryRow(
-        played,
+        trajectory_from_columns(columns),
         columns["kind"],
         columns["market"],
         columns["language"],
@@ -266,14 +235,6 @@ def _row_from_columns(columns: Mapping[str, Any]) -> TrajectoryRow:
         tuple(columns["companies"]),
         _read_schemas(columns["tools"]),
     )
-
-
-def _message_columns(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [message.to_openai() for message in messages]
-
-
-def _messages_from_columns(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    return tuple(Message.from_openai(message) for message in messages)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,2 +1,13 @@
-"""One policy plays one task: engines (token ids in, token ids out), policies (messages in, a
-message out), episodes."""
+"""Policies play tasks: engines (token ids in and out), policies (messages in, a message out),
+agent loops and episodes.
+
+One episode of GRPO, from the trainer down to a token; an evaluation begins at `EpisodeSampler`:
+
+    RolloutSchedule.take        the episodes of a step, now or ahead  algorithms/rollouts.py
+    EpisodeSource.play          scored by rules and the reward model  algorithms/policy_episodes.py
+    EpisodeSampler.sample       by the weights of the last refresh    algorithms/episode_sampler.py
+    play_episodes               all at once, lost ones again          rollout/episodes.py
+    loop(episode, policy)       turn by turn, until a stop reason     rollout/loops.py, agents/
+    Policy.reply                the next message of one episode       rollout/policy.py
+    Engine.generate             tokens behind a context               rollout/engines/
+"""

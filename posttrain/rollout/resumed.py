@@ -8,15 +8,16 @@ its episode, which is played again.
 import json
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.data.trajectories import trajectory_columns, trajectory_from_columns
 from posttrain.exits import ConfigurationError
 from posttrain.params import AgentParams
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import Policy
-from posttrain.types import Message, StopReason, Task, Trajectory
+from posttrain.types import Task, Trajectory
 from posttrain.worlds.protocol import Domain
 
 
@@ -36,7 +37,7 @@ def play_resumably(
     file.parent.mkdir(parents=True, exist_ok=True)
     played = _played(_whole_lines(file), tasks, seeds)
     left = [index for index in range(len(tasks)) if index not in played]
-    with file.open("a", encoding="utf-8") as lines:
+    with file.open("ab") as lines:
 
         def keep(place: int, trajectory: Trajectory) -> None:
             lines.write(_line(left[place], trajectory))
@@ -55,24 +56,19 @@ def play_resumably(
     return [played_now[index] if index in played_now else played[index] for index in range(len(tasks))]
 
 
-def _line(index: int, trajectory: Trajectory) -> str:
-    record = {
-        "index": index,
-        "task_id": trajectory.task_id,
-        "seed": trajectory.seed,
-        "stop_reason": trajectory.stop_reason,
-        "messages": [message.to_openai() for message in trajectory.messages],
-    }
-    return json.dumps({**record, "checksum": _checksum(record)}, ensure_ascii=False) + "\n"
+def _line(index: int, trajectory: Trajectory) -> bytes:
+    record = {"index": index, **trajectory_columns(trajectory)}
+    text = json.dumps({**record, "checksum": _checksum(record)}, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # half of a surrogate pair becomes JSON's escape of it
 
 
 def _checksum(record: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(record, sort_keys=True).encode())
 
 
-def _whole_lines(file: Path) -> list[dict[str, Any]]:
-    """The records as they were written; the others are taken out of the file, or the next line
-    would be appended to one that was cut off."""
+def _whole_lines(file: Path) -> list[tuple[int, Trajectory]]:
+    """The episodes and their indices as they were written; the others are taken out of the file, or
+    the next line would be appended to one that was cut off."""
     try:
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     except OSError as error:
@@ -93,26 +89,23 @@ def _whole_lines(file: Path) -> list[dict[str, Any]]:
     return whole
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes) -> tuple[int, Trajectory] | None:
     try:
         record = json.loads(line)
         if line.endswith(b"\n") and record.pop("checksum") == _checksum(record):
-            return {
-                **record,
-                "messages": tuple(map(Message.from_openai, record["messages"])),
-                "stop_reason": StopReason(record["stop_reason"]),
-            }
+            return record["index"], trajectory_from_columns(record)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     return None
 
 
-def _played(records: Sequence[dict[str, Any]], tasks: Sequence[Task], seeds: Sequence[int]) -> dict[int, Trajectory]:
-    """By index. A record of another task or seed, which another order of tasks would leave, is not
-    taken."""
-    played = {}
-    for record in records:
-        index, task_id, seed = record["index"], record["task_id"], record["seed"]
-        if index < len(tasks) and (task_id, seed) == (tasks[index].task_id, seeds[index]):
-            played[index] = Trajectory(task_id, record["messages"], record["stop_reason"], seed=seed)
-    return played
+def _played(
+    whole: Iterable[tuple[int, Trajectory]], tasks: Sequence[Task], seeds: Sequence[int]
+) -> dict[int, Trajectory]:
+    """By index. An episode of another task or seed, which another order of tasks would leave, is
+    not taken."""
+    return {
+        index: trajectory
+        for index, trajectory in whole
+        if index < len(tasks) and (trajectory.task_id, trajectory.seed) == (tasks[index].task_id, seeds[index])
+    }

@@ -1,0 +1,116 @@
+"""Writes a trajectory as plain values and reads it again: the one form for tables and JSON.
+
+What a clock said (`latency_s`) is left out: it is no part of a trajectory's value, and equal
+episodes give equal bytes. The trace store has it; it packs the same fields as rows of its own
+(`posttrain/traces/packing.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from posttrain.types import Message, StopReason, ToolRun, Trajectory, Turn
+
+_TEXT = pa.string()
+_CALL = pa.struct([("id", _TEXT), ("type", _TEXT), ("function", pa.struct([("name", _TEXT), ("arguments", _TEXT)]))])
+MESSAGE = pa.struct(
+    [
+        ("role", _TEXT),
+        ("content", _TEXT),
+        ("reasoning_content", _TEXT),
+        ("tool_calls", pa.list_(_CALL)),
+        ("tool_call_id", _TEXT),
+    ],
+)
+_TOOL_RUN = pa.struct([("call_id", _TEXT), ("name", _TEXT), ("outcome", _TEXT), ("num_attempts", pa.int32())])
+_TURN = pa.struct(
+    [
+        ("num_read", pa.int32()),
+        ("num_written", pa.int32()),
+        ("policy_version", pa.int64()),
+        ("message_index", pa.int32()),
+        ("tool_runs", pa.list_(_TOOL_RUN)),
+    ]
+)
+COLUMNS = [
+    ("task_id", _TEXT),
+    ("messages", pa.list_(MESSAGE)),
+    ("stop_reason", _TEXT),
+    ("seed", pa.int64()),
+    ("policy_version", pa.int64()),
+    ("token_ids", pa.list_(pa.int32())),
+    ("mask", pa.list_(pa.int8())),
+    ("logprobs", pa.list_(pa.float32())),
+    ("scores", pa.map_(_TEXT, pa.float64())),
+    ("reward", pa.float64()),
+    ("turns", pa.list_(_TURN)),
+    ("num_forks", pa.int32()),
+    ("failure", _TEXT),
+]
+
+
+def trajectory_columns(trajectory: Trajectory) -> dict[str, Any]:
+    """The row of COLUMNS, as plain JSON values."""
+    return {
+        "task_id": trajectory.task_id,
+        "messages": message_columns(trajectory.messages),
+        "stop_reason": str(trajectory.stop_reason),
+        "seed": trajectory.seed,
+        "policy_version": trajectory.policy_version,
+        "token_ids": list(trajectory.token_ids),
+        "mask": list(trajectory.mask),
+        "logprobs": list(trajectory.logprobs),
+        "scores": sorted(trajectory.scores.items()),
+        "reward": trajectory.reward,
+        "turns": [_turn_columns(turn) for turn in trajectory.turns],
+        "num_forks": trajectory.num_forks,
+        "failure": trajectory.failure,
+    }
+
+
+def trajectory_from_columns(columns: Mapping[str, Any]) -> Trajectory:
+    """The trajectory of such a row. Raises KeyError, TypeError or ValueError on anything else."""
+    return Trajectory(
+        task_id=columns["task_id"],
+        messages=messages_from_columns(columns["messages"]),
+        stop_reason=StopReason(columns["stop_reason"]),
+        seed=columns["seed"],
+        policy_version=columns["policy_version"],
+        token_ids=tuple(columns["token_ids"]),
+        mask=tuple(columns["mask"]),
+        logprobs=tuple(columns["logprobs"]),
+        scores=dict(columns["scores"]),
+        reward=columns["reward"],
+        turns=tuple(map(_turn_from_columns, columns["turns"])),
+        num_forks=columns["num_forks"],
+        failure=columns["failure"],
+    )
+
+
+def message_columns(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Each message in OpenAI's shape, `arguments` as JSON text."""
+    return [message.to_openai() for message in messages]
+
+
+def messages_from_columns(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """What `message_columns` made of messages."""
+    return tuple(Message.from_openai(message) for message in messages)
+
+
+def _turn_columns(turn: Turn) -> dict[str, Any]:
+    runs = [
+        {"call_id": run.call_id, "name": run.name, "outcome": run.outcome, "num_attempts": run.num_attempts}
+        for run in turn.tool_runs
+    ]
+    return {
+        "num_read": turn.num_read,
+        "num_written": turn.num_written,
+        "policy_version": turn.policy_version,
+        "message_index": turn.message_index,
+        "tool_runs": runs,
+    }
+
+
+def _turn_from_columns(columns: Mapping[str, Any]) -> Turn:
+    return Turn(**{**columns, "tool_runs": tuple(ToolRun(**run) for run in columns["tool_runs"])})
