@@ -14,10 +14,11 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bytes.settings import Environment, settings
+from benchmarks.bytes.settings import Setting, settings
 
 # what of the shell's own environment would be a setting beside the one that is measured
 _OURS = ("MKL_", "OMP_", "ATEN_", "ONEDNN_", "DNNL_", "OPENBLAS_", "NPY_")
@@ -28,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the steps, for an emulator")
     parser.add_argument("--only", choices=["operations", "trainings"])
-    parser.add_argument("--settings", nargs="+", metavar="SETTING", help="of none, stages, avx2, compatible")
+    parser.add_argument("--settings", nargs="+", metavar="SETTING", help=f"of {', '.join(settings(''))}")
     parser.add_argument("--rounds", type=int, default=1, help="of the trainings")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--emulate", metavar="CPU", help="such as EPYC, Haswell or Skylake-Client")
@@ -36,25 +37,27 @@ def main() -> None:
     parser.add_argument("--against", type=Path, nargs="+", default=[], metavar="FILE", help="of another processor")
     arguments = parser.parse_args()
     run = _Runner(arguments.emulate, arguments.quick, arguments.threads)
-    processor = run.child("processor", {})
+    processor = run.child("processor", Setting())
     chosen = _chosen(parser, arguments.settings, processor["cpu_name"])
-    print(
-        f"{processor['cpu_name']}{' (emulated)' * bool(arguments.emulate)}: {', '.join(processor['instruction_sets'])}"
-    )
-    for name, environment in chosen.items():
-        print(f"  {name:11} {' '.join(f'{key}={value}' for key, value in environment.items()) or '-'}")
-    found = {"processor": processor, "emulated": arguments.emulate, "threads": arguments.threads, "settings": chosen}
+    print(f"{_called(processor, arguments.emulate)}: {', '.join(processor['instruction_sets'])}")
+    for name, setting in chosen.items():
+        pairs = [f"{key}={value}" for key, value in setting.environment.items()]
+        print(f"  {name:12} {' '.join([*pairs, *['Intel branch'] * setting.takes_intel_branch]) or '-'}")
     digests, seconds = _measured(run, chosen, arguments.only, arguments.rounds)
-    found |= {"digests": digests, "seconds": seconds}
     if arguments.json:
+        found = {
+            "processor": processor,
+            "emulated": arguments.emulate,
+            "threads": arguments.threads,
+            "settings": {name: asdict(setting) for name, setting in chosen.items()},
+            "digests": digests,
+            "seconds": seconds,
+        }
         arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(render(digests, seconds))
     for file in arguments.against:
         other = json.loads(file.read_text(encoding="utf-8"))
-        kind = (
-            f"{other['processor']['cpu_name']}{' (emulated)' * bool(other['emulated'])}, {other['threads']} thread(s)"
-        )
-        print(f"against {kind}")
+        print(f"against {_called(other['processor'], other['emulated'])}, {other['threads']} thread(s)")
         print("\n".join(compare(digests, other["digests"])))
 
 
@@ -64,10 +67,8 @@ def compare(ours: Table, theirs: Table) -> list[str]:
     for setting in (name for name in ours if name in theirs):
         both = [row for row in ours[setting] if row in theirs[setting]]
         other = [row for row in both if ours[setting][row] != theirs[setting][row]]
-        lines.append(
-            f"  {setting:11} {len(both) - len(other)} of {len(both)} equal"
-            + (f"; not {', '.join(other)}" if other else "")
-        )
+        named = f"; not {', '.join(other)}" if other else ""
+        lines.append(f"  {setting:12} {len(both) - len(other)} of {len(both)} equal{named}")
     return lines
 
 
@@ -91,12 +92,13 @@ class _Runner:
         self._options = ["--threads", str(num_threads), *["--quick"] * is_quick]
         self._num_threads = str(num_threads)
 
-    def child(self, part: str, setting: Environment) -> dict[str, Any]:
+    def child(self, part: str, setting: Setting) -> dict[str, Any]:
+        options = [*self._options, *["--intel-branch"] * setting.takes_intel_branch]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), self._num_threads)
         done = subprocess.run(
-            [*self._emulator, sys.executable, "-m", "benchmarks.bytes.child", part, *self._options],
-            env={**inherited, **threads, "TOKENIZERS_PARALLELISM": "false", **setting},
+            [*self._emulator, sys.executable, "-m", "benchmarks.bytes.child", part, *options],
+            env={**inherited, **threads, "TOKENIZERS_PARALLELISM": "false", **setting.environment},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
@@ -105,7 +107,11 @@ class _Runner:
         return result
 
 
-def _chosen(parser: argparse.ArgumentParser, names: Sequence[str] | None, cpu_name: str) -> dict[str, Environment]:
+def _called(processor: Mapping[str, Any], emulated: str | None) -> str:
+    return f"{processor['cpu_name']}{f' (QEMU, {emulated})' if emulated else ''}"
+
+
+def _chosen(parser: argparse.ArgumentParser, names: Sequence[str] | None, cpu_name: str) -> dict[str, Setting]:
     known = settings(cpu_name)
     if unknown := set(names or ()) - set(known):
         parser.error(f"no setting {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -114,7 +120,7 @@ def _chosen(parser: argparse.ArgumentParser, names: Sequence[str] | None, cpu_na
 
 def _measured(
     run: _Runner,
-    chosen: Mapping[str, Environment],
+    chosen: Mapping[str, Setting],
     only: str | None,
     num_rounds: int,
 ) -> tuple[Table, dict[str, dict[str, list[float]]]]:
@@ -123,8 +129,8 @@ def _measured(
     seconds: dict[str, dict[str, list[float]]] = {name: {} for name in chosen}
     for part in ("operations", "trainings"):
         for _ in range(0 if only not in (None, part) else num_rounds if part == "trainings" else 1):
-            for name, environment in chosen.items():
-                result = run.child(part, environment)
+            for name, setting in chosen.items():
+                result = run.child(part, setting)
                 for row, made in result["digests"].items():
                     if digests[name].setdefault(row, made) != made:
                         digests[name][row] = "varies"

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.bytes.intel_branch import take_intel_branch
 from benchmarks.bytes.operations import digest_operations
 from benchmarks.bytes.trainings import FULL, QUICK, digest_trainings
 from posttrain.params import load_params
@@ -20,7 +21,10 @@ def main() -> None:
     parser.add_argument("part", choices=["processor", "operations", "trainings"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--intel-branch", action="store_true")
     arguments = parser.parse_args()
+    if arguments.intel_branch:
+        take_intel_branch()
     torch.set_num_threads(arguments.threads)
     leave_out_new_heads()
     result: dict[str, Any] = {}

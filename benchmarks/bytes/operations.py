@@ -62,11 +62,12 @@ def _operations() -> dict[str, Callable[[], Iterable[Any]]]:
         "numpy product": lambda: (array[:, :96] @ wide.numpy().T, array @ array[0], np.linalg.norm(array)),
         "numpy exp, log, sin": lambda: [f(positive.numpy().astype(t)) for f in (np.exp, np.log, np.sin) for t in "fd"],
         "numpy sum, mean, std": lambda: (array.sum(), array.mean(1), array.std(0), array.astype(float).sum(1)),
-        "math": lambda: [
-            np.array([f(value) for value in positive.flatten().tolist()[:500]])
-            for f in (math.exp, math.log, math.tanh, math.sin, math.sqrt)
-        ],
+        "math": lambda: [_by_math(f, positive) for f in (math.exp, math.log, math.tanh, math.sin, math.sqrt)],
     }
+
+
+def _by_math(function: Callable[[float], float], values: Tensor) -> Any:
+    return np.array([function(value) for value in values.flatten().tolist()[:500]])
 
 
 def _drawn(seed: int, *shape: int) -> Tensor:

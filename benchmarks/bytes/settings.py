@@ -5,6 +5,8 @@ Each must stand before the libraries are loaded. All but `none` ask every librar
 processor with AVX2 has; they differ in what they ask of MKL, which chooses by maker as well.
 """
 
+from dataclasses import dataclass, field
+
 Environment = dict[str, str]
 
 AVX2: Environment = {
@@ -15,15 +17,26 @@ AVX2: Environment = {
 }
 
 
-def settings(cpu_name: str) -> dict[str, Environment]:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`takes_intel_branch`: MKL is made to take every processor for one of Intel's."""
+
+    environment: Environment = field(default_factory=dict)
+    takes_intel_branch: bool = False
+
+
+def settings(cpu_name: str) -> dict[str, Setting]:
     """By name; `stages` is what a stage asks for today on a processor of that name.
 
     `avx2` makes one order of MKL on every processor of Intel's and another on AMD's, where MKL has
-    no such branch and keeps its own; `compatible` makes one on both, with SSE2 and without FMA.
+    no such branch and keeps its own; `compatible` makes one on both, with SSE2 and without FMA, but
+    not for any number of threads; `intel_branch` makes Intel's on both.
     """
+    strict = AVX2 | {"MKL_CBWR": "AVX2,STRICT"}
     return {
-        "none": {},
-        "stages": {"MKL_CBWR": "AUTO,STRICT"} if "Intel" in cpu_name else {},
-        "avx2": AVX2 | {"MKL_CBWR": "AVX2,STRICT"},
-        "compatible": AVX2 | {"MKL_CBWR": "COMPATIBLE"},
+        "none": Setting(),
+        "stages": Setting({"MKL_CBWR": "AUTO,STRICT"} if "Intel" in cpu_name else {}),
+        "avx2": Setting(strict),
+        "compatible": Setting(AVX2 | {"MKL_CBWR": "COMPATIBLE"}),
+        "intel_branch": Setting(strict, takes_intel_branch=True),
     }
