@@ -3,8 +3,8 @@
 Every setting computes in a process of its own, since libraries look at their environment when they
 are loaded; of several rounds the settings take turns, and the seconds are medians. With `--emulate`
 the processes run in QEMU's user mode on a processor of that name (`qemu-x86_64 -cpu help` lists
-them): it rounds as IEEE 754 says, has AVX2 and FMA, and no AVX-512. It is no proof of `rcpps` and
-`rsqrtps`, whose last bits are the maker's own.
+them): it rounds as IEEE 754 says, has AVX2 and FMA, and no AVX-512. Its `rsqrtps` is exact, which no
+maker's is: a square root that begins with one differs there and need not between two processors.
 """
 
 import argparse

@@ -29,8 +29,9 @@ def settings(cpu_name: str) -> dict[str, Setting]:
     """By name; `stages` is what a stage asks for today on a processor of that name.
 
     `avx2` makes one order of MKL on every processor of Intel's and another on AMD's, where MKL has
-    no such branch and keeps its own; `compatible` makes one on both, with SSE2 and without FMA, but
-    not for any number of threads; `intel_branch` makes Intel's on both.
+    no such branch and keeps its own. `compatible` makes one on both, with SSE2 and without FMA, but
+    neither for any number of threads nor for square roots: those begin with `rsqrtps`, whose bits
+    are the maker's own. `intel_branch` makes Intel's on both.
     """
     strict = AVX2 | {"MKL_CBWR": "AVX2,STRICT"}
     return {
