@@ -9,6 +9,8 @@ import yaml
 
 from benchmarks import arms
 from benchmarks.arms import Arm, apply_overrides
+from benchmarks.bytes.__main__ import compare, render
+from benchmarks.bytes.operations import digest_operations
 from benchmarks.diagnose import copied_spans
 from benchmarks.resampling import rare_cells
 
@@ -65,3 +67,21 @@ def test_an_unknown_arm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(SystemExit):
         arms.run_arms([Arm("seed_1")], lambda copy, arm: {}, tmp_path / "results.json")
     assert "no arm sed_1; there are seed_1" in capsys.readouterr().err
+
+
+def test_processors_are_compared_in_what_both_computed_under_settings_that_both_had():
+    ours = {"none": {"exp": "a", "log": "b", "sqrt": "c"}, "avx2": {"exp": "a"}, "compatible": {"exp": "a"}}
+    theirs = {"none": {"exp": "z", "log": "b"}, "avx2": {"exp": "a"}}
+    assert compare(ours, theirs) == ["  none         1 of 2 equal; not exp", "  avx2         1 of 1 equal"]
+
+
+def test_the_seconds_of_several_rounds_are_shown_as_their_median():
+    seconds = {"none": {"exp": [9.0, 1.0, 2.0]}, "avx2": {"exp": [4.0]}}
+    head, digests, medians = render({name: {"exp": "abc"} for name in seconds}, seconds).splitlines()
+    assert head.split() == ["none", "avx2"]
+    assert digests.split() == ["exp", "abc", "abc"]
+    assert medians.split() == ["exp,", "s", "2.00", "4.00"]
+
+
+def test_an_operation_computed_again_has_the_same_digest():
+    assert digest_operations() == digest_operations()

@@ -1,0 +1,1 @@
+"""Which processors, under which settings of the libraries that compute, make equal bytes."""
