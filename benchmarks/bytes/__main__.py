@@ -3,8 +3,8 @@
 Every setting computes in a process of its own, since libraries look at their environment when they
 are loaded; of several rounds the settings take turns, and the seconds are medians. With `--emulate`
 the processes run in QEMU's user mode on a processor of that name (`qemu-x86_64 -cpu help` lists
-them): it rounds as IEEE 754 says, has AVX2 and FMA, and no AVX-512. Its `rsqrtps` is exact, which no
-maker's is: a square root that begins with one differs there and need not between two processors.
+them): it rounds as IEEE 754 says, has AVX2 and FMA, and no AVX-512. Its `rsqrtps` is exact, which
+no maker's is: a square root that begins with one differs there and need not between two processors.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def main() -> None:
 
 
 def compare(ours: Table, theirs: Table) -> list[str]:
-    """A line for each setting that both have: what of the rows of both is equal, and what is not."""
+    """A line for each setting that both have: what of the rows of both is equal, and what is
+    not."""
     lines = []
     for setting in (name for name in ours if name in theirs):
         both = [row for row in ours[setting] if row in theirs[setting]]

@@ -1,8 +1,9 @@
 """Digests of the weights after a warm-up, a fine-tuning from there and a GRPO from there, by the
 library's own code on the default run's model, and the seconds of each.
 
-The knobs are those of `params.yaml` but for the number of steps, of tasks and of rows: what is asked
-is whether two processors make equal bytes, and a difference of one bit in a step is one at the end.
+The knobs are those of `params.yaml` but for the number of steps, of tasks and of rows: what is
+asked is whether two processors make equal bytes, and a difference of one bit in a step is one at
+the end.
 """
 
 import tempfile
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posttrain.algorithms.policy_player import PolicyPlayer
+from posttrain.algorithms.sampling import Sampler
+
 from benchmarks.bytes.operations import digest
 from posttrain.algorithms.grpo import train_grpo
-from posttrain.algorithms.policy_player import PolicyPlayer
 from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.sampling import Sampler
 from posttrain.algorithms.sft import train_sft
 from posttrain.algorithms.trainable import load_trainable, save_trained
 from posttrain.data.schemas import TrajectoryRow
@@ -32,7 +34,8 @@ from posttrain.worlds.domains import make_domain
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`num_tasks` are demonstrated; a step is of `batch_size` rows, or of `tasks_per_step` groups."""
+    """`num_tasks` are demonstrated; a step is of `batch_size` rows, or of `tasks_per_step`
+    groups."""
 
     num_tasks: int
     num_warmup_steps: int
