@@ -8,13 +8,15 @@ from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, ToolCall, ToolRun, Trajectory, Turn
 from tests.rollout.lock_world import lock_task
 
-TEXTS = ["", "open", "价格 12.30 元", '{"code":"1', "a\x00b\n", "half a pair \ud83d", "\\ud83d", "0", "call_1"]
+TEXTS = ("", "open", "价格 12.30 元", '{"code":"1', "a\x00b\n", "half a pair \ud83d", "\\ud83d", "0", "call_1")
 TASK = lock_task()
 
 
 class Draw(random.Random):
+    texts = TEXTS
+
     def text(self) -> str:
-        return self.choice(TEXTS)
+        return self.choice(self.texts)
 
     def float32(self) -> float:
         return struct.unpack("f", struct.pack("f", -10 * self.random()))[0]
