@@ -21,8 +21,7 @@ from flows.graph_run import BESIDE_EACH_OTHER, run_graph
 from posttrain.exits import DataError
 from posttrain.pipeline.git import edited_files, git
 from posttrain.pipeline.node_run import NodeRuns
-from posttrain.report.committed import compare_all, comparison_markdown
-from posttrain.report.table import compare_with_committed
+from posttrain.report.committed import compare_all, compare_with_committed, comparison_markdown
 
 ROOT = Path()
 REPORTS = Path("reports")

@@ -11,6 +11,7 @@ from pathlib import Path
 from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
+from posttrain.evals.processor import processor_kind
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import ExpertTeacher, OpenAiTeacher, Params
@@ -51,7 +52,8 @@ def evaluate(run: StageRun) -> None:
         record(traced(sampled, plays, successes=list(map(is_success, sampled, plays)), part="sampled"))
 
     evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=settings.num_samples)
-    write_json(REPORTS / f"{run.item}.json", summarise(evaluated, settings, seed=params.seed))
+    summary = {**summarise(evaluated, settings, seed=params.seed), "processor": processor_kind()}
+    write_json(REPORTS / f"{run.item}.json", summary)
     write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", (task_record(one) for one in evaluated))
 
 

@@ -115,8 +115,9 @@ def run(targets: Sequence[str]) -> None:
 def summary() -> None:
     """The table of policies of the last run, or of the commit where nothing has run, and how both
     compare."""
+    from posttrain.report.committed import whose_figures
     from posttrain.report.recorded import refuse_unrecorded
-    from posttrain.report.table import POLICIES, summary_table, whose_figures
+    from posttrain.report.table import POLICIES, summary_table
 
     verify()
     reports = Path("reports")

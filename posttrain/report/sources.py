@@ -40,7 +40,8 @@ class Success(Source):
 
 class Evaluation(Success):
     """`reports/evaluate/<policy>.json`. An ability that no task tests is None, and so is
-    `paraphrase` where that split is empty."""
+    `paraphrase` where that split is empty. `processor` is the kind that computed it, empty in
+    files from before it was recorded."""
 
     ci_level: Share
     pass_hat_4: Share
@@ -53,6 +54,7 @@ class Evaluation(Success):
     failures: dict[str, int]
     by: dict[str, dict[str, Success]]
     paraphrase: Success | None
+    processor: str = ""
 
 
 class TranscriptMessage(Source):

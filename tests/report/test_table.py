@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from posttrain.exits import DataError
-from posttrain.report.table import compare_with_committed, summary_markdown, summary_table, whose_figures
+from posttrain.report.committed import compare_with_committed, whose_figures
+from posttrain.report.table import summary_markdown, summary_table
 from tests.report.example import evaluation
 
 
