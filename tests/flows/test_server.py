@@ -26,6 +26,8 @@ from flows.server import SERVER_AUTH, listen, new_secret, start_server, wait_for
 from posttrain.exits import ConfigurationError, Interrupted
 from tests.pipeline.toy import environment_of, wait_until
 
+pytestmark = pytest.mark.xdist_group("server")  # one worker makes what they share
+
 EVIL = "http://evil.example"
 
 

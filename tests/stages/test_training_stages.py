@@ -29,6 +29,8 @@ from stages.train_sft import train_sft
 from tests.limits import limits_of
 from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
 
+pytestmark = pytest.mark.xdist_group("training stages")  # one worker makes what they share
+
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.05, "target_modules": ["q_proj", "v_proj", "down_proj"]}
 CHANGES = {
     "world": {
