@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 from benchmarks.arms import environment_of, make_small_copy
-from posttrain.cli.plan import read_times
 from posttrain.pipeline.plan import Fate, read_plan
 
 MORE_PAIRS = {
@@ -53,16 +52,19 @@ def compare(root: Path, name: str, file: str, old: str, new: str) -> bool:
     text = (root / file).read_text(encoding="utf-8")
     assert old in text, f"{file} has no {old!r} any more"
     (root / file).write_text(text.replace(old, new, 1), encoding="utf-8")
-    plan, times = read_plan(root), read_times(root)
-    planned_s = sum(times.of(stage) or 0.0 for stage in plan if stage.fate is not Fate.CURRENT)
+    environment = environment_of(root)
+    plan = read_plan(root)
+    told = subprocess.run(["posttrain", "plan"], cwd=root, env=environment, check=True, capture_output=True, text=True)
+    about = re.search(r"stages? \((?:over )?(.+?)\)", told.stdout)
     started_s = time.monotonic()
     did = repro(root)
     took_s = time.monotonic() - started_s
     wrong = [stage.name for stage in plan if stage.fate not in (did[stage.name], Fate.MAYBE)]
     unsure = [f"{stage.name} ({did[stage.name]})" for stage in plan if stage.fate is Fate.MAYBE]
     certain = [f"{stage.name} ({stage.fate})" for stage in plan if stage.fate not in (Fate.CURRENT, Fate.MAYBE)]
-    told = f"certain: {', '.join(certain) or 'none'}; maybe: {', '.join(unsure) or 'none'}"
-    print(f"{name:28} {planned_s:7.0f} s {took_s:5.0f} s  {told}{f'; WRONG: {wrong}' * bool(wrong)}", flush=True)
+    fates = f"certain: {', '.join(certain) or 'none'}; maybe: {', '.join(unsure) or 'none'}"
+    planned = about[1] if about else "nothing"
+    print(f"{name:28} {planned:>9} {took_s:5.1f} s  {fates}{f'; WRONG: {wrong}' * bool(wrong)}", flush=True)
     return not wrong
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from posttrain.cli.command import add_command
 from posttrain.cli.jobs import add_jobs
-from posttrain.cli.plan import add_plan, plan_text, read_checked_plan, read_times
+from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.traces import add_traces
 from posttrain.exits import Interrupted, exit_codes
 from posttrain.redaction import redact_uncaught
@@ -104,7 +104,7 @@ def run(targets: Sequence[str]) -> None:
     from posttrain.stage.whole_run import run_environment
 
     verify()
-    stages, times = read_checked_plan(targets), read_times(Path())
+    stages, times = read_checked_plan(targets)
     print(plan_text(stages, times), flush=True)
     os.environ.update(run_environment({stage.name: times.of(stage) for stage in stages if stage.fate != "current"}))
     repro(Path(), targets)

@@ -1,7 +1,8 @@
 """`posttrain plan`: what the next `dvc repro` will run, why, and about how long that takes."""
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,13 @@ _MAX_CHANGES = 4
 class Times:
     """About how long stages take, by name: their last runs in this tree, and the committed figures
     of the machine `whose`. `cut_short`: those with a run that was killed, which goes on where its
-    inputs are the same."""
+    inputs are the same. `look_s`: what DVC takes to load and to compare the tree, once a run."""
 
     here: Mapping[str, float]
     committed: Mapping[str, float]
     whose: str
     cut_short: frozenset[str] = frozenset()
+    look_s: float = 0.0
 
     def of(self, stage: "PlannedStage") -> float | None:
         """With DVC's share; None where nobody knows."""
@@ -38,9 +40,16 @@ class Times:
 
     def sum(self, stages: Sequence["PlannedStage"]) -> str:
         """`12 min`, `over 3 min` where some stage's is not known, else `?`."""
+        return self._about(stages, 0.0)
+
+    def total(self, stages: Sequence["PlannedStage"]) -> str:
+        """The same of a run of these stages, from the command to its end."""
+        return self._about(stages, self.look_s)
+
+    def _about(self, stages: Sequence["PlannedStage"], more_s: float) -> str:
         found = [self.of(stage) for stage in stages]
         known = [seconds for seconds in found if seconds is not None]
-        return f"{'over ' * (len(known) < len(found))}{duration(sum(known))}" if known else "?"
+        return f"{'over ' * (len(known) < len(found))}{duration(sum(known) + more_s)}" if known else "?"
 
     def source(self, stages: Sequence["PlannedStage"]) -> str:
         """Whose times those of the stages are, as a line."""
@@ -63,17 +72,19 @@ def add_plan(commands: Commands) -> None:
 def plan(targets: Sequence[str]) -> None:
     """What will the next `dvc repro` run, why, and about how long? Wrong knobs are refused as its
     first stage would."""
-    print(plan_text(read_checked_plan(targets), read_times(Path())))
+    print(plan_text(*read_checked_plan(targets)))
 
 
-def read_checked_plan(targets: Sequence[str]) -> tuple["PlannedStage", ...]:
-    """Of the tree in the working folder. Raises what `read_plan` does, and ConfigurationError of
-    wrong knobs."""
+def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
+    """Of the tree in the working folder, and about how long it takes. Raises what `read_plan` does,
+    and ConfigurationError of wrong knobs."""
+    started_s = time.monotonic()
     from posttrain.params import load_params
     from posttrain.pipeline.plan import read_plan
 
     load_params()
-    return read_plan(Path(), targets)
+    stages = read_plan(Path(), targets)
+    return stages, replace(read_times(Path()), look_s=time.monotonic() - started_s)
 
 
 def read_times(root: Path) -> Times:
@@ -101,7 +112,7 @@ def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
         goes_on = "; a run of it was cut short, and goes on if it read the same" * (stage.name in times.cut_short)
         lines.append(f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>10}  {_reason(stage)}{goes_on}")
     lines += [f"up to date: {', '.join(current)}"] * bool(current)
-    counts = f"{len(coming)} of {_stages(len(stages))}{_in_brackets(times.sum(coming))}: {_shares(coming, times)}"
+    counts = f"{len(coming)} of {_stages(len(stages))}{_in_brackets(times.total(coming))}: {_shares(coming, times)}"
     return "\n".join([*lines, counts, times.source(coming)])
 
 

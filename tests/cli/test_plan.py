@@ -41,6 +41,8 @@ def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time
 
 
 def test_where_nothing_ran_the_committed_figures_count_and_where_there_are_none_nobody_knows():
+    # DVC's look at the tree is counted once
+    assert "1 of 1 stage (62 s): 1 " in plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine", look_s=2.0))
     assert plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine")).endswith(
         "times by the committed figures (a machine)"
     )
