@@ -1,4 +1,4 @@
-"""Tells whether a model from scratch lacks a skill or a preference. Measured on dev and rl tasks,
+"""Tells whether a model from scratch lacks a skill or a preference, measured on dev and rl tasks,
 so that nothing is ever chosen on test.
 
 Two tables. How exactly it copies: on flawless demonstrations of the tasks, teacher-forced, the

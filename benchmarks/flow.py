@@ -1,4 +1,4 @@
-"""Measures what the flow costs over plain DVC. Seconds to recognise an up-to-date graph, with
+"""Measures what the flow costs over plain DVC: seconds to recognise an up-to-date graph, with
 `--whole` or `--small` every stage through both.
 
 A server is started for it on loopback, with a database of its own, and is up before the clock runs.

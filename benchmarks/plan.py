@@ -1,5 +1,5 @@
-"""Holds `posttrain plan` against what `dvc repro` then runs, and its times against the clock. Asked
-of five kinds of edits.
+"""Holds `posttrain plan` against what `dvc repro` then runs, and its times against the clock, for
+five kinds of edits.
 
 In a copy of the working tree with small knobs, where everything has run once: no edit, a learning
 rate, the type of oversampling, a comment, a file of code, and each taken back. Exits with 1 where

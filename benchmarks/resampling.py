@@ -1,4 +1,4 @@
-"""Measures what resampling earns. Held-out success after SFT, on all tasks and on rare cells, with
+"""Measures what resampling earns: held-out success after SFT, on all tasks and on rare cells, with
 every kind of oversampling and of coreset.
 
 Into `reports/resampling.json`. The arms of one question differ in one knob and train for the same

@@ -1,4 +1,4 @@
-"""Repeats the pipeline over seeds, to tell learning from luck. The default pipeline over three
+"""Repeats the pipeline over seeds, to tell learning from luck: the default pipeline over three
 seeds and three world seeds never used in tuning, and the control arms.
 
 Writes `reports/seeds.json`: for each run the held-out success of every policy with its interval.

@@ -1,4 +1,4 @@
-"""Measures what the default pipeline costs. Seconds and peak memory of every stage, run from
+"""Measures what the default pipeline costs: seconds and peak memory of every stage, run from
 nothing in a copy of the checkout.
 
 Forced, because evaluations are committed: where training gives the committed models again, DVC

@@ -1,4 +1,4 @@
-"""Classifies why an episode failed. Each failed episode gets one class, the first that holds in a
+"""Classifies why an episode failed: each failed episode gets one class, the first that holds in a
 fixed order: causes before their consequences.
 
 Where the calls that hold the answer all came back, no mistake on the way is the cause and only the

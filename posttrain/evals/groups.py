@@ -1,4 +1,4 @@
-"""Measures how much groups of episodes teach. The health of group-relative learning, with
+"""Measures how much groups of episodes teach: the health of group-relative learning, with
 definitions that do not change under a library's upgrade.
 
 A group is the episodes of one task. TRL's own values are not used: its `reward_std` is of the whole

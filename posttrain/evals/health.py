@@ -1,4 +1,4 @@
-"""Estimates from trajectories whether a group-relative method would learn from them. The group
+"""Estimates from trajectories whether a group-relative method would learn from them, by the group
 metrics of episodes that already have rewards."""
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Estimates how sure a mean is. Bootstrap over tasks: the tasks are the sample, an agent's episodes
-of one task are not independent of each other."""
+"""Estimates how sure a mean is, by a bootstrap over tasks: the tasks are the sample, an agent's
+episodes of one task are not independent of each other."""
 
 from collections.abc import Sequence
 

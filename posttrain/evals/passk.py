@@ -1,4 +1,4 @@
-"""Estimates how reliable an agent is. The chance that k independent episodes of a task all succeed
+"""Estimates how reliable an agent is: the chance that k independent episodes of a task all succeed
 (pass^k of tau-bench, arXiv 2406.12045, section 3)."""
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Scores whether the value is right, however it was come by. For worlds where no tool need be
+"""Scores whether the value is right, however it was come by, for worlds where no tool need be
 called; `completion` is the stricter rule."""
 
 from posttrain.rewards.agent_actions import final_answer

@@ -1,4 +1,4 @@
-"""Scores whether the task was done. The only score that decides success; it compares typed values
+"""Scores whether the task was done: the only score that decides success; it compares typed values
 and the calls made, never words."""
 
 from posttrain.rewards.agent_actions import asked_first, calls_made, final_answer, holds

@@ -1,4 +1,4 @@
-"""Scores whether the task was done without detours. Success weighted by path length: a quick
+"""Scores whether the task was done without detours: success weighted by path length: a quick
 failure is not efficient, or giving up would pay."""
 
 from posttrain.rewards.agent_actions import steps_needed, steps_taken

@@ -1,4 +1,4 @@
-"""Scores whether what the agent wrote could be read. Calls as JSON objects with a name, other
+"""Scores whether what the agent wrote could be read: calls as JSON objects with a name, other
 messages ending in one answer or question line."""
 
 from posttrain.rewards.agent_actions import Decision, agent_messages, calls_made, decision

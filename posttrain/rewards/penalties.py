@@ -1,5 +1,5 @@
-"""Detects four mistakes. Each value is 1.0 where it did, 0.0 where not; the weights, in
-params.yaml, are negative.
+"""Detects four mistakes. Each value is 1.0 where the mistake happened, 0.0 where not; the weights,
+in params.yaml, are negative.
 
 A penalty is added once per episode, not once per mistake: a long episode is not worse than its
 worst habit.

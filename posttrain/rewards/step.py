@@ -1,4 +1,4 @@
-"""Scores which messages brought the episode forward. A process score, with a credit for each
+"""Scores which messages brought the episode forward: a process score, with a credit for each
 message in `breakdown`."""
 
 from posttrain.rewards.agent_actions import (

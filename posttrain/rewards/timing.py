@@ -1,4 +1,4 @@
-"""Scores whether calls, questions and answers came when they were due. Each message takes one of
+"""Scores whether calls, questions and answers came when they were due: each message takes one of
 the three decisions; the score is the share that was timely."""
 
 from collections.abc import Iterator

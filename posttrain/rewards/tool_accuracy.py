@@ -1,4 +1,4 @@
-"""Scores whether the right calls were made. F1 between the calls made and the calls needed,
+"""Scores whether the right calls were made: F1 between the calls made and the calls needed,
 arguments included."""
 
 from posttrain.rewards.agent_actions import calls_made, match_calls

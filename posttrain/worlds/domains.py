@@ -1,4 +1,4 @@
-"""Loads the world that `params.yaml` names. One of the library's, or a user's own as
+"""Loads the world that `params.yaml` names: one of the library's, or a user's own as
 `module:function`."""
 
 from posttrain.named import load_named

@@ -1,4 +1,4 @@
-"""Makes the tools of an MCP server tools of a world. Their schemas are read once for the domain;
+"""Makes the tools of an MCP server tools of a world: their schemas are read once for the domain;
 each episode has a connection of its own.
 
 The connection is opened by the first call, so that an episode that calls nothing starts no server,

@@ -1,4 +1,4 @@
-"""Computes the indicators of a listing's closes and volumes. The latest value of each indicator, as
+"""Computes the indicators of a listing's closes and volumes: the latest value of each indicator, as
 pure functions of an array in ascending time.
 
 Conventions differ between programs; ours: an EMA starts at the first value, MACD's histogram is

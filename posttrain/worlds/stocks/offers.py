@@ -1,4 +1,4 @@
-"""Chooses the tools that a task offers. Always both markets' and the look-alikes of what is needed,
+"""Chooses the tools that a task offers: always both markets' and the look-alikes of what is needed,
 so that every mistake can be made; the rest varies."""
 
 import random

@@ -1,4 +1,4 @@
-"""Words the questions. Every wording has a plain form, used in all splits but one, and another that
+"""Words the questions: every wording has a plain form, used in all splits but one, and another that
 only test_paraphrase uses.
 
 Sentences are short and share their frames on purpose: a model from scratch learns a few hundred

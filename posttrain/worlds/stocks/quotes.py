@@ -1,4 +1,4 @@
-"""Derives what a listing trades at today. Today is the last trading day of the calendars."""
+"""Derives what a listing trades at today, which is the last trading day of the calendars."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Defines what the agent can ask the market. Eight tools, each written once and bound to both
+"""Defines what the agent can ask the market: eight tools, each written once and bound to both
 markets: get_macd and get_hk_macd.
 
 A tool of one market refuses the other's codes, so that the wrong market is a mistake that the agent
