@@ -26,6 +26,21 @@ from posttrain.redaction import redact_uncaught
 def app(arguments: Sequence[str] | None = None) -> None:
     """Run the command that `arguments` ask for, those of the process by default."""
     redact_uncaught()
+    with exit_codes():
+        given = vars(make_parser().parse_args(arguments))
+        try:
+            given.pop("command")(**given)
+            sys.stdout.flush()
+        except BrokenPipeError:  # `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+        except KeyboardInterrupt:
+            print("interrupted: what is done is kept", file=sys.stderr)
+            raise SystemExit(128 + signal.SIGINT) from None
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Of all commands: what each does is its `command`, a function of its other arguments."""
     parser = argparse.ArgumentParser("posttrain", description="Questions about trajectories, runs, traces and jobs.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     command = add_command(commands, "health", health)
@@ -56,17 +71,7 @@ def app(arguments: Sequence[str] | None = None) -> None:
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")
     add_traces(commands)
     add_jobs(commands)
-    with exit_codes():
-        given = vars(parser.parse_args(arguments))
-        try:
-            given.pop("command")(**given)
-            sys.stdout.flush()
-        except BrokenPipeError:  # `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise SystemExit(1) from None
-        except KeyboardInterrupt:
-            print("interrupted: what is done is kept", file=sys.stderr)
-            raise SystemExit(128 + signal.SIGINT) from None
+    return parser
 
 
 def health(file: Path, file_format: Literal["openai", "tau_bench"], success_at: float, as_json: bool) -> None:
