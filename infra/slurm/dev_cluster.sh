@@ -42,6 +42,17 @@ stop() {  # NAME PROGRAM
   rm -f "$state/run/$1.pid"
 }
 
+update_lists() { # apt waits for another's lock on packages, and not for one on their lists
+  local said
+  for _ in {1..60}; do
+    said=$(apt-get update 2>&1) && return
+    [[ $said == */lists/lock* ]] || break
+    sleep 5
+  done
+  echo "$said"
+  return 1
+}
+
 install_missing() {
   local missing=() package policy=/usr/sbin/policy-rc.d log
   for package in munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core; do
@@ -52,7 +63,7 @@ install_missing() {
   log=$(mktemp)
   # The packages would start daemons of their own.
   [[ -e $policy ]] || { printf '#!/bin/sh\nexit 101\n' >$policy; chmod 755 $policy; trap 'rm -f /usr/sbin/policy-rc.d' RETURN EXIT; }
-  { apt-get -o DPkg::Lock::Timeout=300 update && DEBIAN_FRONTEND=noninteractive \
+  { update_lists && DEBIAN_FRONTEND=noninteractive \
     apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || { tail "$log" >&2; fail "apt-get failed"; }
   rm -f "$log"
 }
