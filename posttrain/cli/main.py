@@ -111,7 +111,8 @@ def run(targets: Sequence[str]) -> None:
     verify()
     stages, times = read_checked_plan(targets)
     print(plan_text(stages, times), flush=True)
-    os.environ.update(run_environment({stage.name: times.of(stage) for stage in stages if stage.fate != "current"}))
+    coming = {stage.name: times.of(stage) for stage in stages if stage.fate != "current"}
+    os.environ.update(run_environment(coming, Path()))
     repro(Path(), targets)
     if not targets:
         summary()

@@ -33,10 +33,17 @@ def stage_environment(folder: Path, environment: Mapping[str, str] | None = None
             name.startswith("POSTTRAIN_")
             and path
             and not Path(path).is_absolute()
-            and (Path(path).exists() or Path(path).parent.name)
+            and (_is_there(path) or Path(path).parent.name)
         ):
             given[name] = at + str(Path(path).absolute())
     return given
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long for a name, or with a zero in it: it is none
+        return False
 
 
 def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Tells a stage how far the whole run is that it is a part of. `posttrain run` says in the
-environment which stages it will run and about how long each takes, so that each can tell the run's
-share and time left beside its own.
+"""Tells a stage how far the whole run is that it is a part of: `posttrain run` writes down which
+stages it will run and about how long each takes, and names the file in the environment, so that
+each can tell the run's share and time left beside its own.
 
 Under a plain `dvc repro` nobody says so, and a stage tells its own alone.
 """
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.stage.costs import Cost, read_costs
+from posttrain.stage.lockfile import replace_file
+from posttrain.state import state_dir
 
 VARIABLE = "POSTTRAIN_RUN"
+RUN = "run.json"  # below the state folder
 _ENOUGH_S = 5.0
 
 
@@ -43,18 +46,21 @@ class WholeRun:
         return f"stage {place + 1} of {len(names)}, {percent:.0f} % of the run, {duration(all_left_s)} left"
 
 
-def run_environment(seconds: Mapping[str, float | None]) -> dict[str, str]:
-    """For the processes of a run that begins now."""
-    said = json.dumps({"began": time.time(), "seconds": dict(seconds)})
-    return {VARIABLE: said.replace("/", "\\u002f")}  # a slash would make it a path for `stage_environment`
+def run_environment(seconds: Mapping[str, float | None], root: Path) -> dict[str, str]:
+    """For the processes of a run of the tree at `root` that begins now."""
+    file = state_dir(root) / RUN
+    replace_file(file, json.dumps({"began": time.time(), "seconds": dict(seconds)}))
+    return {VARIABLE: str(file.resolve())}
 
 
 def read_whole_run(environment: Mapping[str, str] = os.environ, root: Path = Path()) -> WholeRun:
-    """What the environment says; a run without stages where it says nothing."""
-    if VARIABLE not in environment:
+    """What the environment says; a run without stages where it says nothing, or the file is not
+    there, as on another machine."""
+    try:
+        said = json.loads(Path(environment[VARIABLE]).read_text(encoding="utf-8"))
+        seconds: dict[str, float | None] = said["seconds"]
+    except (KeyError, OSError, ValueError, TypeError):
         return WholeRun({})
-    said = json.loads(environment[VARIABLE])
-    seconds: dict[str, float | None] = said["seconds"]
     ended = [cost for cost in read_costs(root) if cost.at >= said["began"]]
     return WholeRun(seconds, _pace(seconds, ended))
 

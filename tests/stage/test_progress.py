@@ -14,6 +14,7 @@ import pytest
 from posttrain.pipeline.graph import StageNode
 from posttrain.pipeline.run_status import RunStatus
 from posttrain.stage.costs import COSTS, Cost
+from posttrain.stage.environment import stage_environment
 from posttrain.stage.progress import Progress
 from posttrain.stage.whole_run import VARIABLE, WholeRun, duration, read_whole_run, run_environment
 
@@ -40,8 +41,7 @@ def test_a_share_of_the_run_is_by_the_time_that_stages_take():
 
 
 def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Path):
-    environment = run_environment({"make": 10.0, "tr/ain": 30.0, "report": None})
-    assert "/" not in environment[VARIABLE], "it would be taken for a path"
+    environment = run_environment({"make": 10.0, "tr/ain": 30.0, "report": None}, tmp_path)
     now = time.time()
     ended = [Cost("make", 1, 999.0, 1, False, now - 3600), Cost("make", 1, 20.0, 1, False, now + 1)]
     ended += [
@@ -49,13 +49,27 @@ def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Pa
         Cost("report", 1, 5.0, 1, False, now + 3),
         Cost("by hand", 1, 5.0, 1, False, now + 3),
     ]
-    (tmp_path / COSTS).parent.mkdir()
     (tmp_path / COSTS).write_text(
         "".join(json.dumps({name: getattr(cost, name) for name in Cost.__slots__}) + "\n" for cost in ended)
     )
     run = read_whole_run(environment, tmp_path)
     assert (dict(run.seconds), run.pace) == ({"make": 10.0, "tr/ain": 30.0, "report": None}, 2.0)
     assert read_whole_run({}, tmp_path) == WholeRun({})
+    Path(environment[VARIABLE]).write_text("{")
+    assert read_whole_run(environment, tmp_path) == WholeRun({})
+    Path(environment[VARIABLE]).unlink()
+    assert read_whole_run(environment, tmp_path) == WholeRun({})
+
+
+def test_a_run_of_any_number_of_stages_reaches_them(tmp_path: Path):
+    seconds = {f"stage_{number}@with_an_item": 10.5 for number in range(40)}
+    environment = stage_environment(tmp_path, run_environment(seconds, tmp_path))
+    assert read_whole_run(environment, tmp_path).seconds == seconds
+
+
+def test_a_setting_that_is_no_path_stays_as_it_is(tmp_path: Path):
+    given = {"POSTTRAIN_TEXT": "a" * 300, "POSTTRAIN_ZERO": "a\0b"}
+    assert stage_environment(tmp_path, given).items() >= given.items()
 
 
 @pytest.mark.parametrize(
