@@ -1,7 +1,6 @@
 """A copy of the checkout as it is now, with knobs so small that the whole graph runs in a
 minute."""
 
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,11 +25,10 @@ def make_copy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def dvc() -> Callable[..., subprocess.CompletedProcess[str]]:
     """`dvc(root, "repro", …)` runs dvc there as a person would, with the copy's own code first on
-    the path, then `more_path`."""
+    the path."""
 
-    def run(root: Path, *arguments: str, more_path: str = "") -> subprocess.CompletedProcess[str]:
+    def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**environment_of(root), "WANDB_MODE": "disabled"}
-        environment["PYTHONPATH"] += os.pathsep + more_path
         return subprocess.run(
             ["dvc", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
         )

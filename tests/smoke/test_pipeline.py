@@ -2,6 +2,7 @@
 the byte, and follows edits."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,12 +44,18 @@ if stage:
 
 
 @pytest.fixture(scope="module")
-def pipeline(make_copy: Callable[..., Path], dvc: Callable[..., Any]) -> Path:
+def pipeline(make_copy: Callable[..., Path]) -> Path:
+    """After what `make run` calls; a plain `dvc repro` is tried on it below."""
     root = make_copy()
-    (root / ".posttrain/listener").mkdir(parents=True)
-    (root / ".posttrain/listener/sitecustomize.py").write_text(LISTENER)
-    result = dvc(root, "repro", more_path=str(root / ".posttrain/listener"))
+    listener = root / ".posttrain/listener"
+    listener.mkdir(parents=True)
+    (listener / "sitecustomize.py").write_text(LISTENER)
+    environment = environment_of(root) | {"WANDB_MODE": "disabled"}
+    environment["PYTHONPATH"] += os.pathsep + str(listener)
+    command = [sys.executable, "-m", "posttrain.cli.main", "run"]
+    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    assert re.search(r"\[train_sft\] .* stage \d+ of 14", result.stderr)
     return root
 
 
