@@ -10,14 +10,14 @@ machine lie apart, which is more than the interval of one run knows.
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.git import file_at, git
 from posttrain.report.sources import Evaluation, SeedArms, read_object
-from posttrain.report.table import percent, read_evaluations
+from posttrain.report.table import percent, percent_range, read_evaluations
 
 _Z = 1.96  # of 95 %
 
@@ -72,12 +72,12 @@ class Comparison:
         if self.verdict == "as committed":
             return f"{self.policy}: {now}, as committed."
         if not self.is_of_another_processor:
-            where = f"{self.verdict} the committed interval {_range(self.bounds)}"
+            where = f"{self.verdict} the committed interval {percent_range(*self.bounds)}"
             return f"{self.policy}: {now}, {where} (committed: {then})."
         return (
             f"{self.policy}: {now}, and {then} is committed, of another kind of processor ({self.committed.processor}; "
-            f"here: {self.now.processor}): figures differ by rounding. It is {self.verdict} {_range(self.bounds)}, "
-            "as far as two seeds on one machine lie apart."
+            f"here: {self.now.processor}): figures differ by rounding. "
+            f"It is {self.verdict} {percent_range(*self.bounds)}, as far as two seeds on one machine lie apart."
         )
 
 
@@ -85,13 +85,14 @@ def compare_all(root: Path, reports: Path) -> list[Comparison]:
     """Every policy's. `reports` is relative to `root`. Raises DataError where an evaluation is
     missing or broken."""
     evaluations = read_evaluations(root / reports)
-    return [_compare(root / reports, policy, now) for policy, now in evaluations.items()]
+    return _compare(root / reports, evaluations)
 
 
 def compare_with_committed(reports_dir: Path) -> str:
     """The policy's sentence. Raises DataError where its evaluation is missing or broken."""
     now = read_object(reports_dir / "evaluate" / "policy.json", Evaluation)
-    return _compare(reports_dir, "policy", now).sentence
+    [policy] = _compare(reports_dir, {"policy": now})
+    return policy.sentence
 
 
 def whose_figures(reports_dir: Path) -> str:
@@ -111,17 +112,24 @@ def comparison_markdown(comparisons: list[Comparison]) -> str:
     """A row per policy."""
     rows = ["| policy | success | committed | may be | verdict |", "| --- | ---: | ---: | ---: | --- |"]
     for one in comparisons:
-        committed = f"{percent(one.committed.success_rate)} | {_range(one.bounds)}" if one.committed else " | "
+        committed = f"{percent(one.committed.success_rate)} | {percent_range(*one.bounds)}" if one.committed else " | "
         rows.append(f"| {one.policy} | {percent(one.now.success_rate)} | {committed} | {one.verdict} |")
     return "\n".join(rows) + "\n"
 
 
-def _compare(reports_dir: Path, policy: str, now: Evaluation) -> Comparison:
+def _compare(reports_dir: Path, evaluations: Mapping[str, Evaluation]) -> list[Comparison]:
     seeds = reports_dir / "seeds.json"
     arms = read_object(seeds, SeedArms).root.values() if seeds.exists() else ()
     of_seeds = [arm.policies for arm in arms if set(arm.overrides) == {"seed"}]
-    rates = [policies[policy].success_rate for policies in of_seeds if policy in policies]
-    return Comparison(policy, now, _committed(reports_dir, policy), rates)
+    return [
+        Comparison(
+            policy,
+            now,
+            _committed(reports_dir, policy),
+            [policies[policy].success_rate for policies in of_seeds if policy in policies],
+        )
+        for policy, now in evaluations.items()
+    ]
 
 
 def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
@@ -134,7 +142,3 @@ def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
         raise DataError(
             f"reports/evaluate/{policy}.json at HEAD is not an evaluation ({error}); commit one that `dvc repro` wrote"
         ) from error
-
-
-def _range(bounds: tuple[float, float]) -> str:
-    return f"{100 * bounds[0]:.1f} … {100 * bounds[1]:.1f} %"

@@ -64,7 +64,12 @@ def percent(share: float) -> str:
 
 def interval(success: Success) -> str:
     """`85.2 … 91.0 %`."""
-    return f"{100 * success.ci_low:.1f} … {100 * success.ci_high:.1f} %"
+    return percent_range(success.ci_low, success.ci_high)
+
+
+def percent_range(low: float, high: float) -> str:
+    """(0.852, 0.91) → `85.2 … 91.0 %`."""
+    return f"{100 * low:.1f} … {100 * high:.1f} %"
 
 
 def interval_name(evaluations: Mapping[str, Evaluation]) -> str:
