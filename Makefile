@@ -18,7 +18,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain run
 
-test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, processes, killed): those of real components
+test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, provenance, processes, killed): those of real components
 	$(if $(NEEDS),tree=$$($(PYTHON) .ci/suites.py tree) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) "$$tree",pytest -n 2 --dist loadgroup)
 
 test-all:  ## lint, the tests and every suite of real components, as .ci/run without leaving any out

@@ -1,5 +1,5 @@
 """Overrides times seeds: each experiment on a branch of its own, beside each other as far as the
-target has room, and one table of what came out.
+target has room, and one comparison of what came out, as a table and as a page.
 
 `python -m flows.experiments FILE` with
 
@@ -30,6 +30,10 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.by_hand import with_server
 from flows.exit_codes import StageFailure, exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
+from posttrain.comparison.page import comparison_page
+from posttrain.comparison.runs import read_runs
+from posttrain.comparison.settings import compare_settings
+from posttrain.comparison.tables import comparison_markdown, comparison_text
 from posttrain.dispatch.settings import load_settings
 from posttrain.exits import ConfigurationError, StageError
 from posttrain.pipeline.experiment_branches import PARAMS, check_branches, commit_results, open_worktree
@@ -41,6 +45,7 @@ from posttrain.report.table import interval, percent, read_evaluations
 from posttrain.state import STATE_DIR
 
 REPORTS = Path("reports")
+PAGE = STATE_DIR / "experiments" / "comparison.html"
 
 
 class UnderWay:
@@ -92,8 +97,12 @@ def experiments(
         except BaseException:  # the job of a stage is ended by no signal to this process
             under_way.stop()
             raise
+    text, markdown = compared(root, [variant.branch for variant in chosen if is_done(ended.get(variant.name))])
+    log.info("%s", text)
     create_markdown_artifact(
-        experiments_markdown(root, chosen, ended), key="experiments", description="what each experiment came to"
+        f"{experiments_markdown(root, chosen, ended)}\n{markdown}",
+        key="experiments",
+        description="what each experiment came to",
     )
     if under_way.is_stopped:
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
@@ -122,7 +131,7 @@ def experiments_markdown(root: Path, chosen: Sequence[Variant], ended: Mapping[s
     for variant in chosen:
         state = ended.get(variant.name)
         figures = " |  | "
-        if state is not None and state.is_completed():
+        if is_done(state):
             evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
             figures = (
                 f"{percent(evaluations['sft'].success_rate)} | {percent(evaluations['policy'].success_rate)} | "
@@ -140,6 +149,24 @@ def experiments_markdown(root: Path, chosen: Sequence[Variant], ended: Mapping[s
             )
         )
     return "\n".join(rows) + "\n"
+
+
+def compared(root: Path, branches: Sequence[str]) -> tuple[str, str]:
+    """The branches against the first of them, as text and as Markdown; `PAGE` is made of them, and
+    the text says where that is. A sentence where there are not two."""
+    if len(branches) < 2:
+        few = "Fewer than two experiments ended well: there is nothing to compare."
+        return few, f"{few}\n"
+    settings = compare_settings(read_runs(root, branches))
+    page = root / PAGE
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(comparison_page(settings), encoding="utf-8")
+    return f"compared:\n{comparison_text(settings)}\n\nas a page: {page}", comparison_markdown(settings)
+
+
+def is_done(state: State[Any] | None) -> bool:
+    """Whether an experiment has run to its end and ended well."""
+    return state is not None and state.is_completed()
 
 
 def folder_of(root: Path, variant: Variant) -> Path:

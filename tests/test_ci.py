@@ -191,7 +191,10 @@ def test_a_suite_runs_where_its_record_is_missing_old_or_not_of_this_history(tre
         "k8s": ("0" * 40, day),
         "s3": (start, 13 * day),
     }
-    write(tree, {**greens, "killed": (start, day), "gone": (start, day)})
+    write(
+        tree,
+        {**greens, "browser": (start, day), "provenance": (start, day), "killed": (start, day), "gone": (start, day)},
+    )
     assert {name: re.sub(r"\(.*\)", "", reason) for name, reason in chosen(tree).items()} == {
         "vllm": f"it was green at {start[:7]} , which is not within the last two weeks",
         "prefect": f"it was green at {start[:7]} , which is not within the last two weeks",

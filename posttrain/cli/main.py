@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from posttrain.cli.command import add_command
+from posttrain.cli.compare import add_compare
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.traces import add_traces
@@ -57,6 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default"
     )
+    add_compare(commands)
     command = add_command(commands, "export-served", export_served)
     command.add_argument("folder", type=Path, help="a model's folder, such as data/models/sft")
     command.add_argument("target", type=Path, help="where the copy goes")

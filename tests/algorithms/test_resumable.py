@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from tiny_runs import Death, train
 
-pytestmark = pytest.mark.xdist_group("resumable")  # one worker makes what they share
+pytestmark = [
+    pytest.mark.needs_killed,
+    pytest.mark.xdist_group("resumable"),  # one worker makes what they share
+]
 
 ALGORITHMS = ["sft", "grpo", "dpo", "reward_model"]
 DEATHS = [Death(after=2), Death(after=7), Death(in_save=4), Death(in_save=8), Death(asked=6)]

@@ -24,7 +24,8 @@ import websockets
 from flows.serve import make_private, read_secret
 from flows.server import SERVER_AUTH, listen, new_secret, start_server, wait_for_server
 from posttrain.exits import ConfigurationError, Interrupted
-from tests.pipeline.toy import environment_of, wait_until
+from tests.pipeline.toy import environment_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("server")  # one worker makes what they share
 
@@ -190,13 +191,17 @@ def test_the_server_itself_does_what_an_automation_asks_of_it(running):
     }
     action = {"type": "change-flow-run-state", "state": "CRASHED"}
     post("automations/", {"name": "marks", "trigger": trigger, "actions": [action]})
-    event = {"event": "it.ended", "resource": about, "occurred": datetime.now(UTC).isoformat(), "id": str(uuid.uuid4())}
-    post("events", [event])
 
     def state():
         return json.loads(running.ask("GET", f"/api/flow_runs/{run}", secret=running.secret)[2])["state"]["type"]
 
-    wait_until(lambda: state() == "CRASHED", limit_s=180, what="the automation")
+    def is_done():  # the server may not have taken the automation in yet when it is told of the first
+        now = datetime.now(UTC).isoformat()
+        post("events", [{"event": "it.ended", "resource": about, "occurred": now, "id": str(uuid.uuid4())}])
+        time.sleep(1)
+        return state() == "CRASHED"
+
+    wait_until(is_done, limit_s=180, what="the automation")
 
 
 def test_the_secret_is_on_no_command_line_and_what_the_server_writes_is_this_users_alone(running):

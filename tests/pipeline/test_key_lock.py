@@ -9,7 +9,7 @@ import pytest
 
 from posttrain.exits import Interrupted
 from posttrain.pipeline.key_lock import hold_key
-from tests.pipeline.toy import wait_until
+from tests.waiting import wait_until
 
 
 def test_the_second_comer_waits_and_knows_that_it_has(tmp_path):

@@ -23,6 +23,8 @@ from posttrain.pipeline.graph import is_current, read_graph
 from posttrain.pipeline.node_run import NodeRuns
 from tests.pipeline.graph_contract import GraphContract, calls, hold, nodes
 
+pytestmark = pytest.mark.needs_provenance
+
 
 def local(num_gpus: int = 2) -> DispatchSettings:
     return DispatchSettings.model_validate(
@@ -32,6 +34,16 @@ def local(num_gpus: int = 2) -> DispatchSettings:
             "resources": {"default": {"gpus": 1}},
         }
     )
+
+
+def clone(root: Path, folder: Path) -> Path:
+    """What `root` holds now, committed, as a tree of its own that shares DVC's cache."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "--all"], cwd=root, check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "start"], cwd=root, check=True)
+    subprocess.run(["git", "clone", "--quiet", str(root), str(folder)], check=True)
+    (folder / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {json.dumps(str(root / '.dvc' / 'cache'))}\n")
+    return folder
 
 
 class TestLocal(GraphContract):
@@ -190,12 +202,7 @@ class TestLocal(GraphContract):
             NodeRuns(root, settings=settings)
 
     def test_trees_that_share_a_state_folder_run_what_they_have_in_common_once(self, root, tmp_path, settings):
-        other, state, told = tmp_path / "other", root / ".posttrain", []
-        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run([*git, "add", "--all"], cwd=root, check=True)
-        subprocess.run([*git, "commit", "--quiet", "--message", "start"], cwd=root, check=True)
-        subprocess.run(["git", "clone", "--quiet", str(root), str(other)], check=True)
-        (other / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {json.dumps(str(root / '.dvc' / 'cache'))}\n")
+        other, state, told = clone(root, tmp_path / "other"), root / ".posttrain", []
         hold(root).touch()
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(NodeRuns(root, settings=settings, state=state).run, nodes(root)["train"], str)
@@ -209,6 +216,19 @@ class TestLocal(GraphContract):
         assert "another run" in told[0]
         assert (len(calls(root)), (other / "model").read_text()) == (1, "lr: 1\n")
         assert len(JobRecords(state / "jobs.db").all()) == 1
+
+    def test_what_another_tree_made_takes_the_place_of_reports_that_only_git_has(self, root, tmp_path, settings):
+        """As in two experiments on a clone whose reports are committed and whose cache is empty."""
+        text = (root / "dvc.yaml").read_text().replace("> model\n", "> model; cp model report\n", 1)
+        (root / "dvc.yaml").write_text(text.replace("outs: [model]", "outs: [model, report: {cache: false}]", 1))
+        (root / "report").write_text("an older one\n")
+        other, state = clone(root, tmp_path / "other"), root / ".posttrain"
+        states = [
+            NodeRuns(tree, settings=settings, state=state).run(nodes(tree)["train"], str).state
+            for tree in (root, other)
+        ]
+        assert (states, len(calls(root))) == (["completed", "cached"], 1)
+        assert (other / "report").read_text() == (other / "model").read_text() == "lr: 1\n"
 
     def test_beside_a_dvc_repro_by_hand_it_says_to_come_again(self, root, runs, settings):
         hold(root).touch()

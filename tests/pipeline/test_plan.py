@@ -16,7 +16,10 @@ from posttrain.pipeline.plan import Fate, read_plan
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.receipts import settle
 
-pytestmark = pytest.mark.xdist_group("plan")  # they share what `made` has run
+pytestmark = [
+    pytest.mark.needs_provenance,
+    pytest.mark.xdist_group("plan"),  # they share what `made` has run
+]
 
 CHECK_STAGE = """\
   check:

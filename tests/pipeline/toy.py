@@ -8,9 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +153,3 @@ def states(home: Path, task: str) -> list[tuple[str, str]]:
             "(select id from task_run where name = ? order by created desc limit 1) order by s.timestamp",
             (task,),
         ).fetchall()
-
-
-def wait_until(is_so: Callable[[], Any], *, limit_s: float, what: str) -> Any:
-    """What `is_so` returns once it is true. The limit is how long to wait, never how fast it is to
-    be."""
-    deadline = time.monotonic() + limit_s
-    while not (found := is_so()):
-        assert time.monotonic() < deadline, f"{what} has not come about in {limit_s} s"
-        time.sleep(0.2)
-    return found

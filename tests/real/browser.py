@@ -12,7 +12,7 @@ from typing import Any
 
 import websockets.sync.client
 
-from tests.pipeline.toy import wait_until
+from tests.waiting import wait_until
 
 START_S, LOAD_S = 60, 60
 
@@ -23,11 +23,13 @@ def find_browser() -> str | None:
 
 
 class Page:
-    """The one page of a browser."""
+    """The one page of a browser. `events` is what it has told of itself, in the domains that were
+    enabled."""
 
     def __init__(self, url: str) -> None:
         self._socket = websockets.sync.client.connect(url, max_size=None, proxy=None)
         self._num_sent = 0
+        self.events: list[dict[str, Any]] = []
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of a command."""
@@ -38,6 +40,7 @@ class Page:
             if answer.get("id") == self._num_sent:
                 assert "error" not in answer, answer
                 return answer["result"]
+            self.events.append(answer)
 
     def open(self, url: str) -> None:
         """Returns when it is loaded."""
@@ -57,6 +60,11 @@ class Page:
     def wait_for(self, script: str, what: str) -> Any:
         """Until JavaScript gives something true."""
         return wait_until(lambda: self.run(script), limit_s=LOAD_S, what=what)
+
+    def press(self, key: str) -> None:
+        """A key that stands for no character, where the focus is."""
+        for kind in ("keyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def type(self, text: str) -> None:
         """Where the cursor is, then Enter."""

@@ -9,7 +9,8 @@ from posttrain.dispatch.records import JobRecords
 from posttrain.state import JOBS, STATE_DIR
 from tests.conftest import REPOSITORY
 from tests.pipeline.graph_contract import GraphContract, calls, hold, nodes
-from tests.pipeline.toy import ask, environment_of, start, states, wait_until
+from tests.pipeline.toy import ask, environment_of, start, states
+from tests.waiting import wait_until
 
 RUN_S, CANCEL_S = 120, 15
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 
-from tests.pipeline.toy import ask, calls, environment_of, jobs, make_tree, start, wait_until
+from tests.pipeline.toy import ask, calls, environment_of, jobs, make_tree, start
+from tests.waiting import wait_until
 
 RUN_S = 120
 

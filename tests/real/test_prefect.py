@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.pipeline.toy import artifact, ask, calls, jobs, run, set_lr, start, states, wait_until
+from tests.pipeline.toy import artifact, ask, calls, jobs, run, set_lr, start, states
 from tests.real.serving import RUN_S, Served, serving
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.needs_prefect, pytest.mark.xdist_group("prefect")]
 

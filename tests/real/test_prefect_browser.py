@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.pipeline.toy import wait_until
 from tests.real.browser import Page, browsing, find_browser
 from tests.real.serving import RUN_S, Served, serving
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.needs_prefect,

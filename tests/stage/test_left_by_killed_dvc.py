@@ -16,7 +16,7 @@ from benchmarks.toy_tree import dvc, environment, make_tree
 from posttrain.stage.lockfile import edit_lock, lock_entries, read_entries
 from posttrain.stage.receipts import settle
 
-pytestmark = pytest.mark.xdist_group("windows")
+pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from posttrain.pipeline.snapshot import freeze
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.run_cache import read_runs
 
-pytestmark = pytest.mark.xdist_group("windows")
+pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 
 
 @pytest.fixture

@@ -34,10 +34,15 @@ def run(stage: str) -> int:
 
 
 def restore(stage: str) -> int:
-    """Take the outputs and their entry in `dvc.lock` from the run cache: 0, or `NOT_THERE`."""
+    """Take the outputs and their entry in `dvc.lock` from the run cache: 0, or `NOT_THERE`. The
+    folder is a copy of a tree, so what lies in the outputs' place goes, as for a stage that
+    runs."""
     with Repo() as repo, repo.lock:
         found = find_stage(repo, stage)
+        found.save_deps()
         try:
+            repo.stage_cache.restore(found, dry=True)
+            found.remove_outs(force=True)  # DVC keeps what it has no copy of: reports that only git has
             repo.stage_cache.restore(found)
         except RunCacheNotFoundError:
             return NOT_THERE

@@ -1,0 +1,60 @@
+"""`posttrain compare`: which branch is better, and is the difference real?"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from posttrain.cli.command import Commands, add_command
+from posttrain.exits import ConfigurationError
+
+_POINTS = 5.0  # `posttrain.comparison.significance.MARGIN`, which takes a while to import
+
+
+def add_compare(commands: Commands) -> None:
+    """The command `compare`."""
+    command = add_command(commands, "compare", compare)
+    command.add_argument("names", nargs="+", metavar="NAME", help="branches, tags or commits; the baseline first")
+    command.add_argument("--policy", default="policy", help="whose success: policy, sft, base or teacher")
+    command.add_argument(
+        "--margin", type=float, default=_POINTS, metavar="POINTS", help="fewer matter to nobody; %(default)g by default"
+    )
+    command.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write a page that opens offline")
+    command.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="write one object")
+    command.add_argument("--md", dest="markdown_file", type=Path, metavar="FILE", help="write a Markdown table")
+
+
+def compare(
+    names: Sequence[str],
+    policy: str,
+    margin: float,
+    html_file: Path | None,
+    json_file: Path | None,
+    markdown_file: Path | None,
+) -> None:
+    """Which of these branches is better, is the difference real, and what differs? Read out of git,
+    without a checkout; runs that differ in the seed alone are one setting."""
+    from posttrain.comparison.runs import read_runs
+    from posttrain.comparison.settings import compare_settings
+    from posttrain.comparison.tables import comparison_json_text, comparison_markdown, comparison_text
+    from posttrain.report.table import POLICIES
+
+    if policy not in POLICIES:
+        raise ConfigurationError(f"--policy {policy!r} is none of {', '.join(POLICIES)}")
+    if not 0 < margin < 100:
+        raise ConfigurationError(f"--margin {margin:g} is no number of points between 0 and 100")
+    settings = compare_settings(read_runs(Path(), list(dict.fromkeys(names)), policy=policy), margin=margin / 100)
+    print(comparison_text(settings))
+    _write(json_file, lambda: comparison_json_text(settings))
+    _write(markdown_file, lambda: comparison_markdown(settings))
+    if html_file is not None:
+        from posttrain.comparison.page import comparison_page
+
+        _write(html_file, lambda: comparison_page(settings))
+
+
+def _write(file: Path | None, text: Callable[[], str]) -> None:
+    if file is None:
+        return
+    try:
+        file.write_text(text(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error

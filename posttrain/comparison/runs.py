@@ -1,0 +1,244 @@
+"""A run of the pipeline as a commit holds it: knobs, hashes, results of each task, curves.
+
+A branch may come from other code, be half done or damaged. What cannot be read of it is a sentence
+in `problems`, and the rest is shown; only a name that git does not know ends a comparison.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from posttrain.comparison.git_objects import object_ids, read_objects
+from posttrain.exits import ConfigurationError
+from posttrain.report.sources import Evaluation, SeedArms
+
+SEED = "seed"
+CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
+DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
+
+_PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"
+# DVC writes its lock as no other tool does; as YAML a hundred of them would take seconds
+_STAGE = re.compile(r"^  (?=\S)", re.MULTILINE)
+_HASHED = re.compile(r"^    - path: (.+)\n(?:      hash: md5\n)?      md5: ([0-9a-f]{32}(?:\.dir)?)$", re.MULTILINE)
+_CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
+_SIGNED = re.compile(rb"^(author|committer) (.*) <[^\n]*> (\d+) ([+-]\d{4})$", re.MULTILINE)
+_TRANSCRIPT = b', "transcript": '
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where there is a C compiler's
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedTask:
+    """A line of an evaluation's `.tasks.jsonl`; `text` is the whole of it, with the transcript."""
+
+    task_id: str
+    split: str
+    cell: str
+    is_success: bool
+    failure: str | None
+    text: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LockedStage:
+    """What a stage read and wrote, the MD5s by path."""
+
+    deps: Mapping[str, str]
+    outs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`name` is as it was asked for. `knobs` are by their place, `train_sft.lr`; `stages` what
+    dvc.lock records of each; `curves` the lines of each training's metrics, by the keys of CURVES;
+    `seed_rates` the success in the arms of reports/seeds.json that differ in the seed alone."""
+
+    name: str
+    commit: str
+    author: str
+    committed_at: str
+    knobs: Mapping[str, Any]
+    stages: Mapping[str, LockedStage]
+    evaluation: Evaluation | None
+    tasks: Mapping[str, PlayedTask]
+    curves: Mapping[str, Sequence[Mapping[str, Any]]]
+    seed_rates: Sequence[float]
+    problems: Sequence[str]
+    is_dirty: bool = False
+
+    @property
+    def seed(self) -> Any:
+        return self.knobs.get(SEED)
+
+    @property
+    def outcomes(self) -> dict[str, float]:
+        """Of the held-out tasks."""
+        return {name: float(task.is_success) for name, task in self.tasks.items() if task.split == "test"}
+
+
+def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> list[Run]:
+    """Of branches, tags or commits, in their order. `root` is the pipeline's folder, which may lie
+    below its repository's. Raises ConfigurationError for a name that git does not know."""
+    commits = object_ids(root, [f"{name}^{{commit}}" for name in names])
+    if unknown := [name for name, commit in zip(names, commits, strict=True) if commit is None]:
+        raise ConfigurationError(f"git knows no branch, tag or commit of the name {', '.join(map(repr, unknown))}")
+    files = _files(policy)
+    ids = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files])
+    contents = read_objects(root, [name for name in (*commits, *ids) if name is not None])
+    parsed: dict[tuple[str, str | None], tuple[Any, str]] = {}
+    runs = []
+    for index, (name, commit) in enumerate(zip(names, commits, strict=True)):
+        values, problems = {}, []
+        for file, blob in zip(files, ids[index * len(files) :], strict=False):
+            if (file.path, blob) not in parsed:  # what commits share is parsed once
+                parsed[file.path, blob] = file.read(contents[blob] if blob is not None else None)
+            values[file.path], problem = parsed[file.path, blob]
+            problems += [problem] * bool(problem)
+        author, committed_at = _signatures(contents[str(commit)])
+        runs.append(
+            Run(
+                name=name,
+                commit=str(commit),
+                author=author,
+                committed_at=committed_at,
+                knobs=values[_PARAMS],
+                stages=values[_LOCK],
+                evaluation=values[files[2].path],
+                tasks=values[files[3].path],
+                curves={name: values[path] for name, path in CURVES.items()},
+                seed_rates=values[_SEEDS],
+                problems=problems,
+            )
+        )
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """How one file of a run is read. `parse` raises ValueError with what is wrong; `empty` stands
+    for what cannot be had, which is a problem where `is_needed`."""
+
+    path: str
+    parse: Callable[[bytes], tuple[Any, str]]
+    empty: Any
+    is_needed: bool = True
+
+    def read(self, content: bytes | None) -> tuple[Any, str]:
+        """What it holds, and a sentence on what is wrong with it, or none."""
+        if content is None:
+            return self.empty, f"no {self.path}" if self.is_needed else ""
+        if _CONFLICT.search(content):
+            return self.empty, f"{self.path} has a conflict of a merge"
+        try:
+            value, problem = self.parse(content)
+        except (ValueError, yaml.YAMLError, RecursionError) as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            return self.empty, f"{self.path} cannot be read: {lines[0]}"
+        return value, f"{self.path}{problem}" if problem else ""
+
+
+def _files(policy: str) -> list[_File]:
+    evaluation = f"reports/evaluate/{policy}"
+    return [
+        _File(_PARAMS, _knobs, {}),
+        _File(_LOCK, _stages, {}),
+        _File(f"{evaluation}.json", _evaluation, None),
+        _File(f"{evaluation}.tasks.jsonl", _tasks, {}),
+        _File(_SEEDS, partial(_seed_rates, policy), (), is_needed=False),
+        *(_File(path, _curve, ()) for path in CURVES.values()),
+    ]
+
+
+def _knobs(content: bytes) -> tuple[dict[str, Any], str]:
+    tree = yaml.load(content, Loader=_Loader)  # noqa: S506  # one of the safe ones
+    if not isinstance(tree, dict):
+        raise ValueError("it is no mapping")
+    return dict(_flat(tree, "")), ""
+
+
+def _flat(node: Any, place: str) -> list[tuple[str, Any]]:
+    if not isinstance(node, dict) or not node:
+        return [(place, node)]
+    return [leaf for key, child in node.items() for leaf in _flat(child, f"{place}.{key}" if place else str(key))]
+
+
+def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
+    stages = {}
+    for block in _STAGE.split(content.decode())[1:]:
+        read, _, written = block.partition("\n    outs:\n")
+        name = block.partition(":\n")[0].strip("'\"")
+        stages[name] = LockedStage(dict(_HASHED.findall(read)), dict(_HASHED.findall(written)))
+    return stages, "" if stages or not content.strip() else " names no stage: it is no dvc.lock"
+
+
+def _evaluation(content: bytes) -> tuple[Evaluation, str]:
+    try:
+        return Evaluation.model_validate(json.loads(content)), ""
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"it has another schema ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error
+
+
+def _tasks(content: bytes) -> tuple[dict[str, PlayedTask], str]:
+    tasks, num_bad = {}, 0
+    for line in content.splitlines():
+        head, is_cut, _ = line.partition(_TRANSCRIPT)
+        try:
+            record = json.loads(head + b"}" if is_cut else line)
+            task = PlayedTask(
+                task_id=str(record["task_id"]),
+                split=str(record["split"]),
+                cell=str(record["cell"]),
+                is_success=record["success"] is True,
+                failure=None if record["failure"] is None else str(record["failure"]),
+                text=line,
+            )
+        except (ValueError, KeyError, TypeError, RecursionError):
+            # its keys are in another order, its line is cut, or other code wrote it
+            num_bad += 1
+            continue
+        tasks[task.task_id] = task
+    return tasks, f" has {num_bad:,} lines that are no played task" if num_bad else ""
+
+
+def _seed_rates(policy: str, content: bytes) -> tuple[list[float], str]:
+    try:
+        arms = SeedArms.model_validate(json.loads(content)).root.values()
+    except ValidationError as error:
+        raise ValueError("it has another schema") from error
+    of_seeds = [arm.policies for arm in arms if set(arm.overrides) == {SEED}]
+    return [policies[policy].success_rate for policies in of_seeds if policy in policies], ""
+
+
+def _curve(content: bytes) -> tuple[list[dict[str, Any]], str]:
+    """The lines before the first that cannot be read."""
+    lines: list[dict[str, Any]] = []
+    texts = content.splitlines()
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+            if not isinstance(line["step"], int):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return lines, f" is cut off in line {number} of {len(texts)}"
+        if (version := line.get("definition_version", DEFINITION_VERSION)) != DEFINITION_VERSION:
+            return [], f" measures groups by definition {version}, and this page by {DEFINITION_VERSION}"
+        lines.append(line)
+    return lines, ""
+
+
+def _signatures(commit: bytes) -> tuple[str, str]:
+    """Author, and when it was committed, with its zone: `2026-11-23T15:05:01+08:00`."""
+    found = {role: (name, seconds, zone) for role, name, seconds, zone in _SIGNED.findall(commit.partition(b"\n\n")[0])}
+    name, _, _ = found.get(b"author", (b"", b"", b""))
+    _, seconds, zone = found.get(b"committer", (b"", b"0", b"+0000"))
+    offset = timedelta(hours=int(zone[:3]), minutes=int(zone[:1] + zone[3:]))
+    when = datetime.fromtimestamp(int(seconds), timezone(offset))
+    return name.decode(errors="replace"), when.isoformat()

@@ -1,0 +1,137 @@
+"""Runs that differ in their training seed and in nothing else are one setting, and settings are
+what is compared: a run alone may be lucky."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.comparison.runs import SEED, Run
+from posttrain.comparison.significance import (
+    MARGIN,
+    Difference,
+    Spread,
+    corrected,
+    difference,
+    mean_interval,
+    spread_over,
+)
+from posttrain.exits import DataError
+
+ABSENT = "—"  # of a knob that the other side does not have
+_SEED_OF_NAME = re.compile(r"-seed\d+$")
+_CODE = ("posttrain/", "stages/")
+_TRAINING, _REPORT = "train_policy", "report"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Runs of the same knobs and code. `knobs` and `code` are what differs from the baseline: for a
+    knob (there, here), of code the paths. `success` is the mean over runs with its interval;
+    `difference` to the baseline, None of the baseline itself, or where `problem` says why none can
+    be had."""
+
+    name: str
+    runs: Sequence[Run]
+    knobs: Mapping[str, tuple[Any, Any]]
+    code: Sequence[str]
+    success: tuple[float, float, float] | None
+    difference: Difference | None
+    problem: str
+
+    @property
+    def spread(self) -> Spread | None:
+        """Over its own seeds."""
+        return spread_over([run.evaluation.success_rate for run in self.runs if run.evaluation is not None])
+
+
+def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Setting]:
+    """The setting of the first run is the baseline, and stands first; the others follow as they
+    were named. A branch without results is a setting with a problem.
+
+    Where no setting has a second run, the spread over the seeds that are committed beside the
+    baseline stands for them. Where all runs are of one setting, they are compared with each other,
+    and are tied."""
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_key(run), []).append(run)
+    settings = list(groups.values()) if len(groups) > 1 else [[run] for run in runs]
+    baseline = settings[0]
+    differences, problems = _differences(settings, margin)
+    return [
+        Setting(
+            name=_name(group),
+            runs=group,
+            knobs=_knobs_that_differ(baseline[0], group[0]),
+            code=_code_that_differs(baseline[0], group[0]),
+            success=_success(group),
+            difference=differences.get(index),
+            problem=problems.get(index, ""),
+        )
+        for index, group in enumerate(settings)
+    ]
+
+
+def _differences(settings: Sequence[Sequence[Run]], margin: float) -> tuple[dict[int, Difference], dict[int, str]]:
+    """By the place of the setting; corrected as one family."""
+    found, problems = {}, {}
+    known = spread_over(settings[0][0].seed_rates)
+    outcomes = [[run.outcomes for run in group if run.outcomes] for group in settings]
+    for index, own in enumerate(outcomes[1:], 1):
+        try:
+            is_one = _made_the_same(settings[0], settings[index])
+            found[index] = difference(outcomes[0], own, spread=known, margin=margin, is_one_setting=is_one)
+        except DataError as error:
+            problems[index] = str(error)
+    return dict(zip(found, corrected(list(found.values())), strict=True)), problems
+
+
+def _success(group: Sequence[Run]) -> tuple[float, float, float] | None:
+    try:
+        return mean_interval([run.outcomes for run in group if run.outcomes])
+    except DataError:
+        return None
+
+
+def _key(run: Run) -> tuple[Any, ...]:
+    """Equal for runs of one setting. Without knobs or a lock nobody knows, and a run is alone."""
+    if not run.knobs or not run.stages:
+        return (run.commit, run.name)
+    knobs = sorted((name, repr(value)) for name, value in run.knobs.items() if name != SEED)
+    return (*knobs, *sorted(_code(run).items()))
+
+
+def _made_the_same(first: Sequence[Run], second: Sequence[Run]) -> bool:
+    """One setting by its knobs and code, or one run each that made the same model to the byte and
+    played it alike."""
+    if _key(first[0]) == _key(second[0]):
+        return True
+    models = [run.stages[_TRAINING].outs for run in (first[0], second[0]) if _TRAINING in run.stages]
+    is_one_model = len(models) == 2 and models[0] == models[1]
+    return len(first) == len(second) == 1 and is_one_model and first[0].outcomes == second[0].outcomes
+
+
+def _code(run: Run) -> dict[str, str]:
+    """Of all stages that a policy's figures come from."""
+    read = [stage.deps for name, stage in run.stages.items() if name != _REPORT]
+    return {path: md5 for deps in read for path, md5 in deps.items() if path.startswith(_CODE)}
+
+
+def _knobs_that_differ(baseline: Run, run: Run) -> dict[str, tuple[Any, Any]]:
+    names = sorted({*baseline.knobs, *run.knobs} - {SEED})
+    pairs = {name: (baseline.knobs.get(name, ABSENT), run.knobs.get(name, ABSENT)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _code_that_differs(baseline: Run, run: Run) -> list[str]:
+    before, after = _code(baseline), _code(run)
+    return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+
+
+def _name(group: Sequence[Run]) -> str:
+    """`exp/faster` of exp/faster-seed1 and exp/faster-seed2."""
+    names = list(dict.fromkeys(run.name for run in group))
+    stems = {_SEED_OF_NAME.sub("", name) for name in names}
+    if len(names) > 1 and len(stems) == 1:
+        return stems.pop()
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,269 @@
+"""Says whether the difference of two settings is more than chance.
+
+A setting is run from several training seeds, and each run plays the same held-out tasks. So success
+has two sources of chance that cross: the seeds, which are a setting's own, and the tasks, which
+both settings share. An interval over tasks alone takes a lucky seed for an improvement; one over
+seeds alone forgets that other tasks would have been won. Here both count.
+
+The variance of the difference is the sum of its components in a crossed random-effects model,
+estimated by their mean squares (Searle, Casella and McCulloch, Variance Components, 1992, chapter
+4), and its degrees of freedom are Satterthwaite's (Biometrics 2, 1946). Resampling seeds and tasks
+with replacement, the pigeonhole bootstrap (Owen, Annals of Applied Statistics 1, 2007), estimates
+the same sum, but of three seeds it draws too narrow an interval: `benchmarks/verdicts.py` has both.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special  # scipy.stats has the same under longer names, and takes a second to import
+
+from posttrain.exits import DataError
+
+LEVEL = 0.95
+MARGIN = 0.05  # what a setting may be better by without anyone caring
+_POWER = 0.8
+_MAX_MORE_SEEDS, _MAX_MORE_TASKS = 20, 10_000  # more is no advice
+
+Outcomes = Mapping[str, float]  # of one run: success, 0 to 1, by the content hash of its task
+
+
+class Word(StrEnum):
+    """What a comparison came to. TIED: a difference that matters would have been seen."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    TIED = "tied"
+    NEEDS_MORE = "needs more"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far runs of one setting lie apart: the standard deviation of their success over training
+    seeds, and of how many seeds that is an estimate."""
+
+    sd: float
+    num_seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The success of one setting less that of a baseline.
+
+    `low` and `high` bound it at LEVEL; where each has one run and no spread over seeds is known,
+    they know of tasks only, and `is_of_runs_only` says so. `p_value` is two-sided.
+    `smallest_shown` is the difference that as many seeds and tasks would have shown with a chance
+    of 80 %. Of NEEDS_MORE, `num_more_seeds` of each setting would show the larger of `estimate` and
+    the margin, or `num_more_tasks` would; both are None where no reasonable number does."""
+
+    word: Word
+    estimate: float
+    low: float
+    high: float
+    p_value: float
+    smallest_shown: float
+    num_tasks: int
+    num_seeds: tuple[int, int]
+    is_of_runs_only: bool = False
+    num_more_seeds: int | None = None
+    num_more_tasks: int | None = None
+
+    @property
+    def advice(self) -> str:
+        """The word, with how many more where more are needed."""
+        if self.word is not Word.NEEDS_MORE:
+            return str(self.word)
+        if self.num_more_seeds is not None:
+            return f"needs {self.num_more_seeds} more {'seed' if self.num_more_seeds == 1 else 'seeds'}"
+        if self.num_more_tasks is not None:
+            return f"needs {self.num_more_tasks:,} more tasks"
+        return f"needs more than {_MAX_MORE_SEEDS} more seeds"
+
+
+@dataclass(frozen=True, slots=True)
+class _Variances:
+    """Of a run's success: `over_seeds` of one setting. Of one task: `over_tasks`, how differently
+    two settings fare on it, and `rest`, what is left of a single play."""
+
+    over_seeds: float
+    over_tasks: float
+    rest: float
+
+    def smallest_shown(self, num_seeds: tuple[Any, Any], num_tasks: Any) -> Any:
+        """The difference that so many seeds and tasks would show; arrays are broadcast."""
+        share = 1 / num_seeds[0] + 1 / num_seeds[1]
+        of_tasks = (self.over_tasks + self.rest * share) / num_tasks
+        of_seeds = self.over_seeds * share
+        variance = of_tasks + of_seeds
+        freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / (num_seeds[0] + num_seeds[1] - 2))
+        return _smallest_shown(variance, freedom)
+
+
+def difference(
+    baseline: Sequence[Outcomes],
+    other: Sequence[Outcomes],
+    *,
+    spread: Spread | None = None,
+    margin: float = MARGIN,
+    is_one_setting: bool = False,
+) -> Difference:
+    """Compare two settings by their runs, one for each training seed, on the tasks that all played.
+
+    Where each has a single run, `spread` stands for the seeds that were not run. A setting with one
+    run is never called better or worse: it may have been lucky. Of two runs of one setting
+    (`is_one_setting`: they differ in the seed and in nothing else) the word is TIED. Raises
+    DataError where a setting has no run, or no two tasks are common to all.
+    """
+    first, second = _on_common_tasks(baseline, other)
+    num_seeds, num_tasks = (len(first), len(second)), first.shape[1]
+    share = 1 / num_seeds[0] + 1 / num_seeds[1]
+    estimate = float(second.mean() - first.mean())
+
+    of_tasks = _variance_over_tasks(first, second) / num_tasks
+    of_plays = sum(_rest(runs) / len(runs) for runs in (first, second)) / num_tasks
+    of_seeds = _of_seeds(first, second, spread)
+    variance = of_tasks + max(0.0, sum(part for part, _ in of_seeds) - of_plays)
+    freedom = variance**2 / sum(part**2 / num for part, num in [(of_tasks, num_tasks - 1), *of_seeds])
+    freedom = max(freedom, min(num for _, num in [(0.0, num_tasks - 1), *of_seeds]))
+
+    p_value = 2 * float(special.stdtr(freedom, -abs(estimate) / math.sqrt(variance)))
+    half_width = float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
+    found = Difference(
+        word=Word.TIED,
+        estimate=estimate,
+        low=max(-1.0, estimate - half_width),
+        high=min(1.0, estimate + half_width),
+        p_value=p_value,
+        smallest_shown=float(_smallest_shown(variance, freedom)),
+        num_tasks=num_tasks,
+        num_seeds=num_seeds,
+        is_of_runs_only=not of_seeds,
+    )
+    variances = _Variances(
+        over_seeds=(variance - of_tasks) / share,
+        over_tasks=max(0.0, of_tasks - of_plays) * num_tasks,
+        rest=of_plays * num_tasks / share,
+    )
+    if is_one_setting:
+        return found
+    if min(num_seeds) == 1:
+        return _needs_more(found, variances, margin)
+    if p_value < 1 - LEVEL:
+        return replace(found, word=Word.BETTER if estimate > 0 else Word.WORSE)
+    return found if found.smallest_shown <= margin else _needs_more(found, variances, margin)
+
+
+def corrected(differences: Sequence[Difference]) -> list[Difference]:
+    """The same comparisons as a family: p-values by Holm (Scandinavian Journal of Statistics 6,
+    1979), so that with a chance of LEVEL none of them calls equal settings different. The intervals
+    stay those of each alone."""
+    order = sorted(range(len(differences)), key=lambda index: differences[index].p_value)
+    largest, family = 0.0, list(differences)
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * differences[index].p_value))
+        family[index] = replace(differences[index], p_value=largest)
+        if family[index].word in (Word.BETTER, Word.WORSE) and largest >= 1 - LEVEL:
+            family[index] = replace(family[index], word=Word.NEEDS_MORE, num_more_seeds=1)
+    return family
+
+
+def spread_over(success_rates: Sequence[float]) -> Spread | None:
+    """Of one setting's runs; None of fewer than two."""
+    if len(success_rates) < 2:
+        return None
+    return Spread(float(np.std(success_rates, ddof=1)), len(success_rates))
+
+
+def _on_common_tasks(*settings: Sequence[Outcomes]) -> list[NDArray[np.float64]]:
+    """(S, T) of each setting."""
+    if not all(settings):
+        raise DataError("a setting without a run cannot be compared")
+    common = sorted(set.intersection(*(set(run) for runs in settings for run in runs)))
+    if len(common) < 2:
+        raise DataError(f"{len(common) or 'no'} tasks are common to all runs, and a comparison needs two or more")
+    return [np.array([[run[task] for task in common] for run in runs], dtype=np.float64) for runs in settings]
+
+
+def _variance_over_tasks(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Of a task's difference. Where no task differs the next may: at least what one play of one
+    task won would give."""
+    by_task_T = second.mean(0) - first.mean(0)
+    least = 1 / max(len(first), len(second)) / (len(by_task_T) - 1)
+    return max(float(by_task_T.var(ddof=1)), least)
+
+
+def _rest(runs: NDArray[np.float64]) -> float:
+    """Mean square of what neither the seed nor the task explains; 0 of one run, which does not
+    tell."""
+    num_seeds, num_tasks = runs.shape
+    if num_seeds == 1:
+        return 0.0
+    residuals = runs - runs.mean(0) - runs.mean(1, keepdims=True) + runs.mean()
+    return float((residuals**2).sum() / ((num_seeds - 1) * (num_tasks - 1)))
+
+
+def _of_seeds(
+    first: NDArray[np.float64], second: NDArray[np.float64], spread: Spread | None
+) -> list[tuple[float, int]]:
+    """What the choice of seeds adds to the variance of the difference, in parts with their degrees
+    of freedom; empty where nothing is known of it. A setting with one run is taken to spread as the
+    other."""
+    several = [runs for runs in (first, second) if len(runs) > 1]
+    if len(several) == 2:
+        return [(float(runs.mean(1).var(ddof=1)) / len(runs), len(runs) - 1) for runs in several]
+    share = 1 / len(first) + 1 / len(second)
+    for runs in several:
+        return [(float(runs.mean(1).var(ddof=1)) * share, len(runs) - 1)]
+    return [(spread.sd**2 * share, spread.num_seeds - 1)] if spread is not None else []
+
+
+def _smallest_shown(variance: Any, freedom: Any) -> Any:
+    return (special.stdtrit(freedom, (1 + LEVEL) / 2) + special.stdtrit(freedom, _POWER)) * np.sqrt(variance)
+
+
+def _needs_more(found: Difference, variances: _Variances, margin: float) -> Difference:
+    """How many more seeds, or else tasks, would show the difference, or one of `margin`."""
+    wanted = max(abs(found.estimate), margin)
+    found = replace(found, word=Word.NEEDS_MORE)
+    more = np.arange(1, _MAX_MORE_SEEDS + 1)
+    num_seeds = found.num_seeds[0] + more, found.num_seeds[1] + more
+    if (enough := more[variances.smallest_shown(num_seeds, found.num_tasks) <= wanted]).size:
+        return replace(found, num_more_seeds=int(enough[0]))
+    if min(found.num_seeds) > 1:
+        more = np.arange(10, _MAX_MORE_TASKS + 1, 10)
+        if (enough := more[variances.smallest_shown(found.num_seeds, found.num_tasks + more) <= wanted]).size:
+            return replace(found, num_more_tasks=int(enough[0]))
+    return found
+
+
+def share_interval(num_successes: int, num: int) -> tuple[float, float]:
+    """Of a share, at LEVEL, by Wilson (JASA 22, 1927): of 0 among 8 from 0 to 32 %, not from 0 to
+    0. Raises ValueError where `num` is 0."""
+    if num < 1:
+        raise ValueError("a share of nothing has no interval")
+    z = float(special.ndtri((1 + LEVEL) / 2))
+    share, scale = num_successes / num, 1 + z**2 / num
+    middle = share + z**2 / (2 * num)
+    half_width = z * math.sqrt(share * (1 - share) / num + z**2 / (4 * num**2))
+    return max(0.0, (middle - half_width) / scale), min(1.0, (middle + half_width) / scale)
+
+
+def mean_interval(runs: Sequence[Outcomes]) -> tuple[float, float, float]:
+    """A setting's success over seeds and tasks, and its interval at LEVEL: Wilson's of one run,
+    which knows of tasks only. Raises DataError where there is no run, or no two tasks are common to
+    all."""
+    (outcomes,) = _on_common_tasks(runs)
+    num_seeds, num_tasks = outcomes.shape
+    mean = float(outcomes.mean())
+    if num_seeds == 1:
+        return mean, *share_interval(round(mean * num_tasks), num_tasks)
+    of_tasks = max(float(outcomes.mean(0).var(ddof=1)), 1 / num_seeds / (num_tasks - 1)) / num_tasks
+    of_seeds = float(outcomes.mean(1).var(ddof=1)) / num_seeds
+    variance = of_tasks + max(0.0, of_seeds - _rest(outcomes) / num_seeds / num_tasks)
+    freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / (num_seeds - 1))
+    half_width = float(special.stdtrit(max(freedom, num_seeds - 1), (1 + LEVEL) / 2)) * math.sqrt(variance)
+    return mean, max(0.0, mean - half_width), min(1.0, mean + half_width)

@@ -1,0 +1,164 @@
+"""A comparison as text for a terminal, as Markdown and as one JSON object."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from posttrain.comparison.runs import Run
+from posttrain.comparison.settings import Setting
+from posttrain.comparison.significance import LEVEL, Difference, Word
+from posttrain.report.table import percent, percent_range
+from posttrain.visible import visible_line
+
+_MAX_KNOBS = 4
+
+
+def comparison_text(settings: Sequence[Setting]) -> str:
+    """A row per setting, and below what has to be known of it."""
+    header = ("setting", "seeds", "success", f"{100 * LEVEL:g} % interval", "pass^4", "difference", "verdict")
+    rows = [header, *(_cells(setting) for setting in settings)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.insert(1, "-" * len(lines[0]))
+    return "\n".join([*lines, "", *comparison_notes(settings)])
+
+
+def comparison_markdown(settings: Sequence[Setting]) -> str:
+    """The same, with what differs in each setting as a column."""
+    rows = [
+        f"| setting | differs in | seeds | success | {100 * LEVEL:g} % interval | pass^4 | difference | verdict |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for setting in settings:
+        name, *figures = (_escaped(cell) for cell in _cells(setting))
+        rows.append(f"| {name} | {_escaped(differs_in(setting))} | {' | '.join(figures)} |")
+    return "\n".join([*rows, "", *(f"- {_escaped(note)}" for note in comparison_notes(settings))]) + "\n"
+
+
+def comparison_json(settings: Sequence[Setting]) -> dict[str, Any]:
+    """Shares are from 0 to 1; of the baseline, the first setting, `difference` is null."""
+    return {"level": LEVEL, "settings": [_setting_json(setting) for setting in settings]}
+
+
+def comparison_json_text(settings: Sequence[Setting]) -> str:
+    return json.dumps(comparison_json(settings), ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+
+
+def differs_in(setting: Setting) -> str:
+    """`train_sft.lr 0.002 → 0.004; code of posttrain/rewards`."""
+    knobs = [f"{name} {_short(before)} → {_short(after)}" for name, (before, after) in setting.knobs.items()]
+    more = [f"{len(knobs) - _MAX_KNOBS} more knobs"] if len(knobs) > _MAX_KNOBS else []
+    code = [f"code of {', '.join(setting.code[:2])}{' …' * (len(setting.code) > 2)}"] if setting.code else []
+    return visible_line("; ".join([*knobs[:_MAX_KNOBS], *more, *code]))
+
+
+def comparison_notes(settings: Sequence[Setting]) -> list[str]:
+    """What nobody may overlook: which comparisons are of single runs, what they could have shown,
+    and what could not be read."""
+    notes = []
+    found = [(setting, setting.difference) for setting in settings if setting.difference is not None]
+    if any(min(one.num_seeds) == 1 and one.word is Word.NEEDS_MORE for _, one in found):
+        notes.append("A setting with one run may have been lucky: the difference is one of runs, not of settings.")
+    if any(one.is_of_runs_only for _, one in found):
+        notes.append("How far seeds of one setting lie apart is not known here: those intervals are over tasks alone.")
+    for setting, one in found:
+        shown = f"{100 * one.smallest_shown:.1f} points"
+        seeds = "one run each" if one.num_seeds == (1, 1) else f"{one.num_seeds[0]} and {one.num_seeds[1]} runs"
+        notes.append(
+            f"{visible_line(setting.name)}: {seeds} on {one.num_tasks:,} tasks would show {shown} four times of five."
+        )
+    notes += [
+        f"{visible_line(setting.name)}: {visible_line(setting.problem)}." for setting in settings if setting.problem
+    ]
+    notes += [
+        f"{visible_line(run.name)}: {visible_line(problem)}."
+        for setting in settings
+        for run in setting.runs
+        for problem in run.problems
+    ]
+    return notes
+
+
+def points(one: Difference) -> str:
+    """`+8.1 (+2.3 … +13.9)`, in points."""
+    return f"{100 * one.estimate:+.1f} ({100 * one.low:+.1f} … {100 * one.high:+.1f})"
+
+
+def verdict(setting: Setting) -> str:
+    """`better`, `needs 3 more seeds`; `baseline`, or `not comparable`."""
+    if setting.difference is not None:
+        return setting.difference.advice
+    return "not comparable" if setting.problem or setting.success is None else "baseline"
+
+
+def pass_hat_4(setting: Setting) -> float | None:
+    """The mean over its runs; None where none was evaluated."""
+    found = [run.evaluation.pass_hat_4 for run in setting.runs if run.evaluation is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _cells(setting: Setting) -> tuple[str, ...]:
+    success, reliability = setting.success, pass_hat_4(setting)
+    return (
+        visible_line(setting.name),
+        str(len(setting.runs)),
+        percent(success[0]) if success else "",
+        percent_range(*success[1:]) if success else "",
+        percent(reliability) if reliability is not None else "",
+        points(setting.difference) if setting.difference else "",
+        verdict(setting),
+    )
+
+
+def _setting_json(setting: Setting) -> dict[str, Any]:
+    one, success = setting.difference, setting.success
+    return {
+        "name": setting.name,
+        "runs": [_run_json(run) for run in setting.runs],
+        "knobs": {name: list(pair) for name, pair in setting.knobs.items()},
+        "code": list(setting.code),
+        "success": dict(zip(("mean", "low", "high"), success, strict=True)) if success else None,
+        "difference": _difference_json(one) if one else None,
+        "problem": setting.problem,
+    }
+
+
+def _difference_json(one: Difference) -> dict[str, Any]:
+    return {
+        "verdict": one.advice,
+        "word": str(one.word),
+        "estimate": one.estimate,
+        "low": one.low,
+        "high": one.high,
+        "p_value": one.p_value,
+        "smallest_shown": one.smallest_shown,
+        "num_tasks": one.num_tasks,
+        "num_seeds": list(one.num_seeds),
+        "is_of_runs_only": one.is_of_runs_only,
+        "num_more_seeds": one.num_more_seeds,
+        "num_more_tasks": one.num_more_tasks,
+    }
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    found = run.evaluation
+    return {
+        "name": run.name,
+        "commit": run.commit,
+        "author": run.author,
+        "committed_at": run.committed_at,
+        "seed": run.seed,
+        "success_rate": found.success_rate if found else None,
+        "pass_hat_4": found.pass_hat_4 if found else None,
+        "num_tasks": len(run.outcomes),
+        "problems": list(run.problems),
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _escaped(text: str) -> str:
+    return visible_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,108 @@
+"""Tasks that one setting wins and the baseline loses, or the other way round, with both
+conversations."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from posttrain.comparison.runs import PlayedTask, Run
+from posttrain.comparison.settings import Setting
+from posttrain.visible import visible
+
+MAX_PAGE_CHARS = 1_200_000  # of all conversations together
+MAX_MESSAGE_CHARS = 1200
+
+Message = dict[str, Any]
+
+
+def task_pairs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
+    """For each setting but the baseline, the first: `won` and `lost`, how many tasks are, and
+    `pairs`, as many as find room, won and lost in turn.
+
+    A task is won where more of the setting's runs succeed than of the baseline's, by the share of
+    runs. A pair has `task_id`, `cell`, `is_won`, both shares, and the messages of a run of each on
+    either side of the difference; `diverges_at` is the first message that is not the same."""
+    baseline, *others = settings
+    room = MAX_PAGE_CHARS // max(len(others), 1)
+    return [_pairs(baseline, other, room) for other in others]
+
+
+def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
+    before, after = _shares(baseline.runs), _shares(other.runs)
+    differences = {task: after[task] - before[task] for task in sorted(before.keys() & after.keys())}
+    won = sorted((task for task in differences if differences[task] > 0), key=lambda task: -differences[task])
+    lost = sorted((task for task in differences if differences[task] < 0), key=lambda task: differences[task])
+    pairs: list[dict[str, Any]] = []
+    for task in _in_turn(lost, won):
+        pair = _pair(baseline, other, task, before[task], after[task])
+        room -= len(json.dumps(pair))
+        if room < 0:
+            break
+        pairs.append(pair)
+    return {"won": len(won), "lost": len(lost), "pairs": pairs}
+
+
+def _pair(baseline: Setting, other: Setting, task: str, before: float, after: float) -> dict[str, Any]:
+    is_won = after > before
+    first, second = _play(baseline.runs, task, not is_won), _play(other.runs, task, is_won)
+    left, right = _messages(first), _messages(second)
+    same = next(
+        (index for index, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
+    )
+    return {
+        "task_id": visible(task),
+        "cell": visible(first.cell),
+        "is_won": is_won,
+        "before": round(before, 3),
+        "after": round(after, 3),
+        "failure": visible((first if is_won else second).failure or ""),
+        "left": left,
+        "right": right,
+        "diverges_at": same,
+    }
+
+
+def _shares(runs: Sequence[Run]) -> dict[str, float]:
+    """Of the runs that played it, by task."""
+    plays: dict[str, list[float]] = {}
+    for run in runs:
+        for task, outcome in run.outcomes.items():
+            plays.setdefault(task, []).append(outcome)
+    return {task: sum(outcomes) / len(outcomes) for task, outcomes in plays.items()}
+
+
+def _play(runs: Sequence[Run], task: str, is_success: bool) -> PlayedTask:
+    """One that ended so; another where none did."""
+    plays = [run.tasks[task] for run in runs if task in run.tasks]
+    return next((play for play in plays if play.is_success is is_success), plays[0])
+
+
+def _messages(play: PlayedTask) -> list[Message]:
+    """Each with `role`, and `text`, `reasoning` and `calls` where it has them; none where the line
+    holds no conversation."""
+    try:
+        transcript = json.loads(play.text)["transcript"]
+        return [_message(message) for message in transcript]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+
+
+def _message(message: dict[str, Any]) -> Message:
+    parts = {
+        "role": _text(message.get("role", "")),
+        "reasoning": _text(message.get("reasoning", "")),
+        "text": _text(message.get("content", "")),
+        "calls": [[_text(name), _text(arguments)] for name, arguments in message.get("calls", [])],
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    cut = text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} … ({len(text):,} characters)"
+    return visible(cut)
+
+
+def _in_turn(*lists: Sequence[str]) -> list[str]:
+    longest = max(map(len, lists), default=0)
+    return [names[index] for index in range(longest) for names in lists if index < len(names)]

@@ -1,0 +1,86 @@
+"""A repository whose branches hold made-up results: the committed run of this one, with knobs
+turned, plays flipped and curves shifted as a setting and its seeds would."""
+
+import json
+import random
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parents[2]
+FILES = [
+    "params.yaml",
+    "dvc.lock",
+    "reports/evaluate/policy.json",
+    "reports/evaluate/policy.tasks.jsonl",
+    "reports/train_sft/metrics.jsonl",
+    "reports/train_policy/metrics.jsonl",
+]
+COMMITTER = "Ada Example <ada@example.org> 1763900000 +0800"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """`success` is what the setting truly has; `files` replace whole texts, None leaves one out."""
+
+    name: str
+    seed: int = 1
+    success: float = 0.9
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def make_repository(folder: Path, branches: Iterable[Branch], *, spread: float = 0.03) -> Path:
+    """With a commit on each branch, and no files beside. The runs of a setting lie apart by
+    `spread`, one standard deviation."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["git", "init", "--quiet", "--initial-branch=main"], cwd=folder, check=True)
+    texts = {path: (HERE / path).read_text(encoding="utf-8") for path in FILES}
+    stream = bytearray()
+    for branch in branches:
+        files = {**_made(texts, branch, spread), **branch.files}
+        stream += f"commit refs/heads/{branch.name}\nauthor {COMMITTER}\ncommitter {COMMITTER}\ndata 5\nmade\n".encode()
+        for path, text in files.items():
+            if text is not None:
+                data = text.encode(errors="surrogateescape")
+                stream += f"M 100644 inline {path}\ndata {len(data)}\n".encode() + data + b"\n"
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=folder, input=bytes(stream), check=True)
+    return folder
+
+
+def _made(texts: Mapping[str, str], branch: Branch, spread: float) -> dict[str, str]:
+    draw, difficulty = random.Random(f"{branch.name} {branch.seed}"), random.Random(0)
+    rate = min(max(draw.gauss(branch.success, spread), 0.02), 0.98)
+    params = yaml.safe_load(texts["params.yaml"])
+    params["seed"] = branch.seed
+    for name, value in branch.knobs.items():
+        section, _, knob = name.rpartition(".")
+        (params[section] if section else params)[knob] = value
+    tasks = []
+    for line in texts["reports/evaluate/policy.tasks.jsonl"].splitlines():
+        record = json.loads(line)
+        record["success"] = draw.random() < rate + difficulty.uniform(-1, 1) * min(rate, 1 - rate)
+        record["failure"] = None if record["success"] else "wrong_market"
+        if not record["success"]:
+            record["transcript"][-1]["content"] = "ANSWER: 1"
+        tasks.append(record)
+    test = [record["success"] for record in tasks if record["split"] == "test"]
+    summary = {**json.loads(texts["reports/evaluate/policy.json"]), "success_rate": sum(test) / len(test)}
+    lines = [json.loads(line) for line in texts["reports/train_policy/metrics.jsonl"].splitlines()]
+    for line in lines:
+        line.update({key: value * draw.uniform(0.9, 1.1) for key, value in line.items() if isinstance(value, float)})
+    return {
+        **texts,
+        "params.yaml": yaml.safe_dump(params, sort_keys=False),
+        "reports/evaluate/policy.json": json.dumps(summary),
+        "reports/evaluate/policy.tasks.jsonl": _lines(tasks),
+        "reports/train_policy/metrics.jsonl": _lines(lines),
+    }
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False, sort_keys=True) + "\n" for record in records)

@@ -1,0 +1,177 @@
+"""Branches as git holds them, good and bad, and what `posttrain compare` says of them."""
+
+import json
+import subprocess
+
+import pytest
+
+from posttrain.comparison.git_objects import object_ids, read_objects
+from posttrain.comparison.runs import read_runs
+from posttrain.comparison.settings import compare_settings
+from posttrain.comparison.significance import Word
+from posttrain.comparison.tables import comparison_markdown, comparison_text, differs_in
+from posttrain.exits import ConfigurationError
+from tests.comparison.branches import Branch, make_repository
+from tests.console import posttrain
+
+BETTER = {"train_sft.lr": 0.004}
+HOSTILE = "exp/'\"<script>alert(1)</script>&"
+TASKS = "reports/evaluate/policy.tasks.jsonl"
+
+
+@pytest.fixture(scope="module")
+def repository_of_branches(tmp_path_factory):
+    seeds = (1, 2, 3)
+    return make_repository(
+        tmp_path_factory.mktemp("git") / "repository; $(touch pwned)",
+        [
+            Branch("main", success=0.8),
+            *(Branch(f"main-seed{seed}", seed, 0.8) for seed in seeds[1:]),
+            *(Branch(f"exp/better-seed{seed}", seed, 0.95, BETTER) for seed in seeds),
+            *(Branch(f"exp/equal-seed{seed}", seed, 0.8, {"agent.max_turns": 7}) for seed in seeds),
+            Branch("exp/once", 1, 0.95, {"train_sft.lr": 0.005}),
+            Branch(HOSTILE, 1, 0.8, {"reward.extra": "\x1b[31m|<img src=x onerror=alert(1)>"}),
+            Branch("empty", files=dict.fromkeys(["params.yaml", "dvc.lock", "reports/evaluate/policy.json", TASKS])),
+        ],
+    )
+
+
+def settings_of(root, *names):
+    return compare_settings(read_runs(root, names))
+
+
+def test_seeds_of_a_setting_are_one_row_and_the_verdict_counts_them(repository_of_branches):
+    names = [f"exp/better-seed{seed}" for seed in (1, 2, 3)]
+    main, better = settings_of(repository_of_branches, "main", "main-seed2", "main-seed3", *names)
+    assert (main.name, len(main.runs), main.difference) == ("main", 3, None)
+    assert (better.name, [run.seed for run in better.runs]) == ("exp/better", [1, 2, 3])
+    assert better.knobs == {"train_sft.lr": (0.006, 0.004)}
+    assert better.difference.word is Word.BETTER
+    assert better.difference.num_seeds == (3, 3)
+    assert better.difference.low > 0
+    assert better.success[0] - main.success[0] == pytest.approx(better.difference.estimate)
+
+
+def test_one_run_of_each_is_called_what_it_is(repository_of_branches):
+    _, once = settings_of(repository_of_branches, "main", "exp/once")
+    assert once.difference.word is Word.NEEDS_MORE
+    assert "one of runs, not of settings" in comparison_text(settings_of(repository_of_branches, "main", "exp/once"))
+
+
+def test_runs_of_one_setting_are_tied(repository_of_branches):
+    first, second = settings_of(repository_of_branches, "main", "main-seed2")
+    assert (first.difference, second.difference.word) == (None, Word.TIED)
+
+
+def test_a_commit_is_read_with_all_it_says(repository_of_branches):
+    [run] = read_runs(repository_of_branches, ["exp/better-seed2"])
+    assert (run.author, run.committed_at, run.seed) == ("Ada Example", "2025-11-23T20:13:20+08:00", 2)
+    assert (len(run.outcomes), len(run.commit), run.problems) == (480, 40, [])
+    assert run.stages["train_sft"].deps["posttrain/types.py"]
+    assert run.stages["train_sft"].outs["data/models/sft"].endswith(".dir")
+    assert run.knobs["train_sft.lr"] == 0.004
+    assert [line["step"] for line in run.curves["policy"]] == list(range(1, 89))
+    assert "transcript" in json.loads(next(iter(run.tasks.values())).text)
+
+
+def test_names_that_git_does_not_know_are_refused(repository_of_branches):
+    for name in ("nowhere", "main:params.yaml", "main\nexp/once", "-h", ""):
+        with pytest.raises(ConfigurationError, match="git knows no"):
+            read_runs(repository_of_branches, ["main", name])
+
+
+def test_a_folder_that_is_no_repository_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="git cannot read"):
+        read_runs(tmp_path, ["main"])
+
+
+BROKEN = {
+    "no results": ({TASKS: None}, f"no {TASKS}"),
+    "a conflict": (
+        {"dvc.lock": "<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> x\n"},
+        "dvc.lock has a conflict of a merge",
+    ),
+    "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
+    "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
+    "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: while parsing"),
+    "other schema": ({"reports/evaluate/policy.json": "{}"}, "it has another schema (success_rate: Field required)"),
+    "deep": ({"reports/evaluate/policy.json": "[" * 100_000}, "reports/evaluate/policy.json cannot be read"),
+    "bytes": ({"dvc.lock": "\udcff\udcfe"}, "dvc.lock cannot be read"),
+    "foreign lines": ({TASKS: '{"a": 1}\n[]\nnull\n'}, f"{TASKS} has 3 lines that are no played task"),
+    "cut off": ({"reports/train_policy/metrics.jsonl": '{"step": 1}\n{"st'}, "is cut off in line 2 of 2"),
+    "other metrics": (
+        {"reports/train_policy/metrics.jsonl": '{"step": 1, "definition_version": 9}\n'},
+        "measures groups by definition 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_branch_that_cannot_be_read_whole_is_shown_as_what_it_is(name, tmp_path):
+    files, problem = BROKEN[name]
+    root = make_repository(tmp_path / "git", [Branch("main"), Branch("other", knobs=BETTER, files=files)])
+    settings = settings_of(root, "main", "other")
+    assert any(problem in found for run in settings[1].runs for found in run.problems), settings[1].runs[0].problems
+    for text in (comparison_text(settings), comparison_markdown(settings)):
+        assert problem.replace("<", "&lt;") in text or problem in text
+
+
+def test_a_branch_without_results_is_not_comparable_and_the_rest_is(repository_of_branches):
+    _, empty, once = settings_of(repository_of_branches, "main", "empty", "exp/once")
+    assert (empty.difference, empty.problem) == (None, "a setting without a run cannot be compared")
+    assert "not comparable" in comparison_text([empty])
+    assert once.difference is not None
+
+
+def test_what_a_person_reads_of_hostile_names_and_knobs_is_harmless(repository_of_branches):
+    settings = settings_of(repository_of_branches, "main", HOSTILE)
+    assert "⟨U+001B⟩[31m|" in differs_in(settings[1])
+    text, markdown = comparison_text(settings), comparison_markdown(settings)
+    assert "\x1b" not in text + markdown
+    assert "<script>" not in markdown
+    assert "\\|" in markdown
+    assert not (repository_of_branches.parent / "pwned").exists()
+
+
+def test_objects_are_read_by_any_name_and_once(repository_of_branches):
+    ids = object_ids(repository_of_branches, ["main^{commit}", "main:./params.yaml", "main:nothing", "two words", ""])
+    assert [bool(name) for name in ids] == [True, True, False, False, False]
+    contents = read_objects(repository_of_branches, [*filter(None, ids), ids[1]])
+    assert list(contents) == ids[:2]
+    assert contents[ids[1]].startswith(b"seed: 1\n")
+
+
+class TestCommand:
+    def test_it_writes_the_table_the_object_and_the_page(self, repository_of_branches, tmp_path, monkeypatch):
+        files = {name: tmp_path / f"comparison.{name}" for name in ("html", "json", "md")}
+        options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+        monkeypatch.chdir(repository_of_branches)
+        ran = posttrain("compare", "main", "exp/once", *options)
+        assert ran.exit_code == 0, ran.stderr
+        assert ran.stdout.splitlines()[2].startswith("main ")
+        written = json.loads(files["json"].read_text())
+        assert [one["name"] for one in written["settings"]] == ["main", "exp/once"]
+        assert written["settings"][1]["difference"]["word"] == "needs more"
+        assert written["settings"][1]["knobs"] == {"train_sft.lr": [0.006, 0.005]}
+        assert files["md"].read_text().startswith("| setting |")
+        assert files["html"].read_text().startswith("<!doctype html>")
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            (["nowhere"], "git knows no branch, tag or commit of the name 'nowhere'"),
+            (["main", "--policy", "best"], "--policy 'best' is none of teacher, base, sft, policy"),
+            (["main", "--margin", "0"], "--margin 0 is no number of points"),
+            (["main", "--json", "/nowhere/at/all"], "cannot be written"),
+        ],
+    )
+    def test_wrong_arguments_are_refused_in_a_sentence(self, repository_of_branches, arguments, reason, monkeypatch):
+        monkeypatch.chdir(repository_of_branches)
+        ran = posttrain("compare", *arguments)
+        assert (ran.exit_code, reason in ran.stderr, "Traceback" in ran.stderr) == (78, True, False), ran.stderr
+
+
+def test_it_needs_no_checkout(repository_of_branches):
+    listed = subprocess.run(["git", "ls-files"], cwd=repository_of_branches, capture_output=True, check=True)
+    assert listed.stdout == b""

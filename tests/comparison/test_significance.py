@@ -1,0 +1,135 @@
+"""What a verdict promises, on settings whose truth is known."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from posttrain.comparison.significance import (
+    Difference,
+    Spread,
+    Word,
+    corrected,
+    difference,
+    mean_interval,
+    share_interval,
+    spread_over,
+)
+from posttrain.exits import DataError
+from tests.comparison.simulation import DIFFICULTY, SimulatedSetting, outcomes
+
+NUM_SIMULATIONS = 1000
+
+
+def simulate(first: float, second: float, num_seeds: int, num_tasks: int, spread: float) -> list[Difference]:
+    rng = np.random.default_rng([num_seeds, num_tasks, int(1000 * second)])
+    logits = SimulatedSetting(first, spread).logits(), SimulatedSetting(second, spread).logits()
+    found = []
+    for _ in range(NUM_SIMULATIONS):
+        tasks_T = rng.normal(size=num_tasks) * DIFFICULTY
+        runs = [outcomes(rng, one, tasks_T, num_seeds) for one in logits]
+        found.append(difference(runs[0], runs[1], spread=Spread(spread, 3) if num_seeds == 1 else None))
+    return found
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.03])
+@pytest.mark.parametrize(("num_seeds", "num_tasks"), [(3, 30), (3, 480), (5, 30), (5, 480)])
+def test_equal_settings_are_called_different_in_one_of_twenty_at_most_and_the_interval_covers(
+    num_seeds, num_tasks, spread
+):
+    found = simulate(0.8, 0.8, num_seeds, num_tasks, spread)
+    assert sum(one.word in (Word.BETTER, Word.WORSE) for one in found) <= 0.05 * NUM_SIMULATIONS
+    assert sum(one.low <= 0 <= one.high for one in found) >= 0.93 * NUM_SIMULATIONS
+
+
+def test_eight_points_are_found_in_four_of_five_and_the_interval_covers_them():
+    found = simulate(0.8, 0.88, 5, 480, 0.03)
+    assert Counter(one.word for one in found)[Word.BETTER] >= 0.8 * NUM_SIMULATIONS
+    assert sum(one.low <= 0.08 <= one.high for one in found) >= 0.93 * NUM_SIMULATIONS
+    # Each says about what it could have shown, and that is near what was there to be shown.
+    assert np.median([one.smallest_shown for one in found]) == pytest.approx(0.075, abs=0.015)
+
+
+def test_one_run_of_each_is_never_called_better_or_worse_and_says_how_many_more():
+    for one in simulate(0.6, 0.95, 1, 480, 0.03):
+        assert (one.word, one.is_of_runs_only, one.num_seeds) == (Word.NEEDS_MORE, False, (1, 1))
+        assert one.advice.startswith("needs ")
+
+
+def test_two_seeds_of_one_setting_are_tied_however_far_they_lie_apart():
+    runs = [[{str(task): float(task < limit) for task in range(480)}] for limit in (414, 443)]
+    one = difference(*runs, spread=Spread(0.0305, 3), is_one_setting=True)
+    assert (one.word, one.advice, round(one.estimate, 4)) == (Word.TIED, "tied", 0.0604)
+    assert one.low < 0 < one.high  # of tasks alone it would be above 0
+    assert difference(*runs).low > 0
+    assert difference(*runs).is_of_runs_only
+
+
+def test_by_hand():
+    """Two seeds and two tasks: the components are worked out on paper."""
+    first = [{"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 1.0}]
+    second = [{"a": 0.0, "b": 0.0}, {"a": 0.0, "b": 0.0}]
+    one = difference(first, second)
+    # Tasks: differences -1 and -1/2, variance 1/8. Seeds: means 1/2 and 1, variance 1/8, halved.
+    # Rest: residuals of the first all 1/4, their mean square 1/4, so 1/4 / 2 / 2; of the second 0.
+    of_tasks, of_seeds, of_plays = max(0.125, 0.5) / 2, 0.125 / 2, 0.25 / 2 / 2
+    variance = of_tasks + max(0, of_seeds - of_plays)
+    freedom = max(variance**2 / (of_tasks**2 + of_seeds**2), 1)
+    assert one.estimate == -0.75
+    assert one.p_value == pytest.approx(2 * stats.t.sf(0.75 / variance**0.5, freedom), rel=1e-9)
+    assert (one.low, one.high) == (-1.0, pytest.approx(min(1, -0.75 + stats.t.ppf(0.975, freedom) * variance**0.5)))
+
+
+def test_only_tasks_that_all_runs_played_count():
+    first = [{"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 1.0, "b": 0.0, "d": 1.0}]
+    second = [{"b": 1.0, "a": 0.0, "e": 1.0}]
+    assert difference(first, second).num_tasks == 2
+    assert difference(first, second).estimate == pytest.approx(0.5 - 0.75)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ([], [{"a": 1.0}], "without a run"),
+        ([{"a": 1.0}], [{"b": 1.0}], "no tasks are common"),
+        ([{"a": 1.0, "b": 1.0}], [{"b": 1.0}], "1 tasks are common"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(first, second, reason):
+    with pytest.raises(DataError, match=reason):
+        difference(first, second)
+
+
+def test_where_no_play_differs_the_interval_has_a_width():
+    same = [{str(task): 1.0 for task in range(8)}]
+    one = difference(same * 3, same * 3)
+    assert (one.estimate, one.low < -0.1, one.high > 0.1) == (0.0, True, True)
+
+
+def test_a_family_is_corrected_by_holm():
+    found = [
+        Difference(Word.BETTER, 0.1, 0.0, 0.2, p_value, 0.1, 480, (3, 3)) for p_value in (0.04, 0.001, 0.03, 0.012)
+    ]
+    family = corrected(found)
+    assert [round(one.p_value, 6) for one in family] == [0.06, 0.004, 0.06, 0.036]
+    assert [one.word for one in family] == [Word.NEEDS_MORE, Word.BETTER, Word.NEEDS_MORE, Word.BETTER]
+    assert corrected([]) == []
+
+
+def test_shares_have_wilsons_interval_and_never_none():
+    for num_successes, num in ((0, 8), (3, 8), (432, 480), (480, 480)):
+        wilson = stats.binomtest(num_successes, num).proportion_ci(method="wilson")
+        assert share_interval(num_successes, num) == pytest.approx((wilson.low, wilson.high), abs=1e-12)
+    assert round(share_interval(0, 8)[1], 2) == 0.32
+    with pytest.raises(ValueError, match="nothing"):
+        share_interval(0, 0)
+
+
+def test_a_settings_mean_counts_its_seeds():
+    runs = [{str(task): float(task < limit) for task in range(100)} for limit in (80, 90)]
+    assert mean_interval(runs[:1]) == (0.8, *share_interval(80, 100))
+    mean, low, high = mean_interval(runs)
+    assert mean == pytest.approx(0.85)
+    assert high - low > 0.3  # two seeds ten points apart say little
+    assert (spread_over([0.8, 0.9]), spread_over([0.8])) == (Spread(pytest.approx(0.0707, abs=1e-4), 2), None)
