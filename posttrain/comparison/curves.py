@@ -58,7 +58,7 @@ def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
 def _curve(setting: Setting, chart: Chart) -> dict[str, list[Any]]:
     by_step: dict[int, list[float]] = {}
     num_curves = 0
-    for run in setting.runs:
+    for run in setting.counted or setting.runs[:1]:
         numbers = [
             (line["step"], value) for line in run.curves[chart.source] if _is_number(value := line.get(chart.key))
         ]

@@ -16,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from posttrain.comparison.curves import drawn_charts
+from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.settings import Setting
 from posttrain.comparison.significance import LEVEL, share_interval
 from posttrain.comparison.stages import stage_differences
@@ -55,6 +56,8 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         points=points,
         verdict=verdict,
         labels=_labels(settings),
+        row_counts=row_counts(settings),
+        class_counts=class_counts(settings),
         stages=stage_differences(settings),
         data=_embedded(data),
         scripts=[Markup(text) for text in scripts],  # noqa: S704  # our own files

@@ -17,14 +17,16 @@ import yaml
 from pydantic import ValidationError
 
 from posttrain.comparison.git_objects import object_ids, read_objects
+from posttrain.comparison.worktrees import branches_with_edits
 from posttrain.exits import ConfigurationError
-from posttrain.report.sources import Evaluation, SeedArms
+from posttrain.report.sources import Evaluation, ResamplingSummary, SeedArms, Source, ValidationSummary
 
 SEED = "seed"
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
 
 _PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"
+_VALIDATION, _RESAMPLING = "reports/validate_data/summary.json", "reports/resample_data/summary.json"
 # DVC writes its lock as no other tool does; as YAML a hundred of them would take seconds
 _STAGE = re.compile(r"^  (?=\S)", re.MULTILINE)
 _HASHED = re.compile(r"^    - path: (.+)\n(?:      hash: md5\n)?      md5: ([0-9a-f]{32}(?:\.dir)?)$", re.MULTILINE)
@@ -69,9 +71,11 @@ class Run:
     evaluation: Evaluation | None
     tasks: Mapping[str, PlayedTask]
     curves: Mapping[str, Sequence[Mapping[str, Any]]]
+    validation: ValidationSummary | None
+    resampling: ResamplingSummary | None
     seed_rates: Sequence[float]
     problems: Sequence[str]
-    is_dirty: bool = False
+    is_dirty: bool
 
     @property
     def seed(self) -> Any:
@@ -92,6 +96,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
     files = _files(policy)
     ids = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files])
     contents = read_objects(root, [name for name in (*commits, *ids) if name is not None])
+    with_edits = branches_with_edits(root, names)
     parsed: dict[tuple[str, str | None], tuple[Any, str]] = {}
     runs = []
     for index, (name, commit) in enumerate(zip(names, commits, strict=True)):
@@ -113,8 +118,11 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 evaluation=values[files[2].path],
                 tasks=values[files[3].path],
                 curves={name: values[path] for name, path in CURVES.items()},
+                validation=values[_VALIDATION],
+                resampling=values[_RESAMPLING],
                 seed_rates=values[_SEEDS],
                 problems=problems,
+                is_dirty=name in with_edits,
             )
         )
     return runs
@@ -149,8 +157,10 @@ def _files(policy: str) -> list[_File]:
     return [
         _File(_PARAMS, _knobs, {}),
         _File(_LOCK, _stages, {}),
-        _File(f"{evaluation}.json", _evaluation, None),
+        _File(f"{evaluation}.json", partial(_object, Evaluation), None),
         _File(f"{evaluation}.tasks.jsonl", _tasks, {}),
+        _File(_VALIDATION, partial(_object, ValidationSummary), None, is_needed=False),
+        _File(_RESAMPLING, partial(_object, ResamplingSummary), None, is_needed=False),
         _File(_SEEDS, partial(_seed_rates, policy), (), is_needed=False),
         *(_File(path, _curve, ()) for path in CURVES.values()),
     ]
@@ -178,9 +188,9 @@ def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
     return stages, "" if stages or not content.strip() else " names no stage: it is no dvc.lock"
 
 
-def _evaluation(content: bytes) -> tuple[Evaluation, str]:
+def _object(kind: type[Source], content: bytes) -> tuple[Source, str]:
     try:
-        return Evaluation.model_validate(json.loads(content)), ""
+        return kind.model_validate(json.loads(content)), ""
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"it has another schema ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error

@@ -26,13 +26,15 @@ _TRAINING, _REPORT = "train_policy", "report"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Runs of the same knobs and code. `knobs` and `code` are what differs from the baseline: for a
+    """Runs of the same knobs and code. `counted` are those with results, one of each seed: a second
+    run of a seed says nothing new. `knobs` and `code` are what differs from the baseline: for a
     knob (there, here), of code the paths. `success` is the mean over runs with its interval;
     `difference` to the baseline, None of the baseline itself, or where `problem` says why none can
     be had."""
 
     name: str
     runs: Sequence[Run]
+    counted: Sequence[Run]
     knobs: Mapping[str, tuple[Any, Any]]
     code: Sequence[str]
     success: tuple[float, float, float] | None
@@ -42,7 +44,7 @@ class Setting:
     @property
     def spread(self) -> Spread | None:
         """Over its own seeds."""
-        return spread_over([run.evaluation.success_rate for run in self.runs if run.evaluation is not None])
+        return spread_over([run.evaluation.success_rate for run in self.counted if run.evaluation is not None])
 
 
 def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Setting]:
@@ -62,6 +64,7 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Set
         Setting(
             name=_name(group),
             runs=group,
+            counted=_counted(group),
             knobs=_knobs_that_differ(baseline[0], group[0]),
             code=_code_that_differs(baseline[0], group[0]),
             success=_success(group),
@@ -76,7 +79,7 @@ def _differences(settings: Sequence[Sequence[Run]], margin: float) -> tuple[dict
     """By the place of the setting; corrected as one family."""
     found, problems = {}, {}
     known = spread_over(settings[0][0].seed_rates)
-    outcomes = [[run.outcomes for run in group if run.outcomes] for group in settings]
+    outcomes = [[run.outcomes for run in _counted(group)] for group in settings]
     for index, own in enumerate(outcomes[1:], 1):
         try:
             is_one = _made_the_same(settings[0], settings[index])
@@ -88,9 +91,17 @@ def _differences(settings: Sequence[Sequence[Run]], margin: float) -> tuple[dict
 
 def _success(group: Sequence[Run]) -> tuple[float, float, float] | None:
     try:
-        return mean_interval([run.outcomes for run in group if run.outcomes])
+        return mean_interval([run.outcomes for run in _counted(group)])
     except DataError:
         return None
+
+
+def _counted(group: Sequence[Run]) -> list[Run]:
+    by_seed: dict[Any, Run] = {}
+    for run in group:
+        if run.outcomes:
+            by_seed.setdefault(repr(run.seed), run)
+    return list(by_seed.values())
 
 
 def _key(run: Run) -> tuple[Any, ...]:

@@ -67,6 +67,15 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
         notes.append(
             f"{visible_line(setting.name)}: {seeds} on {one.num_tasks:,} tasks would show {shown} four times of five."
         )
+    for setting in settings:
+        for run in setting.runs:
+            name = visible_line(run.name)
+            if run.is_dirty:
+                notes.append(
+                    f"{name}: its working tree has edits that are not committed; the figures are the commit's."
+                )
+            if run.outcomes and run not in setting.counted:
+                notes.append(f"{name}: a second run of seed {visible_line(str(run.seed))}, which counts once.")
     notes += [
         f"{visible_line(setting.name)}: {visible_line(setting.problem)}." for setting in settings if setting.problem
     ]
@@ -93,7 +102,7 @@ def verdict(setting: Setting) -> str:
 
 def pass_hat_4(setting: Setting) -> float | None:
     """The mean over its runs; None where none was evaluated."""
-    found = [run.evaluation.pass_hat_4 for run in setting.runs if run.evaluation is not None]
+    found = [run.evaluation.pass_hat_4 for run in setting.counted if run.evaluation is not None]
     return sum(found) / len(found) if found else None
 
 
@@ -101,7 +110,7 @@ def _cells(setting: Setting) -> tuple[str, ...]:
     success, reliability = setting.success, pass_hat_4(setting)
     return (
         visible_line(setting.name),
-        str(len(setting.runs)),
+        str(len(setting.counted)),
         percent(success[0]) if success else "",
         percent_range(*success[1:]) if success else "",
         percent(reliability) if reliability is not None else "",
@@ -147,6 +156,7 @@ def _run_json(run: Run) -> dict[str, Any]:
         "commit": run.commit,
         "author": run.author,
         "committed_at": run.committed_at,
+        "is_dirty": run.is_dirty,
         "seed": run.seed,
         "success_rate": found.success_rate if found else None,
         "pass_hat_4": found.pass_hat_4 if found else None,

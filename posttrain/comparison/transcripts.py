@@ -28,7 +28,7 @@ def task_pairs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
 
 
 def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
-    before, after = _shares(baseline.runs), _shares(other.runs)
+    before, after = _shares(baseline.counted), _shares(other.counted)
     differences = {task: after[task] - before[task] for task in sorted(before.keys() & after.keys())}
     won = sorted((task for task in differences if differences[task] > 0), key=lambda task: -differences[task])
     lost = sorted((task for task in differences if differences[task] < 0), key=lambda task: differences[task])
@@ -44,7 +44,7 @@ def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
 
 def _pair(baseline: Setting, other: Setting, task: str, before: float, after: float) -> dict[str, Any]:
     is_won = after > before
-    first, second = _play(baseline.runs, task, not is_won), _play(other.runs, task, is_won)
+    first, second = _play(baseline.counted, task, not is_won), _play(other.counted, task, is_won)
     left, right = _messages(first), _messages(second)
     same = next(
         (index for index, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))

@@ -17,9 +17,12 @@ FILES = [
     "dvc.lock",
     "reports/evaluate/policy.json",
     "reports/evaluate/policy.tasks.jsonl",
+    "reports/validate_data/summary.json",
+    "reports/resample_data/summary.json",
     "reports/train_sft/metrics.jsonl",
     "reports/train_policy/metrics.jsonl",
 ]
+GRAPH = ["dvc.yaml", ".dvc/config", ".dvcignore"]
 COMMITTER = "Ada Example <ada@example.org> 1763900000 +0800"
 
 
@@ -34,12 +37,12 @@ class Branch:
     files: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def make_repository(folder: Path, branches: Iterable[Branch], *, spread: float = 0.03) -> Path:
+def make_repository(folder: Path, branches: Iterable[Branch], *, spread: float = 0.03, has_graph: bool = False) -> Path:
     """With a commit on each branch, and no files beside. The runs of a setting lie apart by
-    `spread`, one standard deviation."""
+    `spread`, one standard deviation. `has_graph`: with what DVC needs of a tree, too."""
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["git", "init", "--quiet", "--initial-branch=main"], cwd=folder, check=True)
-    texts = {path: (HERE / path).read_text(encoding="utf-8") for path in FILES}
+    texts = {path: (HERE / path).read_text(encoding="utf-8") for path in (*FILES, *GRAPH * has_graph)}
     stream = bytearray()
     for branch in branches:
         files = {**_made(texts, branch, spread), **branch.files}

@@ -1,11 +1,14 @@
 """Branches as git holds them, good and bad, and what `posttrain compare` says of them."""
 
 import json
+import re
 import subprocess
 
 import pytest
 
+from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.git_objects import object_ids, read_objects
+from posttrain.comparison.page import comparison_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
 from posttrain.comparison.significance import Word
@@ -63,6 +66,14 @@ def test_runs_of_one_setting_are_tied(repository_of_branches):
     assert (first.difference, second.difference.word) == (None, Word.TIED)
 
 
+def test_a_second_run_of_a_seed_counts_once(repository_of_branches):
+    runs = read_runs(repository_of_branches, ["main", "refs/heads/main", "main-seed2", "exp/once"])
+    main, _ = settings = compare_settings(runs)
+    assert (len(main.runs), [run.name for run in main.counted]) == (3, ["main", "main-seed2"])
+    assert settings[1].difference.num_seeds == (2, 1)
+    assert "refs/heads/main: a second run of seed 1, which counts once." in comparison_text(settings)
+
+
 def test_a_commit_is_read_with_all_it_says(repository_of_branches):
     [run] = read_runs(repository_of_branches, ["exp/better-seed2"])
     assert (run.author, run.committed_at, run.seed) == ("Ada Example", "2025-11-23T20:13:20+08:00", 2)
@@ -72,6 +83,41 @@ def test_a_commit_is_read_with_all_it_says(repository_of_branches):
     assert run.knobs["train_sft.lr"] == 0.004
     assert [line["step"] for line in run.curves["policy"]] == list(range(1, 89))
     assert "transcript" in json.loads(next(iter(run.tasks.values())).text)
+
+
+def test_a_branch_whose_working_tree_has_edits_says_so(tmp_path):
+    root = make_repository(tmp_path / "git", [Branch("main"), Branch("other", knobs=BETTER), Branch("third")])
+    git = ["git", "-C", str(root)]
+    subprocess.run([*git, "checkout", "--quiet", "main"], check=True)
+    for name in ("other", "third"):
+        subprocess.run([*git, "worktree", "add", "--quiet", str(tmp_path / name), name], check=True)
+    (tmp_path / "other" / "params.yaml").write_text("seed: 5\n")
+    names = ["HEAD", "main", "other", "third"]
+    runs = read_runs(root, names)
+    assert [run.is_dirty for run in runs] == [False, False, True, False]
+    assert runs[2].seed == 1  # of the commit
+    assert "edits that are not committed" in comparison_text(compare_settings(runs))
+    (root / "params.yaml").write_text("seed: 5\n")
+    assert [run.is_dirty for run in read_runs(root, names)] == [True, True, True, False]
+
+
+def test_what_training_saw_is_counted_beside_the_baseline(repository_of_branches, tmp_path):
+    settings = settings_of(repository_of_branches, "main", "exp/once", "empty")
+    assert dict(row_counts(settings))["demonstrations"] == [6000, 6000, 6000]
+    name, numbers = class_counts(settings)[0]
+    assert (numbers[0], name) == max((row[1][0], row[0]) for row in class_counts(settings))
+    assert "<td>that training saw</td>" in comparison_page(settings)
+
+
+def test_a_page_is_the_same_to_the_byte_asks_for_nothing_and_holds_twenty_settings(tmp_path):
+    branches = [
+        Branch(f"exp/{index}-seed{seed}", seed, 0.8, {"train_sft.lr": index}) for index in range(20) for seed in (1, 2)
+    ]
+    root = make_repository(tmp_path / "git", branches)
+    page = comparison_page(settings_of(root, *(branch.name for branch in branches)))
+    assert page == comparison_page(settings_of(root, *(branch.name for branch in branches)))
+    assert len(page.encode()) < 2_000_000
+    assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!data:|#)""", page.partition("<script>")[0])
 
 
 def test_names_that_git_does_not_know_are_refused(repository_of_branches):
