@@ -12,8 +12,14 @@ _POINTS = 5.0  # `posttrain.comparison.significance.MARGIN`, which takes a while
 def add_compare(commands: Commands) -> None:
     """The command `compare`."""
     command = add_command(commands, "compare", compare)
-    command.add_argument("names", nargs="+", metavar="NAME", help="branches, tags or commits; the baseline first")
+    command.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="branches, tags or commits, the baseline first; or files of results: Inspect, lm-eval, promptfoo, ours",
+    )
     command.add_argument("--policy", default="policy", help="whose success: policy, sft, base or teacher")
+    command.add_argument("--score", default="", help="of files with several scores the one that counts")
     command.add_argument(
         "--margin", type=float, default=_POINTS, metavar="POINTS", help="fewer matter to nobody; %(default)g by default"
     )
@@ -25,6 +31,7 @@ def add_compare(commands: Commands) -> None:
 def compare(
     names: Sequence[str],
     policy: str,
+    score: str,
     margin: float,
     html_file: Path | None,
     json_file: Path | None,
@@ -32,6 +39,7 @@ def compare(
 ) -> None:
     """Which of these branches is better, is the difference real, and what differs? Read out of git,
     without a checkout; runs that differ in the seed alone are one setting."""
+    from posttrain.comparison.foreign import are_files, read_files
     from posttrain.comparison.runs import read_runs
     from posttrain.comparison.settings import compare_settings
     from posttrain.comparison.tables import comparison_json_text, comparison_markdown, comparison_text
@@ -41,7 +49,12 @@ def compare(
         raise ConfigurationError(f"--policy {policy!r} is none of {', '.join(POLICIES)}")
     if not 0 < margin < 100:
         raise ConfigurationError(f"--margin {margin:g} is no number of points between 0 and 100")
-    settings = compare_settings(read_runs(Path(), list(dict.fromkeys(names)), policy=policy), margin=margin / 100)
+    given = list(dict.fromkeys(names))
+    if all(map(are_files, given)):
+        runs = [run for name in given for run in read_files(name, score=score)]
+    else:
+        runs = read_runs(Path(), given, policy=policy)
+    settings = compare_settings(runs, margin=margin / 100)
     print(comparison_text(settings))
     _write(json_file, lambda: comparison_json_text(settings))
     _write(markdown_file, lambda: comparison_markdown(settings))

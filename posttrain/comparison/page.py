@@ -101,7 +101,7 @@ def _share(runs: Sequence[Success]) -> Share | None:
         return None
     mean = sum(one.success_rate for one in runs) / len(runs)
     num_tasks = min(one.num_tasks for one in runs)
-    return mean, *share_interval(round(mean * num_tasks), num_tasks)
+    return mean, *share_interval(mean * num_tasks, num_tasks)
 
 
 def _embedded(data: Mapping[str, Any]) -> Markup:

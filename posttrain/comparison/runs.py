@@ -21,7 +21,7 @@ from posttrain.comparison.worktrees import branches_with_edits
 from posttrain.exits import ConfigurationError
 from posttrain.report.sources import Evaluation, ResamplingSummary, SeedArms, Source, ValidationSummary
 
-SEED = "seed"
+SEED, HELD_OUT = "seed", "test"
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
 
@@ -38,12 +38,13 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, wh
 
 @dataclass(frozen=True, slots=True)
 class PlayedTask:
-    """A line of an evaluation's `.tasks.jsonl`; `text` is the whole of it, with the transcript."""
+    """A line of an evaluation's `.tasks.jsonl`; `text` is the whole of it, with the transcript.
+    `success` is 0 or 1; of several plays of the task it is their mean."""
 
     task_id: str
     split: str
     cell: str
-    is_success: bool
+    success: float
     failure: str | None
     text: bytes = field(repr=False)
 
@@ -84,7 +85,7 @@ class Run:
     @property
     def outcomes(self) -> dict[str, float]:
         """Of the held-out tasks."""
-        return {name: float(task.is_success) for name, task in self.tasks.items() if task.split == "test"}
+        return {name: task.success for name, task in self.tasks.items() if task.split == HELD_OUT}
 
 
 def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> list[Run]:
@@ -158,7 +159,7 @@ def _files(policy: str) -> list[_File]:
         _File(_PARAMS, _knobs, {}),
         _File(_LOCK, _stages, {}),
         _File(f"{evaluation}.json", partial(_object, Evaluation), None),
-        _File(f"{evaluation}.tasks.jsonl", _tasks, {}),
+        _File(f"{evaluation}.tasks.jsonl", parse_tasks, {}),
         _File(_VALIDATION, partial(_object, ValidationSummary), None, is_needed=False),
         _File(_RESAMPLING, partial(_object, ResamplingSummary), None, is_needed=False),
         _File(_SEEDS, partial(_seed_rates, policy), (), is_needed=False),
@@ -196,7 +197,8 @@ def _object(kind: type[Source], content: bytes) -> tuple[Source, str]:
         raise ValueError(f"it has another schema ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error
 
 
-def _tasks(content: bytes) -> tuple[dict[str, PlayedTask], str]:
+def parse_tasks(content: bytes) -> tuple[dict[str, PlayedTask], str]:
+    """The lines of a `.tasks.jsonl` by task, and what is wrong with those that are none."""
     tasks, num_bad = {}, 0
     for line in content.splitlines():
         head, is_cut, _ = line.partition(_TRANSCRIPT)
@@ -206,7 +208,7 @@ def _tasks(content: bytes) -> tuple[dict[str, PlayedTask], str]:
                 task_id=str(record["task_id"]),
                 split=str(record["split"]),
                 cell=str(record["cell"]),
-                is_success=record["success"] is True,
+                success=float(record["success"] is True),
                 failure=None if record["failure"] is None else str(record["failure"]),
                 text=line,
             )

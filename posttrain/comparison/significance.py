@@ -81,7 +81,7 @@ class Difference:
             return f"needs {self.num_more_seeds} more {'seed' if self.num_more_seeds == 1 else 'seeds'}"
         if self.num_more_tasks is not None:
             return f"needs {self.num_more_tasks:,} more tasks"
-        return f"needs more than {_MAX_MORE_SEEDS} more seeds"
+        return "needs more seeds and tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ class _Variances:
         of_tasks = (self.over_tasks + self.rest * share) / num_tasks
         of_seeds = self.over_seeds * share
         variance = of_tasks + of_seeds
-        freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / (num_seeds[0] + num_seeds[1] - 2))
+        of_freedom = np.maximum(num_seeds[0] + num_seeds[1] - 2, 1)
+        freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / of_freedom)
         return _smallest_shown(variance, freedom)
 
 
@@ -233,16 +234,14 @@ def _needs_more(found: Difference, variances: _Variances, margin: float) -> Diff
     num_seeds = found.num_seeds[0] + more, found.num_seeds[1] + more
     if (enough := more[variances.smallest_shown(num_seeds, found.num_tasks) <= wanted]).size:
         return replace(found, num_more_seeds=int(enough[0]))
-    if min(found.num_seeds) > 1:
-        more = np.arange(10, _MAX_MORE_TASKS + 1, 10)
-        if (enough := more[variances.smallest_shown(found.num_seeds, found.num_tasks + more) <= wanted]).size:
-            return replace(found, num_more_tasks=int(enough[0]))
-    return found
+    more = np.arange(10, _MAX_MORE_TASKS + 1, 10)
+    enough = more[variances.smallest_shown(found.num_seeds, found.num_tasks + more) <= wanted]
+    return replace(found, num_more_tasks=int(enough[0])) if enough.size else found
 
 
-def share_interval(num_successes: int, num: int) -> tuple[float, float]:
+def share_interval(num_successes: float, num: int) -> tuple[float, float]:
     """Of a share, at LEVEL, by Wilson (JASA 22, 1927): of 0 among 8 from 0 to 32 %, not from 0 to
-    0. Raises ValueError where `num` is 0."""
+    0. A part of a success counts as such. Raises ValueError where `num` is 0."""
     if num < 1:
         raise ValueError("a share of nothing has no interval")
     z = float(special.ndtri((1 + LEVEL) / 2))
@@ -260,7 +259,7 @@ def mean_interval(runs: Sequence[Outcomes]) -> tuple[float, float, float]:
     num_seeds, num_tasks = outcomes.shape
     mean = float(outcomes.mean())
     if num_seeds == 1:
-        return mean, *share_interval(round(mean * num_tasks), num_tasks)
+        return mean, *share_interval(mean * num_tasks, num_tasks)
     of_tasks = max(float(outcomes.mean(0).var(ddof=1)), 1 / num_seeds / (num_tasks - 1)) / num_tasks
     of_seeds = float(outcomes.mean(1).var(ddof=1)) / num_seeds
     variance = of_tasks + max(0.0, of_seeds - _rest(outcomes) / num_seeds / num_tasks)

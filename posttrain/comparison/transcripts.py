@@ -74,7 +74,7 @@ def _shares(runs: Sequence[Run]) -> dict[str, float]:
 def _play(runs: Sequence[Run], task: str, is_success: bool) -> PlayedTask:
     """One that ended so; another where none did."""
     plays = [run.tasks[task] for run in runs if task in run.tasks]
-    return next((play for play in plays if play.is_success is is_success), plays[0])
+    return next((play for play in plays if (play.success > 0.5) is is_success), plays[0])
 
 
 def _messages(play: PlayedTask) -> list[Message]:
