@@ -17,6 +17,7 @@ from typing import Literal
 
 from posttrain.cli.command import add_command
 from posttrain.cli.compare import add_compare
+from posttrain.cli.dashboard import add_dashboard
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.traces import add_traces
@@ -59,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         "targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default"
     )
     add_compare(commands)
+    add_dashboard(commands)
     command = add_command(commands, "export-served", export_served)
     command.add_argument("folder", type=Path, help="a model's folder, such as data/models/sft")
     command.add_argument("target", type=Path, help="where the copy goes")

@@ -29,22 +29,14 @@ from posttrain.visible import visible_on_page
 Share = tuple[float, float, float]  # with its interval
 
 _FOLDER = Path(__file__).parent
-_TEMPLATE, _SCRIPT = _FOLDER / "page.html", _FOLDER / "page.js"
 _CHARTS, _CHARTS_STYLE = _FOLDER / "vendor" / "uPlot.iife.min.js", _FOLDER / "vendor" / "uPlot.min.css"
 
 
 def comparison_page(settings: Sequence[Setting]) -> str:
     """The HTML text."""
-    scripts = [path.read_text(encoding="utf-8") for path in (_CHARTS, _SCRIPT)]
     data = {**comparison_json(settings), "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
-    environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=visible_on_page,
-    )
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+    return _rendered(
+        "page",
         title=_title(settings),
         settings=settings,
         notes=comparison_notes(settings),
@@ -60,6 +52,28 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         class_counts=class_counts(settings),
         stages=stage_differences(settings),
         data=_embedded(data),
+    )
+
+
+def dashboard_page() -> str:
+    """The HTML text; what it shows, its script asks for."""
+    return _rendered("dashboard")
+
+
+def _rendered(name: str, **values: Any) -> str:
+    """`NAME.html` with the charts' library and `NAME.js`, and a policy that lets nothing else
+    run."""
+    scripts = [path.read_text(encoding="utf-8") for path in (_CHARTS, _FOLDER / f"{name}.js")]
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=visible_on_page,
+        loader=jinja2.FileSystemLoader(_FOLDER),
+    )
+    return environment.get_template(f"{name}.html").render(
+        **values,
         scripts=[Markup(text) for text in scripts],  # noqa: S704  # our own files
         hashes=Markup(" ".join(_policy_hash(text) for text in scripts)),  # noqa: S704
         charts_style=Markup(_CHARTS_STYLE.read_text(encoding="utf-8")),  # noqa: S704

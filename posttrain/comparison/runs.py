@@ -147,7 +147,7 @@ class _File:
             return self.empty, f"{self.path} has a conflict of a merge"
         try:
             value, problem = self.parse(content)
-        except (ValueError, yaml.YAMLError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
             return self.empty, f"{self.path} cannot be read: {lines[0]}"
         return value, f"{self.path}{problem}" if problem else ""
@@ -156,19 +156,24 @@ class _File:
 def _files(policy: str) -> list[_File]:
     evaluation = f"reports/evaluate/{policy}"
     return [
-        _File(_PARAMS, _knobs, {}),
+        _File(_PARAMS, parse_knobs, {}),
         _File(_LOCK, _stages, {}),
         _File(f"{evaluation}.json", partial(_object, Evaluation), None),
         _File(f"{evaluation}.tasks.jsonl", parse_tasks, {}),
         _File(_VALIDATION, partial(_object, ValidationSummary), None, is_needed=False),
         _File(_RESAMPLING, partial(_object, ResamplingSummary), None, is_needed=False),
         _File(_SEEDS, partial(_seed_rates, policy), (), is_needed=False),
-        *(_File(path, _curve, ()) for path in CURVES.values()),
+        *(_File(path, parse_curve, ()) for path in CURVES.values()),
     ]
 
 
-def _knobs(content: bytes) -> tuple[dict[str, Any], str]:
-    tree = yaml.load(content, Loader=_Loader)  # noqa: S506  # one of the safe ones
+def parse_knobs(content: bytes) -> tuple[dict[str, Any], str]:
+    """The knobs of a `params.yaml` by their place, and nothing. Raises ValueError where it holds
+    none."""
+    try:
+        tree = yaml.load(content, Loader=_Loader)  # noqa: S506  # one of the safe ones
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
     if not isinstance(tree, dict):
         raise ValueError("it is no mapping")
     return dict(_flat(tree, "")), ""
@@ -229,8 +234,9 @@ def _seed_rates(policy: str, content: bytes) -> tuple[list[float], str]:
     return [policies[policy].success_rate for policies in of_seeds if policy in policies], ""
 
 
-def _curve(content: bytes) -> tuple[list[dict[str, Any]], str]:
-    """The lines before the first that cannot be read."""
+def parse_curve(content: bytes) -> tuple[list[dict[str, Any]], str]:
+    """The lines of a `metrics.jsonl` before the first that cannot be read, and what is wrong with
+    that."""
     lines: list[dict[str, Any]] = []
     texts = content.splitlines()
     for number, text in enumerate(texts, 1):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.verdicts import DIFFICULTY, SimulatedSetting, simulated_runs
 from posttrain.comparison.significance import (
     Difference,
     Spread,
@@ -17,7 +18,6 @@ from posttrain.comparison.significance import (
     spread_over,
 )
 from posttrain.exits import DataError
-from tests.comparison.simulation import DIFFICULTY, SimulatedSetting, outcomes
 
 NUM_SIMULATIONS = 1000
 
@@ -28,7 +28,7 @@ def simulate(first: float, second: float, num_seeds: int, num_tasks: int, spread
     found = []
     for _ in range(NUM_SIMULATIONS):
         tasks_T = rng.normal(size=num_tasks) * DIFFICULTY
-        runs = [outcomes(rng, one, tasks_T, num_seeds) for one in logits]
+        runs = [simulated_runs(rng, one, tasks_T, num_seeds) for one in logits]
         found.append(difference(runs[0], runs[1], spread=Spread(spread, 3) if num_seeds == 1 else None))
     return found
 
