@@ -2,7 +2,7 @@
 // What the comparison's page does when it is used: sort and unfold its table, draw and toggle the
 // curves (uPlot), show two conversations beside each other. Text comes in by textContent only.
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = JSON.parse(document.getElementById("comparison").textContent);
   const settings = data.settings;
   const isShown = settings.map(() => true);
   const dark = matchMedia("(prefers-color-scheme: dark)");
