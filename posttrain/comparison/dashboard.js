@@ -85,7 +85,7 @@
           width: Math.max(curve.clientWidth, 200),
           height: 160,
           scales: { x: { time: false } },
-          series: [{}, ...names.map((name, index) => ({ label: name, stroke: colours[index], spanGaps: true, points: { show: false } }))],
+          series: [{ label: "step" }, ...names.map((name, index) => ({ label: name, stroke: colours[index], spanGaps: true, points: { show: false } }))],
           axes: [axis, axis],
         },
         [one.steps, ...names.map((name) => one.curves[name])],
