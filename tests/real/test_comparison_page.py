@@ -1,18 +1,14 @@
 """The comparison's page in a real browser without a network: it asks for nothing, and everything on
-it can be used, by keyboard too. And the dashboard, which asks for nothing of others."""
+it can be used, by keyboard too."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
-from posttrain.comparison.dashboard import Dashboard
 from posttrain.comparison.page import comparison_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
-from posttrain.pipeline.git import git
 from tests.comparison.branches import Branch, make_repository
 from tests.real.browser import Page, browsing, find_browser
 
@@ -121,43 +117,3 @@ def test_it_fits_a_phone_and_a_desk_in_both_colour_schemes(page, scheme, width, 
     assert (red + green + blue > 600) is (scheme == "light")
     page.screenshot(tmp_path / f"{scheme}-{width}.png")
     assert (tmp_path / f"{scheme}-{width}.png").stat().st_size > 20_000
-
-
-def test_the_dashboard_lists_compares_and_follows_what_moves(tmp_path):
-    branches = [Branch("main", success=0.8), Branch("exp/a", 1, 0.9, {"train_sft.lr": 0.004}), Branch("exp/b", 2, 0.7)]
-    root = make_repository(tmp_path / "repository", branches)
-    copy = root / ".posttrain" / "frozen" / "train_policy"
-    (copy / "reports" / "train_policy").mkdir(parents=True)
-    (copy / "params.yaml").write_text(git(root, "show", "exp/a:params.yaml") + "\n")
-    metrics = copy / "reports" / "train_policy" / "metrics.jsonl"
-    metrics.write_text(
-        "".join(f'{{"step": {step}, "reward_mean": {step / 50}, "success": 0.5}}\n' for step in range(1, 21))
-    )
-    (tmp_path / "browser").mkdir()
-    with Dashboard(root) as server, browsing(tmp_path / "browser") as page:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        for domain in ("Network", "Runtime", "Log"):
-            page.send(f"{domain}.enable")
-        page.open(server.address)
-        page.wait_for("document.querySelectorAll('#branches tbody tr').length == 3", "the branches")
-        assert page.run("location.pathname + location.search") == "/"  # the key is not left in the address
-        assert page.run("document.querySelector('#baseline').value") == "main"
-        assert "policy of exp/a" in page.run("document.querySelector('#trainings').innerText")
-        assert "step 20 of 88" in page.run("document.querySelector('#trainings').innerText")
-        with metrics.open("a") as file:
-            file.write('{"step": 21, "reward_mean": 0.5, "success": 0.5}\n')
-        page.wait_for("document.querySelector('#trainings').innerText.includes('step 21 of 88')", "the next step")
-        git(root, "branch", "exp/c", "main")
-        page.wait_for("document.querySelectorAll('#branches tbody tr').length == 4", "the new branch")
-        page.screenshot(tmp_path / "dashboard.png")
-        page.run("document.querySelector('[aria-label=\"compare exp/a\"]').click()")
-        page.run("document.querySelector('#compare button').click()")
-        page.wait_for("location.pathname == '/compare' && document.querySelectorAll('canvas').length > 10", "the page")
-        assert page.run("document.title") == "exp/a against main"
-        said = [event for event in page.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]
-        assert [event for event in said if "favicon" not in str(event)] == []
-        asked = [
-            event["params"]["request"]["url"] for event in page.events if event["method"] == "Network.requestWillBeSent"
-        ]
-        assert {urlsplit(url).netloc for url in asked} == {f"127.0.0.1:{server.server_port}"}
-        server.shutdown()
