@@ -9,7 +9,7 @@ from posttrain.comparison.runs import PlayedTask, Run
 from posttrain.comparison.settings import Setting
 from posttrain.visible import visible
 
-MAX_PAGE_CHARS = 1_200_000  # of all conversations together
+MAX_PAGE_CHARS = 900_000  # of all conversations together
 MAX_MESSAGE_CHARS = 1200
 
 Message = dict[str, Any]
