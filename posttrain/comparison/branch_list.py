@@ -1,13 +1,11 @@
 """All local branches in a line each: quick enough to be read again whenever one moves."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from posttrain.comparison.git_objects import object_ids, read_objects
+from posttrain.comparison.runs import parse_object
 from posttrain.pipeline.git import git
 from posttrain.report.sources import Evaluation
 
@@ -56,6 +54,6 @@ def branches_now(root: Path) -> Sequence[str]:
 
 def _evaluation(content: bytes) -> Evaluation | None:
     try:
-        return Evaluation.model_validate(json.loads(content))
-    except (ValidationError, ValueError, RecursionError):
+        return parse_object(Evaluation, content)[0]
+    except (ValueError, RecursionError):
         return None

@@ -160,13 +160,11 @@ def _inspect_value(value: Any) -> float:
 def _inspect_zip(file: Path) -> tuple[Any, list[Any]]:
     with zipfile.ZipFile(file) as archive, file.open("rb") as raw:
         entries = {entry.filename: entry for entry in archive.infolist()}
-        samples = [entry for name, entry in entries.items() if name.startswith("samples/")]
-        if "header.json" not in entries:  # of a run that was killed
-            start = json.loads(_unpacked(raw, entries["_journal/start.json"]))
-            return {**start, "status": "killed"}, [json.loads(_unpacked(raw, entry)) for entry in samples]
-        return json.loads(_unpacked(raw, entries["header.json"])), [
-            json.loads(_unpacked(raw, entry)) for entry in samples
-        ]
+        names = [name for name in entries if name.startswith("samples/")]
+        is_killed = "header.json" not in entries
+        header = json.loads(_unpacked(raw, entries["_journal/start.json" if is_killed else "header.json"]))
+        samples = [json.loads(_unpacked(raw, entries[name])) for name in names]
+        return {**header, "status": "killed"} if is_killed else header, samples
 
 
 def _unpacked(raw: IO[bytes], entry: zipfile.ZipInfo) -> bytes:

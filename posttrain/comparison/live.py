@@ -17,7 +17,7 @@ from posttrain.comparison.worktrees import worktrees
 from posttrain.state import STATE_DIR
 
 _COPIES = ("frozen/*", "snapshots/*")
-_MAX_STEPS = {"SFT": ("train_sft.max_steps",), "policy": ("train_policy.algorithm.max_steps",)}
+_MAX_STEPS = {"SFT": "train_sft.max_steps", "policy": "train_policy.algorithm.max_steps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class LiveTraining:
 
 def live_trainings(root: Path, branches: Sequence[str]) -> list[LiveTraining]:
     """The one that wrote last first."""
-    found = [one for copy in _copies(root) for one in _of_copy(root, copy, branches)]
+    blobs = object_ids(root, [f"refs/heads/{branch}:./params.yaml" for branch in branches])
+    params = dict(zip(branches, blobs, strict=True))
+    found = [one for copy in _copies(root) for one in _of_copy(copy, params)]
     return sorted(found, key=lambda one: -one.written_s)
 
 
@@ -65,7 +67,8 @@ def _copies(root: Path) -> Iterator[Path]:
                     yield copy
 
 
-def _of_copy(root: Path, copy: Path, branches: Sequence[str]) -> Iterator[LiveTraining]:
+def _of_copy(copy: Path, params: Mapping[str, str | None]) -> Iterator[LiveTraining]:
+    """`params` is git's hash of each branch's knobs."""
     for source, path in CURVES.items():
         try:
             content, written_s = (copy / path).read_bytes(), (copy / path).stat().st_mtime
@@ -77,11 +80,7 @@ def _of_copy(root: Path, copy: Path, branches: Sequence[str]) -> Iterator[LiveTr
             knobs, _ = parse_knobs(text)
         except ValueError:
             knobs = {}
-        steps = next((knobs[name] for name in _MAX_STEPS[source] if isinstance(knobs.get(name), int)), 0)
-        yield LiveTraining(_branches_of(root, text, branches), source, lines, steps, written_s)
-
-
-def _branches_of(root: Path, params: bytes, branches: Sequence[str]) -> list[str]:
-    blob = hashlib.sha1(b"blob %d\0" % len(params) + params, usedforsecurity=False).hexdigest()  # git's name of it
-    ids = object_ids(root, [f"refs/heads/{branch}:./params.yaml" for branch in branches])
-    return [branch for branch, name in zip(branches, ids, strict=True) if name == blob]
+        max_steps = knobs.get(_MAX_STEPS[source])
+        blob = hashlib.sha1(b"blob %d\0" % len(text) + text, usedforsecurity=False).hexdigest()  # git's name of it
+        branches = [branch for branch, name in params.items() if name == blob]
+        yield LiveTraining(branches, source, lines, max_steps if isinstance(max_steps, int) else 0, written_s)

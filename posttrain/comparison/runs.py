@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.worktrees import branches_with_edits
 from posttrain.exits import ConfigurationError
-from posttrain.report.sources import Evaluation, ResamplingSummary, SeedArms, Source, ValidationSummary
+from posttrain.report.sources import Evaluation, Read, ResamplingSummary, SeedArms, ValidationSummary
 
 SEED, HELD_OUT = "seed", "test"
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
@@ -94,7 +94,17 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
     commits = object_ids(root, [f"{name}^{{commit}}" for name in names])
     if unknown := [name for name, commit in zip(names, commits, strict=True) if commit is None]:
         raise ConfigurationError(f"git knows no branch, tag or commit of the name {', '.join(map(repr, unknown))}")
-    files = _files(policy)
+    evaluation, played = f"reports/evaluate/{policy}.json", f"reports/evaluate/{policy}.tasks.jsonl"
+    files = [
+        _File(_PARAMS, parse_knobs, {}),
+        _File(_LOCK, _stages, {}),
+        _File(evaluation, partial(parse_object, Evaluation), None),
+        _File(played, parse_tasks, {}),
+        _File(_VALIDATION, partial(parse_object, ValidationSummary), None, is_needed=False),
+        _File(_RESAMPLING, partial(parse_object, ResamplingSummary), None, is_needed=False),
+        _File(_SEEDS, partial(_seed_rates, policy), (), is_needed=False),
+        *(_File(path, parse_curve, ()) for path in CURVES.values()),
+    ]
     ids = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files])
     contents = read_objects(root, [name for name in (*commits, *ids) if name is not None])
     with_edits = branches_with_edits(root, names)
@@ -116,8 +126,8 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 committed_at=committed_at,
                 knobs=values[_PARAMS],
                 stages=values[_LOCK],
-                evaluation=values[files[2].path],
-                tasks=values[files[3].path],
+                evaluation=values[evaluation],
+                tasks=values[played],
                 curves={name: values[path] for name, path in CURVES.items()},
                 validation=values[_VALIDATION],
                 resampling=values[_RESAMPLING],
@@ -153,20 +163,6 @@ class _File:
         return value, f"{self.path}{problem}" if problem else ""
 
 
-def _files(policy: str) -> list[_File]:
-    evaluation = f"reports/evaluate/{policy}"
-    return [
-        _File(_PARAMS, parse_knobs, {}),
-        _File(_LOCK, _stages, {}),
-        _File(f"{evaluation}.json", partial(_object, Evaluation), None),
-        _File(f"{evaluation}.tasks.jsonl", parse_tasks, {}),
-        _File(_VALIDATION, partial(_object, ValidationSummary), None, is_needed=False),
-        _File(_RESAMPLING, partial(_object, ResamplingSummary), None, is_needed=False),
-        _File(_SEEDS, partial(_seed_rates, policy), (), is_needed=False),
-        *(_File(path, parse_curve, ()) for path in CURVES.values()),
-    ]
-
-
 def parse_knobs(content: bytes) -> tuple[dict[str, Any], str]:
     """The knobs of a `params.yaml` by their place, and nothing. Raises ValueError where it holds
     none."""
@@ -194,7 +190,8 @@ def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
     return stages, "" if stages or not content.strip() else " names no stage: it is no dvc.lock"
 
 
-def _object(kind: type[Source], content: bytes) -> tuple[Source, str]:
+def parse_object(kind: type[Read], content: bytes) -> tuple[Read, str]:
+    """One object of a file, and nothing. Raises ValueError where it is none of this kind."""
     try:
         return kind.model_validate(json.loads(content)), ""
     except ValidationError as error:
@@ -226,11 +223,8 @@ def parse_tasks(content: bytes) -> tuple[dict[str, PlayedTask], str]:
 
 
 def _seed_rates(policy: str, content: bytes) -> tuple[list[float], str]:
-    try:
-        arms = SeedArms.model_validate(json.loads(content)).root.values()
-    except ValidationError as error:
-        raise ValueError("it has another schema") from error
-    of_seeds = [arm.policies for arm in arms if set(arm.overrides) == {SEED}]
+    arms, _ = parse_object(SeedArms, content)
+    of_seeds = [arm.policies for arm in arms.root.values() if set(arm.overrides) == {SEED}]
     return [policies[policy].success_rate for policies in of_seeds if policy in policies], ""
 
 

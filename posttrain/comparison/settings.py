@@ -41,11 +41,6 @@ class Setting:
     difference: Difference | None
     problem: str
 
-    @property
-    def spread(self) -> Spread | None:
-        """Over its own seeds."""
-        return spread_over([run.evaluation.success_rate for run in self.counted if run.evaluation is not None])
-
 
 def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Setting]:
     """The setting of the first run is the baseline, and stands first; the others follow as they
@@ -57,17 +52,19 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Set
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         groups.setdefault(_key(run), []).append(run)
-    settings = list(groups.values()) if len(groups) > 1 else [[run] for run in runs]
-    baseline = settings[0]
-    differences, problems = _differences(settings, margin)
+    is_one = len(groups) == 1
+    settings = [[run] for run in runs] if is_one else list(groups.values())
+    baseline, counted = settings[0], [_counted(group) for group in settings]
+    is_same = [is_one or _made_the_same(baseline, group) for group in settings]
+    differences, problems = _differences(counted, is_same, spread_over(baseline[0].seed_rates), margin)
     return [
         Setting(
             name=_name(group),
             runs=group,
-            counted=_counted(group),
+            counted=counted[index],
             knobs=_knobs_that_differ(baseline[0], group[0]),
             code=_code_that_differs(baseline[0], group[0]),
-            success=_success(group),
+            success=_success(counted[index]),
             difference=differences.get(index),
             problem=problems.get(index, ""),
         )
@@ -75,23 +72,23 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Set
     ]
 
 
-def _differences(settings: Sequence[Sequence[Run]], margin: float) -> tuple[dict[int, Difference], dict[int, str]]:
+def _differences(
+    counted: Sequence[Sequence[Run]], is_same: Sequence[bool], known: Spread | None, margin: float
+) -> tuple[dict[int, Difference], dict[int, str]]:
     """By the place of the setting; corrected as one family."""
     found, problems = {}, {}
-    known = spread_over(settings[0][0].seed_rates)
-    outcomes = [[run.outcomes for run in _counted(group)] for group in settings]
+    outcomes = [[run.outcomes for run in runs] for runs in counted]
     for index, own in enumerate(outcomes[1:], 1):
         try:
-            is_one = _made_the_same(settings[0], settings[index])
-            found[index] = difference(outcomes[0], own, spread=known, margin=margin, is_one_setting=is_one)
+            found[index] = difference(outcomes[0], own, spread=known, margin=margin, is_one_setting=is_same[index])
         except DataError as error:
             problems[index] = str(error)
     return dict(zip(found, corrected(list(found.values())), strict=True)), problems
 
 
-def _success(group: Sequence[Run]) -> tuple[float, float, float] | None:
+def _success(counted: Sequence[Run]) -> tuple[float, float, float] | None:
     try:
-        return mean_interval([run.outcomes for run in _counted(group)])
+        return mean_interval([run.outcomes for run in counted])
     except DataError:
         return None
 
@@ -113,10 +110,7 @@ def _key(run: Run) -> tuple[Any, ...]:
 
 
 def _made_the_same(first: Sequence[Run], second: Sequence[Run]) -> bool:
-    """One setting by its knobs and code, or one run each that made the same model to the byte and
-    played it alike."""
-    if _key(first[0]) == _key(second[0]):
-        return True
+    """One run each that made the same model to the byte and played it alike."""
     models = [run.stages[_TRAINING].outs for run in (first[0], second[0]) if _TRAINING in run.stages]
     is_one_model = len(models) == 2 and models[0] == models[1]
     return len(first) == len(second) == 1 and is_one_model and first[0].outcomes == second[0].outcomes
