@@ -68,7 +68,6 @@ SMALL: dict[str, Any] = {
     },
     "train_policy.checkpoint_every_steps": 1,
     "evaluate.num_samples": 4,
-    "evaluate.num_bootstrap": 100,
 }
 
 

@@ -22,7 +22,7 @@ import yaml
 from benchmarks.arms import apply_overrides
 from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.data.schemas import read_tasks
-from posttrain.evals.intervals import bootstrap_interval
+from posttrain.evals.significance import share_interval
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import load_params
 from posttrain.pipeline.snapshot import freeze
@@ -78,9 +78,9 @@ def dev_success(model_folder: Path) -> str:
         temperature=0.0,
     )
     played = sampler.sample(tasks, episode_seeds(params.seed, count=len(tasks)))
-    successes = [float(is_success(trajectory, task)) for trajectory, task in zip(played, tasks, strict=True)]
-    low, high = bootstrap_interval(successes, level=0.95, num_bootstrap=params.evaluate.num_bootstrap, seed=params.seed)
-    return f"{100 * sum(successes) / len(successes):.1f} ({100 * low:.1f} … {100 * high:.1f})"
+    num_successes = sum(map(is_success, played, tasks))
+    low, high = share_interval(num_successes, len(tasks))
+    return f"{100 * num_successes / len(tasks):.1f} ({100 * low:.1f} … {100 * high:.1f})"
 
 
 def _launch(config: str, num_processes: int) -> dict[str, str]:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
-from posttrain.evals.intervals import bootstrap_interval
+from benchmarks.outcomes import packed, read_outcomes, unpacked
+from posttrain.evals.significance import Outcomes, corrected, difference, share_interval
+from posttrain.report.table import points
 
 RESAMPLING_JSON = REPOSITORY / "reports" / "resampling.json"
 SEEDS = (1, 2, 3)
@@ -42,17 +44,37 @@ def _arms() -> list[Arm]:
 
 def main() -> None:
     print(f"{'arm':14} {'all':>22} {'rare':>22}")
-    for name, result in run_arms(_arms(), _figures, RESAMPLING_JSON).items():
+    results = run_arms(_arms(), _figures, RESAMPLING_JSON)
+    for name, result in results.items():
         print(f"{name:14} {_shown(result['all']):>22} {_shown(result['rare']):>22}")
+    for names, baseline in ((("smote", "duplicate"), "none"), (("hybrid", "loss_topk", "diversity"), "random")):
+        for tasks in ("all", "rare"):
+            print("\n".join(verdicts(results, names, baseline, tasks)))
+
+
+def verdicts(results: Mapping[str, Any], names: Sequence[str], baseline: str, tasks: str) -> list[str]:
+    """A line for each way against a baseline, over seeds, as a family; of the arms whose plays of
+    each task are recorded."""
+    runs = {
+        way: [won for seed in SEEDS if (won := unpacked(results.get(f"{way}_{seed}", {}).get(tasks, {})))]
+        for way in (baseline, *names)
+    }
+    compared = [way for way in names if runs[way] and runs[baseline]]
+    found = corrected([difference(runs[baseline], runs[way]) for way in compared])
+    return [
+        f"{way} against {baseline}, {tasks} tasks: {points(one.estimate, one.low, one.high)}: {one.advice}"
+        for way, one in zip(compared, found, strict=True)
+    ]
 
 
 def _figures(copy: Path, _: Arm) -> dict[str, Any]:
     rare = rare_cells(read_report(copy, "resample_data/summary.json")["cells"])
     lines = (copy / "reports" / "evaluate" / "sft.tasks.jsonl").read_text(encoding="utf-8").splitlines()
-    test = [record for record in map(json.loads, lines) if record["split"] == "test"]
+    cells = {record["task_id"]: record["cell"].rpartition("/")[0] for record in map(json.loads, lines)}
+    outcomes = read_outcomes(copy, "sft")
     return {
-        "all": _success(test),
-        "rare": _success([record for record in test if record["cell"].rpartition("/")[0] in rare]),
+        "all": _success(outcomes),
+        "rare": _success({name: won for name, won in outcomes.items() if cells[name] in rare}),
     }
 
 
@@ -64,14 +86,15 @@ def rare_cells(cells: Mapping[str, Mapping[str, int]]) -> set[str]:
     return {cell for cell, count in counts.items() if count < RARE_FRAC * max(counts.values())}
 
 
-def _success(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    successes = [float(record["success"]) for record in records]
-    low, high = bootstrap_interval(successes, level=0.95, num_bootstrap=2000, seed=1)
+def _success(outcomes: Outcomes) -> dict[str, Any]:
+    num_successes, num = sum(outcomes.values()), len(outcomes)
+    low, high = share_interval(num_successes, num)
     return {
-        "success_rate": round(sum(successes) / len(successes), 4),
+        "success_rate": round(num_successes / num, 4),
         "ci_low": round(low, 4),
         "ci_high": round(high, 4),
-        "num_tasks": len(successes),
+        "num_tasks": num,
+        **packed(outcomes),
     }
 
 

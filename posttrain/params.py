@@ -405,8 +405,6 @@ class OpenAiTeacher(Section):
 class EvaluateParams(Section):
     teacher: Annotated[ExpertTeacher | OpenAiTeacher, Field(discriminator="type")]
     num_samples: Annotated[int, Field(ge=4, le=100_000, description=_SLIP)]  # for pass^4
-    ci_level: Annotated[float, Field(gt=0.5, lt=1)]
-    num_bootstrap: Annotated[int, Field(ge=100, le=10_000_000, description=_SLIP)]
 
 
 class ReportParams(Section):

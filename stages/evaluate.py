@@ -52,7 +52,7 @@ def evaluate(run: StageRun) -> None:
         record(traced(sampled, plays, successes=list(map(is_success, sampled, plays)), part="sampled"))
 
     evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=settings.num_samples)
-    summary = {**summarise(evaluated, settings, seed=params.seed), "processor": processor_kind()}
+    summary = {**summarise(evaluated, num_samples=settings.num_samples), "processor": processor_kind()}
     write_json(REPORTS / f"{run.item}.json", summary)
     write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", (task_record(one) for one in evaluated))
 

@@ -4,6 +4,7 @@ how they still fail."""
 from pathlib import Path
 
 from posttrain.data.files import write_text
+from posttrain.report.knobs import flat_knobs
 from posttrain.report.page import read_reports, render_page
 from posttrain.stage.frame import StageRun, run_stage
 
@@ -11,7 +12,8 @@ REPORTS = Path("reports")
 
 
 def report(run: StageRun) -> None:
-    page = render_page(read_reports(REPORTS), num_failures_shown=run.params.report.num_failures_shown)
+    knobs = flat_knobs(run.params.model_dump())
+    page = render_page(read_reports(REPORTS, knobs), num_failures_shown=run.params.report.num_failures_shown)
     write_text(REPORTS / "index.html", page)
 
 

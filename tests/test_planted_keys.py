@@ -158,7 +158,6 @@ class Tree:
         params["evaluate"] |= {
             "teacher": {"type": "openai", "model": "big", "max_new_tokens": 200},
             "num_samples": 4,
-            "num_bootstrap": 100,
         }
         (root / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
         (root / ".env").write_text(f"USER_AUTH_KEY={KEYS['USER_AUTH_KEY']}\n", encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 from posttrain.cli.command import Commands, add_command
 from posttrain.exits import ConfigurationError
 
-_POINTS = 5.0  # `posttrain.comparison.significance.MARGIN`, which takes a while to import
+_POINTS = 5.0  # `posttrain.evals.significance.MARGIN`, which takes a while to import
 
 
 def add_compare(commands: Commands) -> None:

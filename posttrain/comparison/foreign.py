@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from posttrain.comparison.runs import HELD_OUT, LockedStage, PlayedTask, Run, parse_tasks
+from posttrain.comparison.runs import LockedStage, PlayedTask, Run, parse_tasks
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.limits import MAX_LINE_BYTES
+from posttrain.report.sources import HELD_OUT
 
 _ZSTANDARD = 93  # a way to compress in zip files that zipfile knows from Python 3.14 on
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of an entry in a zip file; its name and extra fields follow

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.comparison.git_objects import object_ids
-from posttrain.comparison.runs import CURVES, parse_curve, parse_knobs
+from posttrain.comparison.runs import CURVES, parse_curve
 from posttrain.comparison.worktrees import worktrees
+from posttrain.report.knobs import parse_knobs
 from posttrain.state import STATE_DIR
 
 _COPIES = ("frozen/*", "snapshots/*")
@@ -77,7 +78,7 @@ def _of_copy(copy: Path, params: Mapping[str, str | None]) -> Iterator[LiveTrain
             continue
         lines, _ = parse_curve(content)
         try:
-            knobs, _ = parse_knobs(text)
+            knobs = parse_knobs(text)
         except ValueError:
             knobs = {}
         max_steps = knobs.get(_MAX_STEPS[source])

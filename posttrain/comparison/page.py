@@ -18,12 +18,12 @@ from markupsafe import Markup
 from posttrain.comparison.curves import drawn_charts
 from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.settings import Setting
-from posttrain.comparison.significance import LEVEL, share_interval
 from posttrain.comparison.stages import stage_differences
-from posttrain.comparison.tables import comparison_json, comparison_notes, differs_in, pass_hat_4, points, verdict
+from posttrain.comparison.tables import comparison_json, comparison_notes, differs_in, pass_hat_4, verdict
 from posttrain.comparison.transcripts import task_pairs
+from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.report.sources import Success
-from posttrain.report.table import percent, percent_range
+from posttrain.report.table import percent, percent_range, points
 from posttrain.visible import visible_on_page
 
 Share = tuple[float, float, float]  # with its interval

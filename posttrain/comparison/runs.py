@@ -13,15 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.worktrees import branches_with_edits
 from posttrain.exits import ConfigurationError
-from posttrain.report.sources import Evaluation, Read, ResamplingSummary, SeedArms, ValidationSummary
+from posttrain.report.knobs import SEED, parse_knobs
+from posttrain.report.sources import HELD_OUT, Evaluation, Read, ResamplingSummary, SeedArms, ValidationSummary
 
-SEED, HELD_OUT = "seed", "test"
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
 
@@ -33,7 +32,6 @@ _HASHED = re.compile(r"^    - path: (.+)\n(?:      hash: md5\n)?      md5: ([0-9
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
 _SIGNED = re.compile(rb"^(author|committer) (.*) <[^\n]*> (\d+) ([+-]\d{4})$", re.MULTILINE)
 _TRANSCRIPT = b', "transcript": '
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where there is a C compiler's
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class LockedStage:
 class Run:
     """`name` is as it was asked for. `knobs` are by their place, `train_sft.lr`; `stages` what
     dvc.lock records of each; `curves` the lines of each training's metrics, by the keys of CURVES;
-    `seed_rates` the success in the arms of reports/seeds.json that differ in the seed alone."""
+    `seed_rates` the success in reports/seeds.json with these knobs and other seeds."""
 
     name: str
     commit: str
@@ -96,13 +94,13 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
         raise ConfigurationError(f"git knows no branch, tag or commit of the name {', '.join(map(repr, unknown))}")
     evaluation, played = f"reports/evaluate/{policy}.json", f"reports/evaluate/{policy}.tasks.jsonl"
     files = [
-        _File(_PARAMS, parse_knobs, {}),
+        _File(_PARAMS, lambda content: (parse_knobs(content), ""), {}),
         _File(_LOCK, _stages, {}),
         _File(evaluation, partial(parse_object, Evaluation), None),
         _File(played, parse_tasks, {}),
         _File(_VALIDATION, partial(parse_object, ValidationSummary), None, is_needed=False),
         _File(_RESAMPLING, partial(parse_object, ResamplingSummary), None, is_needed=False),
-        _File(_SEEDS, partial(_seed_rates, policy), (), is_needed=False),
+        _File(_SEEDS, partial(parse_object, SeedArms), SeedArms({}), is_needed=False),
         *(_File(path, parse_curve, ()) for path in CURVES.values()),
     ]
     ids = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files])
@@ -131,7 +129,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 curves={name: values[path] for name, path in CURVES.items()},
                 validation=values[_VALIDATION],
                 resampling=values[_RESAMPLING],
-                seed_rates=values[_SEEDS],
+                seed_rates=values[_SEEDS].seed_rates(policy, values[_PARAMS]),
                 problems=problems,
                 is_dirty=name in with_edits,
             )
@@ -161,24 +159,6 @@ class _File:
             lines = str(error).splitlines() or [type(error).__name__]
             return self.empty, f"{self.path} cannot be read: {lines[0]}"
         return value, f"{self.path}{problem}" if problem else ""
-
-
-def parse_knobs(content: bytes) -> tuple[dict[str, Any], str]:
-    """The knobs of a `params.yaml` by their place, and nothing. Raises ValueError where it holds
-    none."""
-    try:
-        tree = yaml.load(content, Loader=_Loader)  # noqa: S506  # one of the safe ones
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-    if not isinstance(tree, dict):
-        raise ValueError("it is no mapping")
-    return dict(_flat(tree, "")), ""
-
-
-def _flat(node: Any, place: str) -> list[tuple[str, Any]]:
-    if not isinstance(node, dict) or not node:
-        return [(place, node)]
-    return [leaf for key, child in node.items() for leaf in _flat(child, f"{place}.{key}" if place else str(key))]
 
 
 def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
@@ -220,12 +200,6 @@ def parse_tasks(content: bytes) -> tuple[dict[str, PlayedTask], str]:
             continue
         tasks[task.task_id] = task
     return tasks, f" has {num_bad:,} lines that are no played task" if num_bad else ""
-
-
-def _seed_rates(policy: str, content: bytes) -> tuple[list[float], str]:
-    arms, _ = parse_object(SeedArms, content)
-    of_seeds = [arm.policies for arm in arms.root.values() if set(arm.overrides) == {SEED}]
-    return [policies[policy].success_rate for policies in of_seeds if policy in policies], ""
 
 
 def parse_curve(content: bytes) -> tuple[list[dict[str, Any]], str]:

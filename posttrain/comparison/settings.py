@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.comparison.runs import SEED, Run
-from posttrain.comparison.significance import (
+from posttrain.comparison.runs import Run
+from posttrain.evals.significance import (
     MARGIN,
     Difference,
     Spread,
@@ -17,8 +17,8 @@ from posttrain.comparison.significance import (
     spread_over,
 )
 from posttrain.exits import DataError
+from posttrain.report.knobs import SEED, knobs_that_differ
 
-ABSENT = "—"  # of a knob that the other side does not have
 _SEED_OF_NAME = re.compile(r"-seed\d+$")
 _CODE = ("posttrain/", "stages/")
 _TRAINING, _REPORT = "train_policy", "report"
@@ -62,7 +62,7 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Set
             name=_name(group),
             runs=group,
             counted=counted[index],
-            knobs=_knobs_that_differ(baseline[0], group[0]),
+            knobs=knobs_that_differ(baseline[0].knobs, group[0].knobs),
             code=_code_that_differs(baseline[0], group[0]),
             success=_success(counted[index]),
             difference=differences.get(index),
@@ -120,12 +120,6 @@ def _code(run: Run) -> dict[str, str]:
     """Of all stages that a policy's figures come from."""
     read = [stage.deps for name, stage in run.stages.items() if name != _REPORT]
     return {path: md5 for deps in read for path, md5 in deps.items() if path.startswith(_CODE)}
-
-
-def _knobs_that_differ(baseline: Run, run: Run) -> dict[str, tuple[Any, Any]]:
-    names = sorted({*baseline.knobs, *run.knobs} - {SEED})
-    pairs = {name: (baseline.knobs.get(name, ABSENT), run.knobs.get(name, ABSENT)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _code_that_differs(baseline: Run, run: Run) -> list[str]:

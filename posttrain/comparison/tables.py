@@ -6,8 +6,8 @@ from typing import Any
 
 from posttrain.comparison.runs import Run
 from posttrain.comparison.settings import Setting
-from posttrain.comparison.significance import LEVEL, Difference, Word
-from posttrain.report.table import percent, percent_range
+from posttrain.evals.significance import LEVEL, Difference, Word
+from posttrain.report.table import percent, percent_range, points
 from posttrain.visible import visible_line
 
 _MAX_KNOBS = 4
@@ -88,11 +88,6 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
     return notes
 
 
-def points(one: Difference) -> str:
-    """`+8.1 (+2.3 … +13.9)`, in points."""
-    return f"{100 * one.estimate:+.1f} ({100 * one.low:+.1f} … {100 * one.high:+.1f})"
-
-
 def verdict(setting: Setting) -> str:
     """`better`, `needs 3 more seeds`; `baseline`, or `not comparable`."""
     if setting.difference is not None:
@@ -107,14 +102,14 @@ def pass_hat_4(setting: Setting) -> float | None:
 
 
 def _cells(setting: Setting) -> tuple[str, ...]:
-    success, reliability = setting.success, pass_hat_4(setting)
+    success, reliability, found = setting.success, pass_hat_4(setting), setting.difference
     return (
         visible_line(setting.name),
         str(len(setting.counted)),
         percent(success[0]) if success else "",
         percent_range(*success[1:]) if success else "",
         percent(reliability) if reliability is not None else "",
-        points(setting.difference) if setting.difference else "",
+        points(found.estimate, found.low, found.high) if found else "",
         verdict(setting),
     )
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from posttrain.evals.failures import Failure, failure_of
-from posttrain.evals.intervals import bootstrap_interval
 from posttrain.evals.passk import pass_hat_k
-from posttrain.params import EvaluateParams
+from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.rewards.agent_actions import agent_messages, calls_made, holds
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.efficiency import efficiency
@@ -71,34 +70,33 @@ def task_record(evaluated: EvaluatedTask) -> dict[str, Any]:
     }
 
 
-def summarise(evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, seed: int) -> dict[str, Any]:
+def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int) -> dict[str, Any]:
     """The content of `<policy>.json`. All tasks of the split `test` count; those of
     `test_paraphrase` are under `paraphrase`.
 
-    `success_rate` (also as `end_to_end_success`) with `ci_low` and `ci_high`; `pass_hat_k` for each
-    k up to the number of samples; of the greedy plays `tool_selection_accuracy`, `plan_success`,
-    `step_efficiency`, `timing_precision` (see `_abilities`), `failures` (a count for each class),
-    and `by` kind, market, language, difficulty. Raises ValueError where there is no test task.
+    `success_rate` (also as `end_to_end_success`) with `ci_low` and `ci_high`, Wilson's interval at
+    `ci_level`; `pass_hat_k` for each k up to the number of samples; of the greedy plays
+    `tool_selection_accuracy`, `plan_success`, `step_efficiency`, `timing_precision` (see
+    `_abilities`), `failures` (a count for each class), and `by` kind, market, language, difficulty.
+    Raises ValueError where there is no test task.
     """
     test = [one for one in evaluated if one.task.split == "test"]
     paraphrase = [one for one in evaluated if one.task.split == "test_paraphrase"]
     samples = [one.samples for one in test]
     failures = Counter(failure_of(one.greedy, one.task) for one in test)
-    success = _success(test, params, seed=seed)
+    success = _success(test)
     return {
         **success,
         "end_to_end_success": success["success_rate"],
-        "num_samples": params.num_samples,
-        "ci_level": params.ci_level,
-        **{f"pass_hat_{k}": _round(pass_hat_k(samples, k)) for k in range(1, min(params.num_samples, _MAX_K) + 1)},
+        "num_samples": num_samples,
+        "ci_level": LEVEL,
+        **{f"pass_hat_{k}": _round(pass_hat_k(samples, k)) for k in range(1, min(num_samples, _MAX_K) + 1)},
         **_abilities(test),
         "reward_mean": _mean([one.greedy.reward or 0.0 for one in test]),
         "turns_mean": _mean([len(agent_messages(one.greedy)) for one in test]),
         "failures": {str(failure): failures[failure] for failure in Failure},
-        "by": {
-            name: _success_by(name, test, params, seed=seed) for name in ("kind", "market", "language", "difficulty")
-        },
-        "paraphrase": _success(paraphrase, params, seed=seed) if paraphrase else None,
+        "by": {name: _success_by(name, test) for name in ("kind", "market", "language", "difficulty")},
+        "paraphrase": _success(paraphrase) if paraphrase else None,
     }
 
 
@@ -125,23 +123,21 @@ def _is_first_call_needed(one: EvaluatedTask) -> bool:
     return bool(calls) and calls[0].name in {gold.name for gold in one.task.gold.calls}
 
 
-def _success_by(
-    name: str, evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, seed: int
-) -> dict[str, Mapping[str, float]]:
+def _success_by(name: str, evaluated: Sequence[EvaluatedTask]) -> dict[str, Mapping[str, float]]:
     groups: dict[str, list[EvaluatedTask]] = {}
     for one in evaluated:
         groups.setdefault(str(getattr(one.task, name)), []).append(one)
-    return {value: _success(members, params, seed=seed) for value, members in sorted(groups.items())}
+    return {value: _success(members) for value, members in sorted(groups.items())}
 
 
-def _success(evaluated: Sequence[EvaluatedTask], params: EvaluateParams, *, seed: int) -> dict[str, float]:
-    successes = [float(one.is_success) for one in evaluated]
-    low, high = bootstrap_interval(successes, level=params.ci_level, num_bootstrap=params.num_bootstrap, seed=seed)
+def _success(evaluated: Sequence[EvaluatedTask]) -> dict[str, float]:
+    num, num_successes = len(evaluated), sum(one.is_success for one in evaluated)
+    low, high = share_interval(num_successes, num)
     return {
-        "success_rate": _round(float(np.mean(successes))),
+        "success_rate": _round(num_successes / num),
         "ci_low": _round(low),
         "ci_high": _round(high),
-        "num_tasks": len(successes),
+        "num_tasks": num,
     }
 
 

@@ -1,91 +1,101 @@
-"""Holds each policy's success against the figure committed at HEAD, and says how much of a
-difference is chance.
+"""Holds each policy's success against the figure committed at HEAD, and says whether they differ by
+more than chance.
 
-On one kind of processor a run gives the same bytes, so that what differs was changed, and the
-committed interval says whether by more than the choice of tasks. Another kind rounds some sums
-otherwise, and from there single episodes and the training go other ways: as far as two seeds of one
-machine lie apart, which is more than the interval of one run knows.
+On one kind of processor a run gives the same bytes, so that what differs was changed. Another kind
+rounds some sums otherwise, and from there single episodes and the training go other ways, as with
+another seed. Both are asked as any two runs are: paired on tasks, with the spread over the seeds
+that are committed (`posttrain.evals.significance`).
 """
 
-import json
-import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
+from posttrain.evals.significance import (
+    LEVEL,
+    Difference,
+    Outcomes,
+    corrected,
+    difference,
+    spread_over,
+)
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.git import file_at, git
-from posttrain.report.sources import Evaluation, SeedArms, read_object
-from posttrain.report.table import percent, percent_range, read_evaluations
+from posttrain.report.knobs import Knobs, parse_knobs
+from posttrain.report.sources import Evaluation, SeedArms, held_out_outcomes, read_object
+from posttrain.report.table import percent, points, read_evaluations
 
-_Z = 1.96  # of 95 %
+
+class Verdict(StrEnum):
+    """What a figure is beside the committed one; what cannot be compared was changed too."""
+
+    NEW = "new"
+    AS_COMMITTED = "as committed"
+    BY_CHANCE = "within chance"
+    CHANGED = "CHANGED"
+    OTHER_TASKS = "OTHER TASKS"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One policy. `committed` is None where HEAD has no evaluation of it: nothing to compare with,
-    so nothing is wrong. `seed_rates` are the committed success rates of other seeds, empty where
-    there are none."""
+    so nothing is wrong. `difference` is None where the two did not play the same tasks."""
 
     policy: str
     now: Evaluation
     committed: Evaluation | None
-    seed_rates: Sequence[float] = ()
+    difference: Difference | None = None
 
     @property
-    def is_of_another_processor(self) -> bool:
-        """Whether both say which kind computed them, and these differ."""
-        if self.committed is None or "" in (self.committed.processor, self.now.processor):
-            return False
-        return self.committed.processor != self.now.processor
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """What the figure may be by chance: the committed interval; on another kind of processor as
-        far from the committed figure as 95 % of pairs of seeds lie apart, 1.96 √2 standard
-        deviations over seeds. Raises ValueError where nothing is committed."""
-        then = self.committed
-        if then is None:
-            raise ValueError(f"no evaluation of {self.policy} is committed")
-        if not self.is_of_another_processor or len(self.seed_rates) < 2:
-            return then.ci_low, then.ci_high
-        apart = _Z * math.sqrt(2) * statistics.stdev(self.seed_rates)
-        return max(0.0, then.success_rate - apart), min(1.0, then.success_rate + apart)
-
-    @property
-    def verdict(self) -> str:
-        """`as committed`, `within`, `OUTSIDE` of the bounds, or `new`."""
+    def verdict(self) -> Verdict:
         if self.committed is None:
-            return "new"
+            return Verdict.NEW
         if self.now == self.committed.model_copy(update={"processor": self.now.processor}):
-            return "as committed"
-        low, high = self.bounds
-        return "within" if low <= self.now.success_rate <= high else "OUTSIDE"
+            return Verdict.AS_COMMITTED
+        if self.difference is None:
+            return Verdict.OTHER_TASKS
+        return Verdict.CHANGED if self.difference.p_value < 1 - LEVEL else Verdict.BY_CHANCE
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether what is committed is no longer so."""
+        return self.verdict in (Verdict.CHANGED, Verdict.OTHER_TASKS)
 
     @property
     def sentence(self) -> str:
-        """For a person, with the figures and where the bounds come from."""
+        """For a person, with the figures and what chance was taken to be."""
         if self.committed is None:
             return f"No evaluation of the {self.policy} is committed at HEAD to compare with."
         now, then = percent(self.now.success_rate), percent(self.committed.success_rate)
-        if self.verdict == "as committed":
-            return f"{self.policy}: {now}, as committed."
-        if not self.is_of_another_processor:
-            where = f"{self.verdict} the committed interval {percent_range(*self.bounds)}"
-            return f"{self.policy}: {now}, {where} (committed: {then})."
+        match self.verdict:
+            case Verdict.AS_COMMITTED:
+                return f"{self.policy}: {now}, as committed."
+            case Verdict.OTHER_TASKS:
+                return f"{self.policy}: {now}, and {then} is committed, of OTHER TASKS: they cannot be compared."
+        one = self.difference
+        assert one is not None
+        by = "more than" if self.verdict is Verdict.CHANGED else "no more than"
+        chance = "the choice of tasks" if one.is_of_runs_only else "the choice of tasks and seeds"
         return (
-            f"{self.policy}: {now}, and {then} is committed, of another kind of processor ({self.committed.processor}; "
-            f"here: {self.now.processor}): figures differ by rounding. "
-            f"It is {self.verdict} {percent_range(*self.bounds)}, as far as two seeds on one machine lie apart."
+            f"{self.policy}: {now}, and {then} is committed: {points(one.estimate, one.low, one.high)} points, "
+            f"{by} {chance} does{self._on_which_processors}.{' It has CHANGED.' * self.is_wrong}"
+        )
+
+    @property
+    def _on_which_processors(self) -> str:
+        if self.committed is None or self.committed.processor in ("", self.now.processor) or not self.now.processor:
+            return ""
+        return (
+            f" (another kind of processor rounds otherwise: {self.committed.processor} there, "
+            f"{self.now.processor} here)"
         )
 
 
 def compare_all(root: Path, reports: Path) -> list[Comparison]:
-    """Every policy's. `reports` is relative to `root`. Raises DataError where an evaluation is
-    missing or broken."""
-    evaluations = read_evaluations(root / reports)
-    return _compare(root / reports, evaluations)
+    """Every policy's, corrected as a family. `reports` is relative to `root`. Raises DataError
+    where an evaluation is missing or broken."""
+    return _compare(root / reports, read_evaluations(root / reports))
 
 
 def compare_with_committed(reports_dir: Path) -> str:
@@ -110,26 +120,28 @@ def whose_figures(reports_dir: Path) -> str:
 
 def comparison_markdown(comparisons: list[Comparison]) -> str:
     """A row per policy."""
-    rows = ["| policy | success | committed | may be | verdict |", "| --- | ---: | ---: | ---: | --- |"]
+    rows = ["| policy | success | committed | difference, points | verdict |", "| --- | ---: | ---: | ---: | --- |"]
     for one in comparisons:
-        committed = f"{percent(one.committed.success_rate)} | {percent_range(*one.bounds)}" if one.committed else " | "
-        rows.append(f"| {one.policy} | {percent(one.now.success_rate)} | {committed} | {one.verdict} |")
+        committed = percent(one.committed.success_rate) if one.committed else ""
+        apart = points(one.difference.estimate, one.difference.low, one.difference.high) if one.difference else ""
+        rows.append(f"| {one.policy} | {percent(one.now.success_rate)} | {committed} | {apart} | {one.verdict} |")
     return "\n".join(rows) + "\n"
 
 
 def _compare(reports_dir: Path, evaluations: Mapping[str, Evaluation]) -> list[Comparison]:
     seeds = reports_dir / "seeds.json"
-    arms = read_object(seeds, SeedArms).root.values() if seeds.exists() else ()
-    of_seeds = [arm.policies for arm in arms if set(arm.overrides) == {"seed"}]
-    return [
-        Comparison(
-            policy,
-            now,
-            _committed(reports_dir, policy),
-            [policies[policy].success_rate for policies in of_seeds if policy in policies],
-        )
-        for policy, now in evaluations.items()
-    ]
+    arms = read_object(seeds, SeedArms) if seeds.exists() else SeedArms({})
+    knobs = _knobs(reports_dir)
+    committed = {policy: _committed(reports_dir, policy) for policy in evaluations}
+    found = {}
+    for policy in evaluations:
+        then, now = _outcomes_at_head(reports_dir, policy), _outcomes(reports_dir, policy)
+        try:
+            found[policy] = difference([then], [now], spread=spread_over(arms.seed_rates(policy, knobs)))
+        except DataError:  # no play of the same tasks: the comparison says so
+            continue
+    family = dict(zip(found, corrected(list(found.values())), strict=True))
+    return [Comparison(policy, now, committed[policy], family.get(policy)) for policy, now in evaluations.items()]
 
 
 def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
@@ -137,8 +149,27 @@ def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
     if text is None:
         return None
     try:
-        return Evaluation.model_validate(json.loads(text))
+        return Evaluation.model_validate_json(text)
     except ValueError as error:
         raise DataError(
             f"reports/evaluate/{policy}.json at HEAD is not an evaluation ({error}); commit one that `dvc repro` wrote"
         ) from error
+
+
+def _outcomes(reports_dir: Path, policy: str) -> Outcomes:
+    try:
+        text = (reports_dir / "evaluate" / f"{policy}.tasks.jsonl").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return held_out_outcomes(text)
+
+
+def _outcomes_at_head(reports_dir: Path, policy: str) -> Outcomes:
+    return held_out_outcomes(file_at(reports_dir, "HEAD", f"evaluate/{policy}.tasks.jsonl") or "")
+
+
+def _knobs(reports_dir: Path) -> Knobs:
+    try:
+        return parse_knobs((reports_dir.parent / "params.yaml").read_bytes())
+    except (OSError, ValueError):
+        return {}

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import jinja2
 
+from posttrain.evals.significance import Difference, difference, spread_over
+from posttrain.exits import DataError
 from posttrain.report import figures
 from posttrain.report.failures import failure_classes, shown_failures
+from posttrain.report.knobs import Knobs
 from posttrain.report.sources import (
+    HELD_OUT,
     DpoLine,
     Evaluation,
     GrpoLine,
     PreferencesSummary,
     ResamplingSummary,
     RewardModelSummary,
-    SeedArm,
     SeedArms,
     SftLine,
     Success,
@@ -29,7 +32,7 @@ from posttrain.report.sources import (
     read_lines,
     read_object,
 )
-from posttrain.report.table import interval, interval_name, percent, read_evaluations, verdict
+from posttrain.report.table import INTERVAL, interval, percent, points, read_evaluations
 from posttrain.visible import visible_on_page
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
@@ -39,8 +42,8 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """All that the page shows. `policy_lines` are of one kind, by the algorithm that ran; `arms` is
-    empty where no other seeds were run."""
+    """All that the page shows. `policy_lines` are of one kind, by the algorithm that ran; `arms`
+    has what was run beside, of which those of these `knobs` tell how far seeds lie apart."""
 
     evaluations: Mapping[str, Evaluation]
     sft_records: Sequence[TaskRecord]
@@ -51,12 +54,27 @@ class Reports:
     resampling: ResamplingSummary
     preferences: PreferencesSummary
     reward_model: RewardModelSummary
-    arms: Mapping[str, SeedArm]
+    arms: SeedArms
+    knobs: Knobs
+
+    @property
+    def gain(self) -> Difference | None:
+        """Of the policy after reinforcement learning, to the one before; None where they did not
+        play the same tasks."""
+        before, after = (_held_out(records) for records in (self.sft_records, self.policy_records))
+        try:
+            return difference([before], [after], spread=spread_over(self.arms.seed_rates("policy", self.knobs)))
+        except DataError:
+            return None
 
 
-def read_reports(folder: Path) -> Reports:
-    """Read `reports/`. Raises DataError that names the file, what is wrong with it and which stage
-    writes it."""
+def _held_out(records: Sequence[TaskRecord]) -> dict[str, float]:
+    return {record.task_id: float(record.success) for record in records if record.split == HELD_OUT}
+
+
+def read_reports(folder: Path, knobs: Knobs) -> Reports:
+    """Read `reports/`, of a run with these knobs. Raises DataError that names the file, what is
+    wrong with it and which stage writes it."""
     return Reports(
         evaluations=read_evaluations(folder),
         sft_records=read_lines(folder / "evaluate" / "sft.tasks.jsonl", TaskRecord),
@@ -67,7 +85,8 @@ def read_reports(folder: Path) -> Reports:
         resampling=read_object(folder / "resample_data" / "summary.json", ResamplingSummary),
         preferences=read_object(folder / "sample_preferences" / "summary.json", PreferencesSummary),
         reward_model=read_object(folder / "train_reward_model" / "summary.json", RewardModelSummary),
-        arms=read_object(folder / "seeds.json", SeedArms).root,
+        arms=read_object(folder / "seeds.json", SeedArms),
+        knobs=knobs,
     )
 
 
@@ -82,13 +101,14 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     )
     environment.globals.update(percent=lambda share: percent(share).replace(" ", NO_BREAK_SPACE), interval=interval)
     evaluations = reports.evaluations
-    played = [record for record in reports.policy_records if record.split == "test"]
+    played = [record for record in reports.policy_records if record.split == HELD_OUT]
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         evaluations=evaluations,
         sft=evaluations["sft"],
         policy=evaluations["policy"],
-        verdict=verdict(evaluations["sft"], evaluations["policy"]),
-        interval_name=interval_name(evaluations),
+        gain=reports.gain,
+        points=points,
+        interval_name=INTERVAL,
         cells=_cells(evaluations),
         success_chart=figures.success_chart(evaluations),
         sft_charts=figures.sft_charts(reports.sft_lines),
@@ -104,7 +124,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         ),
         num_failures=sum(record.failure is not None for record in played),
         shown=shown_failures(played, num_failures_shown),
-        arms=reports.arms,
+        arms=reports.arms.root,
     )
 
 

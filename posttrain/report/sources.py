@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
 from posttrain.exits import DataError
+from posttrain.report.knobs import SEED, Knobs
 
 Share = Annotated[float, Field(ge=0, le=1)]
 # Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark: an agent's
@@ -21,6 +22,8 @@ Text = Annotated[
     str, BeforeValidator(lambda text: text.encode(errors="replace").decode() if isinstance(text, str) else text)
 ]
 Read = TypeVar("Read", bound=BaseModel)
+HELD_OUT = "test"  # the split of the figures that are claimed
+_TRANSCRIPT = ', "transcript": '  # the last key of a played task, and nearly all of its line
 
 
 class Source(BaseModel):
@@ -43,7 +46,6 @@ class Evaluation(Success):
     `paraphrase` where that split is empty. `processor` is the kind that computed it, empty in
     files from before it was recorded."""
 
-    ci_level: Share
     pass_hat_4: Share
     tool_selection_accuracy: Share | None
     plan_success: Share | None
@@ -209,10 +211,26 @@ class SeedArm(Source):
 
     overrides: dict[str, str | int | float | bool | dict[str, str | int | float | bool]]
     policies: dict[str, ArmResult]
+    knobs: dict[str, Any] = {}
+
+    def is_setting(self, knobs: Knobs) -> bool:
+        """Whether it ran with these knobs, but for the seed. A knob that only one of the two knows
+        is of code that came or went since; where they know none in common, nobody knows."""
+        both = self.knobs.keys() & knobs.keys() - {SEED}
+        return bool(both) and all(self.knobs[name] == knobs[name] for name in both)
 
 
 class SeedArms(RootModel[dict[str, SeedArm]]):
     """`reports/seeds.json`, by arm."""
+
+    def of_setting(self, knobs: Knobs) -> dict[str, SeedArm]:
+        """The arms that ran with these knobs, but for the seed, by name."""
+        return {name: arm for name, arm in self.root.items() if arm.is_setting(knobs)}
+
+    def seed_rates(self, policy: str, knobs: Knobs) -> list[float]:
+        """The success of a policy in each of these."""
+        arms = self.of_setting(knobs).values()
+        return [arm.policies[policy].success_rate for arm in arms if policy in arm.policies]
 
 
 def read_object(path: Path, kind: type[Read]) -> Read:
@@ -241,6 +259,20 @@ def read_lines(path: Path, kind: type[Read]) -> list[Read]:
             cut = "the last line is cut off" if number == len(lines) else f"line {number} of {len(lines)} is not JSON"
             raise DataError(f"{path}: {cut} ({error}): delete it and run `{_maker(path)}`") from error
     return objects
+
+
+def held_out_outcomes(text: str) -> dict[str, float]:
+    """Success by task, 0 or 1, of the held-out tasks in a `.tasks.jsonl`; lines that are none are
+    left out."""
+    outcomes = {}
+    for line in text.splitlines():
+        try:
+            record = json.loads(line.partition(_TRANSCRIPT)[0] + "}" if _TRANSCRIPT in line else line)
+            if record["split"] == HELD_OUT:
+                outcomes[str(record["task_id"])] = float(record["success"] is True)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return outcomes
 
 
 def _text(path: Path) -> str:

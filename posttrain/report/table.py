@@ -4,13 +4,11 @@ Light, because flows and the command line read it too. A share is always shown w
 % of 480 tasks is 85 … 91 %.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
-from posttrain.exits import DataError
 from posttrain.report.sources import Evaluation, Success, read_object
 
+INTERVAL = "95 % interval"
 POLICIES = ("teacher", "base", "sft", "policy")
 
 
@@ -24,7 +22,7 @@ def summary_table(reports_dir: Path) -> str:
     """Plain text for a terminal: a row per policy, and below it the path of the page, where there
     is one."""
     evaluations = read_evaluations(reports_dir)
-    header = f"{'policy':<10}{'success':>9}   {interval_name(evaluations):<18}{'pass^4':>8}{'tasks':>8}"
+    header = f"{'policy':<10}{'success':>9}   {INTERVAL:<18}{'pass^4':>8}{'tasks':>8}"
     rows = [
         f"{policy:<10}{percent(one.success_rate):>9}   "
         f"{interval(one):<18}{percent(one.pass_hat_4):>8}{one.num_tasks:>8}"
@@ -39,7 +37,7 @@ def summary_markdown(reports_dir: Path) -> str:
     """The same rows as a Markdown table."""
     evaluations = read_evaluations(reports_dir)
     rows = [
-        f"| policy | success | {interval_name(evaluations)} | pass^4 | tasks |",
+        f"| policy | success | {INTERVAL} | pass^4 | tasks |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for policy, one in evaluations.items():
@@ -48,13 +46,6 @@ def summary_markdown(reports_dir: Path) -> str:
             f"{one.num_tasks} |"
         )
     return "\n".join(rows) + "\n"
-
-
-def verdict(before: Success, after: Success) -> Literal["better", "worse", "unclear"]:
-    """Better or worse only where the two intervals have no point in common."""
-    if after.ci_low > before.ci_high:
-        return "better"
-    return "worse" if after.ci_high < before.ci_low else "unclear"
 
 
 def percent(share: float) -> str:
@@ -72,13 +63,6 @@ def percent_range(low: float, high: float) -> str:
     return f"{100 * low:.1f} … {100 * high:.1f} %"
 
 
-def interval_name(evaluations: Mapping[str, Evaluation]) -> str:
-    """`95 % interval`. Raises DataError where the policies were evaluated at different levels,
-    because their intervals cannot be compared."""
-    levels = {one.ci_level for one in evaluations.values()}
-    if len(levels) > 1:
-        raise DataError(
-            f"the policies' intervals have levels {sorted(levels)}, so they cannot stand in one table: "
-            "run `dvc repro` for all of them"
-        )
-    return f"{100 * levels.pop():g} % interval"
+def points(estimate: float, low: float, high: float) -> str:
+    """A difference with its interval, (0.081, 0.023, 0.139) → `+8.1 (+2.3 … +13.9)`."""
+    return f"{100 * estimate:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"

@@ -32,7 +32,7 @@ NUM_SFT, NUM_GREEDY, NUM_SAMPLED = 60, 24, 48
 def content(repository):
     return yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8")) | {
         "world": WORLD,
-        "evaluate": {"teacher": {"type": "expert"}, "num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100},
+        "evaluate": {"teacher": {"type": "expert"}, "num_samples": 4},
     }
 
 

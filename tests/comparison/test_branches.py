@@ -11,8 +11,8 @@ from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.page import comparison_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
-from posttrain.comparison.significance import Word
 from posttrain.comparison.tables import comparison_markdown, comparison_text, differs_in
+from posttrain.evals.significance import Word
 from posttrain.exits import ConfigurationError
 from tests.comparison.branches import Branch, make_repository
 from tests.console import posttrain

@@ -3,10 +3,8 @@ from dataclasses import replace
 import pytest
 
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
-from posttrain.params import EvaluateParams, ExpertTeacher
 from tests.rewards.play import ERROR, PRICE, call, played, result, say, task
 
-PARAMS = EvaluateParams(teacher=ExpertTeacher(type="expert"), num_samples=4, ci_level=0.95, num_bootstrap=200)
 GOOD = played(call(), result(), say())
 BAD = played(call("get_realtime_quote"), result(), say())
 TASK = task(PRICE)
@@ -20,9 +18,9 @@ def test_two_tasks_by_hand():
     evaluated = evaluated_tasks(
         tasks("tool_selection", "tool_retrieval"), [GOOD, BAD], [GOOD, GOOD, BAD, GOOD, *[BAD] * 4], num_samples=4
     )
-    summary = summarise(evaluated, PARAMS, seed=1)
+    summary = summarise(evaluated, num_samples=4)
     assert summary["success_rate"] == summary["end_to_end_success"] == 0.5
-    assert (summary["ci_low"], summary["ci_high"], summary["num_tasks"]) == (0.0, 1.0, 2)
+    assert (summary["ci_low"], summary["ci_high"], summary["num_tasks"]) == (0.094531, 0.905469, 2)  # Wilson
     assert [summary[f"pass_hat_{k}"] for k in (1, 2, 4)] == [0.375, 0.25, 0.0]  # (3/4 + 0) / 2, (3/6 + 0) / 2, 0
     assert "pass_hat_5" not in summary
     assert summary["tool_selection_accuracy"] == 0.5
@@ -32,7 +30,7 @@ def test_two_tasks_by_hand():
     assert {name for name, count in summary["failures"].items() if count} == {"wrong_market"}
     assert summary["by"]["kind"]["tool_selection"] == {
         "success_rate": 1.0,
-        "ci_low": 1.0,
+        "ci_low": 0.206549,
         "ci_high": 1.0,
         "num_tasks": 1,
     }
@@ -42,9 +40,9 @@ def test_two_tasks_by_hand():
 
 def test_the_paraphrased_split_is_beside_and_never_in_the_numbers():
     both = tasks("tool_selection") + tasks("tool_selection", split="test_paraphrase")
-    summary = summarise(evaluated_tasks(both, [GOOD, BAD], [GOOD] * 4, num_samples=4), PARAMS, seed=1)
+    summary = summarise(evaluated_tasks(both, [GOOD, BAD], [GOOD] * 4, num_samples=4), num_samples=4)
     assert (summary["success_rate"], summary["num_tasks"]) == (1.0, 1)
-    assert summary["paraphrase"] == {"success_rate": 0.0, "ci_low": 0.0, "ci_high": 0.0, "num_tasks": 1}
+    assert summary["paraphrase"] == {"success_rate": 0.0, "ci_low": 0.0, "ci_high": 0.793451, "num_tasks": 1}
 
 
 def test_a_record_holds_what_a_reader_needs_of_a_failure():
@@ -76,11 +74,10 @@ def test_plan_success_asks_for_every_call_that_holds_the_answer():
     whole = played(call(), result(), call("get_hk_company_info"), result(), say("ANSWER: 1 HKD"))
     half = played(call(), result(), call("get_hk_company_info"), result(ERROR), say("ANSWER: 1 HKD"))
     assert (
-        summarise(evaluated_tasks(two, [whole, half], [whole] * 8, num_samples=4), PARAMS, seed=1)["plan_success"]
-        == 0.5
+        summarise(evaluated_tasks(two, [whole, half], [whole] * 8, num_samples=4), num_samples=4)["plan_success"] == 0.5
     )
 
 
 def test_without_a_test_task_there_is_no_summary():
-    with pytest.raises(ValueError, match="one task or more"):
-        summarise([], PARAMS, seed=1)
+    with pytest.raises(ValueError, match="a share of nothing"):
+        summarise([], num_samples=4)

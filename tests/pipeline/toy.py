@@ -33,14 +33,20 @@ stages:
     params: [train_policy.lr]
     metrics:
       - reports/evaluate/${{item.policy}}.json: {{cache: false}}
+    outs:
+      - reports/evaluate/${{item.policy}}.tasks.jsonl: {{cache: false}}
 """
 EVALUATE = """
 import json, sys, pathlib, yaml
-from tests.report.example import evaluation
+from tests.report.example import evaluation, task_record
 lr = yaml.safe_load(pathlib.Path("params.yaml").read_text())["train_policy"]["lr"]
-result = evaluation(0.75) | dict(success_rate=0.5 + lr, ci_low=0.45, ci_high=0.55, num_tasks=40, pass_hat_4=0.25)
+rate = 0.5 + lr
+result = evaluation(0.75) | dict(success_rate=rate, ci_low=0.45, ci_high=0.55, num_tasks=1000, pass_hat_4=0.25)
+plays = [task_record(f"t{index}", failure=None if index < 1000 * rate else "wrong_value") for index in range(1000)]
 pathlib.Path("reports/evaluate").mkdir(parents=True, exist_ok=True)
 pathlib.Path(f"reports/evaluate/{sys.argv[1]}.json").write_text(json.dumps(result))
+text = "".join(json.dumps(play) + "\\n" for play in plays)
+pathlib.Path(f"reports/evaluate/{sys.argv[1]}.tasks.jsonl").write_text(text)
 """
 
 

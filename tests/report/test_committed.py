@@ -1,67 +1,96 @@
-"""How far a figure may be from the committed one, on the processor that made it and on another."""
+"""How far a figure may be from the committed one by chance."""
 
 import json
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from posttrain.evals.processor import processor_kind
 from posttrain.report.committed import Comparison, compare_all, compare_with_committed, whose_figures
-from posttrain.report.sources import Evaluation
-from tests.report.example import evaluation
+from tests.report.example import evaluation, task_record
 from tests.report.test_table import commit
 
 AMD, INTEL = "AMD, AVX-512 with bfloat16", "Intel, AVX2"
+NUM = 400  # tasks, of which 300 are won in what is committed
 
 
-def computed(rate: float, processor: str) -> Evaluation:
-    return Evaluation.model_validate({**evaluation(rate), "processor": processor})
+def write_policy(folder: Path, num_won: int, *, processor: str = AMD, split: str = "t") -> None:
+    found = evaluation(num_won / NUM) | {"processor": processor, "num_tasks": NUM}
+    (folder / "evaluate/policy.json").write_text(json.dumps(found))
+    plays = [task_record(f"{split}{index}", failure=None if index < num_won else "wrong_value") for index in range(NUM)]
+    (folder / "evaluate/policy.tasks.jsonl").write_text("".join(json.dumps(play) + "\n" for play in plays))
 
 
-@pytest.mark.parametrize(
-    ("now", "verdict"), [(0.75, "as committed"), (0.695, "within"), (0.833, "within"), (0.66, "OUTSIDE")]
-)
-def test_on_another_processor_a_figure_may_be_as_far_as_two_seeds_are(now, verdict):
-    # seeds at 70, 73 and 76 %: a standard deviation of 3 points, so 1.96 √2 3 = 8.3 points
-    one = Comparison("sft", computed(now, INTEL), computed(0.75, AMD), (0.70, 0.73, 0.76))
-    assert one.bounds == pytest.approx((0.75 - 0.08316, 0.75 + 0.08316), abs=1e-5)
-    assert one.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "rates"),
-    [(AMD, AMD, (0.7, 0.8)), ("", AMD, (0.7, 0.8)), (AMD, "", (0.7, 0.8)), (AMD, INTEL, (0.7,))],
-)
-def test_the_committed_interval_holds_on_one_kind_of_processor_and_where_nothing_better_is_known(here, there, rates):
-    one = Comparison("sft", computed(0.69, here), computed(0.75, there), rates)
-    assert (one.bounds, one.verdict) == ((0.70, 0.80), "OUTSIDE")
-
-
-def test_the_sentence_names_both_processors_and_where_the_bounds_come_from(make_reports):
-    rates = {f"seed_{seed}": rate for seed, rate in enumerate((0.86, 0.90, 0.94), start=1)}
-    arms = {
-        name: {"overrides": {"seed": int(name[-1])}, "policies": {"policy": arm(rate)}} for name, rate in rates.items()
-    }
-    other_world = {"overrides": {"world.seed": 2002}, "policies": {"policy": arm(0.2)}}
-    folder = make_reports(
-        {
-            "evaluate/policy.json": evaluation(0.9) | {"processor": AMD},
-            "seeds.json": {**arms, "world_seed_2002": other_world},
-        }
-    )
+def committed(make_reports, **arms: Any) -> Path:
+    folder: Path = make_reports({"seeds.json": arms})
+    (folder.parent / "params.yaml").write_text("seed: 1\nworld: {seed: 2001}\n")
+    write_policy(folder, 300)
     commit(folder.parent)
-    (folder / "evaluate/policy.json").write_text(json.dumps(evaluation(0.84) | {"processor": INTEL}))
-    # a standard deviation of 4 points: 1.96 √2 4 = 11.1
+    return folder
+
+
+def arm(rate: float, world_seed: int = 2001) -> dict[str, Any]:
+    figures = {"success_rate": rate, "ci_low": rate, "ci_high": rate, "num_tasks": NUM, "pass_hat_4": rate}
+    return {"overrides": {}, "policies": {"policy": figures}, "knobs": {"world.seed": world_seed}}
+
+
+def policy_of(folder: Path) -> Comparison:
+    [policy] = [one for one in compare_all(folder.parent, Path(folder.name)) if one.policy == "policy"]
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("num_won", "verdict"),
+    [(300, "as committed"), (297, "within chance"), (303, "within chance"), (288, "CHANGED"), (312, "CHANGED")],
+)
+def test_where_the_spread_over_seeds_is_unknown_only_tasks_are_chance(make_reports, num_won, verdict):
+    # 3 of 400 tasks differ: 0.75 points, with a standard error of 0.43; 12: 3 points, and 0.85
+    folder = committed(make_reports, other_world=arm(0.9, world_seed=2002))
+    write_policy(folder, num_won)
+    assert policy_of(folder).verdict == verdict
+
+
+@pytest.mark.parametrize(("num_won", "verdict"), [(288, "within chance"), (200, "CHANGED")])
+def test_a_figure_may_be_as_far_as_two_seeds_are(make_reports, num_won, verdict):
+    # seeds at 72, 75, 78 %: a standard deviation of 3 points, so 4.30 √2 3 = 18.3 points
+    folder = committed(make_reports, seed_1=arm(0.72), seed_2=arm(0.75), seed_3=arm(0.78), other=arm(0.1, 2002))
+    write_policy(folder, num_won)
+    one = policy_of(folder)
+    assert one.verdict == verdict
+    assert one.difference is not None
+    assert not one.difference.is_of_runs_only
+
+
+def test_the_policies_are_a_family_and_one_alone_is_not(make_reports):
+    folder = committed(make_reports)
+    for policy in ("teacher", "base", "sft"):
+        shutil.copy(folder / "evaluate/policy.tasks.jsonl", folder / f"evaluate/{policy}.tasks.jsonl")
+    commit(folder.parent)
+    write_policy(folder, 294)  # 1.5 points: p is 0.014 alone, and 0.056 among four
+    assert policy_of(folder).verdict == "within chance"
+    assert compare_with_committed(folder).endswith("It has CHANGED.")
+
+
+def test_plays_of_other_tasks_are_no_chance(make_reports):
+    folder = committed(make_reports)
+    write_policy(folder, 290, split="of_another_world_")
+    one = policy_of(folder)
+    assert (one.verdict, one.is_wrong) == ("OTHER TASKS", True)
+    assert "they cannot be compared" in one.sentence
+
+
+def test_the_sentence_has_the_difference_and_names_both_processors(make_reports):
+    folder = committed(make_reports)
+    write_policy(folder, 297, processor=INTEL)
     assert compare_with_committed(folder) == (
-        f"policy: 84.0 %, and 90.0 % is committed, of another kind of processor ({AMD}; here: {INTEL}): figures differ "
-        "by rounding. It is within 78.9 … 100.0 %, as far as two seeds on one machine lie apart."
+        "policy: 74.2 %, and 75.0 % is committed: -0.7 (-1.6 … +0.1) points, no more than the choice of tasks does "
+        f"(another kind of processor rounds otherwise: {AMD} there, {INTEL} here)."
     )
     assert whose_figures(folder) == compare_with_committed(folder)
-    [policy] = [one for one in compare_all(folder.parent, folder.relative_to(folder.parent)) if one.policy == "policy"]
-    assert (policy.verdict, policy.seed_rates) == ("within", [0.86, 0.90, 0.94])
-
-
-def arm(rate: float) -> dict[str, float]:
-    return {"success_rate": rate, "ci_low": rate, "ci_high": rate, "num_tasks": 40, "pass_hat_4": rate}
+    write_policy(folder, 200)
+    assert compare_with_committed(folder).endswith("more than the choice of tasks does. It has CHANGED.")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from posttrain.visible import visible
 from tests.report.example import evaluation, good_reports, success, task_record
 from tests.report.outline import Outline
 
+KNOBS = {"seed": 1, "world.seed": 2001}
+
 
 def page_of(folder, count=24):
-    return render_page(read_reports(folder), num_failures_shown=count)
+    return render_page(read_reports(folder, KNOBS), num_failures_shown=count)
 
 
 def test_the_page_needs_no_network_no_script_and_no_other_file_to_be_seen(make_reports):
@@ -47,15 +49,39 @@ def test_every_link_within_the_page_leads_somewhere(make_reports):
 
 
 def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(make_reports):
-    text = " ".join(Outline(page_of(make_reports())).text.split())
+    def said(reports):
+        return " ".join(Outline(page_of(make_reports(reports))).text.split())
+
+    def won(num):
+        return [task_record(f"t{index}", failure=None if index < num else "wrong_value") for index in range(40)]
+
+    # 12 of 40 tasks differ: 30 points, with a standard error of sqrt(.3 * .7 / 39) = 7.3 points
+    better = said({"evaluate/sft.tasks.jsonl": won(24), "evaluate/policy.tasks.jsonl": won(36)})
     assert (
         "After GRPO the agent succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. "
-        "The intervals are apart." in text
+        "+30.0 (+15.2 … +44.8) points: more than the choice of tasks explains. "
+        "How far other seeds lie from this one is not known." in better
     )
-    close = make_reports({"evaluate/policy.json": evaluation(0.65)})  # 0.60 … 0.70 against 0.55 … 0.65
-    assert "The intervals overlap" in Outline(page_of(close)).text
-    worse = make_reports({"evaluate/policy.json": evaluation(0.4)})
-    assert "It got worse, and the intervals are apart." in Outline(page_of(worse)).text
+    worse = said({"evaluate/sft.tasks.jsonl": won(36), "evaluate/policy.tasks.jsonl": won(24)})
+    assert "-30.0 (-44.8 … -15.2) points: worse, by more than the choice of tasks explains." in worse
+    close = said({"evaluate/sft.tasks.jsonl": won(34), "evaluate/policy.tasks.jsonl": won(36)})
+    assert "points: the choice of tasks may explain that." in close
+    assert "points" not in said({"evaluate/sft.tasks.jsonl": [task_record("other")]}).partition("Policies")[0]
+
+
+def test_the_spread_over_seeds_counts_where_they_ran_with_the_same_knobs(make_reports):
+    def arm(seed, rate, **knobs):
+        policies = {"policy": {**success(rate), "pass_hat_4": 0.5}}
+        return {"overrides": {"seed": seed}, "policies": policies, "knobs": {**KNOBS, "seed": seed, **knobs}}
+
+    def chance(reports):
+        return Outline(page_of(make_reports({"seeds.json": reports}))).text
+
+    same = {"seed_2": arm(2, 0.8), "seed_3": arm(3, 0.9)}
+    assert "the choice of tasks and seeds may explain that" in chance(same)
+    assert "the choice of tasks may explain that" in chance(
+        {"a": same["seed_2"], "b": arm(3, 0.9, **{"world.seed": 9})}
+    )
 
 
 def test_a_transcript_cannot_become_markup(make_reports):

@@ -102,7 +102,7 @@ def test_the_teacher_succeeds_on_every_held_out_task(stage):
     evaluate(
         make(
             "teacher",
-            evaluate={"teacher": {"type": "expert"}, "num_samples": 4, "ci_level": 0.95, "num_bootstrap": 100},
+            evaluate={"teacher": {"type": "expert"}, "num_samples": 4},
         )
     )
     report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
@@ -144,12 +144,7 @@ def test_a_model_behind_an_endpoint_demonstrates_and_is_asked_once(stage, endpoi
 def test_a_model_behind_an_endpoint_is_the_bar_to_reach(stage, endpoint):
     make, _ = stage
     generate_data(make())
-    settings = {
-        "teacher": {"type": "openai", "model": "big", "max_new_tokens": 200},
-        "num_samples": 4,
-        "ci_level": 0.95,
-        "num_bootstrap": 100,
-    }
+    settings = {"teacher": {"type": "openai", "model": "big", "max_new_tokens": 200}, "num_samples": 4}
     evaluate(make("teacher", evaluate=settings))
     report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
     assert report["success_rate"] < 0.5

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.verdicts import DIFFICULTY, SimulatedSetting, simulated_runs
-from posttrain.comparison.significance import (
+from posttrain.evals.significance import (
     Difference,
     Spread,
     Word,
