@@ -44,9 +44,9 @@ CHARTS = (
 def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     """The charts for which some setting has numbers, in the order of CHARTS.
 
-    Each has `title`, `is_share`, and `curves`: for each setting its `steps` (N), `mean` (N), and
-    `low` and `high` (N) over its seeds, where it has several; empty lists where it has no numbers.
-    A step counts the seeds that have it."""
+    Each has `title`, `is_share`, and `curves`: for each setting its `name`, `steps` (N), `mean`
+    (N), and `low` and `high` (N) over its seeds, where it has several; empty lists where it has no
+    numbers. A step counts the seeds that have it."""
     charts = []
     for chart in CHARTS:
         curves = [_curve(setting, chart) for setting in settings]
@@ -55,7 +55,7 @@ def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     return charts
 
 
-def _curve(setting: Setting, chart: Chart) -> dict[str, list[Any]]:
+def _curve(setting: Setting, chart: Chart) -> dict[str, Any]:
     by_step: dict[int, list[float]] = {}
     num_curves = 0
     for run in setting.counted or setting.runs[:1]:
@@ -68,6 +68,7 @@ def _curve(setting: Setting, chart: Chart) -> dict[str, list[Any]]:
     steps = _thinned(sorted(by_step))
     values = [by_step[step] for step in steps]
     return {
+        "name": setting.name,
         "steps": steps,
         "mean": [_short(sum(one) / len(one)) for one in values],
         "low": [_short(min(one)) for one in values] if num_curves > 1 else [],

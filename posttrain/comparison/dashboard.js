@@ -11,13 +11,7 @@
   let order = { key: "committed_at", isDown: true };
   const KEYS = [null, "name", "success_rate", "pass_hat_4", "committed_at", "author", "subject"];
 
-  const make = (tag, className, text) => {
-    const element = document.createElement(tag);
-    if (className) element.className = className;
-    if (text !== undefined) element.textContent = text;
-    return element;
-  };
-  const share = (value) => (value === null ? "" : `${(100 * value).toFixed(1)} %`);
+  const { make, share } = pageParts;
 
   const drawList = () => {
     const wanted = filter.value.toLowerCase();

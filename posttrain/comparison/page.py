@@ -1,19 +1,7 @@
-"""The comparison as one HTML file: it opens offline, asks nothing of anybody, and has the same
-bytes for the same commits.
+"""The comparison as one HTML file, with the same bytes for the same commits; and the dashboard."""
 
-A content policy in the page allows no script but those whose hashes stand in it. What agents, users
-and worlds wrote is put on the page by `textContent`, after `visible` has spelt out what would hide.
-"""
-
-import base64
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import jinja2
-from markupsafe import Markup
 
 from posttrain.comparison.curves import drawn_charts
 from posttrain.comparison.datasets import class_counts, row_counts
@@ -22,21 +10,21 @@ from posttrain.comparison.stages import stage_differences
 from posttrain.comparison.tables import comparison_json, comparison_notes, differs_in, pass_hat_4, verdict
 from posttrain.comparison.transcripts import task_pairs
 from posttrain.evals.significance import LEVEL, share_interval
+from posttrain.pages.rendering import rendered
 from posttrain.report.sources import Success
 from posttrain.report.table import percent, percent_range, points
-from posttrain.visible import visible_on_page
 
 Share = tuple[float, float, float]  # with its interval
 
 _FOLDER = Path(__file__).parent
-_CHARTS, _CHARTS_STYLE = _FOLDER / "vendor" / "uPlot.iife.min.js", _FOLDER / "vendor" / "uPlot.min.css"
 
 
 def comparison_page(settings: Sequence[Setting]) -> str:
     """The HTML text."""
     data = {**comparison_json(settings), "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
-    return _rendered(
-        "page",
+    return rendered(
+        _FOLDER / "page.html",
+        data=data,
         title=_title(settings),
         settings=settings,
         notes=comparison_notes(settings),
@@ -51,33 +39,12 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         row_counts=row_counts(settings),
         class_counts=class_counts(settings),
         stages=stage_differences(settings),
-        data=_embedded(data),
     )
 
 
 def dashboard_page() -> str:
     """The HTML text; what it shows, its script asks for."""
-    return _rendered("dashboard")
-
-
-def _rendered(name: str, **values: Any) -> str:
-    """`NAME.html` with the charts' library and `NAME.js`, and a policy that lets nothing else
-    run."""
-    scripts = [path.read_text(encoding="utf-8") for path in (_CHARTS, _FOLDER / f"{name}.js")]
-    environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=visible_on_page,
-        loader=jinja2.FileSystemLoader(_FOLDER),
-    )
-    return environment.get_template(f"{name}.html").render(
-        **values,
-        scripts=[Markup(text) for text in scripts],  # noqa: S704  # our own files
-        hashes=Markup(" ".join(_policy_hash(text) for text in scripts)),  # noqa: S704
-        charts_style=Markup(_CHARTS_STYLE.read_text(encoding="utf-8")),  # noqa: S704
-    )
+    return rendered(_FOLDER / "dashboard.html", title="Branches")
 
 
 def _title(settings: Sequence[Setting]) -> str:
@@ -116,14 +83,3 @@ def _share(runs: Sequence[Success]) -> Share | None:
     mean = sum(one.success_rate for one in runs) / len(runs)
     num_tasks = min(one.num_tasks for one in runs)
     return mean, *share_interval(mean * num_tasks, num_tasks)
-
-
-def _embedded(data: Mapping[str, Any]) -> Markup:
-    """JSON that no HTML parser reads as more than text."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))  # noqa: S704
-
-
-def _policy_hash(script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"'sha256-{digest}'"

@@ -17,7 +17,7 @@ from posttrain.evals.significance import (
     spread_over,
 )
 from posttrain.exits import DataError
-from posttrain.report.knobs import SEED, knobs_that_differ
+from posttrain.report.knobs import knobs_that_differ, setting_of
 
 _SEED_OF_NAME = re.compile(r"-seed\d+$")
 _CODE = ("posttrain/", "stages/")
@@ -105,7 +105,7 @@ def _key(run: Run) -> tuple[Any, ...]:
     """Equal for runs of one setting. Without knobs or a lock nobody knows, and a run is alone."""
     if not run.knobs or not run.stages:
         return (run.commit, run.name)
-    knobs = sorted((name, repr(value)) for name, value in run.knobs.items() if name != SEED)
+    knobs = sorted((name, repr(value)) for name, value in setting_of(run.knobs).items())
     return (*knobs, *sorted(_code(run).items()))
 
 

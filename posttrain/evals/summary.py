@@ -20,7 +20,7 @@ from posttrain.rewards.agent_actions import agent_messages, calls_made, holds
 from posttrain.rewards.completion import is_success
 from posttrain.rewards.efficiency import efficiency
 from posttrain.rewards.timing import timing
-from posttrain.types import Message, Task, Trajectory
+from posttrain.types import Gold, Message, Task, Trajectory
 
 _MAX_K = 8
 
@@ -53,7 +53,7 @@ def evaluated_tasks(
 
 def task_record(evaluated: EvaluatedTask) -> dict[str, Any]:
     """One line of `<policy>.tasks.jsonl`. `cell` is kind/market/language/difficulty; `failure` is
-    null for a success."""
+    null for a success; `wanted` is the answer for a reader."""
     task, greedy = evaluated.task, evaluated.greedy
     return {
         "task_id": task.task_id,
@@ -67,6 +67,7 @@ def task_record(evaluated: EvaluatedTask) -> dict[str, Any]:
         "stop_reason": str(greedy.stop_reason),
         "failure": failure_of(greedy, task),
         "transcript": [_brief(message) for message in greedy.messages if message.role != "system"],
+        "wanted": _wanted(task.gold),
     }
 
 
@@ -100,19 +101,21 @@ def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int) -> dict[s
     }
 
 
-def _abilities(evaluated: Sequence[EvaluatedTask]) -> dict[str, float | None]:
+def _abilities(evaluated: Sequence[EvaluatedTask]) -> dict[str, float | int | None]:
     """Four abilities, each null where no task tests it.
 
-    tool_selection_accuracy: of the tasks that need a tool, the share whose first call is of a
-    needed one. plan_success: of the tasks that need two calls or more, the share in which all that
-    hold the answer came back. step_efficiency, timing_precision: the mean scores `efficiency`,
-    `timing`.
+    tool_selection_accuracy: of the `num_tool_tasks` that need a tool, the share whose first call is
+    of a needed one. plan_success: of the `num_plan_tasks` that need two calls or more, the share in
+    which all that hold the answer came back. step_efficiency, timing_precision: the mean scores
+    `efficiency`, `timing`.
     """
     needing = [one for one in evaluated if one.task.gold.calls]
     planned = [one for one in needing if len(one.task.gold.calls) > 1]
     return {
         "tool_selection_accuracy": _mean([_is_first_call_needed(one) for one in needing]),
+        "num_tool_tasks": len(needing),
         "plan_success": _mean([holds(calls_made(one.greedy), one.task.gold) for one in planned]),
+        "num_plan_tasks": len(planned),
         "step_efficiency": _mean([efficiency(one.greedy, one.task).value for one in evaluated]),
         "timing_precision": _mean([timing(one.greedy, one.task).value for one in evaluated]),
     }
@@ -139,6 +142,18 @@ def _success(evaluated: Sequence[EvaluatedTask]) -> dict[str, float]:
         "ci_high": _round(high),
         "num_tasks": num,
     }
+
+
+def _wanted(gold: Gold) -> str:
+    """`380.20 HKD, by get_hk_realtime_quote(code=00700.HK)`; of each argument the first value that
+    is accepted."""
+    calls = [
+        f"{call.name}({', '.join(f'{name}={values[0]}' for name, values in call.arguments.items())})"
+        for call in gold.calls
+    ]
+    asked = [f"after asking for the {gold.asks}"] if gold.asks else []
+    by = [f"by {' and '.join(calls)}"] if calls else []
+    return ", ".join([f"{gold.answer.value} {gold.answer.unit}".strip(), *asked, *by])
 
 
 def _brief(message: Message) -> dict[str, Any]:

@@ -1,37 +1,13 @@
-"""Which failures are shown, each as a conversation whose messages are cut at a length. The template
-makes their text harmless to read."""
+"""Which failures are shown, and every message of them cut at a length and made harmless to read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from posttrain.report.sources import TaskRecord
+from posttrain.report.sources import HELD_OUT, TaskRecord, TranscriptMessage
+from posttrain.visible import visible
 
 MAX_MESSAGE_CHARS = 2000
-_ROLES = {"user": "user", "assistant": "agent", "tool": "tool result"}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One bubble of a conversation: `kind` is user, agent, reasoning, call or tool result; `name`
-    the tool of a call, empty elsewhere."""
-
-    kind: str
-    text: str
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownFailure:
-    """A failed episode for a reader."""
-
-    task_id: str
-    failure: str
-    cell: str
-    opening: str
-    turns: int
-    stop_reason: str
-    reward: float
-    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +42,12 @@ def failure_classes(
     return [row for row in rows if row.before or row.after]
 
 
-def shown_failures(records: Sequence[TaskRecord], count: int) -> list[ShownFailure]:
+def shown_failures(records: Sequence[TaskRecord], count: int) -> list[dict[str, Any]]:
     """At most `count` failed episodes, of every class as evenly as there are: one of each in turn,
-    in the file's order; then grouped by class."""
+    in the file's order; then grouped by class.
+
+    Each has `task_id`, `failure`, `cell`, `opening` (what the user asked first), `wanted`, `turns`,
+    `stop_reason`, `reward` and `messages`, as `posttrain/pages/page_parts.js` draws them."""
     by_class: dict[str, list[TaskRecord]] = {}
     for record in records:
         if record.failure is not None:
@@ -80,30 +59,35 @@ def shown_failures(records: Sequence[TaskRecord], count: int) -> list[ShownFailu
 
 
 def shortened(text: str) -> str:
-    """Cut at MAX_MESSAGE_CHARS, and then with how long it was."""
-    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} … ({len(text):,} characters)"
+    """Cut at MAX_MESSAGE_CHARS, and then with how long it was; what would hide is spelt out."""
+    cut = text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} … ({len(text):,} characters)"
+    return visible(cut)
 
 
 def _test_records(records: Sequence[TaskRecord]) -> Mapping[str, TaskRecord]:
-    return {record.task_id: record for record in records if record.split == "test"}
+    return {record.task_id: record for record in records if record.split == HELD_OUT}
 
 
-def _shown(record: TaskRecord) -> ShownFailure:
+def _shown(record: TaskRecord) -> dict[str, Any]:
     opening = next((message.content for message in record.transcript if message.role == "user"), "")
-    parts: list[Part] = []
-    for message in record.transcript:
-        if message.reasoning:
-            parts.append(Part("reasoning", shortened(message.reasoning)))
-        if message.content:
-            parts.append(Part(_ROLES.get(message.role, "other"), shortened(message.content)))
-        parts += [Part("call", shortened(arguments), shortened(name)) for name, arguments in message.calls]
-    return ShownFailure(
-        task_id=shortened(record.task_id),
-        failure=shortened(record.failure or ""),
-        cell=shortened(record.cell.replace("/", " · ").replace("_", " ")),
-        opening=shortened(opening),
-        turns=record.turns,
-        stop_reason=shortened(record.stop_reason),
-        reward=record.reward,
-        parts=tuple(parts),
-    )
+    return {
+        "task_id": shortened(record.task_id),
+        "failure": shortened(record.failure or ""),
+        "cell": shortened(record.cell),
+        "opening": shortened(opening),
+        "wanted": shortened(record.wanted),
+        "turns": record.turns,
+        "stop_reason": shortened(record.stop_reason),
+        "reward": record.reward,
+        "messages": [_message(message) for message in record.transcript],
+    }
+
+
+def _message(message: TranscriptMessage) -> dict[str, Any]:
+    parts = {
+        "role": shortened(message.role),
+        "reasoning": shortened(message.reasoning),
+        "text": shortened(message.content),
+        "calls": [[shortened(name), shortened(arguments)] for name, arguments in message.calls],
+    }
+    return {name: part for name, part in parts.items() if part}

@@ -1,113 +1,117 @@
-"""The charts of the report: which numbers of which file stand in which."""
+"""The charts of the report: which numbers of which file stand in which.
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+A chart is what `posttrain/pages/page_parts.js` draws: a title, how its values are read, and curves,
+each with `steps` (N) and `mean` (N), without a band because a run is one.
+"""
 
-from markupsafe import Markup
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from posttrain.report.charts import Axis, Series, axis_over, interval_chart, line_chart, log_axis_over, stacked_chart
-from posttrain.report.sources import DpoLine, Evaluation, GrpoLine, ReliabilityBin, SftLine
+from posttrain.report.sources import DpoLine, GrpoLine, ReliabilityBin, SftLine
 
 Line = TypeVar("Line", SftLine, GrpoLine, DpoLine)
-SHARE = Axis("", 0, 1, percent=True)
+Chart = dict[str, Any]
+Curve = dict[str, Any]
 
 
-def success_chart(evaluations: Mapping[str, Evaluation]) -> Markup:
-    rows = [(name, one.success_rate, one.ci_low, one.ci_high) for name, one in evaluations.items()]
-    return interval_chart("Success on held-out tasks, with its interval", rows, SHARE)
-
-
-def sft_charts(lines: Sequence[SftLine]) -> list[Markup]:
+def sft_charts(lines: Sequence[SftLine]) -> list[Chart]:
     """Loss in nats per agent token, on a scale of ratios."""
-    train = Series("training rows", _points(lines, lambda line: line.loss), 0)
-    dev = Series("dev demonstrations", _points(lines, lambda line: line.eval_loss), 1)
-    parts = [
-        Series("reasoning", _points(lines, lambda line: line.loss_reasoning), 2),
-        Series("calls", _points(lines, lambda line: line.loss_call), 3),
-    ]
-    x = _steps([line.step for line in lines])
-    charts = [("Fine-tuning: loss", [train, dev])]
-    if any(part.points for part in parts):
-        charts.append(("Fine-tuning: loss by kind of token", parts))
-    return [line_chart(title, series, x, log_axis_over("", _values(series))) for title, series in charts]
-
-
-def grpo_charts(lines: Sequence[GrpoLine]) -> list[Markup]:
-    """What the agent got better at, step by step."""
-    x = _steps([line.step for line in lines])
-    reward = [Series("mean reward", _points(lines, lambda line: line.reward_mean), 0)]
-    turns = [Series("turns", _points(lines, lambda line: line.turns), 0)]
-    entropy = [
-        Series("entropy", _points(lines, lambda line: line.entropy), 2),
-        Series("KL to the start", _points(lines, lambda line: line.kl), 3),
-    ]
-    return [
-        line_chart(
-            "Success of the sampled episodes",
-            [Series("success", _points(lines, lambda line: line.success), 0)],
-            x,
-            SHARE,
+    return _with_points(
+        _chart(
+            "Fine-tuning: loss",
+            _curve("training rows", lines, lambda line: line.loss),
+            _curve("dev demonstrations", lines, lambda line: line.eval_loss),
+            is_log=True,
         ),
-        line_chart("Reward", reward, x, axis_over("", _values(reward))),
-        line_chart("Entropy and KL, nats per token", entropy, x, axis_over("", _values(entropy), floor=0)),
-        line_chart("Turns per episode", turns, x, axis_over("", _values(turns), floor=0)),
-    ]
+        _chart(
+            "Fine-tuning: loss by kind of token",
+            _curve("reasoning", lines, lambda line: line.loss_reasoning),
+            _curve("calls", lines, lambda line: line.loss_call),
+            is_log=True,
+        ),
+    )
 
 
-def spread_charts(lines: Sequence[GrpoLine]) -> list[Markup]:
+def grpo_charts(lines: Sequence[GrpoLine]) -> list[Chart]:
+    """What the agent got better at, step by step."""
+    return _with_points(
+        _chart("Success of the sampled episodes", _curve("success", lines, lambda line: line.success), is_share=True),
+        _chart("Reward", _curve("mean reward", lines, lambda line: line.reward_mean)),
+        _chart(
+            "Entropy and KL, nats per token",
+            _curve("entropy", lines, lambda line: line.entropy),
+            _curve("KL to the start", lines, lambda line: line.kl),
+        ),
+        _chart("Turns per episode", _curve("turns", lines, lambda line: line.turns)),
+        _chart("Tokens per episode", _curve("tokens", lines, lambda line: line.length)),
+    )
+
+
+def spread_charts(lines: Sequence[GrpoLine]) -> list[Chart]:
     """How much the groups still teach: without spread inside a group there is no gradient from
     it."""
-    x = _steps([line.step for line in lines])
-    spread = [
-        Series("within groups (reward_std)", _points(lines, lambda line: line.reward_std), 0),
-        Series("whole batch (reward_std_batch)", _points(lines, lambda line: line.reward_std_batch), 1),
-    ]
-    layers = [
-        ("all failed", [line.frac_reward_zero_std_all_bad for line in lines]),
-        ("all succeeded", [line.frac_reward_zero_std_all_good for line in lines]),
-        ("other", [line.frac_reward_zero_std_other for line in lines]),
-    ]
-    taught = Series(
-        "tokens with an advantage other than 0", _points(lines, lambda line: line.frac_tokens_nonzero_advantage), 0
-    )
-    return [
-        line_chart("Standard deviation of the reward", spread, x, axis_over("", _values(spread), floor=0)),
-        stacked_chart(
-            "Groups whose rewards are all equal (frac_reward_zero_std)", [line.step for line in lines], layers, x, SHARE
+    return _with_points(
+        _chart(
+            "Standard deviation of the reward",
+            _curve("within groups (reward_std)", lines, lambda line: line.reward_std),
+            _curve("whole batch (reward_std_batch)", lines, lambda line: line.reward_std_batch),
         ),
-        line_chart("Share of the agent's tokens that get a gradient", [taught], x, SHARE),
-    ]
+        _chart(
+            "Groups whose rewards are all equal",
+            _curve("all (frac_reward_zero_std)", lines, lambda line: line.frac_reward_zero_std),
+            _curve("all failed", lines, lambda line: line.frac_reward_zero_std_all_bad),
+            _curve("all succeeded", lines, lambda line: line.frac_reward_zero_std_all_good),
+            _curve("other", lines, lambda line: line.frac_reward_zero_std_other),
+            is_share=True,
+        ),
+        _chart(
+            "Share of the agent's tokens that get a gradient",
+            _curve("tokens with an advantage", lines, lambda line: line.frac_tokens_nonzero_advantage),
+            is_share=True,
+        ),
+    )
 
 
-def dpo_charts(lines: Sequence[DpoLine]) -> list[Markup]:
+def dpo_charts(lines: Sequence[DpoLine]) -> list[Chart]:
     """Pairs have no groups, so there is no spread to show."""
-    x = _steps([line.step for line in lines])
-    margin = [Series("margin", _points(lines, lambda line: line.margin), 0)]
-    loss = [Series("loss", _points(lines, lambda line: line.loss), 0)]
-    accuracy = Series("pairs ordered rightly", _points(lines, lambda line: line.pair_accuracy), 0)
-    return [
-        line_chart("Preference loss", loss, x, axis_over("", _values(loss), floor=0)),
-        line_chart("Pairs whose chosen episode gained more", [accuracy], x, SHARE),
-        line_chart("Margin between chosen and rejected", margin, x, axis_over("", _values(margin), floor=0)),
-    ]
+    return _with_points(
+        _chart("Preference loss", _curve("loss", lines, lambda line: line.loss)),
+        _chart(
+            "Pairs whose chosen episode gained more",
+            _curve("pairs ordered rightly", lines, lambda line: line.pair_accuracy),
+            is_share=True,
+        ),
+        _chart("Margin between chosen and rejected", _curve("margin", lines, lambda line: line.margin)),
+    )
 
 
-def calibration_chart(bins: Sequence[ReliabilityBin]) -> Markup:
-    """On the dashed line the model is as often right as it believes; below it the model is too sure
-    of itself."""
-    observed = Series("held-out pairs", [(one.confidence, one.accuracy) for one in bins], 0)
-    x = Axis("how sure the model is of the winner", 0.5, 1, percent=True)
-    return line_chart("Calibration: how often it is right", [observed], x, SHARE, has_diagonal=True)
+def calibration_chart(bins: Sequence[ReliabilityBin]) -> Chart:
+    """Where the curves meet the model is as often right as it believes; below, it is too sure of
+    itself."""
+    sure = [one.confidence for one in bins]
+    return _chart(
+        "Calibration: how often it is right, by how sure it is",
+        _line("as sure as right", sure, sure),
+        _line("held-out pairs", sure, [one.accuracy for one in bins]),
+        is_share=True,
+        is_unsmoothed=True,
+        x="sure",
+    )
 
 
-def _points(lines: Sequence[Line], value: Callable[[Line], float | None]) -> list[tuple[float, float]]:
-    return [(line.step, number) for line in lines if (number := value(line)) is not None]
+def _chart(title: str, *curves: Curve, **options: Any) -> Chart:
+    return {"title": title, "curves": curves, **options}
 
 
-def _values(series: Sequence[Series]) -> list[float]:
-    return [value for one in series for _, value in one.points]
+def _curve(name: str, lines: Sequence[Line], value: Callable[[Line], float | None]) -> Curve:
+    points = [(line.step, number) for line in lines if (number := value(line)) is not None]
+    return _line(name, [step for step, _ in points], [number for _, number in points])
 
 
-def _steps(steps: Sequence[int]) -> Axis:
-    first, last = min(steps), max(steps)
-    return Axis("step", first - 0.5, last + 0.5, is_whole=True)
+def _line(name: str, steps: Sequence[float], values: Sequence[float]) -> Curve:
+    return {"name": name, "steps": steps, "mean": values, "low": [], "high": []}
+
+
+def _with_points(*charts: Chart) -> list[Chart]:
+    """Without the charts whose numbers no line has."""
+    return [chart for chart in charts if any(curve["steps"] for curve in chart["curves"])]

@@ -28,6 +28,11 @@ def flat_knobs(tree: Mapping[str, Any]) -> dict[str, Any]:
     return dict(_leaves(tree, ""))
 
 
+def setting_of(knobs: Knobs) -> dict[str, Any]:
+    """Without the seed and what only the report reads: runs of equal rest are one setting."""
+    return {name: value for name, value in knobs.items() if name != SEED and not name.startswith("report.")}
+
+
 def knobs_that_differ(before: Knobs, after: Knobs) -> dict[str, tuple[Any, Any]]:
     """(before, after) by place, in the order of their names, but for the seed."""
     pairs = {name: (before.get(name, ABSENT), after.get(name, ABSENT)) for name in sorted({*before, *after} - {SEED})}

@@ -1,18 +1,13 @@
-"""The report: one HTML file that opens offline and is the same to the byte for the same figures, so
-it has no time, no script, no address of others.
-
-Its text is made visible and escaped by the template, its charts are drawn here, and a content
-policy in the page forbids what might have been missed.
-"""
+"""The report: one HTML file that opens offline (`posttrain.pages`) and is the same to the byte for
+the same figures, so it has no time and no place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-
-from posttrain.evals.significance import Difference, difference, spread_over
+from posttrain.evals.significance import Difference, Spread, difference, share_interval, spread_over
 from posttrain.exits import DataError
+from posttrain.pages.rendering import rendered
 from posttrain.report import figures
 from posttrain.report.failures import failure_classes, shown_failures
 from posttrain.report.knobs import Knobs
@@ -32,8 +27,7 @@ from posttrain.report.sources import (
     read_lines,
     read_object,
 )
-from posttrain.report.table import INTERVAL, interval, percent, points, read_evaluations
-from posttrain.visible import visible_on_page
+from posttrain.report.table import INTERVAL, percent, percent_range, points, read_evaluations
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 DIMENSIONS = ("kind", "market", "language", "difficulty")  # in this order, any others after them
@@ -58,12 +52,17 @@ class Reports:
     knobs: Knobs
 
     @property
+    def spread(self) -> Spread | None:
+        """Of the policy's success over the seeds that were run with these knobs."""
+        return spread_over(self.arms.seed_rates("policy", self.knobs))
+
+    @property
     def gain(self) -> Difference | None:
         """Of the policy after reinforcement learning, to the one before; None where they did not
         play the same tasks."""
         before, after = (_held_out(records) for records in (self.sft_records, self.policy_records))
         try:
-            return difference([before], [after], spread=spread_over(self.arms.seed_rates("policy", self.knobs)))
+            return difference([before], [after], spread=self.spread)
         except DataError:
             return None
 
@@ -92,40 +91,56 @@ def read_reports(folder: Path, knobs: Knobs) -> Reports:
 
 def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     """The HTML text."""
-    environment = jinja2.Environment(
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=visible_on_page,
-    )
-    environment.globals.update(percent=lambda share: percent(share).replace(" ", NO_BREAK_SPACE), interval=interval)
-    evaluations = reports.evaluations
+    evaluations, arms = reports.evaluations, reports.arms
     played = [record for record in reports.policy_records if record.split == HELD_OUT]
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+    failures = shown_failures(played, num_failures_shown)
+    seeds = arms.of_setting(reports.knobs)
+    algorithm, policy_charts, spread_charts = _policy_charts(reports.policy_lines)
+    charts = {
+        "learning": [*figures.sft_charts(reports.sft_lines), *policy_charts],
+        "spread": spread_charts,
+        "calibration": [figures.calibration_chart(reports.reward_model.reliability)],
+    }
+    return rendered(
+        _TEMPLATE,
+        data={"charts": charts, "failures": failures},
+        title="Did the agent get better?",
+        algorithm=algorithm,
+        spread_charts=spread_charts,
+        percent=_percent,
+        percent_range=percent_range,
+        points=points,
+        between=_between,
+        interval_name=INTERVAL,
+        knobs=reports.knobs,
         evaluations=evaluations,
         sft=evaluations["sft"],
         policy=evaluations["policy"],
         gain=reports.gain,
-        points=points,
-        interval_name=INTERVAL,
         cells=_cells(evaluations),
-        success_chart=figures.success_chart(evaluations),
-        sft_charts=figures.sft_charts(reports.sft_lines),
-        **_policy_charts(reports.policy_lines),
         validation=reports.validation,
         resampling=reports.resampling,
         class_counts=sorted(reports.resampling.cells.items(), key=lambda item: (-item[1].validated, item[0])),
         preferences=reports.preferences,
         reward_model=reports.reward_model,
-        calibration_chart=figures.calibration_chart(reports.reward_model.reliability),
         failure_classes=failure_classes(
             reports.sft_records, reports.policy_records, tuple(evaluations["policy"].failures)
         ),
         num_failures=sum(record.failure is not None for record in played),
-        shown=shown_failures(played, num_failures_shown),
-        arms=reports.arms.root,
+        num_shown=len(failures),
+        seeds=seeds,
+        spread=reports.spread,
+        other_arms={name: arm for name, arm in arms.root.items() if name not in seeds},
     )
+
+
+def _percent(share: float) -> str:
+    return percent(share).replace(" ", NO_BREAK_SPACE)
+
+
+def _between(share: float, num: int) -> tuple[float, float]:
+    """Wilson's interval; the whole range where nobody wrote down of how many the share is."""
+    return share_interval(share * num, num) if num else (0.0, 1.0)
 
 
 def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
@@ -135,16 +150,17 @@ def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
     return read_lines(path, DpoLine) if has_pairs else read_lines(path, GrpoLine)
 
 
-def _policy_charts(lines: Sequence[GrpoLine] | Sequence[DpoLine]) -> dict[str, object]:
+def _policy_charts(
+    lines: Sequence[GrpoLine] | Sequence[DpoLine],
+) -> tuple[str, list[figures.Chart], list[figures.Chart]]:
+    """The algorithm, the charts of learning and those of the spread of rewards."""
     grpo = [line for line in lines if isinstance(line, GrpoLine)]
     dpo = [line for line in lines if isinstance(line, DpoLine)]
-    if grpo:
-        return {
-            "algorithm": "GRPO",
-            "policy_charts": figures.grpo_charts(grpo),
-            "spread_charts": figures.spread_charts(grpo),
-        }
-    return {"algorithm": "DPO", "policy_charts": figures.dpo_charts(dpo), "spread_charts": []}
+    return (
+        ("GRPO", figures.grpo_charts(grpo), figures.spread_charts(grpo))
+        if grpo
+        else ("DPO", figures.dpo_charts(dpo), [])
+    )
 
 
 def _cells(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[str, int, list[Success | None]]]]]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
 from posttrain.exits import DataError
-from posttrain.report.knobs import SEED, Knobs
+from posttrain.report.knobs import Knobs, setting_of
 
 Share = Annotated[float, Field(ge=0, le=1)]
 # Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark: an agent's
@@ -23,7 +23,7 @@ Text = Annotated[
 ]
 Read = TypeVar("Read", bound=BaseModel)
 HELD_OUT = "test"  # the split of the figures that are claimed
-_TRANSCRIPT = ', "transcript": '  # the last key of a played task, and nearly all of its line
+_TRANSCRIPT = ', "transcript": '  # in a played task's line what is asked for stands before it
 
 
 class Source(BaseModel):
@@ -43,8 +43,9 @@ class Success(Source):
 
 class Evaluation(Success):
     """`reports/evaluate/<policy>.json`. An ability that no task tests is None, and so is
-    `paraphrase` where that split is empty. `processor` is the kind that computed it, empty in
-    files from before it was recorded."""
+    `paraphrase` where that split is empty. `processor` is the kind that computed it,
+    `num_tool_tasks` and `num_plan_tasks` how many tasks need a tool, and two calls or more; empty
+    and 0 in files from before they were recorded."""
 
     pass_hat_4: Share
     tool_selection_accuracy: Share | None
@@ -57,6 +58,8 @@ class Evaluation(Success):
     by: dict[str, dict[str, Success]]
     paraphrase: Success | None
     processor: str = ""
+    num_tool_tasks: int = 0
+    num_plan_tasks: int = 0
 
 
 class TranscriptMessage(Source):
@@ -70,7 +73,7 @@ class TranscriptMessage(Source):
 
 class TaskRecord(Source):
     """A line of `reports/evaluate/<policy>.tasks.jsonl`; `cell` is kind/market/language/difficulty,
-    `failure` None for a success."""
+    `failure` None for a success, `wanted` the answer and the calls that lead to it."""
 
     task_id: str
     split: str
@@ -81,6 +84,7 @@ class TaskRecord(Source):
     stop_reason: str
     failure: str | None
     transcript: list[TranscriptMessage]
+    wanted: Text = ""
 
 
 class SftLine(Source):
@@ -216,8 +220,9 @@ class SeedArm(Source):
     def is_setting(self, knobs: Knobs) -> bool:
         """Whether it ran with these knobs, but for the seed. A knob that only one of the two knows
         is of code that came or went since; where they know none in common, nobody knows."""
-        both = self.knobs.keys() & knobs.keys() - {SEED}
-        return bool(both) and all(self.knobs[name] == knobs[name] for name in both)
+        then, now = setting_of(self.knobs), setting_of(knobs)
+        both = then.keys() & now.keys()
+        return bool(both) and all(then[name] == now[name] for name in both)
 
 
 class SeedArms(RootModel[dict[str, SeedArm]]):

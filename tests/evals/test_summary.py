@@ -66,6 +66,7 @@ def test_a_record_holds_what_a_reader_needs_of_a_failure():
             {"role": "tool", "content": '{"price":380.2}'},
             {"role": "assistant", "content": "ANSWER: 380.20 HKD"},
         ],
+        "wanted": "380.20 HKD, by get_hk_realtime_quote(code=00700.HK, days=5)",
     }
 
 

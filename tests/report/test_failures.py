@@ -27,7 +27,7 @@ def test_paraphrased_tasks_are_not_counted_among_the_classes():
 def test_every_class_is_shown_before_a_second_of_any_and_then_they_stand_together():
     failures = ["x", "x", "x", "y", None, "z", "y"]
     records = [record(f"t{index}", failure) for index, failure in enumerate(failures)]
-    assert [(one.failure, one.task_id) for one in shown_failures(records, 4)] == [
+    assert [(one["failure"], one["task_id"]) for one in shown_failures(records, 4)] == [
         ("x", "t0"),
         ("x", "t1"),
         ("y", "t3"),
@@ -38,9 +38,14 @@ def test_every_class_is_shown_before_a_second_of_any_and_then_they_stand_togethe
 
 
 def test_a_transcript_reads_as_a_conversation_in_its_order():
-    parts = shown_failures([record("t", "wrong_value")], 1)[0].parts
-    assert [part.kind for part in parts] == ["user", "reasoning", "call", "tool result", "agent"]
-    assert (parts[2].name, parts[2].text) == ("get_hk_realtime_quote", '{"code": "00700.HK"}')
+    [shown] = shown_failures([record("t", "wrong_value", wanted="380.20 HKD")], 1)
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert shown["messages"][1] == {
+        "role": "assistant",
+        "reasoning": "Hong Kong, so the twin.",
+        "calls": [["get_hk_realtime_quote", '{"code": "00700.HK"}']],
+    }
+    assert shown["wanted"] == "380.20 HKD"
 
 
 def test_a_very_long_message_is_cut_and_says_how_long_it_was():
@@ -51,5 +56,5 @@ def test_half_a_surrogate_pair_does_not_stop_the_report():
     hostile = task_record(
         "t", failure="bad_json", transcript=[{"role": "assistant", "content": "\ud800!", "calls": [["\udfff", "{"]]}]
     )
-    parts = shown_failures([TaskRecord.model_validate(hostile)], 1)[0].parts
-    assert [(part.name, part.text) for part in parts] == [("", "?!"), ("?", "{")]
+    [shown] = shown_failures([TaskRecord.model_validate(hostile)], 1)
+    assert shown["messages"] == [{"role": "assistant", "text": "?!", "calls": [["?", "{"]]}]

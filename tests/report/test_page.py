@@ -19,9 +19,15 @@ def page_of(folder, count=24):
     return render_page(read_reports(folder, KNOBS), num_failures_shown=count)
 
 
-def test_the_page_needs_no_network_no_script_and_no_other_file_to_be_seen(make_reports):
+def scripts(page):
+    return [attributes for tag, attributes in Outline(page).tags if tag == "script"]
+
+
+def test_the_page_needs_no_network_and_no_other_file_to_be_seen(make_reports):
     outline = Outline(page_of(make_reports()))
-    assert not {tag for tag, _ in outline.tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not {tag for tag, _ in outline.tags} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+    [policy] = [attributes["content"] for tag, attributes in outline.tags if "http-equiv" in attributes]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
     addresses = [
         value or ""
         for _, attributes in outline.tags
@@ -30,7 +36,6 @@ def test_the_page_needs_no_network_no_script_and_no_other_file_to_be_seen(make_r
     ]
     assert all(value.startswith("#") or value == "validate_data/index.html" for value in addresses)
     assert not [name for _, attributes in outline.tags for name in attributes if name.startswith("on")]
-    assert "://" not in page_of(make_reports())
     assert "url(" not in page_of(make_reports())
 
 
@@ -100,11 +105,11 @@ def test_a_transcript_cannot_become_markup(make_reports):
         ],
     )
     page = page_of(make_reports({"evaluate/policy.tasks.jsonl": [hostile]}))
-    tags = {tag for tag, _ in Outline(page).tags}
-    assert "script" not in tags
-    assert "img" not in tags
+    assert scripts(page) == scripts(page_of(make_reports()))
+    assert "img" not in {tag for tag, _ in Outline(page).tags}
     assert visible(page) == page
-    assert "{{ 7*7 }}" in page
+    [shown] = Outline(page).data["failures"]
+    assert shown["messages"][0]["text"] == visible(attack)
 
 
 def test_names_that_come_from_data_cannot_become_markup(make_reports):
@@ -117,7 +122,7 @@ def test_names_that_come_from_data_cannot_become_markup(make_reports):
         attack: {"overrides": {attack: attack}, "policies": {"sft": {**success(0.5), "pass_hat_4": 0.1}}}
     }
     page = page_of(make_reports(reports))
-    assert "script" not in {tag for tag, _ in Outline(page).tags}
+    assert scripts(page) == scripts(page_of(make_reports()))
     assert visible(page) == page
 
 
@@ -147,7 +152,7 @@ def test_other_seeds_are_shown_where_they_were_run(make_reports):
 def test_no_failures_at_all_leave_a_page_without_transcripts(make_reports):
     records = [task_record("t0"), task_record("t1")]
     page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records, "evaluate/sft.tasks.jsonl": records}))
-    assert "<details" not in page
+    assert 'id="episodes"' not in page
 
 
 def test_paraphrased_tasks_are_not_among_the_failures_shown(make_reports):
@@ -156,12 +161,14 @@ def test_paraphrased_tasks_are_not_among_the_failures_shown(make_reports):
         task_record("other", failure="bad_json", split="test_paraphrase"),
     ]
     page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records}))
-    assert "1 of the policy's 1 failed episodes" in Outline(page).text
-    assert page.count("<details>") == 1
+    assert "The policy's 1 failed episodes" in Outline(page).text
+    assert [one["task_id"] for one in Outline(page).data["failures"]] == ["own"]
 
 
 def test_as_many_transcripts_are_shown_as_the_knob_says(make_reports):
-    assert page_of(make_reports(), count=1).count("<details>") == 1
+    outline = Outline(page_of(make_reports(), count=1))
+    assert len(outline.data["failures"]) == 1
+    assert "1 of the policy's 2 failed episodes" in outline.text
 
 
 @pytest.mark.parametrize("name", sorted(good_reports()))

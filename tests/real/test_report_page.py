@@ -1,0 +1,92 @@
+"""The report in a real browser without a network: its charts are drawn, and failed episodes are
+filtered and opened."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from posttrain.report.page import read_reports, render_page
+from tests.real.browser import Page, browsing, find_browser
+from tests.report.example import good_reports, task_record, write_reports
+
+pytestmark = [
+    pytest.mark.needs_browser,
+    pytest.mark.xdist_group("report_page"),
+    pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed (`apt-get install chromium`)"),
+]
+HOSTILE = "</script><img src=x onerror=document.title='pwned'>"
+SHOWN = "[...document.querySelectorAll('#episodes details')].filter((one) => !one.hidden)"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    played = [
+        task_record("t0", failure="wrong_market", wanted="12.30 HKD"),
+        task_record("t1", failure="wrong_value", cell="timing_decision/a/en/2"),
+        task_record("t2", failure="wrong_value", transcript=[{"role": "user", "content": HOSTILE}]),
+        task_record("t3"),
+    ]
+    reports = {**good_reports(), "evaluate/policy.tasks.jsonl": played}
+    folder = write_reports(tmp_path_factory.mktemp("report") / "reports", reports)
+    page = folder / "index.html"
+    page.write_text(render_page(read_reports(folder, {}), num_failures_shown=10), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="module")
+def page(file, tmp_path_factory) -> Iterator[Page]:
+    with browsing(tmp_path_factory.mktemp("browser"), "--host-resolver-rules=MAP * ~NOTFOUND") as page:
+        for domain in ("Network", "Runtime", "Log"):
+            page.send(f"{domain}.enable")
+        page.open(file.as_uri())
+        page.wait_for("document.querySelectorAll('.chart canvas').length === 11", "the charts")
+        yield page
+
+
+def test_it_asks_for_nothing_and_complains_of_nothing(page, file):
+    page.run("1")
+    asked = [
+        event["params"]["request"]["url"] for event in page.events if event["method"] == "Network.requestWillBeSent"
+    ]
+    assert asked == [file.as_uri()]
+    assert [event for event in page.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")] == []
+    assert page.run("document.title") == "Did the agent get better?"
+
+
+def test_failed_episodes_are_filtered_by_class_and_cell(page):
+    def choose(label: str, value: str) -> list[str]:
+        page.run(
+            f"(() => {{ const box = document.querySelector('#filters [aria-label={label}]'); box.value = '{value}'; "
+            "box.dispatchEvent(new Event('change')); })()"
+        )
+        return page.run(f"{SHOWN}.map((one) => one.querySelector('.bad').textContent.trim())")
+
+    assert choose("failure", "") == ["wrong market", "wrong value", "wrong value"]
+    assert choose("failure", "wrong_value") == ["wrong value", "wrong value"]
+    assert choose("cell", "timing_decision/a/en/2") == ["wrong value"]
+    assert page.run("document.querySelector('#filters span').textContent") == " 1 of 3"
+    choose("cell", "")
+    assert choose("failure", "") == ["wrong market", "wrong value", "wrong value"]
+
+
+def test_an_episode_opens_with_the_wanted_answer_beside_its_conversation(page):
+    page.run(f"{SHOWN}[0].querySelector('summary').click()")
+    page.wait_for(f"!!{SHOWN}[0].querySelector('.episode')", "the episode")
+    text = page.run(f"{SHOWN}[0].innerText")
+    assert "12.30 HKD" in text
+    assert "Hong Kong, so the twin." in text
+    page.run(f"{SHOWN}[2].querySelector('summary').click()")
+    page.wait_for(f"!!{SHOWN}[2].querySelector('.episode')", "the hostile one")
+    assert HOSTILE in page.run(f"{SHOWN}[2].innerText")
+    assert page.run("document.querySelector('img')") is None
+    assert page.run("document.title") != "pwned"
+
+
+def test_a_curve_is_toggled_in_its_own_chart(page):
+    first = "document.querySelector('#spread-charts .chart:nth-child(2)')"
+    label = f"{first}.querySelectorAll('.legend input')"
+    assert page.run(f"{label}.length") == 4
+    before = page.run(f"{first}.querySelector('canvas').toDataURL()")
+    page.run(f"{label}[0].click()")
+    page.wait_for(f"!!({first}.querySelector('canvas').toDataURL() !== {before!r})", "another drawing")
