@@ -41,7 +41,7 @@ def dvc(tree: Path, *arguments: str) -> str:
 
 
 def _write(folder: Path, files: dict[str, Any]) -> None:
-    reports = read_reports(write_reports(folder, files))
+    reports = read_reports(write_reports(folder, files), {})
     write_json(folder / "headline.json", headline(reports))
     for name, table in curves(reports).items():
         write_text(folder / "curves" / name, table)

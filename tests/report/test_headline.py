@@ -12,7 +12,7 @@ from tests.report.example import evaluation
 
 
 def test_the_headline_is_a_dozen_numbers_of_the_reports(make_reports):
-    assert headline(read_reports(make_reports())) == pytest.approx(
+    assert headline(read_reports(make_reports(), {})) == pytest.approx(
         {
             "policy_success": 0.9,
             "policy_pass_hat_4": 0.6561,  # 0.9⁴
@@ -31,7 +31,7 @@ def test_the_headline_is_a_dozen_numbers_of_the_reports(make_reports):
 
 def test_what_a_run_has_not_is_none_and_no_number(make_reports):
     policy = evaluation(0.8) | {"paraphrase": None}
-    numbers = headline(read_reports(make_reports(AFTER_DPO | {"evaluate/policy.json": policy})))
+    numbers = headline(read_reports(make_reports(AFTER_DPO | {"evaluate/policy.json": policy}), {}))
     assert {name for name, number in numbers.items() if number is None} == {
         "grpo_reward_std",
         "grpo_frac_reward_zero_std",
@@ -43,7 +43,7 @@ def test_what_a_run_has_not_is_none_and_no_number(make_reports):
 def test_a_curve_has_a_row_per_step_and_no_empty_cell(make_reports, changes, num_grpo, num_dpo):
     tables = {
         name: list(csv.DictReader(text.splitlines()))
-        for name, text in curves(read_reports(make_reports(changes))).items()
+        for name, text in curves(read_reports(make_reports(changes), {})).items()
     }
     assert {name: len(rows) for name, rows in tables.items()} == {
         "sft_train.csv": 40,
@@ -58,7 +58,7 @@ def test_a_curve_has_a_row_per_step_and_no_empty_cell(make_reports, changes, num
 def test_every_column_is_drawn_and_every_plot_has_a_column(make_reports, repository):
     columns = {
         (f"reports/curves/{name}", column)
-        for name, text in curves(read_reports(make_reports())).items()
+        for name, text in curves(read_reports(make_reports(), {})).items()
         for column in text.partition("\n")[0].split(",")
     }
     graph = yaml.safe_load((repository / "dvc.yaml").read_text(encoding="utf-8"))
