@@ -1,4 +1,4 @@
-"""What `dvc metrics` and `dvc plots` show: the dozen numbers that one steers by, and the curves of
+"""What `dvc metrics` and `dvc plots` show: the numbers that one steers by, and the curves of
 training as tables.
 
 All else that is measured stays in files that DVC does not take for metrics: a comparison of

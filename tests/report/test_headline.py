@@ -11,7 +11,7 @@ from tests.report.dvc_tree import AFTER_DPO
 from tests.report.example import evaluation
 
 
-def test_the_headline_is_a_dozen_numbers_of_the_reports(make_reports):
+def test_the_numbers_of_the_headline_are_those_of_the_reports(make_reports):
     assert headline(read_reports(make_reports(), {})) == pytest.approx(
         {
             "policy_success": 0.9,
