@@ -1,9 +1,10 @@
 """One page from the small reports of all stages: the policies, how they learnt, on what data, and
-how they still fail."""
+how they still fail; and the same in short for DVC's own commands."""
 
 from pathlib import Path
 
-from posttrain.data.files import write_text
+from posttrain.data.files import write_json, write_text
+from posttrain.report.headline import curves, headline
 from posttrain.report.knobs import flat_knobs
 from posttrain.report.page import read_reports, render_page
 from posttrain.stage.frame import StageRun, run_stage
@@ -12,9 +13,11 @@ REPORTS = Path("reports")
 
 
 def report(run: StageRun) -> None:
-    knobs = flat_knobs(run.params.model_dump())
-    page = render_page(read_reports(REPORTS, knobs), num_failures_shown=run.params.report.num_failures_shown)
-    write_text(REPORTS / "index.html", page)
+    reports = read_reports(REPORTS, flat_knobs(run.params.model_dump()))
+    write_text(REPORTS / "index.html", render_page(reports, num_failures_shown=run.params.report.num_failures_shown))
+    write_json(REPORTS / "headline.json", headline(reports))
+    for name, table in curves(reports).items():
+        write_text(REPORTS / "curves" / name, table)
 
 
 if __name__ == "__main__":

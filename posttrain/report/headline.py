@@ -1,0 +1,79 @@
+"""What `dvc metrics` and `dvc plots` show: the numbers that one steers by, and the curves of
+training as tables.
+
+All else that is measured stays in files that DVC does not take for metrics: a comparison of
+hundreds of columns is one that nobody reads.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from statistics import fmean
+
+from posttrain.report.page import Reports
+from posttrain.report.sources import DpoLine, GrpoLine, Source
+
+
+def headline(reports: Reports) -> dict[str, float | None]:
+    """By name, a share unless it is said otherwise; None where the run has no such number.
+
+    On held-out tasks:
+
+    - `policy_success`, `sft_success`: played once, greedily.
+    - `policy_pass_hat_4`, `sft_pass_hat_4`: all of four sampled episodes succeed. It falls where
+      success is luck.
+    - `policy_paraphrase_success`: the same tasks in words that no demonstration used.
+    - `policy_turns`: agent messages per episode. More of them at the same success is a detour.
+
+    Of training:
+
+    - `sft_dev_loss`: the lowest on dev demonstrations, in nats per agent token.
+    - `grpo_reward_std`: spread of the reward within a group, mean over the steps. At 0 nothing is
+      learnt.
+    - `grpo_frac_reward_zero_std`: groups without spread, which cost episodes and teach nothing;
+      mean over the steps. None, as the one before, where DPO ran.
+    - `reward_model_accuracy`: held-out pairs that the reward model puts in the right order.
+    - `reward_model_best_of_4_gain`: success of the one of four episodes that it picks, less that of
+      one at random, -1 … 1. Below 0 it misleads.
+    """
+    sft, policy = reports.evaluations["sft"], reports.evaluations["policy"]
+    grpo = [line for line in reports.policy_lines if isinstance(line, GrpoLine)]
+    reward_model = reports.reward_model
+    return {
+        "policy_success": policy.success_rate,
+        "policy_pass_hat_4": policy.pass_hat_4,
+        "policy_paraphrase_success": policy.paraphrase.success_rate if policy.paraphrase else None,
+        "policy_turns": policy.turns_mean,
+        "sft_success": sft.success_rate,
+        "sft_pass_hat_4": sft.pass_hat_4,
+        "sft_dev_loss": min((line.eval_loss for line in reports.sft_lines if line.eval_loss is not None), default=None),
+        "grpo_reward_std": fmean(line.reward_std for line in grpo) if grpo else None,
+        "grpo_frac_reward_zero_std": fmean(line.frac_reward_zero_std for line in grpo) if grpo else None,
+        "reward_model_accuracy": reward_model.accuracy,
+        "reward_model_best_of_4_gain": reward_model.best_of_4.picked - reward_model.best_of_4.random,
+    }
+
+
+def curves(reports: Reports) -> dict[str, str]:
+    """CSV texts by the names that `plots` of `dvc.yaml` has, a row per step.
+
+    Training rows and dev demonstrations are two files, because a step without an evaluation would
+    be an empty cell, which DVC draws as 0. The file of the algorithm that did not run has no rows.
+    """
+    sft, policy = reports.sft_lines, reports.policy_lines
+    zero_std = "frac_reward_zero_std"
+    grpo = ("reward_mean", "reward_std", zero_std, *(f"{zero_std}_{part}" for part in ("all_bad", "all_good", "other")))
+    return {
+        "sft_train.csv": _table(("loss",), [line for line in sft if line.loss is not None]),
+        "sft_dev.csv": _table(("eval_loss",), [line for line in sft if line.eval_loss is not None]),
+        "grpo.csv": _table(grpo, [line for line in policy if isinstance(line, GrpoLine)]),
+        "dpo.csv": _table(("loss", "pair_accuracy"), [line for line in policy if isinstance(line, DpoLine)]),
+    }
+
+
+def _table(fields: Sequence[str], lines: Sequence[Source]) -> str:
+    text = io.StringIO()
+    table = csv.DictWriter(text, ("step", *fields), extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
+    table.writerows(line.model_dump() for line in lines)
+    return text.getvalue()
