@@ -74,7 +74,7 @@ def test_columns_of_promptfoo_that_are_called_the_same_are_runs_of_their_own(tmp
 
 
 def test_a_task_is_the_same_wherever_a_tool_places_it(tmp_path):
-    """Inspect numbers samples without an id after it shuffled them, and draws an id for each message;
+    """Inspect numbers samples after it shuffled them, and draws an id for each message;
     promptfoo describes a test by its row."""
 
     def shuffle(log):

@@ -9,12 +9,13 @@ of any other host goes to a proxy that nobody may call.
 import hashlib
 import json
 import os
+import socketserver
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, product
 
 import pytest
-from aiohttp import web
 
 from posttrain.data.files import write_jsonl
 from posttrain.evals.summary import evaluated_tasks, task_record
@@ -26,7 +27,6 @@ from posttrain.worlds.toy import ToyDomain
 from tests.conftest import REPOSITORY
 from tests.console import posttrain
 from tests.limits import limits_of
-from tests.rollout.loopback import LoopbackServer
 from tests.rollout.openai_endpoint import Endpoint, answer_of
 
 pytestmark = [pytest.mark.needs_foreign, pytest.mark.xdist_group("foreign")]
@@ -108,22 +108,25 @@ def endpoint(tasks):
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def others_asked():
-    """What the tools asked of other hosts, and the address of the proxy that wrote it down."""
-    asked = []
+class Refusal(socketserver.StreamRequestHandler):
+    """A proxy's, which writes down who was asked."""
 
-    async def refuse(request):
-        asked.append(f"{request.method} {request.url}")
-        return web.Response(status=502)
-
-    server = LoopbackServer([web.route("*", "/{path:.*}", refuse)])
-    yield asked, server.url
-    server.stop()
+    def handle(self):
+        self.server.asked.add(self.rfile.readline().split()[1].decode())
+        self.wfile.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
 
 
 @pytest.fixture(scope="module")
-def played(tasks, endpoint, others_asked, tmp_path_factory):
+def proxy():
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusal) as server:
+        server.asked = set()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def played(tasks, endpoint, proxy, tmp_path_factory):
     """A folder with the files of every tool."""
     folder = tmp_path_factory.mktemp("foreign")
     rows = [{"question": task.messages[1].content, "answer": format_answer(task.gold.answer)} for task in tasks[1]]
@@ -131,10 +134,11 @@ def played(tasks, endpoint, others_asked, tmp_path_factory):
     write_jsonl(folder / "tests.jsonl", [{"vars": row} for row in rows])
     (folder / "shops.py").write_text(INSPECT_TASK)
     (folder / "shops.yaml").write_text(LM_EVAL_TASK)
+    proxy_url = "http://{}:{}".format(*proxy.server_address)
     environment = {
         "PATH": f"{INSTALLED}/bin:{INSTALLED}/node_modules/.bin:{os.environ['PATH']}",
         "HOME": str(folder),
-        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), others_asked[1]),
+        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy_url),
         "NO_PROXY": "127.0.0.1",
         "SCRIPTED_BASE_URL": endpoint.base_url,
         "SCRIPTED_API_KEY": "any",
@@ -240,5 +244,5 @@ def test_a_folder_of_lm_eval_is_its_samples(played):
     assert "+0.0" in ended.stdout, ended.stderr
 
 
-def test_no_tool_asked_any_other_host(played, others_asked):
-    assert others_asked[0] == []
+def test_no_tool_asks_another_host_but_promptfoo_that_says_it_shall_say_nothing(played, proxy):
+    assert proxy.asked == {"r.promptfoo.app:443"}
