@@ -310,3 +310,10 @@ def test_the_command_compares_two_files(monkeypatch):
     ran = posttrain("compare", "inspect-a.eval", "inspect-b.eval")
     assert ran.exit_code == 0, ran.stderr
     assert ran.stdout.splitlines()[3].startswith("inspect-b.eval  1      80.0 %")
+
+
+@pytest.mark.parametrize("other", ["inspect-c.eval", "main", "inspect-b.eval,inspect-c.eval"])
+def test_a_file_is_not_compared_with_what_is_none(monkeypatch, other):
+    monkeypatch.chdir(FILES)
+    ran = posttrain("compare", "inspect-a.eval", other)
+    assert (ran.exit_code, f"there is no file {other}" in ran.stderr) == (78, True), ran.stderr
