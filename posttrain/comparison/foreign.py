@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.comparison.foreign_logs import Log, Play, content_of, read_log, samples_of
-from posttrain.comparison.runs import HELD_OUT, LockedStage, PlayedTask, Run, parse_tasks
+from posttrain.comparison.runs import LockedStage, PlayedTask, Run, parse_tasks
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.limits import reason
+from posttrain.report.sources import HELD_OUT
 
 _NOT_READ = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)  # of JSON in another form
 
