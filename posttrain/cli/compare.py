@@ -50,8 +50,13 @@ def compare(
     if not 0 < margin < 100:
         raise ConfigurationError(f"--margin {margin:g} is no number of points between 0 and 100")
     given = list(dict.fromkeys(names))
-    if all(map(are_files, given)):
+    others = [name for name in given if not are_files(name)]
+    if not others:
         runs = [run for name in given for run in read_files(name, score=score)]
+    elif len(others) < len(given):
+        raise ConfigurationError(
+            f"there is no file {', '.join(others)}: results in a file are compared with those in another only"
+        )
     else:
         runs = read_runs(Path(), given, policy=policy)
     settings = compare_settings(runs, margin=margin / 100)
