@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from posttrain.pipeline.git import file_at, git, succeeds
+from posttrain.exits import DataError
+from posttrain.pipeline.git import file_at, git
 from posttrain.stage.fingerprint import md5_of
 from posttrain.stage.lockfile import LOCK, read_entries
 
@@ -36,23 +37,18 @@ def merge_file(path: str, base: Path, ours: Path, theirs: Path, tell: Callable[[
         return True  # an output: a mix of two would be of no run
     texts = (_text(base), _text(ours), _text(theirs))
     if Path(path).name == LOCK:
-        merged = merge_lock(*texts, tell=tell)
-        if merged is not None:
-            ours.write_text(merged, encoding="utf-8")
-        return merged is not None
+        ours.write_text(merge_lock(*texts, tell=tell), encoding="utf-8")
+        return True
     settled = dict(zip((base, ours, theirs), settle_lines(*texts), strict=True))
     for file in (ours, theirs, base):  # cut short in this order, git still merges what was meant
         file.write_bytes(settled[file].encode(errors="surrogateescape"))
     return False
 
 
-def merge_lock(base: str, ours: str, theirs: str, *, tell: Callable[[str], None]) -> str | None:
+def merge_lock(base: str, ours: str, theirs: str, *, tell: Callable[[str], None]) -> str:
     """The merge of three texts of `dvc.lock`, in DVC's form. A side that is damaged counts as
-    unchanged. None where there is more than stages, or those of both sides together read each
-    other's outputs in a circle.
+    unchanged. Raises DataError where there is more in it than stages, and as `merge_entries` does.
     """
-    if any(re.search(r"^(?!schema:|stages:)\w", text, re.MULTILINE) for text in (base, ours, theirs)):
-        return None
     from dvc.utils.serialize import dumps_yaml
 
     before = read_entries(base) or {}
@@ -61,11 +57,10 @@ def merge_lock(base: str, ours: str, theirs: str, *, tell: Callable[[str], None]
         entries = read_entries(text)
         if entries is None:
             tell(f"{LOCK} ({side}) is damaged and nothing of it is taken: `dvc repro` runs what is missing")
+        elif found := re.search(r"^(?!schema:|stages:)\w+", text, re.MULTILINE):
+            raise DataError(f"{LOCK} ({side}) has {found[0]!r} beside stages: git merges the file line by line")
         sides.append(before if entries is None else entries)
-    try:
-        merged: str = dumps_yaml({"schema": "2.0", "stages": merge_entries(before, *sides)})
-    except CycleError:
-        return None
+    merged: str = dumps_yaml({"schema": "2.0", "stages": merge_entries(before, *sides)})
     return merged
 
 
@@ -74,27 +69,27 @@ def merge_entries(base: Entries, ours: Entries, theirs: Entries) -> Entries:
     none where neither has them, or where one side has removed it.
 
     What another stage makes is what that stage's merged entry made. A knob that both sides have
-    changed is held to be ours until a person has decided. Raises graphlib.CycleError.
+    changed is held to be ours until a person has decided. Raises DataError where both sides
+    together read each other's outputs in a circle.
     """
-    every = {**theirs, **ours}
     locks = (base, ours, theirs)
     elsewhere = [{key: value for entry in lock.values() for key, value in _inputs(entry).items()} for lock in locks]
     merged: dict[str, Mapping[str, Any]] = {}
     made: dict[str, str | None] = {}
-    for name in _upstream_first(every):
+    for name in _upstream_first({**theirs, **ours}):
         candidates = [lock[name] for lock in (ours, theirs) if name in lock]
         if name in base and len(candidates) == 1:
             continue
         # What a side without this stage has to say of its inputs stands in its other entries.
         versions = [_facts(lock[name]) if name in lock else known for lock, known in zip(locks, elsewhere, strict=True)]
         wanted = {}
-        for key in {key for entry in candidates for key in _facts(entry)}:
-            kind, path = key
-            value = _three_way(*(facts.get(key, _ABSENT) for facts in versions))
+        for kind, about in {key for entry in candidates for key in _facts(entry)}:
+            values = [facts.get((kind, about), _ABSENT) for facts in versions]
+            value = _three_way(*values)
             if value is _BOTH and kind != "dep":
-                value = versions[1].get(key, _ABSENT)
+                value = values[1]
             if value is not _ABSENT:
-                wanted[key] = made.get(path, value) if kind == "dep" else value
+                wanted[kind, about] = made.get(about, value) if kind == "dep" else value
         chosen = next((entry for entry in candidates if _facts(entry) == wanted), None)
         if chosen is not None:
             merged[name] = chosen
@@ -126,14 +121,15 @@ def settle_lines(base: str, ours: str, theirs: str) -> tuple[str, str, str]:
 
 
 def _recorded(root: Path) -> dict[str, str | None]:
-    """The hash of each output in the `dvc.lock` that this merge will give, as far as git can be
-    asked. It says which commits it merges or rebases, and nothing of those that it cherry-picks."""
+    """The hash of each output in the `dvc.lock` that this merge will give. Empty in a cherry-pick,
+    whose commit git does not tell."""
     heads = [name.removeprefix("GITHEAD_") for name in os.environ if name.startswith("GITHEAD_")]
     done = root / git(root, "rev-parse", "--git-path", "rebase-merge/done")
-    if len(heads) == 1 and succeeds(root, "merge-base", "HEAD", *heads):
+    picked = re.findall(r"^\w+ ([0-9a-f]{7,})", done.read_text(), re.MULTILINE) if done.exists() else []
+    if len(heads) == 1:
         commits = [git(root, "merge-base", "HEAD", *heads), "HEAD", *heads]
-    elif done.exists() and (found := re.search(r"^\w+ ([0-9a-f]+)[^\n]*\n*\Z", done.read_text(), re.MULTILINE)):
-        commits = [f"{found[1]}^", "HEAD", found[1]]
+    elif picked:
+        commits = [f"{picked[-1]}^", "HEAD", picked[-1]]
     else:
         return {}
     base, ours, theirs = (read_entries(file_at(root, commit, LOCK) or "") or {} for commit in commits)
@@ -180,7 +176,11 @@ def _upstream_first(entries: Entries) -> Iterator[str]:
         name: [maker[dep["path"]] for dep in entry.get("deps") or () if dep["path"] in maker]
         for name, entry in entries.items()
     }
-    yield from TopologicalSorter(reads).static_order()
+    try:
+        yield from TopologicalSorter(reads).static_order()
+    except CycleError as error:
+        circle = " → ".join(map(str, error.args[1]))
+        raise DataError(f"{LOCK} of both sides has a circle, {circle}: git merges it line by line") from error
 
 
 def _lines_of_keys(node: yaml.Node | None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from benchmarks.toy_tree import commit, dvc
+from posttrain.exits import DataError
 from posttrain.pipeline.merge_driver import merge_entries, merge_lock, settle_lines
 from posttrain.stage.lockfile import lock_entries
 
@@ -310,14 +311,22 @@ def test_a_stage_that_one_side_removed_or_renamed_leaves_no_entry_behind():
 
 
 def test_stages_that_read_each_others_results_are_left_to_git():
-    one, two = entry(reads={"a": "0"}, makes={"b": "0"}), entry(reads={"b": "0"}, makes={"a": "0"})
-    texts = [yaml.safe_dump({"schema": "2.0", "stages": stages}) for stages in ({}, {"one": one}, {"two": two})]
-    assert merge_lock(*texts, tell=print) is None
+    ours, theirs = (
+        {name: entry(reads={reads: "0"}, makes={makes: "0"})}
+        for name, reads, makes in (("one", "a", "b"), ("two", "b", "a"))
+    )
+    with pytest.raises(DataError, match=r"one → two → one|two → one → two"):
+        merge_entries({}, ours, theirs)
 
 
-def test_what_is_no_stage_is_left_to_git():
+def test_a_lock_with_more_than_stages_is_left_to_git():
     text = "schema: '2.0'\nstages: {}\n"
-    assert merge_lock(text, text, text + "datasets: []\n", tell=print) is None
+    with pytest.raises(DataError, match="'datasets'"):
+        merge_lock(text, text, text + "datasets: []\n", tell=print)
+
+
+def test_a_lock_that_both_sides_added_is_merged():
+    text = "schema: '2.0'\nstages: {}\n"
     assert merge_lock("", text, text, tell=print) == text
 
 
