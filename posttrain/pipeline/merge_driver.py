@@ -78,8 +78,6 @@ def merge_entries(base: Entries, ours: Entries, theirs: Entries) -> Entries:
     made: dict[str, str | None] = {}
     for name in _upstream_first({**theirs, **ours}):
         candidates = [lock[name] for lock in (ours, theirs) if name in lock]
-        if name in base and len(candidates) == 1:
-            continue
         # What a side without this stage has to say of its inputs stands in its other entries.
         versions = [_facts(lock[name]) if name in lock else known for lock, known in zip(locks, elsewhere, strict=True)]
         wanted = {}
@@ -185,7 +183,7 @@ def _upstream_first(entries: Entries) -> Iterator[str]:
 
 def _lines_of_keys(node: yaml.Node | None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
     """Those of the keys in block mappings whose value ends where it begins, on their own line."""
-    if not isinstance(node, yaml.MappingNode) or node.flow_style:
+    if not isinstance(node, yaml.MappingNode):
         return
     for name, value in node.value:
         is_alias = value.start_mark.index < name.end_mark.index

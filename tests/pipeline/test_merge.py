@@ -304,10 +304,17 @@ def test_of_two_runs_with_the_same_inputs_ours_is_kept_with_all_that_read_its_re
 
 
 def test_a_stage_that_one_side_removed_or_renamed_leaves_no_entry_behind():
-    base = {"old": entry(reads={}, makes={"out": "0"}, seed=0), "other": entry(reads={}, makes={"x": "0"}, seed=0)}
-    ours = {name: entry(reads={}, makes={"out": "1"}, seed=1) for name in base}
-    theirs = {"new": base["old"], "other": base["other"]}
-    assert merge_entries(base, ours, theirs) == {"other": ours["other"]}  # `new` ran with the other seed
+    base = {name: entry(reads={}, makes={name: "0"}, a={"lr": 0}) for name in ("old", "other")}
+    ours = {name: entry(reads={}, makes={name: "1"}, a={"lr": 1}) for name in ("old", "other")}
+    new = entry(reads={}, makes={"old": "0"}) | {"params": {"params.yaml": {"a.lr": 0}}}
+    assert merge_entries(base, ours, {"new": new, "other": base["other"]}) == {"other": ours["other"]}  # it ran with 0
+    assert merge_entries(base, base, {"new": new, "other": base["other"]}) == {"new": new, "other": base["other"]}
+
+
+@pytest.mark.parametrize("edited", [{"cmd": "run --faster"}, {"outs": [{"path": "out"}, {"path": "more"}]}])
+def test_a_run_of_the_stage_as_it_was_before_the_other_side_edited_dvc_yaml_is_dropped(edited):
+    base, ours = ({"a": entry(reads={}, makes={"out": str(lr)}, lr=lr)} for lr in (0, 1))
+    assert merge_entries(base, ours, {"a": base["a"] | edited}) == {}
 
 
 def test_stages_that_read_each_others_results_are_left_to_git():
@@ -331,13 +338,13 @@ def test_a_lock_that_both_sides_added_is_merged():
 
 
 def test_lines_of_knobs_are_settled_with_their_comments_and_the_rest_is_gits():
-    base = "a:\n  x: 1  # x\n  y: {z: 1}\nb: 1\n"
-    ours = "a:\n  x: 2  # twice\n  y: {z: 1}\nb: 2\n"
-    theirs = "# head\na:\n  x: 1  # x\n  y: {z: 2}\n  new: 1\nb: 3\n"
+    base = "a:\n  x: 1  # x\n  y: {z: 1}\nb:\n  x: 1\n  y: [1,\n    1]\n"
+    ours = "a:\n  x: 2  # twice\n  y: {z: 1}\nb:\n  x: 2\n  y: [2,\n    1]\n"
+    theirs = "# head\na:\n  x: 1  # x\n  y: {z: 2}\n  new: 1\nb:\n  x: 3\n  y: [1,\n    2]\n"
     assert settle_lines(base, ours, theirs) == (
-        "a:\n  x: 2  # twice\n  y: {z: 2}\nb: 1\n",
-        "a:\n  x: 2  # twice\n  y: {z: 2}\nb: 2\n",
-        "# head\na:\n  x: 2  # twice\n  y: {z: 2}\n  new: 1\nb: 3\n",
+        "a:\n  x: 2  # twice\n  y: {z: 2}\nb:\n  x: 1\n  y: [1,\n    1]\n",
+        "a:\n  x: 2  # twice\n  y: {z: 2}\nb:\n  x: 2\n  y: [2,\n    1]\n",
+        "# head\na:\n  x: 2  # twice\n  y: {z: 2}\n  new: 1\nb:\n  x: 3\n  y: [1,\n    2]\n",
     )
 
 
