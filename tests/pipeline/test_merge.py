@@ -224,7 +224,7 @@ def test_a_damaged_lock_on_one_side_is_said_and_left_out(tree):
     git(tree, "switch", "--quiet", "exp/k")
     said = git(tree, "merge", "--no-edit", "exp/lr")
     assert "dvc.lock (theirs) is damaged" in said
-    assert lock_entries(tree) == entries_at(tree, "exp/k~1", *lock_entries(tree))
+    assert git(tree, "diff", "exp/k~1", "--", "dvc.lock") == ""
 
 
 @pytest.mark.parametrize("given", [None, "'/nowhere/posttrain' merge-driver "])
