@@ -75,6 +75,10 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")
     add_traces(commands)
     add_jobs(commands)
+    command = add_command(commands, "merge-driver", merge_driver)
+    command.add_argument("path", help="the file's in the tree")
+    for side in ("base", "ours", "theirs"):
+        command.add_argument(side, type=Path, help="a copy of it, made by git")
     return parser
 
 
@@ -150,6 +154,15 @@ def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat1
     from posttrain.rollout.engines.weight_files import write_served_folder
 
     write_served_folder(folder, load_model(folder, dtype=dtype), target)
+
+
+def merge_driver(path: str, base: Path, ours: Path, theirs: Path) -> None:
+    """For git, which `make setup` tells of it: merge a file that .gitattributes names. Exits with 1
+    where git's own merge has to follow."""
+    from posttrain.pipeline.merge_driver import merge_file
+
+    if not merge_file(path, base, ours, theirs, lambda line: print(line, file=sys.stderr)):
+        raise SystemExit(1)
 
 
 def _table(metrics: Mapping[str, float]) -> str:
