@@ -24,6 +24,7 @@ from posttrain.comparison.tables import comparison_json, comparison_notes, diffe
 from posttrain.comparison.transcripts import task_pairs
 from posttrain.report.sources import Success
 from posttrain.report.table import percent, percent_range
+from posttrain.tracking.alarms import read_alarms
 from posttrain.visible import visible_on_page
 
 Share = tuple[float, float, float]  # with its interval
@@ -47,6 +48,9 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         percent_range=percent_range,
         points=points,
         verdict=verdict,
+        alarms=[
+            (run.name, *alarm) for one in settings for run in one.runs for alarm in read_alarms(run.curves["policy"])
+        ],
         labels=_labels(settings),
         row_counts=row_counts(settings),
         class_counts=class_counts(settings),

@@ -183,5 +183,11 @@ def read_alarms(lines: Iterable[Line]) -> list[tuple[int, str, str]]:
     ]
 
 
+def alarms_markdown(lines: Iterable[Line]) -> str:
+    """`read_alarms` as a table, or that there are none."""
+    rows = [f"| {step} | {name} | {advice} |" for step, name, advice in read_alarms(lines)]
+    return "\n".join(["| step | alarm | advice |", "| ---: | --- | --- |", *rows]) if rows else "No alarm was raised."
+
+
 def _tokens_per_turn(numbers: Numbers) -> float:
     return numbers["length"] / max(numbers["turns"], 1.0)

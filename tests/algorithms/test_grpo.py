@@ -103,7 +103,7 @@ def test_a_tool_result_gets_no_gradient(tmp_path, monkeypatch):
         return real(model, input_ids, labels, *rest, **more)
 
     monkeypatch.setattr(grpo, "agent_logprobs", listen)
-    trained(tmp_path, max_steps=1)
+    trained(tmp_path, max_steps=1, demonstrations=())
 
     for labels in scored:
         is_scored = labels != -100

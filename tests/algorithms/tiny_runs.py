@@ -35,6 +35,7 @@ from posttrain.exits import Interrupted
 from posttrain.params import AlarmParams, DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
 from posttrain.tracking.alarms import Alarms
 
+DEMONSTRATIONS = copy_rows(4)[0]
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
 
 
@@ -94,7 +95,7 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def run_grpo(run: TrainingRun, model, *, lr=3e-2, on_step=lambda *_: None, **changes):
+def run_grpo(run: TrainingRun, model, *, lr=3e-2, demonstrations=DEMONSTRATIONS, on_step=lambda *_: None, **changes):
     values = {
         "type": "grpo",
         "max_steps": 12,
@@ -117,7 +118,7 @@ def run_grpo(run: TrainingRun, model, *, lr=3e-2, on_step=lambda *_: None, **cha
         checkpoint_every_steps=4,
         seed=1,
         run=run,
-        demonstrations=copy_rows(4)[0],
+        demonstrations=demonstrations,
         on_step=on_step,
     )
 

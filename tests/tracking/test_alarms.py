@@ -129,7 +129,9 @@ def test_the_line_names_its_alarms_and_other_lines_are_as_before(tmp_path, limit
     unwatched = (tmp_path / "unwatched").read_text(encoding="utf-8").splitlines()
 
     at = 4 + limits.steps
-    assert [number for number, pair in enumerate(zip(watched, unwatched, strict=True), 1) if len(set(pair)) == 2] == [at]
+    assert [number for number, pair in enumerate(zip(watched, unwatched, strict=True), 1) if len(set(pair)) == 2] == [
+        at
+    ]
     assert json.loads(watched[at - 1])["alarms"] == "entropy_eruption kl"
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in said] == [
