@@ -1,5 +1,5 @@
-"""Asks the health rules, with the limits of `params.yaml`, of trainings that went well: do they keep
-quiet?
+"""Asks whether the health rules keep quiet about trainings that went well, with the limits of
+`params.yaml`.
 
 The trainings are all versions of `reports/train_policy/metrics.jsonl` in git's history, a content
 once, and the files that are named: `python -m benchmarks.alarms [METRICS.jsonl …]`. A rule is not

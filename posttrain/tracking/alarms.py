@@ -179,7 +179,7 @@ def read_alarms(lines: Iterable[Line]) -> list[tuple[int, str, str]]:
     return [
         (int(line["step"] or 0), name, _ADVICE.get(name, ""))
         for line in lines
-        for name in str(line.get(KEY, "")).split()
+        for name in str(line.get(KEY) or "").split()
     ]
 
 

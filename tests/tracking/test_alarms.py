@@ -8,7 +8,7 @@ import yaml
 
 from posttrain.exits import StoppedByAlarm
 from posttrain.params import AlarmParams, ParamsError, parse_params
-from posttrain.tracking.alarms import RULES, Alarms, read_alarms
+from posttrain.tracking.alarms import RULES, Alarms, alarms_markdown, read_alarms
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
 
 HEALTHY = {
@@ -172,3 +172,10 @@ def test_a_limit_that_says_nothing_is_refused(repository):
         parse_params(content, source="params.yaml")
     for name in ("steps", "turns_collapse", "forgetting"):
         assert f"train_policy.alarms.{name}" in str(error.value)
+
+
+def test_an_artifact_has_a_row_for_each_alarm():
+    assert alarms_markdown([{"step": 1}]) == "No alarm was raised."
+    rows = alarms_markdown([{"step": 1}, {"alarms": "kl of_tomorrow", "step": 2}]).splitlines()
+    assert rows[2].startswith("| 2 | kl | the policy runs away")
+    assert rows[3] == "| 2 | of_tomorrow |  |"
