@@ -155,7 +155,8 @@ class Alarms:
             if self._num_broken[rule.name] == self._limits.steps:
                 what = rule.what.format(now=now, before=before, limit=limit)
                 raised.append(Alarm(int(now["step"]), rule.name, what, rule.advice))
-        self._last.append((now["success"], now["reward_mean"]))
+        if now.keys() >= {"success", "reward_mean"}:
+            self._last.append((now["success"], now["reward_mean"]))
         if len(self._last) == self._limits.steps:
             successes, rewards = zip(*self._last, strict=True)
             self._best = max(self._best, (fmean(successes), fmean(rewards)))

@@ -109,8 +109,9 @@ def test_null_turns_a_rule_off(limits):
 
 
 def test_a_rule_whose_metric_a_training_has_not_is_not_asked(limits):
-    lines = [{name: value for name, value in line.items() if name != "kl"} for line in stream(*[{}] * 9)]
-    assert raised(limits, lines) == []
+    known = {"step", "entropy"}
+    lines = [{name: line[name] for name in known} for line in stream(*[{}] * 4, *[{"entropy": 9.0, "kl": 9.0}] * 4)]
+    assert raised(limits, lines) == [(4 + limits.steps, "entropy_eruption")]
 
 
 def write(path, limits, lines, *, earlier="", on_alarm="warn"):
