@@ -36,6 +36,8 @@ from posttrain.pipeline.node_run import NodeRuns
 from posttrain.pipeline.run_status import RunStatus, preempted
 from posttrain.redaction import redact_logs
 from posttrain.report.table import summary_markdown, summary_table
+from posttrain.tracking.alarms import alarms_markdown
+from posttrain.tracking.metrics_log import read_metrics
 
 BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(
     max_workers=16
@@ -76,6 +78,10 @@ def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
     create_markdown_artifact(
         summary_markdown(reports), key="evaluation", description="success on companies never seen in training"
     )
+    if (curve := reports / "train_policy" / "metrics.jsonl").exists():
+        create_markdown_artifact(
+            alarms_markdown(read_metrics(curve)), key="alarms", description="health rules that the training broke"
+        )
     get_run_logger().info("\n%s", summary_table(reports))
     return Completed(message=status.sentence())
 

@@ -30,6 +30,8 @@ Count = Annotated[int, Field(ge=1, le=10_000_000, description=_SLIP)]
 SmallCount = Annotated[int, Field(ge=1, le=100_000, description=_SLIP)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a generator takes seeds of 32 bits")]
 Rate = Annotated[float, Field(gt=0, lt=1)]  # a learning rate
+Below = Annotated[float, Field(gt=0, lt=1)]  # a share of what it was at first that is taken for a collapse
+Above = Annotated[float, Field(gt=1)]  # so many times what it was at first
 Temperature = Annotated[float, Field(gt=0, le=5)]
 LEVEL_3_TOKENS = (
     112  # of the longest answer that the stock market's third level asks for, by the small model's tokenizer
@@ -371,12 +373,31 @@ class DpoParams(Section):
     beta: Annotated[float, Field(gt=0)]
 
 
+class AlarmParams(Section):
+    """The limit of each rule in `tracking/alarms.py`; null turns a rule off."""
+
+    steps: SmallCount
+    start_steps: SmallCount
+    zero_std: Annotated[float, Field(ge=0, lt=1)] | None
+    no_signal: Annotated[float, Field(ge=0, lt=1)] | None
+    turns_collapse: Below | None
+    short_turns: Below | None
+    entropy_collapse: Below | None
+    entropy_eruption: Above | None
+    kl: Annotated[float, Field(gt=0)] | None
+    reward_hacking: Below | None
+    engine_mismatch: Annotated[float, Field(gt=0)] | None
+    forgetting: Above | None
+
+
 class TrainPolicyParams(Section):
     algorithm: Annotated[GrpoParams | DpoParams, Field(discriminator="type")]
     lr: Rate
     optimizer: Literal["muon", "adamw"]
     reward_model_weight: Annotated[float, Field(ge=0)]
     checkpoint_every_steps: Count
+    on_alarm: Literal["warn", "stop"]
+    alarms: AlarmParams
 
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:

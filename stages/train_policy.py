@@ -21,13 +21,16 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.params import DpoParams, GrpoParams, Params
 from posttrain.rewards.total import load_reward
+from posttrain.rollout.demonstrations import demonstrate
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import Record, open_traces
+from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.types import Trajectory
 from posttrain.worlds.domains import make_domain
 
+TASKS = Path("data/raw/tasks.parquet")
 SFT = Path("data/models/sft")
 REWARD = Path("data/models/reward")
 
@@ -36,10 +39,11 @@ def train_policy(run: StageRun) -> None:
     params = run.params
     codec = load_codec(SFT)
     model = load_trainable(SFT, params.model, seed=params.seed)
-    with open_run(
-        run.checkpoint_dir, sinks=wandb_sinks(run.name, params.train_policy.model_dump()), progress=run.progress
-    ) as training:
-        match params.train_policy.algorithm:
+    knobs = params.train_policy
+    sinks = wandb_sinks(run.name, knobs.model_dump())
+    alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if isinstance(knobs.algorithm, GrpoParams) else None
+    with open_run(run.checkpoint_dir, sinks=sinks, alarms=alarms, progress=run.progress) as training:
+        match knobs.algorithm:
             case GrpoParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:
                     _grpo(model, codec, params, algorithm, training, record)
@@ -61,7 +65,7 @@ def _grpo(
     sampler = EpisodeSampler(
         model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature
     )
-    tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")
+    tasks = read_tasks(TASKS, "rl")
     task_of = {task.task_id: task for task in tasks}
 
     def on_step(step: int, played: Sequence[ScoredEpisode], advantages: Sequence[float]) -> None:
@@ -76,11 +80,20 @@ def _grpo(
             )
         )
 
+    shown = demonstrate(
+        domain,
+        read_tasks(TASKS, "dev")[: algorithm.tasks_per_step],
+        limits=params.agent,
+        seed=params.seed,
+        flaws=None,
+        reasoning_frac=params.generate_data.reasoning_frac,
+    )
     train_grpo(
         model,
         codec.tokenizer,
         tasks=tasks,
         source=PolicyEpisodes(sampler, reward_model=reward_model, weight=weight),
+        demonstrations=codec.encode_rows((row.trajectory.messages, row.tools) for row in shown),
         on_step=on_step,
         params=algorithm,
         lr=params.train_policy.lr,

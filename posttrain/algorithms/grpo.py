@@ -30,13 +30,14 @@ from trl import GRPOConfig, GRPOTrainer
 from posttrain.algorithms.advantages import group_advantages
 from posttrain.algorithms.episode_sampler import episode_seeds
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
-from posttrain.algorithms.importance import importance_metrics, importance_weights
+from posttrain.algorithms.importance import importance_metrics, importance_weights, turn_numbers
 from posttrain.algorithms.processes import gather, is_first, parts_of, share_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.rollouts import EpisodeSource, RolloutBatch, RolloutSchedule, ScoredEpisode
 from posttrain.algorithms.row_order import repeated_passes
 from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, can_pick_before_head, labels_of, pad_right
+from posttrain.models.codec import TokenRow
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.params import GrpoParams
 from posttrain.types import Task, Trajectory
@@ -60,12 +61,14 @@ def train_grpo(
     checkpoint_every_steps: int,
     seed: int,
     run: TrainingRun,
+    demonstrations: Sequence[TokenRow] = (),
     on_step: Hear = lambda *_: None,
 ) -> None:
     """Train `model` in place on the episodes of `source`, which plays with this model's weights.
     Tasks are used in shuffled passes.
 
-    `on_step` hears of a step's episodes before they are learnt from. Resumes from `run.checkpoint`
+    `on_step` hears of a step's episodes before they are learnt from. The metrics tell the loss on
+    `demonstrations`, where there are any. Resumes from `run.checkpoint`
     where there is one.
     """
     num_parts, episodes_per_part = parts_of(
@@ -102,6 +105,7 @@ def train_grpo(
         optimizer=build_optimizer(learner, optimizer, lr),
         run=run,
         on_step=on_step,
+        demonstrations=demonstrations,
         params=params,
     )
     with RolloutSchedule(source) as trainer.rollouts:
@@ -121,12 +125,15 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
     rollouts: RolloutSchedule
     tasks: Sequence[Task]  # of all steps, in their order
 
-    def __init__(self, *args: Any, on_step: Hear, params: GrpoParams, **kwargs: Any) -> None:
-        self.on_step, self.params = on_step, params
+    def __init__(
+        self, *args: Any, on_step: Hear, demonstrations: Sequence[TokenRow], params: GrpoParams, **kwargs: Any
+    ) -> None:
+        self.on_step, self.demonstrations, self.params = on_step, demonstrations, params
         self.played: list[ScoredEpisode] = []  # of all processes
         self.staleness = 0
         self._step_metrics: dict[str, float] = {}
         self._log_ratios: list[float] = []
+        self._turns: list[int] = []  # of each log ratio's token
         self._part: dict[str, Tensor] | None = None
         self._buffered_inputs: list[dict[str, Tensor]] | None = None
         super().__init__(*args, **kwargs)
@@ -142,7 +149,8 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         if not metrics:
             return {}
         log_ratios = [ratio for ratios in gather(self._log_ratios) for ratio in ratios]
-        return metrics | self._step_metrics | importance_metrics(log_ratios, cap=self.params.importance_cap)
+        turns = [turn for turns in gather(self._turns) for turn in turns]
+        return metrics | self._step_metrics | importance_metrics(log_ratios, turns, cap=self.params.importance_cap)
 
     def batch_of(self, step: int) -> RolloutBatch | None:
         """The batch of a step counted from 0, a group after the other; None after the last one."""
@@ -184,7 +192,9 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
             "kl": self._kl([played.trajectory for played in self.played[:: self.params.group_size]]),
             "staleness": self.staleness,
         }
-        self._log_ratios = []
+        if self.demonstrations:
+            self._step_metrics["demonstration_loss"] = self._demonstration_loss()
+        self._log_ratios, self._turns = [], []
         if is_first():
             self.on_step(self.state.global_step + 1, self.played, advantages_P_G.flatten().tolist())
         device, width = batch["advantages"].device, batch["completion_ids"].shape[1]
@@ -209,6 +219,16 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
             ).cpu()
         is_scored = labels[:, 1:] != IGNORED
         return kl_estimate(policy[:, 1:][is_scored].tolist(), logprobs[is_scored].tolist())
+
+    def _demonstration_loss(self) -> float:
+        """Mean loss per agent token, as supervised fine-tuning has it."""
+        input_ids = pad_right([row.input_ids for row in self.demonstrations], self.processing_class.pad_token_id)
+        labels = pad_right([labels_of(row.input_ids, row.mask) for row in self.demonstrations], IGNORED)
+        self.model.eval()
+        with torch.no_grad():
+            logprobs = agent_logprobs(self.model, input_ids.to(self.model.device), labels.to(self.model.device))
+        self.model.train()
+        return float(-logprobs.double().sum() / (labels[:, 1:] != IGNORED).sum())
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
         self._part = dict(inputs)
@@ -242,6 +262,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
         weights = importance_weights(logprobs.detach(), engine_logprobs, cap=self.params.importance_cap)
         self._part["advantages"] = self._part["advantages"][:, None] * weights
         self._log_ratios += (logprobs.detach() - engine_logprobs)[is_scored].tolist()
+        self._turns += turn_numbers(is_scored)[is_scored].tolist()
         return logprobs, entropies, rest_of_it
 
 

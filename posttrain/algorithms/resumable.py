@@ -31,6 +31,7 @@ from posttrain.algorithms import processes, sharding
 from posttrain.algorithms.checkpointing import PREFIX, is_complete, newest_complete, no_room, prune, seal
 from posttrain.exits import Interrupted
 from posttrain.stage.rank import STOP_SIGNALS
+from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
 
 METRICS = "metrics.jsonl"
@@ -53,7 +54,11 @@ class TrainingRun:
 
 @contextlib.contextmanager
 def open_run(
-    folder: Path, *, sinks: tuple[Sink, ...] = (), progress: Callable[[int, int, str], None] = lambda *_: None
+    folder: Path,
+    *,
+    sinks: tuple[Sink, ...] = (),
+    alarms: Alarms | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> Iterator[TrainingRun]:
     """Find the checkpoint to go on from, bring `folder/metrics.jsonl` back to where it stood then,
     and listen for SIGTERM and SIGUSR1.
@@ -63,7 +68,7 @@ def open_run(
     processes.join()
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = processes.from_first(newest_complete(folder, _best_of) if processes.is_first() else None)
-    with _open_metrics(folder, checkpoint, sinks) as metrics, warnings.catch_warnings():
+    with _open_metrics(folder, checkpoint, sinks, alarms) as metrics, warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", category=FutureWarning, module="transformers"
         )  # TRL reads names that transformers has deprecated
@@ -88,12 +93,12 @@ def _best_of(checkpoint: Path) -> Path | None:
 
 
 def _open_metrics(
-    folder: Path, checkpoint: Path | None, sinks: tuple[Sink, ...]
+    folder: Path, checkpoint: Path | None, sinks: tuple[Sink, ...], alarms: Alarms | None
 ) -> contextlib.AbstractContextManager[MetricsLog | None]:
     if not processes.is_first():
         return contextlib.nullcontext()
     earlier = (checkpoint / METRICS).read_text(encoding="utf-8") if checkpoint else ""
-    return MetricsLog(folder / METRICS, sinks=sinks, earlier=earlier)
+    return MetricsLog(folder / METRICS, sinks=sinks, earlier=earlier, alarms=alarms)
 
 
 def trainer_arguments(

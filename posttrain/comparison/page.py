@@ -13,6 +13,7 @@ from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.pages.rendering import rendered
 from posttrain.report.sources import Success
 from posttrain.report.table import percent, percent_range, points
+from posttrain.tracking.alarms import read_alarms
 
 Share = tuple[float, float, float]  # with its interval
 
@@ -35,6 +36,9 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         percent_range=percent_range,
         points=points,
         verdict=verdict,
+        alarms=[
+            (run.name, *alarm) for one in settings for run in one.runs for alarm in read_alarms(run.curves["policy"])
+        ],
         labels=_labels(settings),
         row_counts=row_counts(settings),
         class_counts=class_counts(settings),

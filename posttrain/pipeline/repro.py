@@ -15,7 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
 
-from posttrain.exits import ConfigurationError, DataError, Interrupted, as_shell, meaning_of
+from posttrain.exits import ConfigurationError, Interrupted, as_error, as_shell, meaning_of
 
 _HINTS = (
     "dvc.dvcfile",
@@ -59,9 +59,8 @@ def _end_of(error: DvcException) -> BaseException:
     if not (found := re.search(r"failed to run: .*, exited with (-?\d+)$", message)):
         return ConfigurationError(f"dvc: {message}; `dvc status` says more")
     code = int(found[1])
-    kinds = {kind.code: kind for kind in (ConfigurationError, DataError, Interrupted)}
     said = f"{causes[0]} ({meaning_of(code)})"
-    if code in kinds:
-        return kinds[code](said)
+    if error := as_error(code, said):
+        return error
     print(said, file=sys.stderr)
     return SystemExit(as_shell(code))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-from posttrain.exits import ConfigurationError, DataError, Interrupted
+from posttrain.exits import ConfigurationError, Interrupted, as_error
 from posttrain.stage.rank import CHECKPOINTS, RANKS, STOP_SIGNALS, End, is_alive, read_end, read_pid
 from posttrain.stage.threads import VARIABLE as THREADS
 
@@ -162,5 +162,4 @@ def _conclude(launch: Launch, folder: Path, exit_code: int, *, is_stopped: bool)
 
 
 def _as_error(end: End) -> BaseException:
-    kinds = {kind.code: kind for kind in (ConfigurationError, DataError, Interrupted)}
-    return kinds[end.code](end.message) if end.code in kinds else SystemExit(1)
+    return as_error(end.code, end.message) or SystemExit(1)

@@ -3,7 +3,8 @@ else hears of it.
 
 The file is the truth and every other tracker is a sink that may not exist: a sink is also told the
 lines that a checkpoint brought back, so that a resumed run shows its whole curve there too. No time
-and no host: two runs of one configuration write the same bytes.
+and no host: two runs of one configuration write the same bytes. A line at which a rule was raised
+(`alarms.py`) names it.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from typing import Protocol, Self
 
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.redaction import redact
+from posttrain.tracking.alarms import KEY, Alarms
 
 _REMEDY = "run the stage that wrote it again (`dvc repro`), or `dvc checkout` it"
 MetricValue = float | int | str | None
@@ -33,11 +35,13 @@ class Sink(Protocol):
 
 class MetricsLog:
     """A `metrics.jsonl` being written; use as a context manager. `earlier` are the lines, newlines
-    included, with which it begins."""
+    included, with which it begins; `alarms` watch them all, and are told of new ones only."""
 
-    def __init__(self, path: Path, *, sinks: Sequence[Sink] = (), earlier: str = "") -> None:
+    def __init__(
+        self, path: Path, *, sinks: Sequence[Sink] = (), earlier: str = "", alarms: Alarms | None = None
+    ) -> None:
         self.path = path
-        self._sinks = tuple(sinks)
+        self._sinks, self._alarms = tuple(sinks), alarms
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise ConfigurationError(
@@ -46,16 +50,24 @@ class MetricsLog:
         self._file = path.open("w", encoding="utf-8")
         self._file.write(earlier)
         self._file.flush()
-        for line in earlier.splitlines():
-            self._tell(json.loads(line))
+        for line in map(json.loads, earlier.splitlines()):
+            if alarms is not None:
+                alarms.observe(line)
+            self._tell(line)
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
         """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null;
-        texts are without keys."""
+        texts are without keys. Raises StoppedByAlarm, with the line on the disk, where an alarm is
+        to stop the training."""
         line = {**{name: _kept(value) for name, value in metrics.items()}, "step": step}
+        raised = self._alarms.observe(line) if self._alarms is not None else []
+        if raised:
+            line[KEY] = " ".join(alarm.name for alarm in raised)
         self._file.write(json.dumps(line, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
         self._file.flush()
         self._tell(line)
+        if self._alarms is not None:
+            self._alarms.act(raised)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a line that `write` could not flush, and raised about

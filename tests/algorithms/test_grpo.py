@@ -9,7 +9,7 @@ from tiny_runs import Death, digest_of, run_grpo, train
 
 from posttrain.algorithms import grpo
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
-from posttrain.algorithms.importance import importance_metrics, importance_weights
+from posttrain.algorithms.importance import importance_metrics, importance_weights, turn_numbers
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.tracking.metrics_log import read_metrics
@@ -31,6 +31,7 @@ FLAT = {
 }
 GROUPS = {"reward_std_batch", "frac_reward_zero_std", "frac_tokens_nonzero_advantage"}
 FLAT |= {"lost", "staleness", "importance_mean", "importance_max", "importance_capped_frac", "logprob_gap_max"}
+FLAT |= {"logprob_gap_turn", "demonstration_loss"}
 GROUPS |= {f"frac_reward_zero_std_{which}" for which in ("all_bad", "all_good", "other")}
 
 
@@ -102,7 +103,7 @@ def test_a_tool_result_gets_no_gradient(tmp_path, monkeypatch):
         return real(model, input_ids, labels, *rest, **more)
 
     monkeypatch.setattr(grpo, "agent_logprobs", listen)
-    trained(tmp_path, max_steps=1)
+    trained(tmp_path, max_steps=1, demonstrations=())
 
     for labels in scored:
         is_scored = labels != -100
@@ -193,13 +194,19 @@ def test_step_metrics_are_worked_out_by_hand():
 def test_the_importance_weight_is_worked_out_by_hand():
     weights = importance_weights(torch.tensor([-1.0, -2.0, -1.0]), torch.tensor([-2.0, -1.0, -1.0]), cap=2.0)
     assert weights.tolist() == pytest.approx([2.0, 1 / math.e, 1.0])  # e is capped
-    metrics = importance_metrics([0.0, 1.0], cap=2.0)
+    metrics = importance_metrics([0.0, 1.0, -0.5], [1, 1, 2], cap=2.0)
     assert metrics == {
-        "importance_mean": 1.5,
+        "importance_mean": pytest.approx((1 + 2 + math.exp(-0.5)) / 3),
         "importance_max": 2.0,
-        "importance_capped_frac": 0.5,
+        "importance_capped_frac": 1 / 3,
         "logprob_gap_max": 1.0,
+        "logprob_gap_turn": 0.5,  # of 0 and 1 in the first turn, and of -0.5 in the second
     }
+
+
+def test_a_token_belongs_to_the_turn_that_it_was_written_in():
+    is_scored = torch.tensor([[0, 1, 1, 0, 1], [1, 0, 1, 0, 1]]).bool()
+    assert turn_numbers(is_scored)[is_scored].tolist() == [1, 1, 2, 1, 2, 3]
 
 
 def test_an_engine_that_overstates_its_tokens_is_corrected_token_by_token(tmp_path, monkeypatch):

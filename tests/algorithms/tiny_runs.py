@@ -32,8 +32,10 @@ from posttrain.algorithms.reward_model import train_reward_model
 from posttrain.algorithms.sft import train_sft
 from posttrain.algorithms.token_logprobs import agent_logprobs, labels_of
 from posttrain.exits import Interrupted
-from posttrain.params import DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.params import AlarmParams, DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.tracking.alarms import Alarms
 
+DEMONSTRATIONS = copy_rows(4)[0]
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
 
 
@@ -93,7 +95,7 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def run_grpo(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
+def run_grpo(run: TrainingRun, model, *, lr=3e-2, demonstrations=DEMONSTRATIONS, on_step=lambda *_: None, **changes):
     values = {
         "type": "grpo",
         "max_steps": 12,
@@ -111,11 +113,12 @@ def run_grpo(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
         tasks=[word_task(x, y) for x in range(4, 9) for y in range(9, 12)],
         source=WordEpisodes(model),
         params=params,
-        lr=3e-2,
+        lr=lr,
         optimizer="muon",
         checkpoint_every_steps=4,
         seed=1,
         run=run,
+        demonstrations=demonstrations,
         on_step=on_step,
     )
 
@@ -189,19 +192,19 @@ def digest_of(model):
     ).hexdigest()
 
 
-def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, **changes):
+def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, limits=None, **changes):
     """Exit code and, where it ended well, what it made: a digest of the weights and the text of
-    metrics.jsonl."""
+    metrics.jsonl. `limits` of alarms; None for no alarms."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tiny_runs"])
-    process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, changes))
+    process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, limits, changes))
     process.start()
     process.join()
     result = folder / "result.json"
     return process.exitcode, json.loads(result.read_text()) if process.exitcode == 0 else None
 
 
-def _train(algorithm, folder, death, is_adapted, changes):
+def _train(algorithm, folder, death, is_adapted, limits, changes):
     torch.set_num_threads(1)
 
     def progress(done, total, note):
@@ -218,7 +221,8 @@ def _train(algorithm, folder, death, is_adapted, changes):
     model = make_model(algorithm, is_adapted=is_adapted)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     try:
-        with open_run(folder, progress=progress) as run:
+        alarms = Alarms(AlarmParams.model_validate(limits), on_alarm="warn") if limits else None
+        with open_run(folder, alarms=alarms, progress=progress) as run:
             more = RUNS[algorithm](run, model, **changes) or {}
     except Interrupted as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

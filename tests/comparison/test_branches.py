@@ -109,6 +109,19 @@ def test_what_training_saw_is_counted_beside_the_baseline(repository_of_branches
     assert "<td>that training saw</td>" in comparison_page(settings)
 
 
+def test_alarms_of_a_training_stand_on_the_page(tmp_path):
+    curve = "reports/train_policy/metrics.jsonl"
+    lines = '{"kl": 0.1, "step": 1}\n{"alarms": "kl entropy_eruption", "kl": 0.9, "step": 2}\n'
+    branches = [Branch("main"), Branch("exp/wild", knobs=BETTER, files={curve: lines})]
+    page = comparison_page(settings_of(make_repository(tmp_path / "git", branches), "main", "exp/wild"))
+
+    assert re.findall(r'<tr><td>(.*)</td><td class="n">(\d+)</td><td>(.*)</td><td>the policy', page) == [
+        ("exp/wild", "2", "kl"),
+        ("exp/wild", "2", "entropy eruption"),
+    ]
+    assert 'id="alarms"' not in comparison_page(settings_of(tmp_path / "git", "main"))
+
+
 def test_a_page_is_the_same_to_the_byte_asks_for_nothing_and_holds_twenty_settings(tmp_path):
     branches = [
         Branch(f"exp/{index}-seed{seed}", seed, 0.8, {"train_sft.lr": index}) for index in range(20) for seed in (1, 2)

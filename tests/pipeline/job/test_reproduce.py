@@ -98,6 +98,7 @@ def test_python_in_a_command_is_the_one_that_runs_the_flow(root, monkeypatch):
     ("exit_code", "said"),
     [
         (65, "bad data"),
+        (70, "stopped by a health alarm"),
         (75, "interrupted"),
         (1, "an error in the stage itself"),
         (137, "killed by SIGKILL, often for lack of memory"),
