@@ -36,9 +36,7 @@ def train_policy(run: StageRun) -> None:
     params = run.params
     codec = load_codec(SFT)
     model = load_trainable(SFT, params.model, seed=params.seed)
-    with open_run(
-        run.checkpoint_dir, sinks=wandb_sinks(run.name, params.train_policy.model_dump()), progress=run.progress
-    ) as training:
+    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress) as training:
         match params.train_policy.algorithm:
             case GrpoParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:
