@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-_NOT_RESULTS = (".", ":(exclude)dvc.lock", ":(exclude)data", ":(exclude)reports")  # those a running pipeline writes
+_WRITTEN = ("dvc.lock", "data", "reports", "**/.gitignore")  # by the pipeline itself, while it runs
 _MAX_TAG_CHARS, _MAX_NAME_CHARS = 64, 90  # W&B refuses longer tags, and groups of more than 128
 
 
@@ -28,7 +28,7 @@ def wandb_variables(root: Path, environment: Mapping[str, str] | None = None) ->
     if not commit:
         found = {"WANDB_RUN_GROUP": f"no-git-seed{seed}"}
     else:
-        edits = _git(root, "diff", "HEAD", "--", *_NOT_RESULTS)
+        edits = _git(root, "diff", "HEAD", "--", ".", *(f":(exclude,glob){path}" for path in _WRITTEN))
         version = commit[:7] + (f"+{hashlib.sha256(edits.encode()).hexdigest()[:6]}" if edits else "")
         experiment = branch.removeprefix("exp/").removesuffix(f"-seed{seed}")
         found = {

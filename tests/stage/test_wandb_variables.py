@@ -17,7 +17,9 @@ def root(tmp_path):
     folder = tmp_path / "tree"
     folder.mkdir()
     (folder / "params.yaml").write_text("# seed: 9\nseed: 3   # of every draw\nlr: 1\n")
-    (folder / "dvc.lock").write_text("")
+    for name in ("dvc.lock", "data/.gitignore", "reports/evaluate/sft.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
     git(folder, "init", "--quiet", "--initial-branch", "main")
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "start")
@@ -48,6 +50,8 @@ def test_an_experiment_in_a_worktree_has_its_own_branch_and_commit(root, tmp_pat
 def test_edited_knobs_are_another_pipeline_and_the_results_of_one_that_runs_are_not(root):
     groups = [wandb_variables(root, {})["WANDB_RUN_GROUP"]]
     (root / "dvc.lock").write_text("schema: '2.0'\n")
+    (root / "reports/evaluate/sft.json").write_text("{}")
+    (root / "data/.gitignore").write_text("/model\n")
     groups.append(wandb_variables(root, {})["WANDB_RUN_GROUP"])
     for lr in (2, 3, 2):
         (root / "params.yaml").write_text(f"seed: 3\nlr: {lr}\n")
