@@ -13,7 +13,7 @@ from posttrain.cli.main import make_parser
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 STARTS = ("posttrain ", "python -m ", "make ", "infra/", ".ci/")
-OTHERS = ("dvc ", "docker ", "kubectl ", "prefect ", "export ", "sinfo", "ln ", "source ")
+OTHERS = ("dvc ", "docker ", "kubectl ", "prefect ", "export ", "sinfo", "ln ", "source ", "pip ", "wandb ")
 SETTING = re.compile(r"^[A-Z_]+=\S+ ")
 
 
