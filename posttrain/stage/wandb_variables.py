@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+_NAMES = ("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_GIT_COMMIT")
 _WRITTEN = ("dvc.lock", "data", "reports", "**/.gitignore")  # by the pipeline itself, while it runs
 _MAX_TAG_CHARS, _MAX_NAME_CHARS = 64, 90  # W&B refuses longer tags, and groups of more than 128
 
@@ -36,7 +37,7 @@ def wandb_variables(root: Path, environment: Mapping[str, str] | None = None) ->
             "WANDB_TAGS": f"{branch.replace(',', '-')[:_MAX_TAG_CHARS]},{version}",
             "WANDB_GIT_COMMIT": commit,
         }
-    return {name: given.get(name) or value for name, value in found.items()}
+    return {name: value for name in _NAMES if (value := given.get(name) or found.get(name))}
 
 
 def _seed(root: Path) -> str:

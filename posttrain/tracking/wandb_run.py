@@ -28,7 +28,8 @@ def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
     """A run as wandb has it: a new one, or with a `run_id` more of an earlier one. None where wandb
     is not installed or `WANDB_MODE` is `disabled`.
 
-    Raises ConfigurationError for an unknown mode, or where an online run cannot be started.
+    Raises ConfigurationError for an unknown mode, a folder that cannot be written, or where wandb
+    refuses a setting or cannot start an online run.
     """
     mode: Any = os.environ.get("WANDB_MODE", "offline")
     if mode == "disabled" or importlib.util.find_spec("wandb") is None:
@@ -38,7 +39,13 @@ def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
             f"WANDB_MODE is {mode!r}, which wandb does not know; set it to {', '.join(_MODES)} or disabled, or unset it"
         )
     folder = Path(os.environ.get("WANDB_DIR") or STATE_DIR)
-    (folder / WANDB).mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / WANDB).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"runs of W&B cannot be written below {folder} ({error.strerror}): name another folder in WANDB_DIR, "
+            "or set WANDB_MODE=disabled"
+        ) from None
     _remove_empty(folder / WANDB, run_id)
     os.environ.setdefault("WANDB_SILENT", "true")
     # tables are read again from here by `wandb sync`; wandb would have them in the home folder
@@ -70,7 +77,7 @@ def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
             config=config,
             settings=settings,
         )
-    except (wandb.errors.UsageError, wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
+    except (wandb.errors.Error, ValueError) as error:  # ValueError: of a variable of wandb's
         raise ConfigurationError(
             f"WANDB_MODE is {mode!r} and wandb cannot start a run: {reason(error)}. Set WANDB_MODE=offline or disabled"
         ) from None

@@ -67,6 +67,11 @@ def test_what_a_person_says_to_wandb_stays(root):
     assert (found["WANDB_RUN_GROUP"], found["WANDB_TAGS"]) == ("mine", f"main,{short(root)}")
 
 
+def test_a_pod_without_git_has_what_it_was_told(root, tmp_path):
+    told = wandb_variables(root, {})
+    assert wandb_variables(tmp_path, told) == told
+
+
 def test_a_folder_without_git_or_with_a_damaged_file_of_knobs_has_a_name_too(tmp_path):
     assert wandb_variables(tmp_path, {}) == {"WANDB_RUN_GROUP": "no-git-seed0"}
     (tmp_path / "params.yaml").write_bytes(b"\xff")

@@ -48,7 +48,7 @@ def test_a_run_is_of_its_pipeline_and_stage_and_its_config_is_the_whole_file_of_
         "evaluate",
         "evaluate@sft",
     )
-    assert (list(run.run.tags), run.run.git.commit) == (["trial", commit[:7]], commit)
+    assert (set(run.run.tags), run.run.git.commit) == ({"trial", commit[:7]}, commit)
     assert {name: run.config[name] for name in evaluated.params.model_dump()} == evaluated.params.model_dump(
         mode="json"
     )
@@ -170,6 +170,19 @@ def test_a_mode_that_wandb_does_not_know_is_a_wrong_configuration(tree, stage, m
 
     with pytest.raises(ConfigurationError, match="ofline"):
         wandb_sinks(stage("train_sft"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("DIR", "params.yaml"), ("TAGS", "a" * 65), ("API_KEY", "short"), ("ENTITY", "x/y")]
+)
+def test_what_wandb_cannot_use_is_a_wrong_configuration(tree, stage, monkeypatch, name, value):
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_MODE", "online")
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv(f"WANDB_{name}", value)
+        with pytest.raises(ConfigurationError, match="WANDB_MODE"):
+            wandb_sinks(stage("train_sft"))
 
 
 def synchronize(tree, server):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.dispatch.settings import DispatchSettings
@@ -46,18 +47,19 @@ STAGES = ["train_sft", "evaluate"]
 ENVIRONMENT = {"PYTHONPATH": str(REPOSITORY)}
 
 
-def make_experiment(folder: Path) -> Path:
-    """The worktree of the branch exp/toy-seed1, below the state folder of the tree
-    `folder`/main."""
+def make_experiment(folder: Path, more: Mapping[str, str] | None = None) -> Path:
+    """The worktree of the branch exp/toy-seed1, below the state folder of the tree `folder`/main;
+    `more` are further files of it."""
     main = folder / "main"
-    main.mkdir(parents=True)
     files = {
         "dvc.yaml": DVC_YAML,
         "stage.py": STAGE,
         ".gitignore": "/.posttrain/\n",
         "params.yaml": (REPOSITORY / "params.yaml").read_text(encoding="utf-8"),
+        **(more or {}),
     }
     for name, text in files.items():
+        (main / name).parent.mkdir(parents=True, exist_ok=True)
         (main / name).write_text(text, encoding="utf-8")
     _git(main, "init", "--quiet", "--initial-branch", "main")
     subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=main, check=True)
@@ -90,7 +92,7 @@ def check_pipeline(worktree: Path, found: list[OfflineRun]) -> None:
     gone."""
     group = group_of(worktree)
     assert [(one.run.job_type, one.run.run_group) for one in found] == [(name, group) for name in STAGES]
-    assert {tuple(one.run.tags) for one in found} == {("exp/toy-seed1", group[-7:])}
+    assert [set(one.run.tags) for one in found] == [{"exp/toy-seed1", group[-7:]}] * 2
     assert not list((worktree.parents[1] / "snapshots").iterdir())
 
 
