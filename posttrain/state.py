@@ -15,6 +15,7 @@ STATE_DIR = Path(".posttrain")
 JOBS = "jobs.db"  # records of the jobs that flows started on pools
 RUNS = "runs"  # locks of the flows that live
 TRACES = "traces.db"
+WANDB = "wandb"  # runs of Weights & Biases
 SNAPSHOT = "POSTTRAIN_SNAPSHOT"  # variable, 1 for who works in a frozen tree, which nobody edits
 _ALL = 0o777
 

@@ -24,6 +24,7 @@ from posttrain.rollout.resumed import play_resumably
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
+from posttrain.tracking.wandb_tables import shown_evaluation
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain
 
@@ -45,16 +46,18 @@ def evaluate(run: StageRun) -> None:
 
     tasks = [*test, *paraphrase]
     plays = [task for task in test for _ in range(settings.num_samples)]
-    with open_traces(run.full_name, key=run.key, params=params) as record:
+    with shown_evaluation(run) as show, open_traces(run.full_name, key=run.key, params=params) as record:
         greedy = play(tasks, 0.0, lambda done, total: run.progress(done, total, "greedy"))
         record(traced(greedy, tasks, successes=list(map(is_success, greedy, tasks)), part="greedy"))
         sampled = play(plays, 1.0, lambda done, total: run.progress(done, total, "sampled"))
         record(traced(sampled, plays, successes=list(map(is_success, sampled, plays)), part="sampled"))
 
-    evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=settings.num_samples)
-    summary = {**summarise(evaluated, num_samples=settings.num_samples), "processor": processor_kind()}
-    write_json(REPORTS / f"{run.item}.json", summary)
-    write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", (task_record(one) for one in evaluated))
+        evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=settings.num_samples)
+        summary = {**summarise(evaluated, num_samples=settings.num_samples), "processor": processor_kind()}
+        records = [task_record(one) for one in evaluated]
+        write_json(REPORTS / f"{run.item}.json", summary)
+        write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", records)
+        show(summary, records)
 
 
 def _teacher(params: Params, folder: Path) -> Play:

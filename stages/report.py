@@ -8,16 +8,19 @@ from posttrain.report.headline import curves, headline
 from posttrain.report.knobs import flat_knobs
 from posttrain.report.page import read_reports, render_page
 from posttrain.stage.frame import StageRun, run_stage
+from posttrain.tracking.wandb_tables import show_page
 
 REPORTS = Path("reports")
 
 
 def report(run: StageRun) -> None:
     reports = read_reports(REPORTS, flat_knobs(run.params.model_dump()))
-    write_text(REPORTS / "index.html", render_page(reports, num_failures_shown=run.params.report.num_failures_shown))
+    page = render_page(reports, num_failures_shown=run.params.report.num_failures_shown)
+    write_text(REPORTS / "index.html", page)
     write_json(REPORTS / "headline.json", headline(reports))
     for name, table in curves(reports).items():
         write_text(REPORTS / "curves" / name, table)
+    show_page(run, page)
 
 
 if __name__ == "__main__":

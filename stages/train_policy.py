@@ -40,9 +40,8 @@ def train_policy(run: StageRun) -> None:
     codec = load_codec(SFT)
     model = load_trainable(SFT, params.model, seed=params.seed)
     knobs = params.train_policy
-    sinks = wandb_sinks(run.name, knobs.model_dump())
     alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if isinstance(knobs.algorithm, GrpoParams) else None
-    with open_run(run.checkpoint_dir, sinks=sinks, alarms=alarms, progress=run.progress) as training:
+    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), alarms=alarms, progress=run.progress) as training:
         match knobs.algorithm:
             case GrpoParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:

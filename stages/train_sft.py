@@ -44,8 +44,7 @@ def train_sft(run: StageRun) -> None:
         codec.encode_rows((row.trajectory.messages, row.tools) for row in split) for split in (demonstrations, dev)
     )
     model = load_trainable(BASE, params.model, seed=params.seed)
-    sinks = wandb_sinks(run.name, params.train_sft.model_dump())
-    with open_run(run.checkpoint_dir, sinks=sinks, progress=run.progress) as training:
+    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress) as training:
         kinds = [row.kind for row in demonstrations]
         train(
             model,

@@ -19,11 +19,12 @@ from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.locks import is_held
 from posttrain.stage.lockfile import pids_of_dvc
 from posttrain.stage.old_checkpoints import forget_old_checkpoints
-from posttrain.state import JOBS, RUNS, STATE_DIR, TRACES
+from posttrain.state import JOBS, RUNS, STATE_DIR, TRACES, WANDB
 from posttrain.traces.location import trace_location
 
 VLLM = (Path("infra/vllm/.venv"), STATE_DIR / "vllm")
-CHECKPOINTS, EXPERIMENTS, WANDB = STATE_DIR / "checkpoints", STATE_DIR / "experiments", Path("wandb")
+CHECKPOINTS, EXPERIMENTS = STATE_DIR / "checkpoints", STATE_DIR / "experiments"
+WANDB_RUNS = (STATE_DIR / WANDB, Path(WANDB))  # a stage's, and those of `wandb` by hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _places() -> list[Place]:
     jobs = tuple(sorted(state))
     store = _trace_store()
     traces = tuple(sorted(store.parent.glob(f"{store.name}*"))) or (store,)  # with its write-ahead log
-    named = {*jobs, *traces, CHECKPOINTS, EXPERIMENTS, STATE_DIR / "prefect", *VLLM}
+    named = {*jobs, *traces, CHECKPOINTS, EXPERIMENTS, STATE_DIR / "prefect", *VLLM, *WANDB_RUNS}
     others = tuple(sorted(path for path in (STATE_DIR.iterdir() if STATE_DIR.is_dir() else ()) if path not in named))
     return [
         Place(
@@ -113,7 +114,7 @@ def _places() -> list[Place]:
             "vLLM's environment and copies of models that it serves; `make serve-vllm` makes both again",
             _remove_vllm,
         ),
-        Place("wandb", (WANDB,), "runs of Weights & Biases that may not be synchronized yet", _remove_wandb),
+        Place("wandb", WANDB_RUNS, "runs of Weights & Biases that may not be synchronized yet", _remove_wandb),
         Place("prefect", (STATE_DIR / "prefect",), "of `make serve`: its database, logs and secret", None),
         Place("records", others, "what the runs of this tree remember: small, and needed", None),
         Place("python", (Path(".venv"),), "this program; `make setup` makes it", None),
@@ -186,9 +187,9 @@ def _remove_vllm() -> None:
 
 
 def _remove_wandb() -> None:
-    if WANDB.is_dir():
+    for path in filter(Path.is_dir, WANDB_RUNS):
         _refuse_while_living()
-        shutil.rmtree(WANDB)
+        shutil.rmtree(path)
 
 
 def _runs_from(process: psutil.Process, folder: Path) -> bool:

@@ -34,6 +34,7 @@ from posttrain.pipeline.targets import Target, Targets
 from posttrain.pipeline.transport.storage import restore
 from posttrain.redaction import redact
 from posttrain.stage.receipts import settle
+from posttrain.stage.wandb_variables import wandb_variables
 from posttrain.state import RUNS, STATE_DIR, TRACES, private_folder
 from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
@@ -233,8 +234,8 @@ class NodeRuns:
             tell(shown)
 
         command = target.storage.command(frozen)
-        environment = {**target.environment, **self._settings.environment_of(node.stage)}
-        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), environment)
+        told = {**wandb_variables(self._root), **target.environment, **self._settings.environment_of(node.stage)}
+        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), told)
         try:
             end = target.dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
         except Interrupted:

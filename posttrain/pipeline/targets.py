@@ -84,8 +84,9 @@ class Targets:
 
     def _environment(self, target: str) -> dict[str, str]:
         """A job on this machine leaves its traces with all others; elsewhere they lie with its
-        other files."""
-        is_traced_here = (
-            self._settings.is_local(target) and self._settings.storage(target) is None and VARIABLE not in os.environ
-        )
-        return ({VARIABLE: str(self._state / TRACES)} if is_traced_here else {}) | self._settings.told_on(target)
+        other files. A WANDB_DIR by a relative path is the person's folder, and not the job's."""
+        if not self._settings.is_local(target) or self._settings.storage(target) is not None:
+            return self._settings.told_on(target)
+        traces = {} if VARIABLE in os.environ else {VARIABLE: str(self._state / TRACES)}
+        runs = {"WANDB_DIR": os.path.abspath(os.environ["WANDB_DIR"])} if os.environ.get("WANDB_DIR") else {}
+        return traces | runs | self._settings.told_on(target)

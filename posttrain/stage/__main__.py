@@ -42,6 +42,7 @@ from posttrain.stage.holding import full_name, hold_checkpoints, hold_stage, say
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.rank import STOP_SIGNALS, die_with_parent
 from posttrain.stage.receipts import Dvc, Receipt, settle
+from posttrain.stage.wandb_variables import wandb_variables
 from posttrain.state import STATE_DIR, state_dir
 
 FROZEN = STATE_DIR / "frozen"
@@ -88,7 +89,8 @@ def run(name: str, item: str, root: Path) -> int:
         receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc) if dvc is not None else None
         held.enter_context(hold_checkpoints(root, stage, frozen.digest))
         environment = stage_environment(folder) | {KEY: frozen.digest, LIVE_ROOT: str(root)}
-        environment.setdefault("WANDB_DIR", str(root))
+        if environment.get("WANDB_MODE") != "disabled":
+            environment |= wandb_variables(root, environment)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)
         if code == 0:
             refuse_if_changed(inputs, frozen, root)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError
-from posttrain.state import SNAPSHOT
+from posttrain.state import SNAPSHOT, STATE_DIR
 
 KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
 LIVE_ROOT = "POSTTRAIN_STAGE_ROOT"  # the person's tree, of which the working folder is a copy
@@ -18,9 +18,11 @@ def is_snapshot(environment: Mapping[str, str]) -> bool:
 
 def stage_environment(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """For a stage that runs in `folder`: its code comes from there and from no other tree, however
-    Python's path was set, and what our own variables say of files by a relative path is still
-    found. Hugging Face's bars are off: a stage tells its own progress."""
+    Python's path was set, and what our own variables and WANDB_DIR say of files by a relative path
+    is still found. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
+    tells its own progress."""
     given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
+    given["WANDB_DIR"] = given.get("WANDB_DIR") or str(folder.resolve() / STATE_DIR)
     others = [
         path
         for path in given.get("PYTHONPATH", "").split(os.pathsep)
@@ -30,10 +32,9 @@ def stage_environment(folder: Path, environment: Mapping[str, str] | None = None
     for name, value in given.items():
         at, path = ("@", value[1:]) if value.startswith("@") else ("", value)
         if (
-            name.startswith("POSTTRAIN_")
-            and path
+            path
             and not Path(path).is_absolute()
-            and (_is_there(path) or Path(path).parent.name)
+            and (name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (_is_there(path) or Path(path).parent.name)))
         ):
             given[name] = at + str(Path(path).absolute())
     return given

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Around every stage and in none of its results: how it starts and ends, how knobs are read, where
-# its episodes are kept for a person to read. Editing these must retrain nothing.
+# its episodes and numbers are kept for a person to read. Editing these must retrain nothing.
 FRAME = (
     *("posttrain/__init__.py", "posttrain/environment.py", "posttrain/exits.py", "posttrain/knob_problems.py"),
     *("posttrain/locks.py", "posttrain/named.py", "posttrain/params.py", "posttrain/plain_yaml.py"),
     *("posttrain/sqlite.py", "posttrain/stage/", "posttrain/state.py", "posttrain/traces/"),
+    "posttrain/tracking/wandb_",
 )
 
 

@@ -1,84 +1,88 @@
-"""Sends the numbers to Weights & Biases. As a sink behind `metrics.jsonl`: offline unless
-`WANDB_MODE` says otherwise, absent where wandb is.
+"""Sends a training's numbers to Weights & Biases, as a sink behind `metrics.jsonl`.
 
-The mode, the project and the folder come from wandb's own environment variables (`WANDB_MODE`,
-`WANDB_PROJECT`, `WANDB_DIR`), never from `params.yaml`: looking at a run elsewhere must retrain
-nothing. Runs are grouped by git branch and tagged with the commit.
+A training that was interrupted goes on in the same run. Beside its checkpoints lies that run's id,
+with the last step of a process that has closed it: lines up to there are not sent again. What a
+killed process had sent is, because wandb may not have written it; on the axis `step` both are one
+point. `wandb sync` puts the folders of one run behind each other.
 """
 
-import importlib.util
-import os
-import subprocess
+import json
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Any
 
-from posttrain.exits import ConfigurationError
-from posttrain.limits import reason
-from posttrain.redaction import redact_values
+from posttrain.stage.frame import StageRun
 from posttrain.tracking.metrics_log import MetricValue, Sink
+from posttrain.tracking.wandb_run import close_wandb, open_wandb
 
-Mode = Literal["online", "offline", "shared"]
+MEMORY = "wandb.jsonl"  # a name that jobs without a shared disk ship with the checkpoints
+ALARMS = "alarms"  # the key whose text names the alarms of a step
+# What the run's row in a table says of a metric beside its last value.
+SUMMARIES = {
+    "loss": "min,last",
+    "eval_loss": "min,last",
+    "pair_accuracy": "max,last",
+    "success": "max,last",
+    "reward_mean": "max,last",
+    "reward_std": "min,last",
+    "reward_std_batch": "min,last",
+    "frac_reward_zero_std": "max,last",
+    "frac_reward_zero_std_all_bad": "max,last",
+    "frac_reward_zero_std_all_good": "max,last",
+    "frac_reward_zero_std_other": "max,last",
+    "frac_tokens_nonzero_advantage": "min,last",
+    "definition_version": "last",
+    "entropy": "min,last",
+    "kl": "max,last",
+}
 
 
 class WandbSink:
-    """One run. A run that is resumed is a new offline run holding the whole curve: two offline
-    folders of one id cannot be merged later."""
+    """One training's run. `memory` is the file of its id and last step; up to the step `told` it
+    has all already."""
 
-    def __init__(self, name: str, *, mode: Mode, config: Mapping[str, Any]) -> None:
-        os.environ.setdefault("WANDB_SILENT", "true")
-        import wandb  # half a second, and not everybody has it
-
-        self._teardown = wandb.teardown
-        branch = _git("rev-parse", "--abbrev-ref", "HEAD") or "no-git"
-        commit = _git("rev-parse", "--short", "HEAD")
-        # console capture would swallow the progress lines, and machine statistics would start a
-        # sampling process
-        settings = wandb.Settings(console="off", x_disable_stats=True, x_disable_machine_info=True)
-        shown: Any = redact_values(config)
-        try:
-            self._run = wandb.init(
-                mode=mode,
-                project=os.environ.get("WANDB_PROJECT", "posttrain"),
-                name=name,
-                job_type=name,
-                group=branch,
-                tags=[commit] if commit else None,
-                config=shown,
-                settings=settings,
-            )
-        except (wandb.errors.UsageError, wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
-            raise ConfigurationError(
-                f"WANDB_MODE is {mode!r} and wandb cannot start a run: {reason(error)}. "
-                "Set WANDB_MODE=offline or disabled"
-            ) from None
+    def __init__(self, run: Any, stage: str, memory: Path, *, told: int) -> None:
+        self._run, self._stage, self._memory = run, stage, memory
+        self._told = self._step = told
+        self._remember()
+        run.define_metric("step", hidden=True)
+        run.define_metric("*", step_metric="step")
+        for name, summary in SUMMARIES.items():
+            run.define_metric(name, step_metric="step", summary=summary)
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
-        self._run.log({name: value for name, value in metrics.items() if value is not None}, step=step)
+        """As `Sink` has it."""
+        if step <= self._told:
+            return
+        self._step = step
+        shown = {name: value for name, value in metrics.items() if value is not None and name != ALARMS}
+        self._run.log({"step": step, **shown}, step=step)
+        for alarm in str(metrics.get(ALARMS) or "").split():
+            self._run.alert(title=alarm, text=f"{self._stage} at step {step}: {alarm}", level="WARN")
 
     def close(self) -> None:
-        self._run.finish()
-        self._teardown()  # `finish` returns before wandb's service has written the last records of an offline run
+        """As `Sink` has it."""
+        close_wandb(self._run)
+        self._remember()
+
+    def _remember(self) -> None:
+        self._memory.parent.mkdir(parents=True, exist_ok=True)
+        self._memory.write_text(json.dumps({"id": self._run.id, "step": self._step}) + "\n", encoding="utf-8")
 
 
-def wandb_sinks(name: str, config: Mapping[str, Any]) -> tuple[Sink, ...]:
-    """One sink, or none where wandb is not installed or `WANDB_MODE` is `disabled`. `config` is
-    what the run's page shows as its settings.
-
-    Raises ConfigurationError for an unknown mode, or where an online run cannot be started.
-    """
-    mode = os.environ.get("WANDB_MODE", "offline")
-    if mode == "disabled" or importlib.util.find_spec("wandb") is None:
-        return ()
-    if mode not in ("online", "offline", "shared"):
-        raise ConfigurationError(
-            f"WANDB_MODE is {mode!r}, which wandb does not know; set it to offline, online, shared or disabled, "
-            "or unset it"
-        )
-    return (WandbSink(name, mode=cast(Mode, mode), config=config),)
+def wandb_sinks(stage: StageRun) -> tuple[Sink, ...]:
+    """One sink, or none where `open_wandb` gives no run; raises what it raises."""
+    memory = stage.checkpoint_dir / MEMORY
+    run_id, told = _remembered(memory)
+    run = open_wandb(stage, run_id=run_id)
+    return () if run is None else (WandbSink(run, stage.full_name, memory, told=told),)
 
 
-def _git(*arguments: str) -> str:
+def _remembered(memory: Path) -> tuple[str | None, int]:
+    """The run to go on with and the last step that it has; a new one where nothing legible says
+    so."""
     try:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
-    except (subprocess.CalledProcessError, FileNotFoundError):
-        return ""
+        told = json.loads(memory.read_text(encoding="utf-8"))
+        return str(told["id"]), int(told["step"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None, 0

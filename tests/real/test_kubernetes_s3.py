@@ -23,6 +23,7 @@ from posttrain.pipeline.transport.shipped_checkpoints import CHECKPOINT, MARKER
 from tests.pipeline.test_snapshot import dvc, sh
 from tests.real import cluster
 from tests.s3_server import BUCKET, KEYS, planted, serve
+from tests.tracking.toy_pipeline import check_pipeline, make_experiment, run_pipeline
 
 pytest_plugins = ["tests.real.kubernetes_fixtures"]
 pytestmark = pytest.mark.needs_k8s
@@ -169,6 +170,12 @@ def test_a_pod_that_sees_nothing_of_the_tree_runs_its_stages_and_their_results_l
     assert not planted(tmp_path)
     assert not [key for key in KEYS.values() if key in text + manifests(namespace)]
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_a_pods_runs_of_weights_and_biases_come_home_as_of_the_pipelines_group(namespace, server, root, tmp_path):
+    template = Path("infra/kubernetes/job.yaml")
+    worktree = make_experiment(tmp_path / "flow", {str(template): (root / template).read_text()})
+    check_pipeline(worktree, run_pipeline(worktree, settings(namespace, server.url)))
 
 
 def test_a_job_that_shares_no_disk_may_write_into_its_folder_also_as_a_plain_user(namespace, tmp_path):

@@ -23,6 +23,7 @@ from posttrain.pipeline.transport.shipped_checkpoints import CHECKPOINT, MARKER
 from posttrain.traces.location import VARIABLE
 from tests.s3_server import BUCKET, KEYS, planted, serve
 from tests.traces.episodes import ids
+from tests.tracking.toy_pipeline import check_pipeline, make_experiment, run_pipeline
 from tests.wire import Wire
 
 pytestmark = pytest.mark.needs_s3
@@ -234,6 +235,14 @@ def test_a_job_that_fails_leaves_its_traces_and_no_snapshot(root, server, tmp_pa
     assert "3 episodes are in the trace store" in told
     assert not server.names("failed/jobs/")
     assert not leaked(server, "failed/", tmp_path, told)
+
+
+@pytest.mark.usefixtures("root")  # its environment
+def test_runs_of_weights_and_biases_come_back_as_of_the_pipelines_group(server, tmp_path):
+    worktree = make_experiment(tmp_path / "flow")
+    found = run_pipeline(worktree, settings(server.url, "wandb"))
+    check_pipeline(worktree, found)
+    assert not [name for name in server.names("wandb/") if "/jobs/" in name]
 
 
 def test_an_s3_that_is_away_while_the_stage_runs_is_waited_for(root, server, tmp_path):

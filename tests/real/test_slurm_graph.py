@@ -13,6 +13,7 @@ from tests.real.flow_contract import FlowContract
 from tests.real.preempted import check_preempted_training
 from tests.real.test_slurm import WAIT_FOR_GO, named
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
+from tests.tracking.toy_pipeline import ENVIRONMENT, check_pipeline, make_experiment, run_pipeline
 
 pytest_plugins = ["tests.real.slurm_fixtures"]
 pytestmark = [pytest.mark.needs_slurm, pytest.mark.usefixtures("_slurm")]
@@ -29,6 +30,17 @@ class TestSlurm(FlowContract):
     @pytest.fixture
     def settings(self):
         return on_slurm()
+
+
+def test_a_job_and_a_stage_beside_it_are_one_group_in_weights_and_biases(tmp_path):
+    worktree = make_experiment(tmp_path)
+    targets = {
+        "slurm": {"type": "slurm", "environment": ENVIRONMENT},
+        "here": {"type": "local", "num_gpus": 0, "environment": ENVIRONMENT},
+    }
+    resources = {"default": {"memory_gb": 0.5}, "train_sft": {"gpus": 1}}
+    settings = {"target": "slurm", "beside": "here", "targets": targets, "resources": resources}
+    check_pipeline(worktree, run_pipeline(worktree, DispatchSettings.model_validate(settings)))
 
 
 def test_a_training_that_is_preempted_on_the_spot_partition_ends_with_the_same_bytes(make_copy, dvc, tmp_path):  # noqa: F811

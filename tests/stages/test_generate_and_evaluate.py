@@ -37,6 +37,7 @@ def stage(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     replaced."""
     content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
 
     def make(item: str = "", **sections: Any) -> StageRun:
         return StageRun(

@@ -1,80 +1,194 @@
-import json
-import struct
+import os
+import signal
 import subprocess
-from pathlib import Path
+import sys
 
 import pytest
 
 from posttrain.exits import ConfigurationError
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
-from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.tracking.wandb_sink import SUMMARIES, wandb_sinks
+from tests.tracking.offline_runs import offline_runs
+from tests.tracking.wandb_server import wandb_server
 
 wandb = pytest.importorskip("wandb")
+KEY = "wandb_v1_0123456789abcdefABCDEF0123456789abcdef"
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """A git repository on the branch `trial` with one commit, as the working directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "init", "-q", "-b", "trial"], check=True)
-    subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "start"], check=True)
-    return tmp_path
+def only(runs):
+    (run,) = runs
+    return run
 
 
-def records(run_file: Path):
-    """The records of an offline run, which is a LevelDB log: 32 KiB blocks of (crc 4, length 2,
-    type 1) headers, after 7 bytes of wandb's own."""
-    from wandb.proto import wandb_internal_pb2
-
-    content, place, parts = run_file.read_bytes(), 7, b""
-    while place + 7 <= len(content):
-        left_in_block = 32768 - place % 32768
-        if left_in_block < 7:
-            place += left_in_block
-            continue
-        length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
-        parts += content[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (1, 4):  # a full record, or the last part of one
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            parts = b""
-            yield record
+def told(sink, steps):
+    for step in steps:
+        sink.write(step, {"loss": 1 / step})
 
 
-def test_an_offline_run_holds_the_numbers_of_the_metrics_file(repository):
-    with MetricsLog(repository / "metrics.jsonl", sinks=wandb_sinks("train_sft", {"lr": 0.5})) as log:
+def test_an_offline_run_holds_the_numbers_of_the_metrics_file_below_the_state_folder(tree, stage):
+    with MetricsLog(tree / "metrics.jsonl", sinks=wandb_sinks(stage("train_sft"))) as log:
         for step in range(1, 400):
             log.write(step, {"loss": 1 / step, "success": None if step == 7 else step % 3})
 
-    (run_file,) = (repository / "wandb").glob("offline-run-*/*.wandb")
-    found = []
-    for record in records(run_file):
-        if record.WhichOneof("record_type") == "history":
-            values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-            found.append({"step": values["_step"], "loss": values["loss"], "success": values.get("success")})
-        if record.WhichOneof("record_type") == "run":
-            run = record.run
-
-    assert found == read_metrics(repository / "metrics.jsonl")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert (run.display_name, run.run_group, list(run.tags)) == ("train_sft", "trial", [commit])
+    run = only(offline_runs(tree / ".posttrain"))
+    found = [{"success": None} | {k: v for k, v in line.items() if not k.startswith("_")} for line in run.history]
+    assert found == read_metrics(tree / "metrics.jsonl")
+    assert [line["_step"] for line in run.history] == list(range(1, 400))
+    assert run.exit_code == 0
 
 
-def test_nothing_is_started_when_wandb_is_disabled(repository, monkeypatch):
+def test_a_run_is_of_its_pipeline_and_stage_and_its_config_is_the_whole_file_of_knobs(tree, stage):
+    evaluated = stage("evaluate", "sft")
+    only(wandb_sinks(evaluated)).close()
+
+    run = only(offline_runs(tree / ".posttrain"))
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert (run.run.run_group, run.run.job_type, run.run.display_name) == (
+        f"trial-seed1-{commit[:7]}",
+        "evaluate",
+        "evaluate@sft",
+    )
+    assert (set(run.run.tags), run.run.git.commit) == ({"trial", commit[:7]}, commit)
+    assert {name: run.config[name] for name in evaluated.params.model_dump()} == evaluated.params.model_dump(
+        mode="json"
+    )
+
+
+def test_every_number_is_drawn_over_the_step_and_has_the_summary_that_people_compare(tree, stage):
+    sink = only(wandb_sinks(stage("train_policy")))
+    for step, spread in enumerate([0.5, 0.2, 0.3], start=1):
+        sink.write(step, {"reward_std": spread, "frac_reward_zero_std": spread, "definition_version": 1, "new": step})
+    sink.close()
+
+    run = only(offline_runs(tree / ".posttrain"))
+    assert {run.metrics[name].step_metric for name in ("*", *SUMMARIES)} == {"step"}
+    assert {
+        name: run.summary[name] for name in ("reward_std", "frac_reward_zero_std", "definition_version", "new")
+    } == {
+        "reward_std": {"min": 0.2, "last": 0.3},
+        "frac_reward_zero_std": {"max": 0.5, "last": 0.3},
+        "definition_version": {"last": 1},
+        "new": 3,
+    }
+
+
+def test_an_alarm_is_an_alert_and_no_number(tree, stage):
+    sink = only(wandb_sinks(stage("train_policy")))
+    sink.write(3, {"loss": 0.5, "alarms": "dead_groups entropy_collapse"})
+    sink.write(4, {"loss": 0.5})
+    sink.close()
+
+    run = only(offline_runs(tree / ".posttrain"))
+    assert run.alerts == [
+        ("dead_groups", "train_policy at step 3: dead_groups"),
+        ("entropy_collapse", "train_policy at step 3: entropy_collapse"),
+    ]
+    assert not any("alarms" in line for line in run.history)
+
+
+def test_a_training_that_goes_on_goes_on_in_its_run_by_step(tree, stage):
+    first = only(wandb_sinks(stage("train_sft")))
+    told(first, range(1, 6))
+    first.close()
+    second = only(wandb_sinks(stage("train_sft")))
+    told(second, range(1, 9))  # of these the checkpoint brings some back, and the rest is computed again
+    second.close()
+
+    with wandb_server() as server:
+        synchronize(tree, server)
+    run = only(server.runs.values())
+    assert [run.history[place]["_step"] for place in range(8)] == list(range(1, 9))
+    assert [run.history[place]["loss"] for place in range(8)] == [1 / step for step in range(1, 9)]
+    assert (run.told["groupName"], run.told["jobType"]) == (
+        offline_runs(tree / ".posttrain")[0].run.run_group,
+        "train_sft",
+    )
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from posttrain.params import load_params
+from posttrain.stage.frame import StageRun
+from posttrain.tracking.wandb_sink import wandb_sinks
+
+folder = Path(".posttrain/checkpoints/train_sft/0123456789abcdef")
+(sink,) = wandb_sinks(StageRun("train_sft", "", load_params(), folder))
+for step in range(1, 6):
+    sink.write(step, {"loss": 1 / step})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_training_may_not_have_sent_is_sent_again_at_the_same_steps(tree, stage, repository):
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    assert subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=False).returncode == -signal.SIGKILL
+    second = only(wandb_sinks(stage("train_sft")))
+    told(second, range(1, 9))
+    second.close()
+
+    with wandb_server() as server:
+        synchronize(tree, server)
+    run = only(server.runs.values())
+    assert {line["step"]: line["loss"] for line in run.history.values()} == {step: 1 / step for step in range(1, 9)}
+
+
+def test_a_run_that_is_online_sends_the_same(tree, stage, monkeypatch):
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_MODE", "online")
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        sink = only(wandb_sinks(stage("train_sft")))
+        told(sink, range(1, 4))
+        sink.write(4, {"alarms": "dead_groups"})
+        sink.close()
+    run = only(server.runs.values())
+    assert [run.history[place]["step"] for place in range(4)] == [1, 2, 3, 4]
+    assert [alert["title"] for alert in server.alerts] == ["dead_groups"]
+    assert run.config["train_sft"] == stage("train_sft").params.train_sft.model_dump(mode="json")
+
+
+def test_no_file_has_the_key_of_the_environment(tree, stage, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("HOME", str(tree / "home"))
+    with MetricsLog(tree / "metrics.jsonl", sinks=wandb_sinks(stage("train_sft"))) as log:
+        log.write(1, {"loss": 0.5, "note": f"the server said {KEY}"})
+    files = [path for path in tree.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files)
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+
+
+def test_nothing_is_started_when_wandb_is_disabled(tree, stage, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
 
-    assert wandb_sinks("train_sft", {}) == ()
-    assert not (repository / "wandb").exists()
+    assert wandb_sinks(stage("train_sft")) == ()
+    assert not (tree / ".posttrain").exists()
 
 
-def test_a_mode_that_wandb_does_not_know_is_a_wrong_configuration(repository, monkeypatch):
+def test_a_mode_that_wandb_does_not_know_is_a_wrong_configuration(tree, stage, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "ofline")
 
     with pytest.raises(ConfigurationError, match="ofline"):
-        wandb_sinks("train_sft", {})
+        wandb_sinks(stage("train_sft"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("DIR", "params.yaml"), ("TAGS", "a" * 65), ("API_KEY", "short"), ("ENTITY", "x/y")]
+)
+def test_what_wandb_cannot_use_is_a_wrong_configuration(tree, stage, monkeypatch, name, value):
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_MODE", "online")
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv(f"WANDB_{name}", value)
+        with pytest.raises(ConfigurationError, match="WANDB_MODE"):
+            wandb_sinks(stage("train_sft"))
+
+
+def synchronize(tree, server):
+    """`wandb sync`, as a person types it."""
+    environment = {**os.environ, "WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY, "HOME": str(tree / "home")}
+    folders = sorted((tree / ".posttrain/wandb").glob("offline-run-*"))
+    command = [sys.executable, "-m", "wandb", "sync", "--yes", *folders]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

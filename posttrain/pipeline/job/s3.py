@@ -22,15 +22,16 @@ from dvc.repo import Repo
 
 from posttrain.exits import DataError, Interrupted, StageError, as_shell, exit_codes
 from posttrain.pipeline.snapshot import FROZEN, configure_dvc, find_stage, key_of
-from posttrain.pipeline.transport.archive import unpack
+from posttrain.pipeline.transport.archive import pack, unpack
 from posttrain.pipeline.transport.object_store import ObjectStore
 from posttrain.pipeline.transport.remote_cache import config_section, fetch_result, pull_inputs, push_result
 from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
 from posttrain.pipeline.transport.shipped_checkpoints import ShippedCheckpoints
-from posttrain.state import STATE_DIR, TRACES
+from posttrain.state import STATE_DIR, TRACES, WANDB
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # the dispatcher sets it
 TREE = Path("tree")
+STAGED = "artifacts"  # wandb's second copy of tables, found again by its path on this machine alone
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
         if code != 0:
             checkpoints.ship()
         _ship_traces(store, place, attempt)
+        _ship_wandb(store, place, attempt)
         if code == 0:
             with Repo() as repo, repo.lock:
                 push_result(repo, find_stage(repo, stage), store)
@@ -149,6 +151,15 @@ def _ship_traces(store: ObjectStore, place: JobFolder, attempt: int) -> None:
         path = STATE_DIR / name
         if path.exists():
             store.put(path, f"{place.traces}{attempt}/{name}")
+
+
+def _ship_wandb(store: ObjectStore, place: JobFolder, attempt: int) -> None:
+    runs = STATE_DIR / WANDB
+    if runs.is_dir():
+        with tempfile.TemporaryDirectory() as folder:
+            archive = Path(folder) / "wandb.tar.gz"
+            pack(runs, archive, is_left_out=lambda path: path.parts[0] == STAGED or (runs / path).is_symlink())
+            store.put(archive, place.wandb_runs(attempt))
 
 
 def _tell(line: str) -> None:

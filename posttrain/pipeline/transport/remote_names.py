@@ -91,6 +91,11 @@ class JobFolder:
         return f"{self.prefix}traces/"
 
     @property
+    def wandb(self) -> str:
+        """Of those of the packed runs of W&B."""
+        return f"{self.prefix}wandb/"
+
+    @property
     def snapshots(self) -> str:
         """Of those of the packed trees."""
         return f"{self.prefix}snapshots/"
@@ -103,6 +108,10 @@ class JobFolder:
     def claim(self, attempt: int) -> str:
         """What the one process that runs an attempt has made."""
         return f"{self.claims}{attempt}"
+
+    def wandb_runs(self, attempt: int) -> str:
+        """The packed runs of one."""
+        return f"{self.wandb}{attempt}.tar.gz"
 
     def snapshot(self, attempt: int) -> str:
         """The packed tree of one."""

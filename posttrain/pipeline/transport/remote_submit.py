@@ -8,6 +8,7 @@ taken in beside each other, and DVC is not made for threads.
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from dvc.repo import Repo
 from posttrain.exits import ConfigurationError, exit_codes
 from posttrain.pipeline.job.single_stage import NOT_THERE
 from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage
-from posttrain.pipeline.transport.archive import pack
+from posttrain.pipeline.transport.archive import pack, unpack
 from posttrain.pipeline.transport.object_store import ObjectStore
 from posttrain.pipeline.transport.remote_cache import (
     NAME,
@@ -28,7 +29,7 @@ from posttrain.pipeline.transport.remote_cache import (
     refuse_without_run_cache,
 )
 from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
-from posttrain.state import STATE_DIR
+from posttrain.state import STATE_DIR, WANDB
 
 _OWN = (STATE_DIR, CACHE_OF_DVC, Path(".dvc/tmp"), Path(".dvc/cache"))  # of this machine
 
@@ -52,17 +53,24 @@ def prepare(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> i
 
 
 def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) -> int:
-    """The traces of all attempts into the state folder, and the result into DVC's cache and run
-    cache: 0, or `NOT_THERE` where there is none.
+    """Traces and W&B's runs of all attempts into the state folder, and the result into DVC's cache
+    and run cache: 0, or `NOT_THERE` where there is none.
 
     What is not needed any more is deleted there: all of the job where its result is here, and where
     it is over without one, all but checkpoints.
     """
     for found in store.list(place.traces):
         store.get(found.name, STATE_DIR / "traces" / Path(found.name).parent.name / Path(found.name).name)
+    for found in store.list(place.wandb):
+        with tempfile.TemporaryDirectory() as folder:
+            archive, runs = Path(folder) / "wandb.tar.gz", Path(folder) / WANDB
+            store.get(found.name, archive)
+            unpack(archive, runs)
+            shutil.copytree(runs, STATE_DIR / WANDB, dirs_exist_ok=True)
     with Repo() as repo, repo.lock:
         is_there = fetch_result(repo, find_stage(repo, stage), store)
-    for prefix in (place.prefix,) if is_there else (place.snapshots, place.claims, place.traces) if is_over else ():
+    own = (place.snapshots, place.claims, place.traces, place.wandb)
+    for prefix in (place.prefix,) if is_there else own if is_over else ():
         store.delete(prefix)
     return 0 if is_there else NOT_THERE
 

@@ -1,0 +1,101 @@
+"""A DVC repository of two stages that show what they did in W&B: a training and its evaluation."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from posttrain.dispatch.settings import DispatchSettings
+from posttrain.pipeline.graph import read_graph
+from posttrain.pipeline.node_run import NodeRuns
+from tests.conftest import REPOSITORY
+from tests.tracking.offline_runs import OfflineRun, offline_runs
+
+DVC_YAML = """
+stages:
+  train_sft:
+    cmd: python stage.py train_sft model
+    deps: [stage.py]
+    params: [seed]
+    outs: [model]
+  evaluate:
+    cmd: python stage.py evaluate score
+    deps: [stage.py, model]
+    outs: [score]
+"""
+STAGE = """
+import sys
+from pathlib import Path
+from posttrain.params import load_params
+from posttrain.stage.frame import StageRun
+from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.tracking.wandb_tables import shown_evaluation
+from tests.report.example import evaluation
+
+name, out = sys.argv[1:]
+stage = StageRun(name, "", load_params(), Path(".posttrain/checkpoints") / name / "0123456789abcdef")
+if name == "evaluate":
+    with shown_evaluation(stage) as show:
+        show(evaluation(0.75), [])
+for sink in wandb_sinks(stage) if name == "train_sft" else ():
+    sink.write(1, {"loss": 0.5})
+    sink.close()
+Path(out).write_text("made")
+"""
+STAGES = ["train_sft", "evaluate"]
+# of jobs that are handed nothing of the submitter's: this tree's code and interpreter
+ENVIRONMENT = {"PYTHONPATH": str(REPOSITORY)}
+
+
+def make_experiment(folder: Path, more: Mapping[str, str] | None = None) -> Path:
+    """The worktree of the branch exp/toy-seed1, below the state folder of the tree `folder`/main;
+    `more` are further files of it."""
+    main = folder / "main"
+    files = {
+        "dvc.yaml": DVC_YAML,
+        "stage.py": STAGE,
+        ".gitignore": "/.posttrain/\n",
+        "params.yaml": (REPOSITORY / "params.yaml").read_text(encoding="utf-8"),
+        **(more or {}),
+    }
+    for name, text in files.items():
+        (main / name).parent.mkdir(parents=True, exist_ok=True)
+        (main / name).write_text(text, encoding="utf-8")
+    _git(main, "init", "--quiet", "--initial-branch", "main")
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=main, check=True)
+    _git(main, "add", "--all")
+    _git(main, "commit", "--quiet", "--message", "start")
+    worktree = main / ".posttrain" / "experiments" / "toy-seed1"
+    _git(main, "worktree", "add", "--quiet", "-b", "exp/toy-seed1", str(worktree))
+    _git(worktree, "commit", "--quiet", "--allow-empty", "--message", "knobs")
+    return worktree
+
+
+def run_pipeline(worktree: Path, settings: DispatchSettings) -> list[OfflineRun]:
+    """Both stages as jobs; gives the runs of W&B that lie in the main tree's state folder then."""
+    state = worktree.parents[1]
+    runs, told = NodeRuns(worktree, settings=settings, state=state), list[str]()
+    for node in read_graph(worktree):
+        outcome = runs.run(node, told.append)
+        assert outcome.state == "completed", (outcome, told)
+    runs.close()
+    return offline_runs(state)
+
+
+def group_of(worktree: Path) -> str:
+    """What the runs of its pipeline are a group of."""
+    return f"toy-seed1-{_git(worktree, 'rev-parse', 'HEAD')[:7]}"
+
+
+def check_pipeline(worktree: Path, found: list[OfflineRun]) -> None:
+    """Two runs, of the experiment's branch and commit, and the snapshots that they ran in are
+    gone."""
+    group = group_of(worktree)
+    assert [(one.run.job_type, one.run.run_group) for one in found] == [(name, group) for name in STAGES]
+    assert [set(one.run.tags) for one in found] == [{"exp/toy-seed1", group[-7:]}] * 2
+    assert not list((worktree.parents[1] / "snapshots").iterdir())
+
+
+def _git(root: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@b"]
+    return subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True, text=True).stdout
