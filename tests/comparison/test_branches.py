@@ -138,6 +138,14 @@ BROKEN = {
         {"dvc.lock": "<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> x\n"},
         "dvc.lock has a conflict of a merge",
     ),
+    "a conflict in a lock that is else whole": (
+        {"dvc.lock": "schema: '2.0'\nstages:\n  a:\n    cmd: a\n<<<<<<< HEAD\n=======\n>>>>>>> x\n"},
+        "dvc.lock has a conflict of a merge",
+    ),
+    "a conflict in results": (
+        {TASKS: "<<<<<<< HEAD\n{}\n=======\n>>>>>>> x\n"},
+        f"{TASKS} has a conflict of a merge",
+    ),
     "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
     "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
     "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: while parsing"),
@@ -183,9 +191,14 @@ def test_what_a_person_reads_of_hostile_names_and_knobs_is_harmless(repository_o
 def test_objects_are_read_by_any_name_and_once(repository_of_branches):
     ids = object_ids(repository_of_branches, ["main^{commit}", "main:./params.yaml", "main:nothing", "two words", ""])
     assert [bool(name) for name in ids] == [True, True, False, False, False]
-    contents = read_objects(repository_of_branches, [*filter(None, ids), ids[1]])
+    contents = dict(read_objects(repository_of_branches, [*filter(None, ids), ids[1]]))
     assert list(contents) == ids[:2]
     assert contents[ids[1]].startswith(b"seed: 1\n")
+
+
+def test_an_object_that_is_not_there_is_refused(repository_of_branches):
+    with pytest.raises(ConfigurationError, match="git cannot read the object 0000.*git fsck"):
+        dict(read_objects(repository_of_branches, ["0" * 40]))
 
 
 class TestCommand:
