@@ -67,7 +67,7 @@ def _runs(file: Path, setting: str, seed: int, score: str) -> Iterator[Run]:
     try:
         content = file.read_bytes()
         if file.name.endswith(".tasks.jsonl"):
-            tasks, problem = parse_tasks(content, {})
+            tasks, problem = parse_tasks(content)
             yield _run(str(file), setting, seed, tasks, [f"{file}{problem}"] if problem else [])
             return
         log = _log(file, content)

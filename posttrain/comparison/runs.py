@@ -201,10 +201,12 @@ def parse_object(kind: type[Read], content: bytes) -> tuple[Read, str]:
         raise ValueError(f"it has another schema ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error
 
 
-def parse_tasks(content: bytes, known: dict[bytes, PlayedTask | None]) -> tuple[dict[str, PlayedTask], str]:
+def parse_tasks(
+    content: bytes, known: dict[bytes, PlayedTask | None] | None = None
+) -> tuple[dict[str, PlayedTask], str]:
     """The lines of a `.tasks.jsonl` by task, and what is wrong with those that are none. `known`
-    are the lines of other runs, which mostly play a task alike, and is added to."""
-    lines = content.splitlines()
+    are lines of other runs, which play many a task alike; these are added to it."""
+    lines, known = content.splitlines(), {} if known is None else known
     known |= {line: _task(line) for line in lines if line not in known}
     tasks = [known[line] for line in lines]
     num_bad = tasks.count(None)
