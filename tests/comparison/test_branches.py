@@ -197,7 +197,7 @@ def test_objects_are_read_by_any_name_and_once(repository_of_branches):
 
 
 def test_an_object_that_is_not_there_is_refused(repository_of_branches):
-    with pytest.raises(ConfigurationError, match="git cannot read the object 0000.*git fsck"):
+    with pytest.raises(ConfigurationError, match=r"git cannot read the object 0000.*git fsck"):
         dict(read_objects(repository_of_branches, ["0" * 40]))
 
 
