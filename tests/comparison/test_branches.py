@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.page import comparison_page
@@ -14,7 +15,6 @@ from posttrain.comparison.settings import compare_settings
 from posttrain.comparison.tables import comparison_markdown, comparison_text, differs_in
 from posttrain.evals.significance import Word
 from posttrain.exits import ConfigurationError
-from tests.comparison.branches import Branch, make_repository
 from tests.console import posttrain
 
 BETTER = {"train_sft.lr": 0.004}

@@ -10,12 +10,12 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.branch_list import list_branches
 from posttrain.comparison.dashboard import Dashboard
 from posttrain.comparison.live import live_trainings
 from posttrain.exits import ConfigurationError
 from posttrain.pipeline.git import git
-from tests.comparison.branches import Branch, make_repository
 from tests.conftest import REPOSITORY
 from tests.console import posttrain
 from tests.waiting import wait_until
