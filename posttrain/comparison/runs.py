@@ -25,6 +25,7 @@ from posttrain.report.sources import HELD_OUT, Evaluation, Read, ResamplingSumma
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
 
+_CODE, _REPORT = ("posttrain/", "stages/"), "report"
 _PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"
 _VALIDATION, _RESAMPLING = "reports/validate_data/summary.json", "reports/resample_data/summary.json"
 # DVC writes its lock as no other tool does; as YAML a hundred of them would take seconds
@@ -93,6 +94,12 @@ class Run:
     def outcomes(self) -> dict[str, float]:
         """Of the held-out tasks."""
         return {name: task.success for name, task in self.tasks.items() if task.split == HELD_OUT}
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """The MD5s, by path, of what all stages ran that a policy's figures come from."""
+        read = [stage.deps for name, stage in self.stages.items() if name != _REPORT]
+        return {path: md5 for deps in read for path, md5 in deps.items() if path.startswith(_CODE)}
 
 
 def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> list[Run]:
