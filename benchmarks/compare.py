@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.branches import Branch, make_repository
 from posttrain.evals.processor import processor_kind
-from tests.comparison.branches import Branch, make_repository
 
 NUM_BRANCHES, NUM_SETTINGS, NUM_SEEDS = 100, 20, 5
 

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.stage.costs import committed_seconds, last_seconds, read_costs
-from posttrain.stage.holding import has_work
-from posttrain.stage.whole_run import duration
 from posttrain.state import STATE_DIR
 
 if TYPE_CHECKING:
@@ -47,6 +44,8 @@ class Times:
         return self._about(stages, self.look_s)
 
     def _about(self, stages: Sequence["PlannedStage"], more_s: float) -> str:
+        from posttrain.stage.whole_run import duration
+
         found = [self.of(stage) for stage in stages]
         known = [seconds for seconds in found if seconds is not None]
         return f"{'over ' * (len(known) < len(found))}{duration(sum(known) + more_s)}" if known else "?"
@@ -89,6 +88,9 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
 
 def read_times(root: Path) -> Times:
     """Of what the tree's stages have left behind."""
+    from posttrain.stage.costs import committed_seconds, last_seconds, read_costs
+    from posttrain.stage.holding import has_work
+
     costs = read_costs(root)
     ended = {cost.stage: cost.at for cost in costs}
     folders = (root / STATE_DIR / "checkpoints").glob("*/*")

@@ -38,7 +38,7 @@ def list_branches(root: Path) -> list[BranchLine]:
     )
     rows = [line.split("\0") for line in text.splitlines()]
     ids = object_ids(root, [f"{row[1]}:./reports/evaluate/policy.json" for row in rows])
-    contents = read_objects(root, filter(None, ids))
+    contents = dict(read_objects(root, filter(None, ids)))
     lines = []
     for (name, commit, author, committed_at, subject), blob in zip(rows, ids, strict=True):
         found = _evaluation(contents[blob]) if blob is not None else None

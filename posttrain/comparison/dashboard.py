@@ -9,6 +9,7 @@ request has to name this host, and to bring the key or the cookie that is given 
 import dataclasses
 import hmac
 import json
+import math
 import secrets
 import select
 import threading
@@ -30,7 +31,8 @@ from posttrain.exits import ConfigurationError, StageError
 from posttrain.visible import visible
 
 LOOPBACK = "127.0.0.1"
-_LOOK_S, _ALIVE_S = 0.5, 15.0  # between looks for news; between signs of life to a page that waits
+LOOK_S = 0.4  # between looks for news
+_ALIVE_S = 15.0  # between signs of life to a page that waits
 _MAX_WAITING = 16  # pages that wait for news, each of which holds a thread
 _MAX_COMPARED = 100
 _CURVES = ("reward_mean", "success", "loss", "eval_loss")
@@ -46,6 +48,7 @@ class Dashboard(ThreadingHTTPServer):
         list_branches(root)  # refuses what is no repository
         self.root, self.key = root, secrets.token_urlsafe(32)
         self.waiting = threading.BoundedSemaphore(_MAX_WAITING)
+        self._news, self._looked_s, self._look = None, -math.inf, threading.Lock()
         try:
             super().__init__((LOOPBACK, port), _Request)
         except OSError as error:
@@ -62,7 +65,16 @@ class Dashboard(ThreadingHTTPServer):
         return f"posttrain-dashboard-{self.server_port}"
 
     def news(self) -> Any:
-        """Something else whenever a branch has moved or a training has written."""
+        """Something else whenever a branch has moved or a training has written; all pages that wait
+        share a look."""
+        with self._look:
+            if time.monotonic() - self._looked_s >= LOOK_S:
+                self._news = self.look()
+                self._looked_s = time.monotonic()
+            return self._news
+
+    def look(self) -> Any:
+        """What `news` is about, as it is now."""
         return branches_now(self.root), metrics_files(self.root)
 
 
@@ -131,7 +143,7 @@ class _Request(BaseHTTPRequestHandler):
                     self.wfile.write(b"event: news\ndata:\n\n" if now != known else b":\n\n")
                     self.wfile.flush()
                     known, told_s = now, time.monotonic()
-                is_readable, _, _ = select.select([self.connection], [], [], _LOOK_S)
+                is_readable, _, _ = select.select([self.connection], [], [], LOOK_S)
                 if is_readable and not self.connection.recv(1024):
                     return
         except (OSError, ConfigurationError):

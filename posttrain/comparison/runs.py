@@ -4,38 +4,39 @@ A branch may come from other code, be half done or damaged. What cannot be read 
 in `problems`, and the rest is shown; only a name that git does not know ends a comparison.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.worktrees import branches_with_edits
 from posttrain.exits import ConfigurationError
+from posttrain.pipeline.git import git
 from posttrain.report.knobs import SEED, parse_knobs
-from posttrain.report.sources import HELD_OUT, Evaluation, Read, ResamplingSummary, SeedArms, ValidationSummary
+from posttrain.report.sources import HELD_OUT, Evaluation, Read, ResamplingSummary, SeedArms, Source, ValidationSummary
 
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
 
+_CODE, _REPORT = ("posttrain/", "stages/"), "report"
 _PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"
 _VALIDATION, _RESAMPLING = "reports/validate_data/summary.json", "reports/resample_data/summary.json"
 # DVC writes its lock as no other tool does; as YAML a hundred of them would take seconds
 _STAGE = re.compile(r"^  (?=\S)", re.MULTILINE)
 _HASHED = re.compile(r"^    - path: (.+)\n(?:      hash: md5\n)?      md5: ([0-9a-f]{32}(?:\.dir)?)$", re.MULTILINE)
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
-_SIGNED = re.compile(rb"^(author|committer) (.*) <[^\n]*> (\d+) ([+-]\d{4})$", re.MULTILINE)
 _TRANSCRIPT = b', "transcript": '
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedTask:
+class PlayedTask(NamedTuple):
     """A line of an evaluation's `.tasks.jsonl`; `text` is the whole of it, with the transcript.
     `success` is 0 or 1; of several plays of the task it is their mean."""
 
@@ -44,7 +45,16 @@ class PlayedTask:
     cell: str
     success: float
     failure: str | None
-    text: bytes = field(repr=False)
+    text: bytes
+
+
+class _TaskLine(Source):
+    model_config = ConfigDict(strict=True)
+    task_id: str
+    split: str
+    cell: str
+    success: bool
+    failure: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class LockedStage:
     outs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """`name` is as it was asked for. `knobs` are by their place, `train_sft.lr`; `stages` what
     dvc.lock records of each; `curves` the lines of each training's metrics, by the keys of CURVES;
@@ -80,10 +90,16 @@ class Run:
     def seed(self) -> Any:
         return self.knobs.get(SEED)
 
-    @property
+    @cached_property
     def outcomes(self) -> dict[str, float]:
         """Of the held-out tasks."""
         return {name: task.success for name, task in self.tasks.items() if task.split == HELD_OUT}
+
+    @cached_property
+    def code(self) -> dict[str, str]:
+        """The MD5s, by path, of what all stages ran that a policy's figures come from."""
+        read = [stage.deps for name, stage in self.stages.items() if name != _REPORT]
+        return {path: md5 for deps in read for path, md5 in deps.items() if path.startswith(_CODE)}
 
 
 def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> list[Run]:
@@ -97,25 +113,22 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
         _File(_PARAMS, lambda content: (parse_knobs(content), ""), {}),
         _File(_LOCK, _stages, {}),
         _File(evaluation, partial(parse_object, Evaluation), None),
-        _File(played, parse_tasks, {}),
+        _File(played, partial(parse_tasks, known={}), {}),
         _File(_VALIDATION, partial(parse_object, ValidationSummary), None, is_needed=False),
         _File(_RESAMPLING, partial(parse_object, ResamplingSummary), None, is_needed=False),
         _File(_SEEDS, partial(parse_object, SeedArms), SeedArms({}), is_needed=False),
         *(_File(path, parse_curve, ()) for path in CURVES.values()),
     ]
-    ids = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files])
-    contents = read_objects(root, [name for name in (*commits, *ids) if name is not None])
+    blobs = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files])
+    read, signed = _read_once(root, files, blobs), _signatures(root, [str(commit) for commit in commits])
     with_edits = branches_with_edits(root, names)
-    parsed: dict[tuple[str, str | None], tuple[Any, str]] = {}
     runs = []
     for index, (name, commit) in enumerate(zip(names, commits, strict=True)):
         values, problems = {}, []
-        for file, blob in zip(files, ids[index * len(files) :], strict=False):
-            if (file.path, blob) not in parsed:  # what commits share is parsed once
-                parsed[file.path, blob] = file.read(contents[blob] if blob is not None else None)
-            values[file.path], problem = parsed[file.path, blob]
+        for file, blob in zip(files, blobs[index * len(files) :], strict=False):
+            values[file.path], problem = read[file.path, blob]
             problems += [problem] * bool(problem)
-        author, committed_at = _signatures(contents[str(commit)])
+        author, committed_at = signed[str(commit)]
         runs.append(
             Run(
                 name=name,
@@ -137,6 +150,20 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
     return runs
 
 
+def _read_once(
+    root: Path, files: Sequence["_File"], blobs: Sequence[str | None]
+) -> dict[tuple[str, str | None], tuple[Any, str]]:
+    """What is in each of `blobs`, by its file's path and its hash; they are of `files` in turn."""
+    read: dict[tuple[str, str | None], tuple[Any, str]] = {(file.path, None): file.read(None) for file in files}
+    readers: dict[str, dict[str, _File]] = {}
+    for file, blob in zip(itertools.cycle(files), blobs, strict=False):
+        if blob is not None:
+            readers.setdefault(blob, {})[file.path] = file
+    for blob, content in read_objects(root, readers):
+        read |= {(path, blob): file.read(content) for path, file in readers[blob].items()}
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     """How one file of a run is read. `parse` raises ValueError with what is wrong; `empty` stands
@@ -151,17 +178,19 @@ class _File:
         """What it holds, and a sentence on what is wrong with it, or none."""
         if content is None:
             return self.empty, f"no {self.path}" if self.is_needed else ""
-        if _CONFLICT.search(content):
-            return self.empty, f"{self.path} has a conflict of a merge"
         try:
             value, problem = self.parse(content)
         except (ValueError, RecursionError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
-            return self.empty, f"{self.path} cannot be read: {lines[0]}"
+            value, problem = self.empty, f" cannot be read: {lines[0]}"
+        if problem and _CONFLICT.search(content):
+            return self.empty, f"{self.path} has a conflict of a merge"
         return value, f"{self.path}{problem}" if problem else ""
 
 
 def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
+    if _CONFLICT.search(content):
+        raise ValueError("it is two locks")
     stages = {}
     for block in _STAGE.split(content.decode())[1:]:
         read, _, written = block.partition("\n    outs:\n")
@@ -179,27 +208,27 @@ def parse_object(kind: type[Read], content: bytes) -> tuple[Read, str]:
         raise ValueError(f"it has another schema ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error
 
 
-def parse_tasks(content: bytes) -> tuple[dict[str, PlayedTask], str]:
-    """The lines of a `.tasks.jsonl` by task, and what is wrong with those that are none."""
-    tasks, num_bad = {}, 0
-    for line in content.splitlines():
-        head, is_cut, _ = line.partition(_TRANSCRIPT)
-        try:
-            record = json.loads(head + b"}" if is_cut else line)
-            task = PlayedTask(
-                task_id=str(record["task_id"]),
-                split=str(record["split"]),
-                cell=str(record["cell"]),
-                success=float(record["success"] is True),
-                failure=None if record["failure"] is None else str(record["failure"]),
-                text=line,
-            )
-        except (ValueError, KeyError, TypeError, RecursionError):
-            # its keys are in another order, its line is cut, or other code wrote it
-            num_bad += 1
-            continue
-        tasks[task.task_id] = task
-    return tasks, f" has {num_bad:,} lines that are no played task" if num_bad else ""
+def parse_tasks(
+    content: bytes, known: dict[bytes, PlayedTask | None] | None = None
+) -> tuple[dict[str, PlayedTask], str]:
+    """The lines of a `.tasks.jsonl` by task, and what is wrong with those that are none. `known`
+    are lines of other runs, which play many a task alike; these are added to it."""
+    lines, known = content.splitlines(), {} if known is None else known
+    known |= {line: _task(line) for line in lines if line not in known}
+    tasks = [known[line] for line in lines]
+    num_bad = tasks.count(None)
+    problem = f" has {num_bad:,} lines that are no played task" if num_bad else ""
+    return {task.task_id: task for task in tasks if task is not None}, problem
+
+
+def _task(line: bytes) -> PlayedTask | None:
+    """None where the line is cut, or other code wrote it."""
+    head, is_cut, _ = line.partition(_TRANSCRIPT)
+    try:
+        one = _TaskLine.model_validate_json(head + b"}" if is_cut else line)
+    except ValidationError:
+        return None
+    return PlayedTask(one.task_id, one.split, one.cell, float(one.success), one.failure, line)
 
 
 def parse_curve(content: bytes) -> tuple[list[dict[str, Any]], str]:
@@ -209,10 +238,10 @@ def parse_curve(content: bytes) -> tuple[list[dict[str, Any]], str]:
     texts = content.splitlines()
     for number, text in enumerate(texts, 1):
         try:
-            line = json.loads(text)
+            line = _OBJECT.validate_json(text)
             if not isinstance(line["step"], int):
                 raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             return lines, f" is cut off in line {number} of {len(texts)}"
         if (version := line.get("definition_version", DEFINITION_VERSION)) != DEFINITION_VERSION:
             return [], f" measures groups by definition {version}, and this page by {DEFINITION_VERSION}"
@@ -220,11 +249,8 @@ def parse_curve(content: bytes) -> tuple[list[dict[str, Any]], str]:
     return lines, ""
 
 
-def _signatures(commit: bytes) -> tuple[str, str]:
+def _signatures(root: Path, commits: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Author, and when it was committed, with its zone: `2026-11-23T15:05:01+08:00`."""
-    found = {role: (name, seconds, zone) for role, name, seconds, zone in _SIGNED.findall(commit.partition(b"\n\n")[0])}
-    name, _, _ = found.get(b"author", (b"", b"", b""))
-    _, seconds, zone = found.get(b"committer", (b"", b"0", b"+0000"))
-    offset = timedelta(hours=int(zone[:3]), minutes=int(zone[:1] + zone[3:]))
-    when = datetime.fromtimestamp(int(seconds), timezone(offset))
-    return name.decode(errors="replace"), when.isoformat()
+    text = git(root, "rev-list", "--no-walk", "--stdin", "--format=%H%x00%an%x00%cI", text="\n".join(commits))
+    rows = [line.split("\0") for line in text.splitlines()[1::2]]  # git names each commit in a line before
+    return {commit: (author, committed_at) for commit, author, committed_at in rows}

@@ -20,8 +20,7 @@ from posttrain.exits import DataError
 from posttrain.report.knobs import knobs_that_differ, setting_of
 
 _SEED_OF_NAME = re.compile(r"-seed\d+$")
-_CODE = ("posttrain/", "stages/")
-_TRAINING, _REPORT = "train_policy", "report"
+_TRAINING = "train_policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,8 @@ def _key(run: Run) -> tuple[Any, ...]:
     """Equal for runs of one setting. Without knobs or a lock nobody knows, and a run is alone."""
     if not run.knobs or not run.stages:
         return (run.commit, run.name)
-    knobs = sorted((name, repr(value)) for name, value in setting_of(run.knobs).items())
-    return (*knobs, *sorted(_code(run).items()))
+    knobs = frozenset((name, repr(value)) for name, value in setting_of(run.knobs).items())
+    return knobs, frozenset(run.code.items())
 
 
 def _made_the_same(first: Sequence[Run], second: Sequence[Run]) -> bool:
@@ -116,14 +115,8 @@ def _made_the_same(first: Sequence[Run], second: Sequence[Run]) -> bool:
     return len(first) == len(second) == 1 and is_one_model and first[0].outcomes == second[0].outcomes
 
 
-def _code(run: Run) -> dict[str, str]:
-    """Of all stages that a policy's figures come from."""
-    read = [stage.deps for name, stage in run.stages.items() if name != _REPORT]
-    return {path: md5 for deps in read for path, md5 in deps.items() if path.startswith(_CODE)}
-
-
 def _code_that_differs(baseline: Run, run: Run) -> list[str]:
-    before, after = _code(baseline), _code(run)
+    before, after = baseline.code, run.code
     return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from posttrain.comparison.runs import PlayedTask, Run
 from posttrain.comparison.settings import Setting
+from posttrain.report.failures import shortened
 from posttrain.visible import visible
 
 MAX_PAGE_CHARS = 900_000  # of all conversations together
@@ -99,8 +100,7 @@ def _message(message: dict[str, Any]) -> Message:
 
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    cut = text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} … ({len(text):,} characters)"
-    return visible(cut)
+    return shortened(text, MAX_MESSAGE_CHARS)
 
 
 def _in_turn(*lists: Sequence[str]) -> list[str]:

@@ -124,15 +124,13 @@ def difference(
     share = 1 / num_seeds[0] + 1 / num_seeds[1]
     estimate = float(second.mean() - first.mean())
 
-    of_tasks = _variance_over_tasks(first, second) / num_tasks
+    of_tasks = _of_tasks(second.mean(0) - first.mean(0), max(num_seeds))
     of_plays = sum(_rest(runs) / len(runs) for runs in (first, second)) / num_tasks
     of_seeds = _of_seeds(first, second, spread)
-    variance = of_tasks + max(0.0, sum(part for part, _ in of_seeds) - of_plays)
-    freedom = variance**2 / sum(part**2 / num for part, num in [(of_tasks, num_tasks - 1), *of_seeds])
-    freedom = max(freedom, min(num for _, num in [(0.0, num_tasks - 1), *of_seeds]))
+    variance, freedom = _variance(of_tasks, of_seeds, of_plays)
 
     p_value = 2 * float(special.stdtr(freedom, -abs(estimate) / math.sqrt(variance)))
-    half_width = float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
+    half_width = _half_width(variance, freedom)
     found = Difference(
         word=Word.TIED,
         estimate=estimate,
@@ -145,8 +143,8 @@ def difference(
         is_of_runs_only=not of_seeds,
     )
     variances = _Variances(
-        over_seeds=(variance - of_tasks) / share,
-        over_tasks=max(0.0, of_tasks - of_plays) * num_tasks,
+        over_seeds=(variance - of_tasks[0]) / share,
+        over_tasks=max(0.0, of_tasks[0] - of_plays) * num_tasks,
         rest=of_plays * num_tasks / share,
     )
     if is_one_setting:
@@ -189,12 +187,27 @@ def _on_common_tasks(*settings: Sequence[Outcomes]) -> list[NDArray[np.float64]]
     return [np.array([[run[task] for task in common] for run in runs], dtype=np.float64) for runs in settings]
 
 
-def _variance_over_tasks(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Of a task's difference. Where no task differs the next may: at least what one play of one
-    task won would give."""
-    by_task_T = second.mean(0) - first.mean(0)
-    least = 1 / max(len(first), len(second)) / (len(by_task_T) - 1)
-    return max(float(by_task_T.var(ddof=1)), least)
+def _of_tasks(by_task_T: NDArray[np.float64], num_seeds: int) -> tuple[float, int]:
+    """What the choice of tasks adds to the variance of their mean, with its degrees of freedom.
+    Where no task differs the next may: at least what one play of one task won would give."""
+    num_tasks = len(by_task_T)
+    return max(float(by_task_T.var(ddof=1)), 1 / num_seeds / (num_tasks - 1)) / num_tasks, num_tasks - 1
+
+
+def _variance(
+    of_tasks: tuple[float, int], of_seeds: Sequence[tuple[float, int]], of_plays: float
+) -> tuple[float, float]:
+    """The sum of both, and its degrees of freedom. A play is of a seed and of a task, and
+    `of_plays`, its share, counts once."""
+    parts = [of_tasks, *of_seeds]
+    variance = of_tasks[0] + max(0.0, sum(part for part, _ in of_seeds) - of_plays)
+    freedom = variance**2 / sum(part**2 / num for part, num in parts)
+    return variance, max(freedom, min(num for _, num in parts))
+
+
+def _half_width(variance: float, freedom: float) -> float:
+    """Of an interval at LEVEL."""
+    return float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
 
 
 def _rest(runs: NDArray[np.float64]) -> float:
@@ -234,9 +247,10 @@ def _needs_more(found: Difference, variances: _Variances, margin: float) -> Diff
     num_seeds = found.num_seeds[0] + more, found.num_seeds[1] + more
     if (enough := more[variances.smallest_shown(num_seeds, found.num_tasks) <= wanted]).size:
         return replace(found, num_more_seeds=int(enough[0]))
-    more = np.arange(10, _MAX_MORE_TASKS + 1, 10)
-    enough = more[variances.smallest_shown(found.num_seeds, found.num_tasks + more) <= wanted]
-    return replace(found, num_more_tasks=int(enough[0])) if enough.size else found
+    for more in np.array_split(np.arange(10, _MAX_MORE_TASKS + 1, 10), 10):  # mostly the first will do
+        if (enough := more[variances.smallest_shown(found.num_seeds, found.num_tasks + more) <= wanted]).size:
+            return replace(found, num_more_tasks=int(enough[0]))
+    return found
 
 
 def share_interval(num_successes: float, num: int) -> tuple[float, float]:
@@ -260,9 +274,8 @@ def mean_interval(runs: Sequence[Outcomes]) -> tuple[float, float, float]:
     mean = float(outcomes.mean())
     if num_seeds == 1:
         return mean, *share_interval(mean * num_tasks, num_tasks)
-    of_tasks = max(float(outcomes.mean(0).var(ddof=1)), 1 / num_seeds / (num_tasks - 1)) / num_tasks
-    of_seeds = float(outcomes.mean(1).var(ddof=1)) / num_seeds
-    variance = of_tasks + max(0.0, of_seeds - _rest(outcomes) / num_seeds / num_tasks)
-    freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / (num_seeds - 1))
-    half_width = float(special.stdtrit(max(freedom, num_seeds - 1), (1 + LEVEL) / 2)) * math.sqrt(variance)
+    of_seeds = (float(outcomes.mean(1).var(ddof=1)) / num_seeds, num_seeds - 1)
+    half_width = _half_width(
+        *_variance(_of_tasks(outcomes.mean(0), num_seeds), [of_seeds], _rest(outcomes) / num_seeds / num_tasks)
+    )
     return mean, max(0.0, mean - half_width), min(1.0, mean + half_width)

@@ -58,10 +58,9 @@ def shown_failures(records: Sequence[TaskRecord], count: int) -> list[dict[str, 
     return [_shown(record) for record in sorted(in_turn[:count], key=lambda record: order.index(record.failure or ""))]
 
 
-def shortened(text: str) -> str:
-    """Cut at MAX_MESSAGE_CHARS, and then with how long it was; what would hide is spelt out."""
-    cut = text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} … ({len(text):,} characters)"
-    return visible(cut)
+def shortened(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
+    """Cut at `max_chars`, and then with how long it was; what would hide is spelt out."""
+    return visible(text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text):,} characters)")
 
 
 def _test_records(records: Sequence[TaskRecord]) -> Mapping[str, TaskRecord]:

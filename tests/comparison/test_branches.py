@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.page import comparison_page
@@ -14,7 +15,6 @@ from posttrain.comparison.settings import compare_settings
 from posttrain.comparison.tables import comparison_markdown, comparison_text, differs_in
 from posttrain.evals.significance import Word
 from posttrain.exits import ConfigurationError
-from tests.comparison.branches import Branch, make_repository
 from tests.console import posttrain
 
 BETTER = {"train_sft.lr": 0.004}
@@ -151,6 +151,14 @@ BROKEN = {
         {"dvc.lock": "<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> x\n"},
         "dvc.lock has a conflict of a merge",
     ),
+    "a conflict in a lock that is else whole": (
+        {"dvc.lock": "schema: '2.0'\nstages:\n  a:\n    cmd: a\n<<<<<<< HEAD\n=======\n>>>>>>> x\n"},
+        "dvc.lock has a conflict of a merge",
+    ),
+    "a conflict in results": (
+        {TASKS: "<<<<<<< HEAD\n{}\n=======\n>>>>>>> x\n"},
+        f"{TASKS} has a conflict of a merge",
+    ),
     "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
     "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
     "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: while parsing"),
@@ -196,9 +204,14 @@ def test_what_a_person_reads_of_hostile_names_and_knobs_is_harmless(repository_o
 def test_objects_are_read_by_any_name_and_once(repository_of_branches):
     ids = object_ids(repository_of_branches, ["main^{commit}", "main:./params.yaml", "main:nothing", "two words", ""])
     assert [bool(name) for name in ids] == [True, True, False, False, False]
-    contents = read_objects(repository_of_branches, [*filter(None, ids), ids[1]])
+    contents = dict(read_objects(repository_of_branches, [*filter(None, ids), ids[1]]))
     assert list(contents) == ids[:2]
     assert contents[ids[1]].startswith(b"seed: 1\n")
+
+
+def test_an_object_that_is_not_there_is_refused(repository_of_branches):
+    with pytest.raises(ConfigurationError, match=r"git cannot read the object 0000.*git fsck"):
+        dict(read_objects(repository_of_branches, ["0" * 40]))
 
 
 class TestCommand:

@@ -6,16 +6,18 @@ import http.client
 import json
 import shutil
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote, urlsplit
 
 import pytest
 
+from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.branch_list import list_branches
-from posttrain.comparison.dashboard import Dashboard
+from posttrain.comparison.dashboard import LOOK_S, Dashboard
 from posttrain.comparison.live import live_trainings
 from posttrain.exits import ConfigurationError
 from posttrain.pipeline.git import git
-from tests.comparison.branches import Branch, make_repository
 from tests.conftest import REPOSITORY
 from tests.console import posttrain
 from tests.waiting import wait_until
@@ -119,6 +121,23 @@ def test_a_page_hears_when_a_branch_moves_and_when_a_training_writes(dashboard, 
     [live] = json.loads(ask(dashboard, "/state.json", key=dashboard.key)[2])["live"]
     assert (live["branches"], live["source"], live["step"], live["max_steps"]) == (["exp/a"], "policy", 1, 88)
     assert (live["steps"], live["curves"]) == ([1], {"reward_mean": [0.5]})
+
+
+class CountingDashboard(Dashboard):
+    num_looks = 0
+
+    def look(self):
+        self.num_looks += 1
+        return super().look()
+
+
+def test_pages_that_wait_share_a_look(root):
+    with CountingDashboard(root) as server, ThreadPoolExecutor(16) as pages:
+        started_s = time.monotonic()
+        news = list(pages.map(lambda _: server.news(), range(16)))
+        lasted_s = time.monotonic() - started_s
+    assert news == [news[0]] * 16
+    assert server.num_looks <= 1 + lasted_s / LOOK_S
 
 
 def test_a_training_whose_knobs_are_no_branchs_and_whose_last_line_is_half_written_is_shown(root):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.page import comparison_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
-from tests.comparison.branches import Branch, make_repository
 from tests.real.browser import Page, browsing, find_browser
 
 pytestmark = [

@@ -1,17 +1,21 @@
-"""The dashboard in a real browser, where there is one."""
+"""The dashboard in a real browser: it lists, compares, and follows what moves."""
 
 import threading
 from urllib.parse import urlsplit
 
 import pytest
 
+from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.dashboard import Dashboard
 from posttrain.pipeline.git import git
-from tests.comparison.branches import Branch, make_repository
 from tests.real.browser import browsing, find_browser
 
+pytestmark = [
+    pytest.mark.needs_browser,
+    pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed (`apt-get install chromium`)"),
+]
 
-@pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed (`apt-get install chromium`)")
+
 def test_the_dashboard_lists_compares_and_follows_what_moves(tmp_path):
     branches = [Branch("main", success=0.8), Branch("exp/a", 1, 0.9, {"train_sft.lr": 0.004}), Branch("exp/b", 2, 0.7)]
     root = make_repository(tmp_path / "repository", branches)

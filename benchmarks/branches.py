@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-HERE = Path(__file__).parents[2]
+HERE = Path(__file__).parents[1]
 FILES = [
     "params.yaml",
     "dvc.lock",
