@@ -28,6 +28,7 @@ from posttrain.report.sources import (
     read_object,
 )
 from posttrain.report.table import INTERVAL, percent, percent_range, points, read_evaluations
+from posttrain.tracking.alarms import read_alarms
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 DIMENSIONS = ("kind", "market", "language", "difficulty")  # in this order, any others after them
@@ -113,6 +114,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         between=_between,
         interval_name=INTERVAL,
         knobs=reports.knobs,
+        alarms=read_alarms(line.model_dump() for line in reports.policy_lines),
         evaluations=evaluations,
         sft=evaluations["sft"],
         policy=evaluations["policy"],

@@ -115,6 +115,7 @@ class GrpoLine(Source):
     kl: float | None
     length: float
     turns: float
+    alarms: str | None = None
 
 
 class DpoLine(Source):

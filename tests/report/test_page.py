@@ -9,7 +9,7 @@ import pytest
 from posttrain.exits import DataError
 from posttrain.report.page import read_reports, render_page
 from posttrain.visible import visible
-from tests.report.example import evaluation, good_reports, success, task_record
+from tests.report.example import evaluation, good_reports, grpo_line, success, task_record
 from tests.report.outline import Outline
 
 KNOBS = {"seed": 1, "world.seed": 2001}
@@ -139,6 +139,15 @@ def test_direct_preference_optimisation_has_no_groups_and_the_page_no_spread(mak
     page = page_of(make_reports({"train_policy/metrics.jsonl": lines}))
     assert "After DPO" in page
     assert "Reward spread" not in page
+
+
+def test_an_alarm_stands_first_with_its_advice(make_reports):
+    lines = [grpo_line(step) for step in range(1, 5)]
+    assert "alarm" not in Outline(page_of(make_reports({"train_policy/metrics.jsonl": lines}))).text
+    lines[2]["alarms"] = "zero_std kl"
+    text = Outline(page_of(make_reports({"train_policy/metrics.jsonl": lines}))).text
+    assert text.count("alarm at step 3") == 2
+    assert "zero std: where all failed take easier tasks" in text
 
 
 def test_other_seeds_are_shown_where_they_were_run(make_reports):
