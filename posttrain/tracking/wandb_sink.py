@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.stage.frame import StageRun
+from posttrain.tracking.alarms import KEY
 from posttrain.tracking.metrics_log import MetricValue, Sink
 from posttrain.tracking.wandb_run import close_wandb, open_wandb
 
 MEMORY = "wandb.jsonl"  # a name that jobs without a shared disk ship with the checkpoints
-ALARMS = "alarms"  # the key whose text names the alarms of a step
 # What the run's row in a table says of a metric beside its last value.
 SUMMARIES = {
     "loss": "min,last",
@@ -55,9 +55,9 @@ class WandbSink:
         if step <= self._told:
             return
         self._step = step
-        shown = {name: value for name, value in metrics.items() if value is not None and name != ALARMS}
+        shown = {name: value for name, value in metrics.items() if value is not None and name != KEY}
         self._run.log({"step": step, **shown}, step=step)
-        for alarm in str(metrics.get(ALARMS) or "").split():
+        for alarm in str(metrics.get(KEY) or "").split():
             self._run.alert(title=alarm, text=f"{self._stage} at step {step}: {alarm}", level="WARN")
 
     def close(self) -> None:
