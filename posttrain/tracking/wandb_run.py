@@ -78,6 +78,7 @@ def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
             settings=settings,
         )
     except (wandb.errors.Error, ValueError) as error:  # ValueError: of a variable of wandb's
+        wandb.teardown()
         raise ConfigurationError(
             f"WANDB_MODE is {mode!r} and wandb cannot start a run: {reason(error)}. Set WANDB_MODE=offline or disabled"
         ) from None

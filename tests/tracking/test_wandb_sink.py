@@ -172,17 +172,11 @@ def test_a_mode_that_wandb_does_not_know_is_a_wrong_configuration(tree, stage, m
         wandb_sinks(stage("train_sft"))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("DIR", "params.yaml"), ("TAGS", "a" * 65), ("API_KEY", "short"), ("ENTITY", "x/y")]
-)
+@pytest.mark.parametrize(("name", "value"), [("DIR", "params.yaml"), ("TAGS", "a" * 65)])
 def test_what_wandb_cannot_use_is_a_wrong_configuration(tree, stage, monkeypatch, name, value):
-    with wandb_server() as server:
-        monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        monkeypatch.setenv("WANDB_MODE", "online")
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
-        monkeypatch.setenv(f"WANDB_{name}", value)
-        with pytest.raises(ConfigurationError, match="WANDB_MODE"):
-            wandb_sinks(stage("train_sft"))
+    monkeypatch.setenv(f"WANDB_{name}", value)
+    with pytest.raises(ConfigurationError, match="WANDB_MODE"):
+        wandb_sinks(stage("train_sft"))
 
 
 def synchronize(tree, server):
