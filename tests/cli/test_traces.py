@@ -206,6 +206,7 @@ def test_a_list_loads_no_library_that_a_person_would_wait_for(played, repository
 def test_the_outputs_of_a_stage_are_the_same_without_traces(played, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POSTTRAIN_TRACES", "off")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
     params = parse_params(content, source="params.yaml")
     generate_data(StageRun("generate_data", "", params, tmp_path))
     evaluate(StageRun("evaluate", "teacher", params, tmp_path))
