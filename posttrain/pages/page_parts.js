@@ -84,7 +84,7 @@ const pageParts = (() => {
         bands,
         legend: { show: false },
         scales: { x: { time: false }, y: spec.is_share ? { range: [0, 1] } : spec.is_log ? { distr: 3 } : {} },
-        axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : spec.is_share ? `${Math.round(100 * tick)} %` : number(tick))) }],
+        axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : spec.is_share ? `${Math.round(100 * tick)} %` : number(tick))) }],
         cursor: { sync: { key: spec.x ?? "steps" }, points: { show: false } },
         hooks: {
           setCursor: [say],
