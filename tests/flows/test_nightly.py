@@ -43,7 +43,7 @@ def test_a_night_says_what_is_edited_and_fails_where_a_figure_leaves_its_interva
     page = artifact(home, "nightly")
     assert "with no files edited. 6 of 6 stages ran." in page
     assert "| sft | 50.2 % |  |  | new |" in page
-    assert "reports/evaluate/teacher.json; commit them" in page
+    assert "reports/evaluate/teacher.tasks.jsonl; commit them" in page
 
     commit(root, "results")
     text = (root / "evaluate.py").read_text()
@@ -53,5 +53,5 @@ def test_a_night_says_what_is_edited_and_fails_where_a_figure_leaves_its_interva
     assert "base, sft, policy: not as committed, by more than chance" in output
     page = artifact(home, "nightly")
     assert "with 1 file edited: evaluate.py. 6 of 6 stages ran." in page
-    assert "| teacher | 50.2 % | 50.2 % | +0.0 (-0.1 … +0.1) | as committed |" in page
-    assert "| policy | 60.2 % | 50.2 % | +10.0 (+7.6 … +12.4) | CHANGED |" in page
+    assert "| teacher | 50.2 % | 50.2 % | +0.0 (-0.2 … +0.2) | as committed |" in page
+    assert "| policy | 60.2 % | 50.2 % | +10.0 (+8.1 … +11.9) | CHANGED |" in page
