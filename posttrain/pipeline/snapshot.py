@@ -27,7 +27,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError
 from posttrain.stage.lockfile import acquire_patiently
-from posttrain.state import STATE_DIR, WANDB
+from posttrain.state import STATE_DIR, WANDB, private_folder
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
 FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC tells nobody
@@ -51,15 +51,15 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
 
     Checkpoints lie in `state` (by default the root's own) and are named by their inputs, so that a
     job that was interrupted is gone on with from any snapshot of the same inputs; so do runs of
-    W&B, which outlive the snapshot. Raises
-    ConfigurationError where an input is neither there nor in DVC's cache, or there is no such
-    stage, Interrupted where another `dvc` holds the root's lock for too long.
+    W&B, which outlive the snapshot. Raises ConfigurationError where an input is neither there nor
+    in DVC's cache, or there is no such stage, Interrupted where another `dvc` holds the root's lock
+    for too long.
     """
     root = root.resolve()
     folder.mkdir(parents=True)
     kept = [(state or root / STATE_DIR).resolve() / name for name in ("checkpoints", WANDB)]
     for place in kept:
-        place.mkdir(parents=True, exist_ok=True)
+        private_folder(place)
     try:
         with locked(root) as repo:  # DVC writes dvc.lock in place
             cache = Path(repo.cache.legacy.path)
