@@ -21,7 +21,7 @@ from flows.graph_run import BESIDE_EACH_OTHER, run_graph
 from posttrain.exits import DataError
 from posttrain.pipeline.git import edited_files, git
 from posttrain.pipeline.node_run import NodeRuns
-from posttrain.report.committed import compare_all, compare_with_committed, comparison_markdown
+from posttrain.report.committed import compare_all, comparison_markdown
 
 ROOT = Path()
 REPORTS = Path("reports")
@@ -41,7 +41,7 @@ def nightly() -> State[Any]:
     changed = [path for path in edited_files(ROOT, *RESULTS) if path not in edited]
     page = [
         f"At `{commit}`, with {_named(edited, 'edited')}. {ended.message}.",
-        compare_with_committed(REPORTS),
+        *(one.sentence for one in comparisons if one.policy == "policy"),
         comparison_markdown(comparisons),
     ]
     page += (
