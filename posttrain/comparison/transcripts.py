@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.comparison.runs import PlayedTask, Run
 from posttrain.comparison.settings import Setting
-from posttrain.report.failures import shortened
+from posttrain.report.failures import shown_message
 from posttrain.visible import visible
 
 MAX_PAGE_CHARS = 900_000  # of all conversations together
@@ -83,24 +83,9 @@ def _messages(play: PlayedTask) -> list[Message]:
     holds no conversation."""
     try:
         transcript = json.loads(play.text)["transcript"]
-        return [_message(message) for message in transcript]
+        return [shown_message(message, MAX_MESSAGE_CHARS) for message in transcript]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
-
-
-def _message(message: dict[str, Any]) -> Message:
-    parts = {
-        "role": _text(message.get("role", "")),
-        "reasoning": _text(message.get("reasoning", "")),
-        "text": _text(message.get("content", "")),
-        "calls": [[_text(name), _text(arguments)] for name, arguments in message.get("calls", [])],
-    }
-    return {name: part for name, part in parts.items() if part}
-
-
-def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return shortened(text, MAX_MESSAGE_CHARS)
 
 
 def _in_turn(*lists: Sequence[str]) -> list[str]:

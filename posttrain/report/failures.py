@@ -1,10 +1,11 @@
 """Which failures are shown, and every message of them cut at a length and made harmless to read."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.report.sources import HELD_OUT, TaskRecord, TranscriptMessage
+from posttrain.report.sources import HELD_OUT, TaskRecord
 from posttrain.visible import visible
 
 MAX_MESSAGE_CHARS = 2000
@@ -63,6 +64,22 @@ def shortened(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
     return visible(text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text):,} characters)")
 
 
+def shown_message(message: Mapping[str, Any], max_chars: int = MAX_MESSAGE_CHARS) -> dict[str, Any]:
+    """A message of a transcript as `posttrain/pages/page_parts.js` draws it: `role`, and
+    `reasoning`, `text` and `calls` where it has them. What is no text is shown as JSON."""
+
+    def text(value: Any) -> str:
+        return shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), max_chars)
+
+    parts = {
+        "role": text(message.get("role", "")),
+        "reasoning": text(message.get("reasoning", "")),
+        "text": text(message.get("content", "")),
+        "calls": [[text(name), text(arguments)] for name, arguments in message.get("calls", [])],
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
 def _test_records(records: Sequence[TaskRecord]) -> Mapping[str, TaskRecord]:
     return {record.task_id: record for record in records if record.split == HELD_OUT}
 
@@ -78,15 +95,5 @@ def _shown(record: TaskRecord) -> dict[str, Any]:
         "turns": record.turns,
         "stop_reason": shortened(record.stop_reason),
         "reward": record.reward,
-        "messages": [_message(message) for message in record.transcript],
+        "messages": [shown_message(message.model_dump()) for message in record.transcript],
     }
-
-
-def _message(message: TranscriptMessage) -> dict[str, Any]:
-    parts = {
-        "role": shortened(message.role),
-        "reasoning": shortened(message.reasoning),
-        "text": shortened(message.content),
-        "calls": [[shortened(name), shortened(arguments)] for name, arguments in message.calls],
-    }
-    return {name: part for name, part in parts.items() if part}

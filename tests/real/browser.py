@@ -107,3 +107,27 @@ def browsing(folder: Path, *options: str) -> Iterator[Page]:
     finally:
         browser.terminate()
         browser.wait(30)
+
+
+@contextlib.contextmanager
+def opened_offline(file: Path, home: Path, *, drawn: str) -> Iterator[Page]:
+    """A page of ours without a network; `drawn` is the JavaScript that is true once it has drawn
+    what it draws."""
+    with browsing(home, "--host-resolver-rules=MAP * ~NOTFOUND") as page:
+        for domain in ("Network", "Runtime", "Log"):
+            page.send(f"{domain}.enable")
+        page.open(file.as_uri())
+        page.wait_for(drawn, "what the page draws")
+        yield page
+
+
+def asked_for(page: Page) -> list[str]:
+    """Every address, in order."""
+    return [
+        event["params"]["request"]["url"] for event in page.events if event["method"] == "Network.requestWillBeSent"
+    ]
+
+
+def complaints(page: Page) -> list[dict[str, Any]]:
+    """Log entries and exceptions."""
+    return [event for event in page.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]

@@ -10,7 +10,7 @@ from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.page import comparison_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
-from tests.real.browser import Page, browsing, find_browser
+from tests.real.browser import Page, asked_for, complaints, find_browser, opened_offline
 
 pytestmark = [
     pytest.mark.needs_browser,
@@ -39,22 +39,15 @@ def file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(file, tmp_path_factory) -> Iterator[Page]:
-    with browsing(tmp_path_factory.mktemp("browser"), "--host-resolver-rules=MAP * ~NOTFOUND") as page:
-        for domain in ("Network", "Runtime", "Log"):
-            page.send(f"{domain}.enable")
-        page.open(file.as_uri())
-        page.wait_for("document.querySelectorAll('.chart canvas').length > 10", "the curves")
+    home = tmp_path_factory.mktemp("browser")
+    with opened_offline(file, home, drawn="document.querySelectorAll('.chart canvas').length > 10") as page:
         yield page
 
 
 def test_it_asks_for_nothing_and_complains_of_nothing(page, file):
     page.run("1")
-    asked = [
-        event["params"]["request"]["url"] for event in page.events if event["method"] == "Network.requestWillBeSent"
-    ]
-    assert asked == [file.as_uri()]
-    said = [event for event in page.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]
-    assert said == []
+    assert asked_for(page) == [file.as_uri()]
+    assert complaints(page) == []
     assert page.run("document.title") != "pwned"
     assert page.run("document.querySelector('img')") is None
 

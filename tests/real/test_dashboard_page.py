@@ -8,7 +8,7 @@ import pytest
 from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.dashboard import Dashboard
 from posttrain.pipeline.git import git
-from tests.real.browser import browsing, find_browser
+from tests.real.browser import asked_for, browsing, complaints, find_browser
 
 pytestmark = [
     pytest.mark.needs_browser,
@@ -47,10 +47,6 @@ def test_the_dashboard_lists_compares_and_follows_what_moves(tmp_path):
         page.run("document.querySelector('#compare button').click()")
         page.wait_for("location.pathname == '/compare' && document.querySelectorAll('canvas').length > 10", "the page")
         assert page.run("document.title") == "exp/a against main"
-        said = [event for event in page.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")]
-        assert [event for event in said if "favicon" not in str(event)] == []
-        asked = [
-            event["params"]["request"]["url"] for event in page.events if event["method"] == "Network.requestWillBeSent"
-        ]
-        assert {urlsplit(url).netloc for url in asked} == {f"127.0.0.1:{server.server_port}"}
+        assert [event for event in complaints(page) if "favicon" not in str(event)] == []
+        assert {urlsplit(url).netloc for url in asked_for(page)} == {f"127.0.0.1:{server.server_port}"}
         server.shutdown()

@@ -3,7 +3,7 @@ asked for, nothing fails."""
 
 import pytest
 
-from tests.real.browser import browsing, find_browser
+from tests.real.browser import asked_for, complaints, find_browser, opened_offline
 from tests.report.dvc_tree import dvc, make_tree
 
 pytestmark = [
@@ -26,19 +26,13 @@ def test_the_curves_of_two_revisions_are_drawn_without_a_network(tmp_path):
     tree = make_tree(tmp_path / "tree")
     dvc(tree, "plots", "diff", "HEAD", "--out", str(tmp_path / "page"))
     file = tmp_path / "page" / "index.html"
-    with browsing(tmp_path / "browser", "--host-resolver-rules=MAP * ~NOTFOUND") as page:
-        for domain in ("Network", "Runtime", "Log"):
-            page.send(f"{domain}.enable")
-        page.open(file.as_uri())
-        page.wait_for("document.querySelectorAll('canvas').length === 10", "the plots")
+    drawn = "document.querySelectorAll('canvas').length === 10"
+    with opened_offline(file, tmp_path / "browser", drawn=drawn) as page:
         assert min(page.run(NUM_COLOURED)) > 200
         menu = page.run("[...document.querySelectorAll('.vega-actions')[0].children].map((entry) => entry.textContent)")
         assert menu == ["Save as SVG", "Save as PNG"]
-        asked = [
-            event["params"]["request"]["url"] for event in page.events if event["method"] == "Network.requestWillBeSent"
-        ]
-        assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [file.as_uri()]
+        assert [url for url in asked_for(page) if not url.startswith(("data:", "blob:"))] == [file.as_uri()]
         said = [event["params"] for event in page.events if event["method"] == "Runtime.consoleAPICalled"]
         assert [one for one in said if one["type"] == "error"] == []
-        assert [one for one in page.events if one["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")] == []
+        assert complaints(page) == []
         page.screenshot(tmp_path / "plots.png")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.report.page import read_reports, render_page
-from tests.real.browser import Page, browsing, find_browser
+from tests.real.browser import Page, asked_for, complaints, find_browser, opened_offline
 from tests.report.example import good_reports, task_record, write_reports
 
 pytestmark = [
@@ -36,21 +36,15 @@ def file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(file, tmp_path_factory) -> Iterator[Page]:
-    with browsing(tmp_path_factory.mktemp("browser"), "--host-resolver-rules=MAP * ~NOTFOUND") as page:
-        for domain in ("Network", "Runtime", "Log"):
-            page.send(f"{domain}.enable")
-        page.open(file.as_uri())
-        page.wait_for("document.querySelectorAll('.chart canvas').length === 11", "the charts")
+    home = tmp_path_factory.mktemp("browser")
+    with opened_offline(file, home, drawn="document.querySelectorAll('.chart canvas').length === 11") as page:
         yield page
 
 
 def test_it_asks_for_nothing_and_complains_of_nothing(page, file):
     page.run("1")
-    asked = [
-        event["params"]["request"]["url"] for event in page.events if event["method"] == "Network.requestWillBeSent"
-    ]
-    assert asked == [file.as_uri()]
-    assert [event for event in page.events if event["method"] in ("Log.entryAdded", "Runtime.exceptionThrown")] == []
+    assert asked_for(page) == [file.as_uri()]
+    assert complaints(page) == []
     assert page.run("document.title") == "Did the agent get better?"
 
 
