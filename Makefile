@@ -43,6 +43,10 @@ serve-vllm: setup infra/vllm/.venv/.installed  ## a vLLM server for rollouts (FO
 	posttrain export-served $(FOLDER) .posttrain/vllm/served
 	infra/vllm/serve.sh .posttrain/vllm/served $(PORT)
 
+DASHBOARD_PORT ?= 0
+dashboard: setup  ## all branches and the trainings that run, in a browser (DASHBOARD_PORT=…, any free one); Ctrl-C ends it
+	@exec posttrain dashboard --port $(DASHBOARD_PORT)
+
 SERVER_PORT ?= 4200
 serve: setup  ## a Prefect server and a worker on this machine, with all deployments (SERVER_PORT=…); Ctrl-C ends them
 	@exec python -m flows.serve --port $(SERVER_PORT)
@@ -65,5 +69,5 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test test-all lint bench seeds resampling serve serve-vllm
+.PHONY: help setup run test test-all lint bench dashboard seeds resampling serve serve-vllm
 .DEFAULT_GOAL := help

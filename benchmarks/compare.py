@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.branches import Branch, make_repository
-from posttrain.evals.processor import processor_kind
+from posttrain.stage.processor import processor_kind
 
 NUM_BRANCHES, NUM_SETTINGS, NUM_SEEDS = 100, 20, 5
 

@@ -41,6 +41,7 @@ from posttrain.pipeline.experiment_plan import Variant, read_plan, variants
 from posttrain.pipeline.git import edited_files, file_at
 from posttrain.pipeline.key_lock import hold_key
 from posttrain.pipeline.node_run import NodeRuns
+from posttrain.report.prices import asked_price
 from posttrain.report.table import interval, percent, read_evaluations
 from posttrain.state import STATE_DIR
 
@@ -157,7 +158,7 @@ def compared(root: Path, branches: Sequence[str]) -> tuple[str, str]:
     if len(branches) < 2:
         few = "Fewer than two experiments ended well: there is nothing to compare."
         return few, f"{few}\n"
-    settings = compare_settings(read_runs(root, branches))
+    settings = compare_settings(read_runs(root, branches), price=asked_price())
     page = root / PAGE
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(comparison_page(settings), encoding="utf-8")

@@ -35,6 +35,7 @@ from posttrain.pipeline.graph import StageNode
 from posttrain.pipeline.node_run import NodeRuns
 from posttrain.pipeline.run_status import RunStatus, preempted
 from posttrain.redaction import redact_logs
+from posttrain.report.run_page import write_run_page
 from posttrain.report.table import summary_markdown, summary_table
 from posttrain.tracking.alarms import alarms_markdown
 from posttrain.tracking.metrics_log import read_metrics
@@ -82,7 +83,7 @@ def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
         create_markdown_artifact(
             alarms_markdown(read_metrics(curve)), key="alarms", description="health rules that the training broke"
         )
-    get_run_logger().info("\n%s", summary_table(reports))
+    get_run_logger().info("\n%s\n%s", summary_table(reports), write_run_page(reports))
     return Completed(message=status.sentence())
 
 

@@ -22,6 +22,7 @@ from posttrain.exits import DataError
 from posttrain.pipeline.git import edited_files, git
 from posttrain.pipeline.node_run import NodeRuns
 from posttrain.report.committed import compare_all, comparison_markdown
+from posttrain.stage.run_records import RECORDS
 
 ROOT = Path()
 REPORTS = Path("reports")
@@ -38,7 +39,9 @@ def nightly() -> State[Any]:
     if not ended.is_completed():
         return ended
     comparisons = compare_all(ROOT, REPORTS)
-    changed = [path for path in edited_files(ROOT, *RESULTS) if path not in edited]
+    changed = [
+        path for path in edited_files(ROOT, *RESULTS) if path not in edited and Path(path) != RECORDS
+    ]  # no two runs agree on what they took
     page = [
         f"At `{commit}`, with {_named(edited, 'edited')}. {ended.message}.",
         *(one.sentence for one in comparisons if one.policy == "policy"),

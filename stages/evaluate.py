@@ -11,7 +11,6 @@ from pathlib import Path
 from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
 from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
-from posttrain.evals.processor import processor_kind
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import ExpertTeacher, OpenAiTeacher, Params
@@ -22,6 +21,7 @@ from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.policy import expert_policy
 from posttrain.rollout.resumed import play_resumably
 from posttrain.stage.frame import StageRun, run_stage
+from posttrain.stage.processor import processor_kind
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_tables import shown_evaluation

@@ -23,6 +23,12 @@ def add_compare(commands: Commands) -> None:
     command.add_argument(
         "--margin", type=float, default=_POINTS, metavar="POINTS", help="fewer matter to nobody; %(default)g by default"
     )
+    command.add_argument(
+        "--price",
+        default="",
+        metavar="GPU[,CPU]",
+        help="of a GPU hour, and of an hour of a stage without one: 2.50,0.10; by default what POSTTRAIN_PRICE says",
+    )
     command.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write a page that opens offline")
     command.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="write one object")
     command.add_argument("--md", dest="markdown_file", type=Path, metavar="FILE", help="write a Markdown table")
@@ -33,6 +39,7 @@ def compare(
     policy: str,
     score: str,
     margin: float,
+    price: str,
     html_file: Path | None,
     json_file: Path | None,
     markdown_file: Path | None,
@@ -43,12 +50,14 @@ def compare(
     from posttrain.comparison.runs import read_runs
     from posttrain.comparison.settings import compare_settings
     from posttrain.comparison.tables import comparison_json_text, comparison_markdown, comparison_text
+    from posttrain.report.prices import asked_price
     from posttrain.report.table import POLICIES
 
     if policy not in POLICIES:
         raise ConfigurationError(f"--policy {policy!r} is none of {', '.join(POLICIES)}")
     if not 0 < margin < 100:
         raise ConfigurationError(f"--margin {margin:g} is no number of points between 0 and 100")
+    asked = asked_price(price)
     given = list(dict.fromkeys(names))
     others = [name for name in given if not are_files(name)]
     if not others:
@@ -59,7 +68,7 @@ def compare(
         )
     else:
         runs = read_runs(Path(), given, policy=policy)
-    settings = compare_settings(runs, margin=margin / 100)
+    settings = compare_settings(runs, margin=margin / 100, price=asked)
     print(comparison_text(settings))
     _write(json_file, lambda: comparison_json_text(settings))
     _write(markdown_file, lambda: comparison_markdown(settings))

@@ -114,6 +114,7 @@ def run(targets: Sequence[str]) -> None:
     """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the
     end the table."""
     from posttrain.pipeline.repro import repro
+    from posttrain.stage.run_records import record_restored
     from posttrain.stage.whole_run import run_environment
 
     verify()
@@ -121,7 +122,10 @@ def run(targets: Sequence[str]) -> None:
     print(plan_text(stages, times), flush=True)
     coming = {stage.name: times.of(stage) for stage in stages if stage.fate != "current"}
     os.environ.update(run_environment(coming, Path()))
-    repro(Path(), targets)
+    try:
+        repro(Path(), targets)
+    finally:
+        record_restored(Path())
     if not targets:
         summary()
 
@@ -131,12 +135,14 @@ def summary() -> None:
     compare."""
     from posttrain.report.committed import whose_figures
     from posttrain.report.recorded import refuse_unrecorded
+    from posttrain.report.run_page import write_run_page
     from posttrain.report.table import POLICIES, summary_table
 
     verify()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
     print(f"{summary_table(reports)}\n{whose_figures(reports)}")
+    print(write_run_page(reports))
 
 
 def clean(names: Sequence[str], is_agreed: bool) -> None:

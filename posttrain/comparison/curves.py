@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 from posttrain.comparison.settings import Setting
 
+STAGES = {"SFT": "train_sft", "policy": "train_policy"}
 MAX_POINTS = 400  # of a curve on the page; more are thinned out evenly
 
 
@@ -46,7 +47,8 @@ def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
 
     Each has `title`, `is_share`, and `curves`: for each setting its `name`, `steps` (N), `mean`
     (N), and `low` and `high` (N) over its seeds, where it has several; empty lists where it has no
-    numbers. A step counts the seeds that have it."""
+    numbers. A step counts the seeds that have it. `resumed`: the steps after which some run was
+    gone on with."""
     charts = []
     for chart in CHARTS:
         curves = [_curve(setting, chart) for setting in settings]
@@ -57,12 +59,15 @@ def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
 
 def _curve(setting: Setting, chart: Chart) -> dict[str, Any]:
     by_step: dict[int, list[float]] = {}
+    resumed: set[int] = set()
     num_curves = 0
     for run in setting.counted or setting.runs[:1]:
         numbers = [
             (line["step"], value) for line in run.curves[chart.source] if _is_number(value := line.get(chart.key))
         ]
         num_curves += bool(numbers)
+        if numbers and (cost := run.costs.get(STAGES[chart.source])) is not None:
+            resumed.update(cost.resumed_at)
         for step, number in numbers:
             by_step.setdefault(step, []).append(number)
     steps = _thinned(sorted(by_step))
@@ -73,6 +78,7 @@ def _curve(setting: Setting, chart: Chart) -> dict[str, Any]:
         "mean": [_short(sum(one) / len(one)) for one in values],
         "low": [_short(min(one)) for one in values] if num_curves > 1 else [],
         "high": [_short(max(one)) for one in values] if num_curves > 1 else [],
+        "resumed": sorted(resumed),
     }
 
 

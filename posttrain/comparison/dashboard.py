@@ -28,6 +28,7 @@ from posttrain.comparison.page import comparison_page, dashboard_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
 from posttrain.exits import ConfigurationError, StageError
+from posttrain.report.prices import asked_price
 from posttrain.visible import visible
 
 LOOPBACK = "127.0.0.1"
@@ -121,7 +122,8 @@ class _Request(BaseHTTPRequestHandler):
             )
             return
         try:
-            page = comparison_page(compare_settings(read_runs(self.server.root, list(dict.fromkeys(names)))))
+            runs = read_runs(self.server.root, list(dict.fromkeys(names)))
+            page = comparison_page(compare_settings(runs, price=asked_price()))
         except StageError as error:
             self._send(404, "text/plain", visible(str(error)))
             return

@@ -7,7 +7,15 @@ from posttrain.comparison.curves import drawn_charts
 from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.settings import Setting
 from posttrain.comparison.stages import stage_differences
-from posttrain.comparison.tables import comparison_json, comparison_notes, differs_in, pass_hat_4, verdict
+from posttrain.comparison.tables import (
+    amount,
+    comparison_json,
+    comparison_notes,
+    differs_in,
+    pass_hat_4,
+    spent_columns,
+    verdict,
+)
 from posttrain.comparison.transcripts import task_pairs
 from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.pages.rendering import rendered
@@ -31,6 +39,9 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         notes=comparison_notes(settings),
         level=f"{100 * LEVEL:g} % interval",
         differs_in=differs_in,
+        spent_columns=spent_columns(settings),
+        amount=amount,
+        has_resumed=any(cost.resumed_at for one in settings for run in one.runs for cost in run.costs.values()),
         pass_hat_4=pass_hat_4,
         percent=percent,
         percent_range=percent_range,

@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +21,15 @@ from posttrain.exits import ConfigurationError
 from posttrain.pipeline.git import git
 from posttrain.report.knobs import SEED, parse_knobs
 from posttrain.report.sources import HELD_OUT, Evaluation, Read, ResamplingSummary, SeedArms, Source, ValidationSummary
+from posttrain.stage.costs import Cost
+from posttrain.stage.run_records import RECORDS, parse_records, result_key
 
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
 
 _CODE, _REPORT = ("posttrain/", "stages/"), "report"
 _PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"
+_RECORDS = RECORDS.as_posix()
 _VALIDATION, _RESAMPLING = "reports/validate_data/summary.json", "reports/resample_data/summary.json"
 # DVC writes its lock as no other tool does; as YAML a hundred of them would take seconds
 _STAGE = re.compile(r"^  (?=\S)", re.MULTILINE)
@@ -64,12 +67,18 @@ class LockedStage:
     deps: Mapping[str, str]
     outs: Mapping[str, str]
 
+    @property
+    def key(self) -> str:
+        """As `posttrain.stage.run_records` has it."""
+        return result_key(self.deps, self.outs)
+
 
 @dataclass(frozen=True)
 class Run:
     """`name` is as it was asked for. `knobs` are by their place, `train_sft.lr`; `stages` what
     dvc.lock records of each; `curves` the lines of each training's metrics, by the keys of CURVES;
-    `seed_rates` the success in reports/seeds.json with these knobs and other seeds."""
+    `seed_rates` the success in reports/seeds.json with these knobs and other seeds; `costs` what
+    each stage took to make these results, as far as its record was committed."""
 
     name: str
     commit: str
@@ -85,6 +94,7 @@ class Run:
     seed_rates: Sequence[float]
     problems: Sequence[str]
     is_dirty: bool
+    costs: Mapping[str, Cost] = field(default_factory=dict)
 
     @property
     def seed(self) -> Any:
@@ -117,6 +127,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
         _File(_VALIDATION, partial(parse_object, ValidationSummary), None, is_needed=False),
         _File(_RESAMPLING, partial(parse_object, ResamplingSummary), None, is_needed=False),
         _File(_SEEDS, partial(parse_object, SeedArms), SeedArms({}), is_needed=False),
+        _File(_RECORDS, lambda content: (parse_records(content), ""), {}, is_needed=False),
         *(_File(path, parse_curve, ()) for path in CURVES.values()),
     ]
     blobs = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files])
@@ -145,9 +156,19 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 seed_rates=values[_SEEDS].seed_rates(policy, values[_PARAMS]),
                 problems=problems,
                 is_dirty=name in with_edits,
+                costs=_costs_of(values[_LOCK], values[_RECORDS]),
             )
         )
     return runs
+
+
+def _costs_of(stages: Mapping[str, LockedStage], records: Mapping[tuple[str, str], Cost]) -> dict[str, Cost]:
+    """A branch from before they were committed has none, and so has what another tree's cache had
+    already."""
+    if not records:
+        return {}
+    keys = {name: stage.key for name, stage in stages.items()}
+    return {name: records[name, key] for name, key in keys.items() if (name, key) in records}
 
 
 def _read_once(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.comparison.runs import Run
+from posttrain.comparison.spending import Spent, spent
 from posttrain.evals.significance import (
     MARGIN,
     Difference,
@@ -18,6 +19,7 @@ from posttrain.evals.significance import (
 )
 from posttrain.exits import DataError
 from posttrain.report.knobs import knobs_that_differ, setting_of
+from posttrain.report.prices import Price
 
 _SEED_OF_NAME = re.compile(r"-seed\d+$")
 _TRAINING = "train_policy"
@@ -29,7 +31,7 @@ class Setting:
     run of a seed says nothing new. `knobs` and `code` are what differs from the baseline: for a
     knob (there, here), of code the paths. `success` is the mean over runs with its interval;
     `difference` to the baseline, None of the baseline itself, or where `problem` says why none can
-    be had."""
+    be had; `spent` on average by one of its runs, and `spent_by_run`, None where nobody knows."""
 
     name: str
     runs: Sequence[Run]
@@ -39,9 +41,11 @@ class Setting:
     success: tuple[float, float, float] | None
     difference: Difference | None
     problem: str
+    spent: Spent | None
+    spent_by_run: Sequence[Spent | None]
 
 
-def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Setting]:
+def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN, price: Price | None = None) -> list[Setting]:
     """The setting of the first run is the baseline, and stands first; the others follow as they
     were named. A branch without results is a setting with a problem.
 
@@ -66,6 +70,8 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN) -> list[Set
             success=_success(counted[index]),
             difference=differences.get(index),
             problem=problems.get(index, ""),
+            spent=spent(group, price),
+            spent_by_run=[spent([run], price) for run in group],
         )
         for index, group in enumerate(settings)
     ]

@@ -1,19 +1,38 @@
-"""Stage by stage: what a setting shares with the baseline, and what made the rest run again."""
+"""Stage by stage: what a setting shares with the baseline, what made the rest run again, and how
+long that took."""
 
 from collections.abc import Sequence
 
 from posttrain.comparison.runs import LockedStage
 from posttrain.comparison.settings import Setting
+from posttrain.report.run_page import facts_of
+from posttrain.stage.costs import Cost
+from posttrain.stage.whole_run import duration
 
 _MAX_NAMED = 3
 
 
-def stage_differences(settings: Sequence[Setting]) -> list[tuple[str, list[str]]]:
-    """For each stage a word on every setting but the baseline, the first: `same`, or what it read
-    that was not the same, or that it did not run. A setting's first run stands for it."""
-    first, *others = [setting.runs[0].stages for setting in settings]
-    names = list(dict.fromkeys(name for stages in (first, *others) for name in stages))
-    return [(name, [_word(first.get(name), stages.get(name)) for stages in others]) for name in names]
+def stage_differences(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """For each stage a cell on every setting: a word (`same`, what it read that was not the same as
+    in the baseline, or that it did not run; empty of the baseline, the first), how long it took,
+    and where that was. A setting's first run stands for it."""
+    runs = [setting.runs[0] for setting in settings]
+    names = list(dict.fromkeys(name for run in runs for name in run.stages))
+    baseline = runs[0].stages
+    return [
+        (
+            name,
+            [
+                (_word(baseline.get(name), run.stages.get(name)) if index else "", *_took(run.costs.get(name)))
+                for index, run in enumerate(runs)
+            ],
+        )
+        for name in names
+    ]
+
+
+def _took(cost: Cost | None) -> tuple[str, str]:
+    return ("", "") if cost is None else (duration(cost.all_s), facts_of(cost))
 
 
 def _word(before: LockedStage | None, after: LockedStage | None) -> str:

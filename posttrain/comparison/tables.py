@@ -1,11 +1,13 @@
 """A comparison as text for a terminal, as Markdown and as one JSON object."""
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from posttrain.comparison.runs import Run
 from posttrain.comparison.settings import Setting
+from posttrain.comparison.spending import Spent
 from posttrain.evals.significance import LEVEL, Difference, Word
 from posttrain.report.table import percent, percent_range, points
 from posttrain.visible import visible_line
@@ -15,8 +17,8 @@ _MAX_KNOBS = 4
 
 def comparison_text(settings: Sequence[Setting]) -> str:
     """A row per setting, and below what has to be known of it."""
-    header = ("setting", "seeds", "success", f"{100 * LEVEL:g} % interval", "pass^4", "difference", "verdict")
-    rows = [header, *(_cells(setting) for setting in settings)]
+    rows = _rows(settings)
+    header = rows[0]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.insert(1, "-" * len(lines[0]))
@@ -25,14 +27,15 @@ def comparison_text(settings: Sequence[Setting]) -> str:
 
 def comparison_markdown(settings: Sequence[Setting]) -> str:
     """The same, with what differs in each setting as a column."""
-    rows = [
-        f"| setting | differs in | seeds | success | {100 * LEVEL:g} % interval | pass^4 | difference | verdict |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    (name, *titles), *rows = _rows(settings)
+    lines = [
+        f"| {name} | differs in | {' | '.join(titles)} |",
+        f"| --- | --- | {' | '.join('---' if title == 'verdict' else '---:' for title in titles)} |",
     ]
-    for setting in settings:
-        name, *figures = (_escaped(cell) for cell in _cells(setting))
-        rows.append(f"| {name} | {_escaped(differs_in(setting))} | {' | '.join(figures)} |")
-    return "\n".join([*rows, "", *(f"- {_escaped(note)}" for note in comparison_notes(settings))]) + "\n"
+    for setting, row in zip(settings, rows, strict=True):
+        name, *figures = (_escaped(cell) for cell in row)
+        lines.append(f"| {name} | {_escaped(differs_in(setting))} | {' | '.join(figures)} |")
+    return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in comparison_notes(settings))]) + "\n"
 
 
 def comparison_json(settings: Sequence[Setting]) -> dict[str, Any]:
@@ -61,6 +64,8 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
         notes.append("A setting with one run may have been lucky: the difference is one of runs, not of settings.")
     if any(one.is_of_runs_only for _, one in found):
         notes.append("How far seeds of one setting lie apart is not known here: those intervals are over tasks alone.")
+    if any(setting.spent for setting in settings):
+        notes.append("Hours are those of all stages that made a run's results, on average over the runs of a setting.")
     for setting, one in found:
         shown = f"{100 * one.smallest_shown:.1f} points"
         seeds = "one run each" if one.num_seeds == (1, 1) else f"{one.num_seeds[0]} and {one.num_seeds[1]} runs"
@@ -101,6 +106,34 @@ def pass_hat_4(setting: Setting) -> float | None:
     return sum(found) / len(found) if found else None
 
 
+def spent_columns(settings: Sequence[Setting]) -> list[tuple[str, Callable[[Spent], float]]]:
+    """Title and figure of each that some setting has: hours, GPU hours, money."""
+    known = [setting.spent for setting in settings if setting.spent]
+    columns: list[tuple[str, Callable[[Spent], float]]] = []
+    if known:
+        columns.append(("hours", lambda one: one.hours))
+    if any(one.gpu_hours for one in known):
+        columns.append(("GPU hours", lambda one: one.gpu_hours))
+    if any(one.money is not None for one in known):
+        columns.append(("cost", lambda one: one.money or 0.0))
+    return columns
+
+
+def amount(one: Spent, figure: Callable[[Spent], float]) -> str:
+    """`0.31`, or `> 0.31` where some stage has left no record."""
+    return f"{'' if one.is_whole else '> '}{figure(one):,.2f}"
+
+
+def _rows(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
+    """The titles, and the cells of each setting."""
+    columns = spent_columns(settings)
+    header = ("setting", "seeds", "success", f"{100 * LEVEL:g} % interval", "pass^4", "difference", "verdict")
+    rows = [
+        (*_cells(one), *(amount(one.spent, figure) if one.spent else "" for _, figure in columns)) for one in settings
+    ]
+    return [(*header, *(title for title, _ in columns)), *rows]
+
+
 def _cells(setting: Setting) -> tuple[str, ...]:
     success, reliability, found = setting.success, pass_hat_4(setting), setting.difference
     return (
@@ -124,6 +157,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "success": dict(zip(("mean", "low", "high"), success, strict=True)) if success else None,
         "difference": _difference_json(one) if one else None,
         "problem": setting.problem,
+        "spent": dataclasses.asdict(setting.spent) if setting.spent else None,
     }
 
 
@@ -157,6 +191,7 @@ def _run_json(run: Run) -> dict[str, Any]:
         "pass_hat_4": found.pass_hat_4 if found else None,
         "num_tasks": len(run.outcomes),
         "problems": list(run.problems),
+        "stages": {name: dataclasses.asdict(cost) for name, cost in run.costs.items()},
     }
 
 

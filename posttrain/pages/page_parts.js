@@ -49,7 +49,7 @@ const pageParts = (() => {
       const mean = on(curve.mean);
       const raw = add(mean, { stroke: colour(index, isSmooth ? 0.3 : 1), width: isSmooth ? 1 : 1.6, points: { show: curve.steps.length <= 12 } });
       if (isSmooth) add(smoothed(mean), { stroke: colour(index), width: 1.8, dash: index > 12 ? [6, 3] : undefined });
-      found.shown.push({ name: curve.name, index, raw });
+      found.shown.push({ name: curve.name, index, raw, resumed: curve.resumed ?? [] });
     });
     return found;
   };
@@ -76,6 +76,23 @@ const pageParts = (() => {
         at.append(entry);
       }
     };
+    // Where a run had been stopped and was gone on with.
+    const markResumed = (plot) => {
+      const { ctx, bbox } = plot;
+      ctx.save();
+      ctx.setLineDash([4, 4]);
+      for (const { index, resumed } of shown) {
+        ctx.strokeStyle = colour(index, 0.8);
+        for (const step of resumed.filter((one) => one >= plot.scales.x.min && one <= plot.scales.x.max)) {
+          const left = plot.valToPos(step, "x", true);
+          ctx.beginPath();
+          ctx.moveTo(left, bbox.top);
+          ctx.lineTo(left, bbox.top + bbox.height);
+          ctx.stroke();
+        }
+      }
+      ctx.restore();
+    };
     chart.plot = new uPlot(
       {
         width: Math.max(place.clientWidth, 200),
@@ -87,6 +104,7 @@ const pageParts = (() => {
         axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : spec.is_share ? `${Math.round(100 * tick)} %` : number(tick))) }],
         cursor: { sync: { key: spec.x ?? "steps" }, points: { show: false } },
         hooks: {
+          draw: [markResumed],
           setCursor: [say],
           setScale: [(plot, key) => { if (key === "x" && steps.length) chart.isZoomed = plot.scales.x.min !== steps[0] || plot.scales.x.max !== steps[steps.length - 1]; }],
         },
@@ -133,7 +151,7 @@ const pageParts = (() => {
     return (index) => isShown[index];
   };
 
-  // specs: {title, is_share, is_log, is_unsmoothed, x, curves: [{name, steps, mean, low, high}]}. Without
+  // specs: {title, is_share, is_log, is_unsmoothed, x, curves: [{name, steps, mean, low, high, resumed}]}. Without
   // `isShown` each chart of several curves has a legend of its own.
   const drawCharts = (container, specs, smoothBox, isShown) => {
     const charts = specs.map((spec) => {

@@ -24,9 +24,10 @@ _CHARTS, _CHARTS_STYLE = _FOLDER / "vendor" / "uPlot.iife.min.js", _FOLDER / "ve
 
 
 def rendered(template: Path, *, data: Mapping[str, Any] | None = None, **values: Any) -> str:
-    """The template with the charts' library, `page_parts.js` and the script of the template's own
-    name beside it. `data` is what the scripts read, as `{{ data }}`."""
-    scripts = [_read(path) for path in (_CHARTS, _FOLDER / "page_parts.js", template.with_suffix(".js"))]
+    """The template; where a script of its own name lies beside it, with that, the charts' library
+    and `page_parts.js`. `data` is what the scripts read, as `{{ data }}`."""
+    own = template.with_suffix(".js")
+    scripts = [_read(path) for path in (_CHARTS, _FOLDER / "page_parts.js", own)] if own.exists() else []
     return (
         _templates(template.parent)
         .get_template(template.name)
@@ -34,7 +35,7 @@ def rendered(template: Path, *, data: Mapping[str, Any] | None = None, **values:
             **values,
             data=_embedded(data or {}),
             scripts=[Markup(text) for text in scripts],  # noqa: S704  # our own files
-            hashes=Markup(" ".join(_policy_hash(text) for text in scripts)),  # noqa: S704
+            hashes=Markup(" ".join(_policy_hash(text) for text in scripts) or "'none'"),  # noqa: S704
             charts_style=Markup(_read(_CHARTS_STYLE)),  # noqa: S704
         )
     )

@@ -33,7 +33,10 @@ from posttrain.pipeline.snapshot import Snapshot, freeze
 from posttrain.pipeline.targets import Target, Targets
 from posttrain.pipeline.transport.storage import restore
 from posttrain.redaction import redact
+from posttrain.stage.costs import NUM_GPUS
 from posttrain.stage.receipts import settle
+from posttrain.stage.version import VARIABLE as VERSION
+from posttrain.stage.version import read_version
 from posttrain.stage.wandb_variables import wandb_variables
 from posttrain.state import RUNS, STATE_DIR, TRACES, private_folder
 from posttrain.traces.location import trace_location
@@ -234,8 +237,15 @@ class NodeRuns:
             tell(shown)
 
         command = target.storage.command(frozen)
-        told = {**wandb_variables(self._root), **target.environment, **self._settings.environment_of(node.stage)}
-        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), told)
+        version, resources = read_version(self._root), self._settings.resources_of(node.stage)
+        told = {
+            VERSION: str(version),
+            NUM_GPUS: str(resources.gpus),
+            **wandb_variables(self._root, version=version),
+            **target.environment,
+            **self._settings.environment_of(node.stage),
+        }
+        work = Work(node.name, frozen.key, command, prepare, resources, told)
         try:
             end = target.dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
         except Interrupted:

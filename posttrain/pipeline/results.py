@@ -24,7 +24,9 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from posttrain.exits import ConfigurationError, DataError, Interrupted
 from posttrain.pipeline.snapshot import Snapshot, find_stage, key_of, locked
 from posttrain.stage.cached import remove_damaged_outs
+from posttrain.stage.costs import read_costs
 from posttrain.stage.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
+from posttrain.stage.run_records import entry_key, record_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class Recorded:
 
 
 def record_result(root: Path, snapshot: Snapshot) -> Recorded:
-    """Add the entry of the snapshot's stage to `dvc.lock` in `root`, and check its outputs out
-    there.
+    """Add the entry of the snapshot's stage to `dvc.lock` in `root`, check its outputs out there,
+    and keep the record of the run beside them.
 
     Raises DataError where the snapshot has no finished result, or DVC's cache not all of it,
     ConfigurationError where DVC refuses `root`, Interrupted where another `dvc` works there for too
@@ -57,7 +59,11 @@ def record_result(root: Path, snapshot: Snapshot) -> Recorded:
     while True:
         try:
             with locked(root) as repo:
-                return _record(repo, root, snapshot, entry)
+                recorded = _record(repo, root, snapshot, entry)
+            if recorded.is_recorded:
+                costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
+                record_run(root, snapshot.stage, entry_key(entry), costs[-1] if costs else None)
+            return recorded
         except LockError as error:  # of a stage that runs there, and has let go of the folder's lock meanwhile
             if time.monotonic() > deadline:
                 raise Interrupted(

@@ -27,6 +27,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError
 from posttrain.stage.lockfile import acquire_patiently
+from posttrain.stage.run_records import RECORDS
 from posttrain.state import STATE_DIR, WANDB, private_folder
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
@@ -150,11 +151,13 @@ def key_of(stage: PipelineStage) -> str:
 
 def _files_of(root: Path, repo: Repo) -> tuple[list[Path], tuple[str, ...]]:
     """What git tracks, as it is now, and of the rest what a stage declares; and what is left out: a
-    person's notes and keys are nobody's input."""
+    person's notes and keys are nobody's input, and records of earlier runs go without saying."""
     declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
-    kept, left_out = _listed(root, "--cached"), list[Path]()
+    kept, left_out = [path for path in _listed(root, "--cached") if path != RECORDS], list[Path]()
     for path in _listed(root, "--others", "--exclude-standard"):
+        if path == RECORDS:
+            continue
         is_wanted = path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
         (kept if is_wanted else left_out).append(path)
     return list(dict.fromkeys(kept)), tuple(path.as_posix() for path in left_out)

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from posttrain.exits import ConfigurationError, Interrupted, StageError, as_shell, say_end
 from posttrain.stage.cached import refuse_damaged
-from posttrain.stage.costs import STARTED
+from posttrain.stage.costs import HANDED_OVER, STARTED, read_cost_lines
 from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_environment
 from posttrain.stage.fingerprint import (
     Fingerprint,
@@ -42,6 +42,9 @@ from posttrain.stage.holding import full_name, hold_checkpoints, hold_stage, say
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.rank import STOP_SIGNALS, die_with_parent
 from posttrain.stage.receipts import Dvc, Receipt, settle
+from posttrain.stage.run_records import entry_key, record_run
+from posttrain.stage.version import VARIABLE as VERSION
+from posttrain.stage.version import read_version
 from posttrain.stage.wandb_variables import wandb_variables
 from posttrain.state import STATE_DIR, state_dir
 
@@ -88,16 +91,22 @@ def run(name: str, item: str, root: Path) -> int:
         refuse_damaged(entries, inputs, frozen, root)
         receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc) if dvc is not None else None
         held.enter_context(hold_checkpoints(root, stage, frozen.digest))
-        environment = stage_environment(folder) | {KEY: frozen.digest, LIVE_ROOT: str(root)}
+        version = read_version(root)
+        environment = stage_environment(folder) | {KEY: frozen.digest, LIVE_ROOT: str(root), VERSION: str(version)}
         if environment.get("WANDB_MODE") != "disabled":
-            environment |= wandb_variables(root, environment)
+            environment |= wandb_variables(root, environment, version)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)
         if code == 0:
             refuse_if_changed(inputs, frozen, root)
         made = [out for out in inputs.outs if (folder / out).exists()]
+        outs = lock_form(made, file_states(made, folder)) if code == 0 else []
         if code == 0 and receipt is not None:
-            replace(receipt, outs=lock_form(made, file_states(made, folder))).write(root)
+            replace(receipt, outs=outs).write(root)
         place_outs(made, folder, root)  # of a failed stage, too: they are what a person looks at
+        if code == 0:
+            costs = read_cost_lines(folder / HANDED_OVER)
+            key = entry_key({"deps": lock_form(inputs.deps, frozen.files), "outs": outs})
+            record_run(root, stage, key, costs[-1] if costs else None)
     return code
 
 

@@ -23,8 +23,9 @@ from typing import NoReturn
 from posttrain.exits import ConfigurationError, Interrupted, StageError, say_end
 from posttrain.params import Params, load_params
 from posttrain.redaction import redact_uncaught
+from posttrain.stage.attempts import Attempts
 from posttrain.stage.cached import refuse_damaged
-from posttrain.stage.costs import record_cost
+from posttrain.stage.costs import HANDED_OVER, append_cost, measured_cost
 from posttrain.stage.environment import KEY, is_snapshot, refuse_foreign_modules
 from posttrain.stage.fingerprint import StageInputs, read_stage_inputs, refuse_if_changed, take_fingerprint
 from posttrain.stage.holding import checkpoint_folder, full_name, has_work, hold_checkpoints, hold_stage
@@ -51,6 +52,7 @@ class StageRun:
     checkpoint_dir: Path
     is_first: bool = True
     line: Progress = field(default_factory=Progress)
+    attempts: Attempts | None = None
 
     @property
     def full_name(self) -> str:
@@ -64,6 +66,8 @@ class StageRun:
 
     def progress(self, done: int, total: int, note: str = "") -> None:
         """Say how far the stage is, as `Progress` does."""
+        if self.attempts is not None:
+            self.attempts.tell(done, total)
         self.line.show(self.full_name, done, total, note)
 
 
@@ -116,12 +120,10 @@ def _run_rank(function: Callable[[StageRun], None], item: str) -> None:
     """As one of the processes that the frame has started: it holds the locks and looks after the
     inputs."""
     limit_threads(choose_num_threads())
-    _call(
-        function,
-        StageRun(
-            function.__name__, item, load_params(), Path(os.environ[CHECKPOINTS]), is_first=os.environ["RANK"] == "0"
-        ),
-    )
+    checkpoint_dir, is_first = Path(os.environ[CHECKPOINTS]), os.environ["RANK"] == "0"
+    attempts = Attempts(checkpoint_dir, is_new=False) if is_first else None
+    run = StageRun(function.__name__, item, load_params(), checkpoint_dir, is_first=is_first, attempts=attempts)
+    _call(function, run)
 
 
 def _run(function: Callable[[StageRun], None], item: str, *, is_launchable: bool) -> None:
@@ -174,6 +176,7 @@ def _compute(
     params = load_params()
     _refuse_undeclared(function.__name__, inputs, params)
     started_s, is_resumed = time.monotonic(), has_work(checkpoint_dir)
+    attempts = Attempts(checkpoint_dir)
     started = (
         f"{num_threads} thread{'s' if num_threads > 1 else ''}"
         if launch is None
@@ -181,12 +184,18 @@ def _compute(
     )
     print(f"[{name}] started with {started}", file=sys.stderr, flush=True)
     if launch is None:
-        _call(function, StageRun(function.__name__, item, params, checkpoint_dir))
+        _call(function, StageRun(function.__name__, item, params, checkpoint_dir, attempts=attempts))
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     else:
         peak_mib = run_launched(launch, STATE_DIR / "ranks" / name, checkpoint_dir, num_threads=num_threads)
     seconds = time.monotonic() - started_s
-    record_cost(name, seconds=seconds, peak_mib=peak_mib, is_resumed=is_resumed)
+    cost = measured_cost(
+        name, seconds=seconds, peak_mib=peak_mib, is_resumed=is_resumed, num_threads=num_threads, attempts=attempts
+    )
+    if KEY in os.environ:
+        append_cost(cost, HANDED_OVER)
+    else:
+        append_cost(cost)
     print(f"[{name}] done in {seconds:.1f} s, peak {peak_mib:.0f} MiB", file=sys.stderr, flush=True)
     forget_old_checkpoints(
         checkpoint_dir.parent, keep=checkpoint_dir, max_age_days=limits.max_age_days, max_gb=limits.max_gb

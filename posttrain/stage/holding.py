@@ -9,6 +9,7 @@ from typing import IO
 
 from posttrain.exits import Interrupted
 from posttrain.locks import is_at, take_lock_now
+from posttrain.stage.attempts import ATTEMPTS
 from posttrain.state import STATE_DIR, private
 
 ENDING, LOCK = "ending", "lock"
@@ -29,7 +30,7 @@ def checkpoint_folder(root: Path, name: str, digest: str) -> Path:
 
 def has_work(checkpoint_dir: Path) -> bool:
     """Whether a run with these inputs has left something there that the next one goes on from."""
-    return checkpoint_dir.is_dir() and any(path.name != LOCK for path in checkpoint_dir.iterdir())
+    return checkpoint_dir.is_dir() and any(path.name not in (LOCK, ATTEMPTS) for path in checkpoint_dir.iterdir())
 
 
 @contextlib.contextmanager

@@ -1,41 +1,37 @@
-"""Names the pipeline that a stage's W&B run belongs to, in wandb's own variables.
+"""Names the pipeline that a stage's W&B run belongs to, in wandb's own variables."""
 
-Git is asked where the person's tree lies, because a snapshot or a pod has none.
-"""
-
-import hashlib
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from posttrain.stage.version import Version, read_version
+
 _NAMES = ("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_GIT_COMMIT")
-_WRITTEN = ("dvc.lock", "data", "reports", "**/.gitignore")  # by the pipeline itself, while it runs
 _MAX_TAG_CHARS, _MAX_NAME_CHARS = 64, 90  # W&B refuses longer tags, and groups of more than 128
 
 
-def wandb_variables(root: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def wandb_variables(
+    root: Path, environment: Mapping[str, str] | None = None, version: Version | None = None
+) -> dict[str, str]:
     """Of the tree at `root`: `WANDB_RUN_GROUP` is experiment, seed and commit (`base-seed1-4cb9056`
     of the branch exp/base-seed1, `main-seed1-4cb9056` of main), `WANDB_TAGS` branch and commit,
     `WANDB_GIT_COMMIT` the whole of it.
 
-    Where code or knobs differ from the commit, a digest of the difference follows:
-    `4cb9056+1a2b3c`. What the environment says already stays as it is.
+    `version` is the tree's where it was read already. What the environment says already stays as it
+    is.
     """
     given = os.environ if environment is None else environment
+    version = read_version(root) if version is None else version
     seed = _seed(root)
-    commit, _, branch = _git(root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD").partition("\n")
-    if not commit:
+    if not version.commit:
         found = {"WANDB_RUN_GROUP": f"no-git-seed{seed}"}
     else:
-        edits = _git(root, "diff", "HEAD", "--", ".", *(f":(exclude,glob){path}" for path in _WRITTEN))
-        version = commit[:7] + (f"+{hashlib.sha256(edits.encode()).hexdigest()[:6]}" if edits else "")
-        experiment = branch.removeprefix("exp/").removesuffix(f"-seed{seed}")
+        experiment = version.branch.removeprefix("exp/").removesuffix(f"-seed{seed}")
         found = {
-            "WANDB_RUN_GROUP": f"{experiment[:_MAX_NAME_CHARS]}-seed{seed}-{version}",
-            "WANDB_TAGS": f"{branch.replace(',', '-')[:_MAX_TAG_CHARS]},{version}",
-            "WANDB_GIT_COMMIT": commit,
+            "WANDB_RUN_GROUP": f"{experiment[:_MAX_NAME_CHARS]}-seed{seed}-{version.short}",
+            "WANDB_TAGS": f"{version.branch.replace(',', '-')[:_MAX_TAG_CHARS]},{version.short}",
+            "WANDB_GIT_COMMIT": version.commit,
         }
     return {name: value for name in _NAMES if (value := given.get(name) or found.get(name))}
 
@@ -46,20 +42,3 @@ def _seed(root: Path) -> str:
     except (OSError, ValueError):  # whoever reads the knobs says what is wrong with them
         found = None
     return found[1] if found else "0"
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """What it prints; nothing where there is no git, no repository or no commit."""
-    try:
-        ran = subprocess.run(
-            ["git", *arguments],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            check=True,
-        )
-    except (subprocess.CalledProcessError, OSError):
-        return ""
-    return ran.stdout.strip()

@@ -6,15 +6,19 @@ import subprocess
 
 import pytest
 
-from benchmarks.branches import Branch, make_repository
+from benchmarks.branches import HERE, Branch, make_repository
+from posttrain.comparison.curves import drawn_charts
 from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.page import comparison_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
+from posttrain.comparison.stages import stage_differences
 from posttrain.comparison.tables import comparison_markdown, comparison_text, differs_in
 from posttrain.evals.significance import Word
 from posttrain.exits import ConfigurationError
+from posttrain.stage.lockfile import lock_entries
+from posttrain.stage.run_records import RECORDS
 from tests.console import posttrain
 
 BETTER = {"train_sft.lr": 0.004}
@@ -247,3 +251,67 @@ class TestCommand:
 def test_it_needs_no_checkout(repository_of_branches):
     listed = subprocess.run(["git", "ls-files"], cwd=repository_of_branches, capture_output=True, check=True)
     assert listed.stdout == b""
+
+
+def test_what_the_runs_of_a_setting_took_is_told_on_average_and_priced(repository_of_branches, tmp_path, monkeypatch):
+    monkeypatch.chdir(repository_of_branches)
+    names = ["main", *(f"exp/better-seed{seed}" for seed in (1, 2, 3))]
+    file = tmp_path / "found.json"
+    ran = posttrain("compare", *names, "--price", "2,0.5", "--json", str(file))
+    main, better = json.loads(file.read_text())["settings"]
+    seconds = [cost["whole_s"] for cost in main["runs"][0]["stages"].values()]
+    on_gpus = [cost["whole_s"] for name, cost in main["runs"][0]["stages"].items() if name.startswith("train_")]
+    assert len(seconds) == len(lock_entries(HERE))
+    assert [one["spent"]["hours"] for one in (main, better)] == pytest.approx(2 * [sum(seconds) / 3600])
+    assert main["spent"]["gpu_hours"] == pytest.approx(sum(on_gpus) / 3600)
+    wanted = (2 * sum(on_gpus) + 0.5 * (sum(seconds) - sum(on_gpus))) / 3600
+    assert main["spent"]["money"] == pytest.approx(wanted)
+    assert re.search(rf"GPU hours +cost\n[\s\S]*\nmain .* {wanted:.2f}\n", ran.stdout)
+
+
+@pytest.mark.parametrize("price", ["cheap", "-1", "1,2,3", "nan", "1,"])
+def test_what_is_no_price_is_refused_in_a_sentence(repository_of_branches, price, monkeypatch):
+    monkeypatch.chdir(repository_of_branches)
+    ran = posttrain("compare", "main", f"--price={price}")
+    assert (ran.exit_code, ran.stderr.count("\n")) == (78, 1)
+    assert "is no price" in ran.stderr
+
+
+def test_a_curve_is_marked_where_a_run_was_gone_on_with_and_a_stage_says_what_it_took(repository_of_branches):
+    settings = settings_of(repository_of_branches, "main", *(f"exp/better-seed{seed}" for seed in (1, 2, 3)))
+    charts = {chart["title"]: chart["curves"] for chart in drawn_charts(settings)}
+    assert [curve["resumed"] for curve in charts["Mean reward"]] == [[], [120]]
+    assert [curve["resumed"] for curve in charts["Fine-tuning: loss on dev rows"]] == [[], []]
+    stages = dict(stage_differences(settings))
+    assert stages["check_params"][0] == (
+        "",
+        "12 s",
+        "2025-11-23 12:13 UTC, 4cb9056, AMD, AVX-512, 2 threads, peak 900 MiB",
+    )
+    assert "1 GPU" in stages["train_sft"][1][2]
+    assert "At a dashed line" in comparison_page(settings)
+
+
+def test_damaged_records_and_those_of_other_results_are_none(tmp_path):
+    wrong = [
+        "{",
+        "[]",
+        '{"stage": "a", "seconds": 1e999, "peak_mib": 1}',
+        '{"stage": "a", "seconds": 1, "peak_mib": 1, "num_gpus": Infinity}',
+        "[" * 100_000,
+    ]
+    lock = re.sub(r"md5: [0-9a-f]([0-9a-f]{31})", r"md5: f\1", (HERE / "dvc.lock").read_text())
+    branches = [
+        Branch("main"),
+        Branch("exp/damaged", files={RECORDS.as_posix(): "\n".join(wrong)}),
+        Branch("exp/other", files={"dvc.lock": lock}),
+        Branch("exp/without", files={RECORDS.as_posix(): None}),
+    ]
+    root = make_repository(tmp_path / "git", branches)
+    runs = read_runs(root, [branch.name for branch in branches])
+    assert [bool(run.costs) for run in runs] == [True, False, False, False]
+    assert [bool(setting.spent) for setting in compare_settings(runs)] == [
+        True,
+        False,
+    ]  # of the same knobs and code are three
+    assert comparison_page(compare_settings(runs))

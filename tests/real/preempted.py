@@ -12,6 +12,7 @@ from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
 from posttrain.pipeline.graph import read_graph
 from posttrain.pipeline.node_run import NodeRuns
+from posttrain.stage.costs import read_costs
 from tests.smoke.test_killed import TRAINING, wait_until
 
 STAGE = "train_sft"
@@ -45,3 +46,6 @@ def check_preempted_training(
     assert (outcome.state, outcome.num_preempted) == ("completed", 1), (outcome, told)
     assert [line for line in told if "goes on from its checkpoint" in line]
     assert (root / "dvc.lock").read_bytes() == undisturbed
+    cost = read_costs(root)[-1]
+    assert (cost.stage, len(cost.resumed_at), cost.earlier_s > 0) == (STAGE, 1, True)
+    assert 0 < cost.resumed_at[0] < 300

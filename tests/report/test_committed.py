@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from posttrain.evals.processor import processor_kind
 from posttrain.report.committed import Comparison, compare_all, compare_with_committed, whose_figures
+from posttrain.stage.processor import processor_kind
 from tests.report.example import evaluation, task_record
 from tests.report.test_table import commit
 

@@ -15,6 +15,8 @@ import yaml
 
 from benchmarks.arms import apply_overrides, environment_of
 from posttrain.pipeline.plan import Fate, read_plan
+from posttrain.stage.lockfile import lock_entries
+from posttrain.stage.run_records import read_records
 
 FRAME = {
     ".posttrain",
@@ -113,6 +115,13 @@ def test_a_stage_reads_no_file_that_it_does_not_declare(pipeline: Path):
         "every stage was listened to"
     )
     assert undeclared == set()
+
+
+def test_each_stage_has_left_a_record_and_the_page_of_the_run_has_them_all(pipeline: Path):
+    records = read_records(pipeline)
+    assert list(records) == list(lock_entries(pipeline))
+    assert all(0 < one.seconds <= one.whole_s and one.peak_mib > 0 and one.processor for one in records.values())
+    assert "no record" not in (pipeline / "reports/run.html").read_text()
 
 
 def test_a_second_repro_runs_nothing(pipeline: Path, dvc: Callable[..., Any]):

@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.stage.attempts import Attempts
 from posttrain.stage.costs import (
     COMMITTED,
     COSTS,
     STARTED,
     Cost,
+    append_cost,
     committed_seconds,
     last_seconds,
+    measured_cost,
+    num_gpus_here,
     read_costs,
-    record_cost,
 )
 
 
@@ -28,11 +31,18 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def measured(root: Path, stage: str, seconds: float, peak_mib: float, *, is_resumed: bool) -> Cost:
+    attempts = Attempts(root)
+    return measured_cost(
+        stage, seconds=seconds, peak_mib=peak_mib, is_resumed=is_resumed, num_threads=2, attempts=attempts
+    )
+
+
 def test_a_cost_is_read_as_it_was_recorded_with_the_time_since_the_launcher_began(root, monkeypatch):
     monkeypatch.setenv(STARTED, "0")  # of a clock that began long before
-    record_cost("train_sft", seconds=2.0, peak_mib=10.4, is_resumed=True)
+    append_cost(measured(root, "train_sft", 2.0, 10.4, is_resumed=True))
     monkeypatch.delenv(STARTED)
-    record_cost("report", seconds=0.5, peak_mib=5.0, is_resumed=False)
+    append_cost(measured(root, "report", 0.5, 5.0, is_resumed=False))
     launched, by_hand = read_costs(root)
     assert (launched.stage, launched.seconds, launched.peak_mib, launched.is_resumed) == ("train_sft", 2.0, 10.0, True)
     assert (launched.whole_s > 2.0, by_hand.whole_s) == (True, 0.5)
@@ -80,3 +90,17 @@ def test_committed_figures_that_are_damaged_are_none(root, text):
     assert committed_seconds(root) == ({}, "")
     (root / COMMITTED).write_text(json.dumps({"machine": "m", "date": "d", "stages": {"a": {"whole_s": 3}}}))
     assert committed_seconds(root) == ({"a": 3.0}, "m, d")
+
+
+@pytest.mark.parametrize(
+    ("environment", "num_gpus"),
+    [
+        ({"POSTTRAIN_NUM_GPUS": "4", "CUDA_VISIBLE_DEVICES": "0"}, 4),
+        ({"CUDA_VISIBLE_DEVICES": "0,3"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, 0),
+        ({"POSTTRAIN_NUM_GPUS": "0", "CUDA_VISIBLE_DEVICES": "1"}, 0),
+    ],
+)
+def test_what_a_pool_reserved_counts_and_else_what_cuda_may_see(environment, num_gpus):
+    assert num_gpus_here(environment) == num_gpus

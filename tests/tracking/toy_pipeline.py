@@ -1,4 +1,5 @@
-"""A DVC repository of two stages that show what they did in W&B: a training and its evaluation."""
+"""A DVC repository of two stages that show what they did in W&B and say what they took: a training
+and its evaluation."""
 
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from posttrain.dispatch.settings import DispatchSettings
 from posttrain.pipeline.graph import read_graph
 from posttrain.pipeline.node_run import NodeRuns
+from posttrain.stage.run_records import read_records
 from tests.conftest import REPOSITORY
 from tests.tracking.offline_runs import OfflineRun, offline_runs
 
@@ -27,6 +29,8 @@ STAGE = """
 import sys
 from pathlib import Path
 from posttrain.params import load_params
+from posttrain.stage.attempts import Attempts
+from posttrain.stage.costs import append_cost, measured_cost
 from posttrain.stage.frame import StageRun
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.tracking.wandb_tables import shown_evaluation
@@ -41,6 +45,8 @@ for sink in wandb_sinks(stage) if name == "train_sft" else ():
     sink.write(1, {"loss": 0.5})
     sink.close()
 Path(out).write_text("made")
+took = {"seconds": 7.0, "peak_mib": 9.0, "is_resumed": False, "num_threads": 1}
+append_cost(measured_cost(name, attempts=Attempts(Path()), **took))
 """
 STAGES = ["train_sft", "evaluate"]
 # of jobs that are handed nothing of the submitter's: this tree's code and interpreter
@@ -88,12 +94,17 @@ def group_of(worktree: Path) -> str:
 
 
 def check_pipeline(worktree: Path, found: list[OfflineRun]) -> None:
-    """Two runs, of the experiment's branch and commit, and the snapshots that they ran in are
-    gone."""
+    """Two runs, of the experiment's branch and commit, a record of each beside its outputs, and the
+    snapshots that they ran in are gone."""
     group = group_of(worktree)
     assert [(one.run.job_type, one.run.run_group) for one in found] == [(name, group) for name in STAGES]
     assert [set(one.run.tags) for one in found] == [{"exp/toy-seed1", group[-7:]}] * 2
     assert not list((worktree.parents[1] / "snapshots").iterdir())
+    records = read_records(worktree)
+    assert [(name, record.seconds, record.peak_mib) for name, record in records.items()] == [
+        (name, 7.0, 9.0) for name in STAGES
+    ]
+    assert {record.version for record in records.values()} == {_git(worktree, "rev-parse", "HEAD").strip()}
 
 
 def _git(root: Path, *arguments: str) -> str:

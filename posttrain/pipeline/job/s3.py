@@ -27,6 +27,7 @@ from posttrain.pipeline.transport.object_store import ObjectStore
 from posttrain.pipeline.transport.remote_cache import config_section, fetch_result, pull_inputs, push_result
 from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
 from posttrain.pipeline.transport.shipped_checkpoints import ShippedCheckpoints
+from posttrain.stage.costs import COSTS
 from posttrain.state import STATE_DIR, TRACES, WANDB
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # the dispatcher sets it
@@ -80,6 +81,8 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
             checkpoints.ship()
         _ship_traces(store, place, attempt)
         _ship_wandb(store, place, attempt)
+        if COSTS.exists():
+            store.put(COSTS, place.costs_of(attempt))
         if code == 0:
             with Repo() as repo, repo.lock:
                 push_result(repo, find_stage(repo, stage), store)

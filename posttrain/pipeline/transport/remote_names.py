@@ -96,6 +96,11 @@ class JobFolder:
         return f"{self.prefix}wandb/"
 
     @property
+    def costs(self) -> str:
+        """Of those of what the stage took."""
+        return f"{self.prefix}costs/"
+
+    @property
     def snapshots(self) -> str:
         """Of those of the packed trees."""
         return f"{self.prefix}snapshots/"
@@ -112,6 +117,10 @@ class JobFolder:
     def wandb_runs(self, attempt: int) -> str:
         """The packed runs of one."""
         return f"{self.wandb}{attempt}.tar.gz"
+
+    def costs_of(self, attempt: int) -> str:
+        """What it took in one."""
+        return f"{self.costs}{attempt}.jsonl"
 
     def snapshot(self, attempt: int) -> str:
         """The packed tree of one."""

@@ -29,6 +29,7 @@ from posttrain.pipeline.transport.remote_cache import (
     refuse_without_run_cache,
 )
 from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
+from posttrain.stage.costs import COSTS, append_cost, read_cost_lines
 from posttrain.state import STATE_DIR, WANDB
 
 _OWN = (STATE_DIR, CACHE_OF_DVC, Path(".dvc/tmp"), Path(".dvc/cache"))  # of this machine
@@ -53,8 +54,8 @@ def prepare(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> i
 
 
 def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) -> int:
-    """Traces and W&B's runs of all attempts into the state folder, and the result into DVC's cache
-    and run cache: 0, or `NOT_THERE` where there is none.
+    """Traces, W&B's runs and costs of all attempts into the state folder, and the result into DVC's
+    cache and run cache: 0, or `NOT_THERE` where there is none.
 
     What is not needed any more is deleted there: all of the job where its result is here, and where
     it is over without one, all but checkpoints.
@@ -67,9 +68,14 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
             store.get(found.name, archive)
             unpack(archive, runs)
             shutil.copytree(runs, STATE_DIR / WANDB, dirs_exist_ok=True)
+    for found in store.list(place.costs):
+        with tempfile.TemporaryDirectory() as folder:
+            store.get(found.name, Path(folder) / COSTS.name)
+            for cost in read_cost_lines(Path(folder) / COSTS.name):
+                append_cost(cost)
     with Repo() as repo, repo.lock:
         is_there = fetch_result(repo, find_stage(repo, stage), store)
-    own = (place.snapshots, place.claims, place.traces, place.wandb)
+    own = (place.snapshots, place.claims, place.traces, place.wandb, place.costs)
     for prefix in (place.prefix,) if is_there else own if is_over else ():
         store.delete(prefix)
     return 0 if is_there else NOT_THERE

@@ -1,0 +1,84 @@
+"""The page beside the report that says which run its figures are of: code, knobs, and when, where
+and how long each stage ran.
+
+The report itself is the same to the byte for the same figures, so none of this is in it. It comes
+from the records that are committed beside the outputs (`posttrain.stage.run_records`).
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from posttrain.exits import ConfigurationError
+from posttrain.pages.rendering import rendered
+from posttrain.pipeline.git import file_at
+from posttrain.report.knobs import SEED, Knobs, knobs_that_differ, parse_knobs
+from posttrain.report.prices import asked_price
+from posttrain.stage.costs import Cost
+from posttrain.stage.lockfile import lock_entries, replace_file
+from posttrain.stage.run_records import read_records
+from posttrain.stage.version import parse_version, read_version
+from posttrain.stage.whole_run import duration
+
+PAGE = "run.html"
+_TEMPLATE = Path(__file__).with_name("run.html")
+
+
+def write_run_page(reports: Path) -> str:
+    """A sentence that names the file, of the tree whose folder `reports` is; nothing where it
+    cannot be written. Raises ConfigurationError where `POSTTRAIN_PRICE` is no price."""
+    page = run_page(reports.parent)
+    try:
+        replace_file(reports / PAGE, page, is_private=False)
+    except OSError:  # the figures can be read, all the same
+        return ""
+    return f"commit, knobs, and what each stage took: {reports / PAGE}"
+
+
+def run_page(root: Path) -> str:
+    """The HTML text, of the tree at `root`."""
+    records, price = read_records(root), asked_price()
+    knobs = _parsed((root / "params.yaml").read_text(encoding="utf-8", errors="replace"))
+    stages = [(name, records.get(name)) for name in lock_entries(root)]
+    return rendered(
+        _TEMPLATE,
+        title="This run",
+        version=read_version(root),
+        seed=knobs.get(SEED, "–"),
+        knobs=knobs_that_differ(_committed_knobs(root) or knobs, knobs),
+        stages=stages,
+        is_whole=all(cost is not None for _, cost in stages),
+        costs=list(records.values()),
+        price=price,
+        duration=duration,
+        ended=ended,
+        short=lambda text: parse_version(text).short,
+    )
+
+
+def facts_of(cost: Cost) -> str:
+    """`2026-11-23 21:05 UTC, 4cb9056, AMD, AVX-512, 2 threads, peak 812 MiB`."""
+    threads = f"{cost.num_threads} thread{'s' * (cost.num_threads != 1)}" if cost.num_threads else ""
+    gpus = f"{cost.num_gpus} GPU{'s' * (cost.num_gpus != 1)}" if cost.num_gpus else ""
+    resumed = f"gone on with after step {', '.join(map(str, cost.resumed_at))}" if cost.resumed_at else ""
+    version = parse_version(cost.version).short
+    told = [ended(cost), version, cost.processor, threads, gpus, f"peak {cost.peak_mib:,.0f} MiB", resumed]
+    return ", ".join(filter(None, told))
+
+
+def ended(cost: Cost) -> str:
+    """`2026-11-23 21:05 UTC`; empty where it was not recorded."""
+    return f"{datetime.fromtimestamp(cost.at, UTC):%Y-%m-%d %H:%M} UTC" if cost.at else ""
+
+
+def _committed_knobs(root: Path) -> Knobs:
+    try:
+        return _parsed(file_at(root, "HEAD", "params.yaml") or "")
+    except ConfigurationError:  # git is not here
+        return {}
+
+
+def _parsed(text: str) -> Knobs:
+    try:
+        return parse_knobs(text.encode())
+    except ValueError:
+        return {}
