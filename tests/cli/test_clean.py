@@ -18,6 +18,8 @@ from posttrain.state import STATE_DIR
 from tests.console import posttrain
 from tests.traces.episodes import opened, record
 
+pytestmark = pytest.mark.xdist_group("clean")
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -16,6 +16,8 @@ from posttrain.stage.costs import COSTS
 from posttrain.stage.lockfile import lock_entries
 from tests.console import posttrain
 
+pytestmark = pytest.mark.xdist_group("plan")
+
 CHECK = PlannedStage("check", Fate.RUNS, ("params.yaml",), is_constant=True)
 TRAIN = PlannedStage("train", Fate.RUNS, ("a", "b", "c", "d", "e"))
 KEPT = PlannedStage("kept", Fate.CACHED, ("data/kept is deleted",))

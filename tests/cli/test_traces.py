@@ -16,6 +16,8 @@ from stages.generate_data import generate_data
 from tests.console import posttrain
 from tests.traces.episodes import opened, record
 
+pytestmark = pytest.mark.xdist_group("traces of stages")
+
 WORLD = {
     "type": "toy",
     "seed": 7,

@@ -21,6 +21,7 @@ from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.run_records import RECORDS
 from tests.console import posttrain
 
+pytestmark = pytest.mark.xdist_group("branches")
 BETTER = {"train_sft.lr": 0.004}
 HOSTILE = "exp/'\"<script>alert(1)</script>&"
 TASKS = "reports/evaluate/policy.tasks.jsonl"

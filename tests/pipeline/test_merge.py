@@ -17,6 +17,7 @@ from posttrain.exits import DataError
 from posttrain.pipeline.merge_driver import merge_entries, merge_lock, settle_lines
 from posttrain.stage.lockfile import lock_entries
 
+pytestmark = pytest.mark.xdist_group("merge")
 KNOBS = "lr: 1.0   # of train\nk: 1      # of count\nn: 1      # of judge\n"
 DVC_YAML = """\
 stages:

@@ -19,6 +19,8 @@ PUBLISHED = {
     "vega-embed@6.29.0/build/vega-embed.min.js": "12d02acfbe3ec59ef9a37dd4822a2e04e2961b5bbb671bbe661d2221715b99da",
 }
 
+pytestmark = pytest.mark.xdist_group("dvc commands")
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> Path:

@@ -11,6 +11,8 @@ from posttrain.pipeline.transport.remote_names import S3Remote
 from posttrain.pipeline.transport.shipped_checkpoints import ShippedCheckpoints
 from tests.s3_server import BUCKET, KEYS, serve
 
+pytestmark = pytest.mark.xdist_group("shipped checkpoints")
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
