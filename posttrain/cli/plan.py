@@ -12,7 +12,7 @@ from posttrain.state import STATE_DIR
 if TYPE_CHECKING:
     from posttrain.pipeline.plan import PlannedStage
 
-_DVC_S = 1.5  # to record a stage's result, or take it from the cache; measured on two cores
+_DVC_S = 1.0  # to record a stage's result, or take it from the cache; measured on two cores
 _MAX_CHANGES = 4
 
 
