@@ -27,17 +27,17 @@ DONE = PlannedStage("done", Fate.CURRENT)
 
 
 def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time():
-    # DVC's share is 1.5 s of each
+    # DVC's share is 1 s of each
     times = Times({"check": 0.5, "train": 598.5}, {"train": 1.0, "judge@one": 58.5}, "a machine", frozenset({"train"}))
     assert plan_text([CHECK, TRAIN, KEPT, JUDGE, OTHER, DONE], times).splitlines() == [
         "check      runs          2 s  params.yaml; its output is the same whatever it reads",
         "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, "
         "and goes on if it read the same",
-        "kept       cached        2 s  data/kept is deleted",
+        "kept       cached        1 s  data/kept is deleted",
         "judge@one  maybe        60 s  if train makes something else",
         "judge@two  maybe           ?  seed 1 → 2; from the run cache but if train, judge@one make something else",
         "up to date: done",
-        "5 of 6 stages (over 11 min): 2 run (10 min), 1 come from the run cache (2 s), 2 may run (over 60 s)",
+        "5 of 6 stages (over 11 min): 2 run (10 min), 1 come from the run cache (1 s), 2 may run (over 60 s)",
         "times by this tree's last runs and the committed figures of judge@one (a machine)",
     ]
 
