@@ -8,6 +8,7 @@ known of the runs that made the present outputs is committed beside these (`run_
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ def measured_cost(
         whole_s=round(whole_s, 2),
         peak_mib=round(peak_mib),
         is_resumed=is_resumed,
-        at=round(time.time(), 1),
+        at=math.ceil(10 * time.time()) / 10,  # not before the last that it wrote
         earlier_s=earlier_s,
         resumed_at=resumed_at,
         version=os.environ.get(VERSION, ""),
