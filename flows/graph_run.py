@@ -83,7 +83,7 @@ def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
         create_markdown_artifact(
             alarms_markdown(read_metrics(curve)), key="alarms", description="health rules that the training broke"
         )
-    get_run_logger().info("\n%s\n%s", summary_table(reports), write_run_page(reports))
+    get_run_logger().info("\n%s\n%s", summary_table(reports), write_run_page(reports.parent))
     return Completed(message=status.sentence())
 
 

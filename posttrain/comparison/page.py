@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posttrain.comparison.curves import drawn_charts
+from posttrain.comparison.data_files import data_files
 from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.settings import Setting
 from posttrain.comparison.stages import stage_differences
@@ -51,6 +52,7 @@ def comparison_page(settings: Sequence[Setting]) -> str:
             (run.name, *alarm) for one in settings for run in one.runs for alarm in read_alarms(run.curves["policy"])
         ],
         labels=_labels(settings),
+        data_files=data_files(settings),
         row_counts=row_counts(settings),
         class_counts=class_counts(settings),
         stages=stage_differences(settings),

@@ -27,7 +27,7 @@ from posttrain.stage.run_records import RECORDS, parse_records, result_key
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
 
-_CODE, _REPORT = ("posttrain/", "stages/"), "report"
+_CODE, _REPORT, _TABLE = ("posttrain/", "stages/"), "report", ".parquet"
 _PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"
 _RECORDS = RECORDS.as_posix()
 _VALIDATION, _RESAMPLING = "reports/validate_data/summary.json", "reports/resample_data/summary.json"
@@ -78,7 +78,8 @@ class Run:
     """`name` is as it was asked for. `knobs` are by their place, `train_sft.lr`; `stages` what
     dvc.lock records of each; `curves` the lines of each training's metrics, by the keys of CURVES;
     `seed_rates` the success in reports/seeds.json with these knobs and other seeds; `costs` what
-    each stage took to make these results, as far as its record was committed."""
+    each stage took to make these results, as far as its record was committed. `root` is the tree
+    that it was read in, None of a run from elsewhere."""
 
     name: str
     commit: str
@@ -95,6 +96,7 @@ class Run:
     problems: Sequence[str]
     is_dirty: bool
     costs: Mapping[str, Cost] = field(default_factory=dict)
+    root: Path | None = None
 
     @property
     def seed(self) -> Any:
@@ -104,6 +106,12 @@ class Run:
     def outcomes(self) -> dict[str, float]:
         """Of the held-out tasks."""
         return {name: task.success for name, task in self.tasks.items() if task.split == HELD_OUT}
+
+    @cached_property
+    def data(self) -> dict[str, str]:
+        """The MD5s, by path, of the tables that the stages made."""
+        made = [stage.outs for stage in self.stages.values()]
+        return {path: md5 for outs in made for path, md5 in outs.items() if path.endswith(_TABLE)}
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -157,6 +165,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 problems=problems,
                 is_dirty=name in with_edits,
                 costs=_costs_of(values[_LOCK], values[_RECORDS]),
+                root=root,
             )
         )
     return runs

@@ -191,6 +191,7 @@ def _run_json(run: Run) -> dict[str, Any]:
         "pass_hat_4": found.pass_hat_4 if found else None,
         "num_tasks": len(run.outcomes),
         "problems": list(run.problems),
+        "data": dict(run.data),
         "stages": {name: dataclasses.asdict(cost) for name, cost in run.costs.items()},
     }
 

@@ -1,5 +1,5 @@
-"""The page beside the report that says which run its figures are of: code, knobs, and when, where
-and how long each stage ran.
+"""A page that says which run the report's figures are of: code, knobs, and when, where and how long
+each stage ran.
 
 The report itself is the same to the byte for the same figures, so none of this is in it. It comes
 from the records that are committed beside the outputs (`posttrain.stage.run_records`).
@@ -18,20 +18,22 @@ from posttrain.stage.lockfile import lock_entries, replace_file
 from posttrain.stage.run_records import read_records
 from posttrain.stage.version import parse_version, read_version
 from posttrain.stage.whole_run import duration
+from posttrain.state import STATE_DIR, state_dir
 
-PAGE = "run.html"
+PAGE = STATE_DIR / "run.html"  # of what this tree is now, so no commit has it
 _TEMPLATE = Path(__file__).with_name("run.html")
 
 
-def write_run_page(reports: Path) -> str:
-    """A sentence that names the file, of the tree whose folder `reports` is; nothing where it
-    cannot be written. Raises ConfigurationError where `POSTTRAIN_PRICE` is no price."""
-    page = run_page(reports.parent)
+def write_run_page(root: Path) -> str:
+    """A sentence that names the file; nothing where it cannot be written. Raises ConfigurationError
+    where `POSTTRAIN_PRICE` is no price."""
+    page = run_page(root)
     try:
-        replace_file(reports / PAGE, page, is_private=False)
+        state_dir(root)
+        replace_file(root / PAGE, page)
     except OSError:  # the figures can be read, all the same
         return ""
-    return f"commit, knobs, and what each stage took: {reports / PAGE}"
+    return f"commit, knobs, and what each stage took: {root / PAGE}"
 
 
 def run_page(root: Path) -> str:

@@ -4,10 +4,14 @@ import json
 import re
 import subprocess
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.branches import HERE, Branch, make_repository
+from posttrain.comparison import data_files as data_files_module
 from posttrain.comparison.curves import drawn_charts
+from posttrain.comparison.data_files import data_files
 from posttrain.comparison.datasets import class_counts, row_counts
 from posttrain.comparison.git_objects import object_ids, read_objects
 from posttrain.comparison.page import comparison_page
@@ -316,3 +320,37 @@ def test_damaged_records_and_those_of_other_results_are_none(tmp_path):
         False,
     ]  # of the same knobs and code are three
     assert comparison_page(compare_settings(runs))
+
+
+def test_data_are_told_by_their_hashes_and_where_the_cache_has_both_by_their_rows(tmp_path):
+    """One row went, one came, one is another; of a repeated row one more is a change."""
+    tables = {
+        "1" * 32: [("a", 1), ("b", 2), ("c", 3), ("d", 4)],
+        "2" * 32: [("a", 1), ("c", 30), ("d", 4), ("d", 4), ("e", 5)],
+    }
+    for md5, rows in tables.items():
+        file = tmp_path / "cache" / "files" / "md5" / md5[:2] / md5[2:]
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist([{"trajectory_id": name, "value": value} for name, value in rows]), file)
+    lock = (HERE / "dvc.lock").read_text()
+    raw = re.search(r"path: data/raw/demonstrations.parquet\n *hash: md5\n *md5: ([0-9a-f]{32})", lock)[1]
+    validated = re.search(r"path: data/validated/demonstrations.parquet\n *hash: md5\n *md5: ([0-9a-f]{32})", lock)[1]
+    locks = [lock.replace(raw, md5).replace(validated, digit * 32) for md5, digit in zip(tables, "89", strict=True)]
+    branches = [
+        Branch("main", files={"dvc.lock": locks[0]}),
+        Branch("exp/rows", knobs=BETTER, files={"dvc.lock": locks[1]}),
+    ]
+    root = make_repository(tmp_path / "git", branches)
+    (root / ".dvc").mkdir()
+    (root / ".dvc" / "config.local").write_text("[core]\n    analytics = false\n[cache]\n    dir = ../../cache\n")
+    settings = settings_of(root, "main", "exp/rows")
+    files = dict(data_files(settings))
+    told = "1 added, 1 removed, 2 changed"
+    assert files["data/raw/demonstrations.parquet"] == [("1111111", ""), ("2222222", told)]
+    assert files["data/validated/demonstrations.parquet"] == [("8888888", ""), ("9999999", "")], "not in the cache"
+    assert files["data/raw/tasks.parquet"][0] == files["data/raw/tasks.parquet"][1]
+    assert told in comparison_page(settings)
+    for content in (b"", b"PAR1 no table"):
+        (tmp_path / "cache/files/md5/22" / ("2" * 30)).write_bytes(content)
+        data_files_module._rows.cache_clear()
+        assert dict(data_files(settings))["data/raw/demonstrations.parquet"][1] == ("2222222", "")

@@ -34,7 +34,9 @@ def test_the_page_needs_no_network_and_no_other_file_to_be_seen(make_reports):
         for name, value in attributes.items()
         if name in ("src", "href", "action")
     ]
-    assert all(value.startswith("#") or value in ("validate_data/index.html", "run.html") for value in addresses)
+    assert all(
+        value.startswith("#") or value in ("validate_data/index.html", "../.posttrain/run.html") for value in addresses
+    )
     assert not [name for _, attributes in outline.tags for name in attributes if name.startswith("on")]
     assert "url(" not in page_of(make_reports())
 

@@ -25,7 +25,6 @@ def words(page):
 def root(tmp_path):
     """With a committed tree and two stages, of which one left a record."""
     (tmp_path / ".posttrain").mkdir()
-    (tmp_path / "reports").mkdir()
     (tmp_path / "params.yaml").write_text("seed: 1\ntrain_sft: {lr: 0.1}\n")
     entries = {
         name: {"cmd": "x", "deps": [{"path": "a", "md5": 32 * digit}], "outs": [{"path": name, "md5": 32 * digit}]}
@@ -85,14 +84,17 @@ def test_nothing_on_it_runs_or_asks_for_anything(root):
     page = run_page(root)
     assert "<script>alert" not in page
     assert "script-src 'none'" in page
-    assert {attributes["href"] for tag, attributes in Outline(page).tags if "href" in attributes} == {"index.html"}
+    assert {attributes["href"] for tag, attributes in Outline(page).tags if "href" in attributes} == {
+        "../reports/index.html"
+    }
 
 
-def test_it_is_written_beside_the_report_and_where_that_cannot_be_nothing_is_said(root):
-    assert write_run_page(root / "reports").endswith("reports/run.html")
-    assert (root / "reports" / "run.html").read_text() == run_page(root)
-    (root / "nowhere").symlink_to(root / "absent")
-    assert write_run_page(root / "nowhere") == ""
+def test_it_is_written_where_no_commit_has_it_and_where_that_cannot_be_nothing_is_said(root):
+    assert write_run_page(root).endswith(".posttrain/run.html")
+    assert (root / ".posttrain/run.html").read_text() == run_page(root)
+    (root / ".posttrain/run.html").unlink()
+    (root / ".posttrain/run.html").mkdir()
+    assert write_run_page(root) == ""
 
 
 def test_a_tree_without_git_lock_or_knobs_has_a_page(tmp_path, monkeypatch):

@@ -124,7 +124,7 @@ def test_each_stage_has_left_a_record_and_the_page_of_the_run_has_them_all(pipel
         0 <= one.seconds <= one.whole_s and one.whole_s > 0 and one.peak_mib > 0 and one.processor
         for one in records.values()
     )
-    assert "no record" not in (pipeline / "reports/run.html").read_text()
+    assert "no record" not in (pipeline / ".posttrain/run.html").read_text()
 
 
 def test_a_second_repro_runs_nothing(pipeline: Path, dvc: Callable[..., Any]):
