@@ -10,7 +10,6 @@ from posttrain.comparison.settings import Setting
 from posttrain.comparison.stages import stage_differences
 from posttrain.comparison.tables import (
     amount,
-    comparison_json,
     comparison_notes,
     differs_in,
     pass_hat_4,
@@ -31,7 +30,8 @@ _FOLDER = Path(__file__).parent
 
 def comparison_page(settings: Sequence[Setting]) -> str:
     """The HTML text."""
-    data = {**comparison_json(settings), "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
+    names = [{"name": setting.name} for setting in settings]
+    data = {"settings": names, "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
     return rendered(
         _FOLDER / "page.html",
         data=data,
