@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeGuard
 
+from posttrain.comparison.runs import CURVES
 from posttrain.comparison.settings import Setting
 
-STAGES = {"SFT": "train_sft", "policy": "train_policy"}
 MAX_POINTS = 400  # of a curve on the page; more are thinned out evenly
 
 
@@ -66,7 +67,7 @@ def _curve(setting: Setting, chart: Chart) -> dict[str, Any]:
             (line["step"], value) for line in run.curves[chart.source] if _is_number(value := line.get(chart.key))
         ]
         num_curves += bool(numbers)
-        if numbers and (cost := run.costs.get(STAGES[chart.source])) is not None:
+        if numbers and (cost := run.costs.get(_stage_of(chart))) is not None:
             resumed.update(cost.resumed_at)
         for step, number in numbers:
             by_step.setdefault(step, []).append(number)
@@ -80,6 +81,11 @@ def _curve(setting: Setting, chart: Chart) -> dict[str, Any]:
         "high": [_short(max(one)) for one in values] if num_curves > 1 else [],
         "resumed": sorted(resumed),
     }
+
+
+def _stage_of(chart: Chart) -> str:
+    """A stage's reports lie in a folder of its name."""
+    return Path(CURVES[chart.source]).parent.name
 
 
 def _thinned(steps: list[int]) -> list[int]:

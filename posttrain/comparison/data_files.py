@@ -36,7 +36,9 @@ def data_files(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, s
 
 
 def cache_folder(root: Path) -> Path:
-    """Where DVC keeps files by their hashes, as its settings say."""
+    """Where DVC keeps files by their hashes, as the tree's settings say.
+
+    Read here, because a comparison starts no DVC, as `posttrain.stage.cached.cache_dir` does."""
     settings = configparser.ConfigParser(interpolation=None, strict=False)
     folder = root / ".dvc"
     try:
@@ -50,7 +52,10 @@ def _rows_that_differ(before: Mapping[str, str], after: Mapping[str, str], path:
     first, second = before.get(path), after.get(path)
     if cache is None or first is None or second is None or first == second:
         return ""
-    old, new = _rows(cache, first), _rows(cache, second)
+    files = [cache / "files" / "md5" / md5[:2] / md5[2:] for md5 in (first, second)]
+    if not all(file.is_file() for file in files):
+        return ""
+    old, new = map(_rows, files)
     if old is None or new is None:
         return ""
     old_ids, new_ids = ({name for name, _ in rows} for rows in (old, new))
@@ -61,9 +66,9 @@ def _rows_that_differ(before: Mapping[str, str], after: Mapping[str, str], path:
 
 
 @lru_cache(maxsize=64)
-def _rows(cache: Path, md5: str) -> Rows | None:
-    """None where the file is not there, is too large, or has no rows with an id."""
-    file = cache / "files" / "md5" / md5[:2] / md5[2:]
+def _rows(file: Path) -> Rows | None:
+    """Of a file that is named by its content; None where it is too large, or has no rows with an
+    id."""
     try:
         if file.stat().st_size > _MAX_BYTES:
             return None

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from posttrain.comparison.runs import LockedStage
 from posttrain.comparison.settings import Setting
-from posttrain.report.run_page import facts_of
+from posttrain.report.run_page import ended
 from posttrain.stage.costs import Cost
+from posttrain.stage.version import parse_version
 from posttrain.stage.whole_run import duration
 
 _MAX_NAMED = 3
@@ -32,7 +33,17 @@ def stage_differences(settings: Sequence[Setting]) -> list[tuple[str, list[tuple
 
 
 def _took(cost: Cost | None) -> tuple[str, str]:
-    return ("", "") if cost is None else (duration(cost.all_s), facts_of(cost))
+    return ("", "") if cost is None else (duration(cost.all_s), _facts(cost))
+
+
+def _facts(cost: Cost) -> str:
+    """`2026-11-23 21:05 UTC, 4cb9056, AMD, AVX-512, 2 threads, peak 812 MiB`."""
+    threads = f"{cost.num_threads} thread{'s' * (cost.num_threads != 1)}" if cost.num_threads else ""
+    gpus = f"{cost.num_gpus} GPU{'s' * (cost.num_gpus != 1)}" if cost.num_gpus else ""
+    resumed = f"resumed after step {', '.join(map(str, cost.resumed_at))}" if cost.resumed_at else ""
+    version = parse_version(cost.version).short
+    told = [ended(cost), version, cost.processor, threads, gpus, f"peak {cost.peak_mib:,.0f} MiB", resumed]
+    return ", ".join(filter(None, told))
 
 
 def _word(before: LockedStage | None, after: LockedStage | None) -> str:

@@ -57,16 +57,6 @@ def run_page(root: Path) -> str:
     )
 
 
-def facts_of(cost: Cost) -> str:
-    """`2026-11-23 21:05 UTC, 4cb9056, AMD, AVX-512, 2 threads, peak 812 MiB`."""
-    threads = f"{cost.num_threads} thread{'s' * (cost.num_threads != 1)}" if cost.num_threads else ""
-    gpus = f"{cost.num_gpus} GPU{'s' * (cost.num_gpus != 1)}" if cost.num_gpus else ""
-    resumed = f"resumed after step {', '.join(map(str, cost.resumed_at))}" if cost.resumed_at else ""
-    version = parse_version(cost.version).short
-    told = [ended(cost), version, cost.processor, threads, gpus, f"peak {cost.peak_mib:,.0f} MiB", resumed]
-    return ", ".join(filter(None, told))
-
-
 def ended(cost: Cost) -> str:
     """`2026-11-23 21:05 UTC`; empty where it was not recorded."""
     return f"{datetime.fromtimestamp(cost.at, UTC):%Y-%m-%d %H:%M} UTC" if cost.at else ""
