@@ -42,7 +42,7 @@ from posttrain.pipeline.git import edited_files, file_at
 from posttrain.pipeline.key_lock import hold_key
 from posttrain.pipeline.node_run import NodeRuns
 from posttrain.report.prices import asked_price
-from posttrain.report.table import interval, percent, read_evaluations
+from posttrain.report.table import read_evaluations, told_success
 from posttrain.state import STATE_DIR
 
 REPORTS = Path("reports")
@@ -127,17 +127,15 @@ def chosen_variants(
 
 
 def experiments_markdown(root: Path, chosen: Sequence[Variant], ended: Mapping[str, State[Any]]) -> str:
-    """A row per experiment, with the success of what was trained where it ended well."""
-    rows = ["| branch | knobs | sft | policy | its interval | state |", "| --- | --- | ---: | ---: | ---: | --- |"]
+    """A row per experiment, with the success of what was trained where it ended well: strict where
+    it was recorded."""
+    rows = ["| branch | knobs | sft | policy | state |", "| --- | --- | ---: | ---: | --- |"]
     for variant in chosen:
         state = ended.get(variant.name)
-        figures = " |  | "
+        figures = " | "
         if is_done(state):
             evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
-            figures = (
-                f"{percent(evaluations['sft'].success_rate)} | {percent(evaluations['policy'].success_rate)} | "
-                f"{interval(evaluations['policy'])}"
-            )
+            figures = f"{told_success(evaluations['sft'])} | {told_success(evaluations['policy'])}"
         told = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
         rows.append(
             " | ".join(
@@ -210,7 +208,7 @@ def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> Stat
         if not came_out.is_completed():
             return came_out
         policy = read_evaluations(folder / REPORTS)["policy"]
-        commit = commit_results(folder, f"{variant.branch}: policy {percent(policy.success_rate)} ({interval(policy)})")
+        commit = commit_results(folder, f"{variant.branch}: policy {told_success(policy)}")
         return Completed(message=f"{came_out.message}; at {commit}")
 
 

@@ -77,7 +77,7 @@ def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
     if missing := status.missing():
         raise RuntimeError(f"{', '.join(missing)}: neither ran nor failed; the run's log says why")
     create_markdown_artifact(
-        summary_markdown(reports), key="evaluation", description="success on companies never seen in training"
+        summary_markdown(reports), key="evaluation", description="success on tasks never seen in training"
     )
     if (curve := reports / "train_policy" / "metrics.jsonl").exists():
         create_markdown_artifact(

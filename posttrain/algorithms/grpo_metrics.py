@@ -19,10 +19,11 @@ def step_metrics(
     is_lost_P_G: BoolArray,
     advantages_P_G: FloatArray,
 ) -> dict[str, float]:
-    """The group metrics of the rule rewards, and of the episodes: `success` (share), `turns` (agent
-    messages per episode), `tool_failures` (share of tool results that are errors, 0 where no tool
-    was called), `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is the
-    share of episodes that were lost; all others are about those that were not.
+    """The group metrics of the rule rewards, and of the episodes: `strict_success` and `success`
+    (shares), `turns` (agent messages per episode), `tool_failures` (share of tool results that are
+    errors, 0 where no tool was called), `length` (agent tokens per episode) and `entropy` in nats
+    per token. `lost` is the share of episodes that were lost; all others are about those that were
+    not.
 
     `entropy` is estimated from the samples as the mean of -log p over the agent's tokens, p being
     the distribution sampled from; at temperature 1 its expectation is the policy's entropy.
@@ -45,6 +46,7 @@ def step_metrics(
     return {
         **group_metrics(groups),
         "frac_tokens_nonzero_advantage": frac_tokens_nonzero_advantage(advantages_P_G[is_kept_P_G].tolist(), lengths),
+        "strict_success": float(np.mean([played.trajectory.is_strict_success for played in kept])),
         "success": float(np.mean([played.is_success for played in kept])),
         "turns": float(np.mean(turns)),
         "tool_failures": sum(map(is_error, results)) / len(results) if results else 0.0,

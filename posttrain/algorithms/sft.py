@@ -3,8 +3,8 @@ on nothing that it only read.
 
 TRL's `SFTTrainer` on rows that are token ids already. The mean is over the agent's tokens of the
 whole step, so a long episode weighs more than a short one, token for token. Judged by the loss on
-dev demonstrations, which share no company with the training rows: a loss on rows held out from the
-training companies would fall while the model learns codes by heart. Left out: packing (rows are
+dev demonstrations, which share no entity with the training rows: a loss on rows held out from the
+training entities would fall while the model learns codes by heart. Left out: packing (rows are
 short), label smoothing, NEFTune.
 """
 

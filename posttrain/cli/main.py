@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from posttrain.cli.check_world import add_check_world
 from posttrain.cli.command import add_command
 from posttrain.cli.compare import add_compare
 from posttrain.cli.dashboard import add_dashboard
+from posttrain.cli.evaluate_endpoint import add_evaluate_endpoint
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.traces import add_traces
@@ -72,6 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("names", nargs="*", metavar="NAME", help="what is to go; all is shown by default")
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")
     add_traces(commands)
+    add_check_world(commands)
+    add_evaluate_endpoint(commands)
     add_jobs(commands)
     command = add_command(commands, "merge-driver", merge_driver)
     command.add_argument("path", help="the file's in the tree")

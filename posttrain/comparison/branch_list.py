@@ -14,14 +14,15 @@ _FIELDS = ("refname:lstrip=2", "objectname", "authorname", "committerdate:iso-st
 
 @dataclass(frozen=True, slots=True)
 class BranchLine:
-    """`success_rate` and `pass_hat_4` of its policy; None where it has no evaluation that can be
-    read."""
+    """The figures are its policy's; None where it has no evaluation that can be read, or did not
+    record them."""
 
     name: str
     commit: str
     author: str
     committed_at: str
     subject: str
+    strict_success_rate: float | None
     success_rate: float | None
     pass_hat_4: float | None
 
@@ -42,7 +43,7 @@ def list_branches(root: Path) -> list[BranchLine]:
     lines = []
     for (name, commit, author, committed_at, subject), blob in zip(rows, ids, strict=True):
         found = _evaluation(contents[blob]) if blob is not None else None
-        rates = (found.success_rate, found.pass_hat_4) if found else (None, None)
+        rates = (found.strict_success_rate, found.success_rate, found.pass_hat_4) if found else (None, None, None)
         lines.append(BranchLine(name, commit, author, committed_at, subject, *rates))
     return lines
 

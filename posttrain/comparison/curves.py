@@ -24,6 +24,7 @@ class Chart:
 
 CHARTS = (
     Chart("policy", "reward_mean", "Mean reward"),
+    Chart("policy", "strict_success", "Strict success of the sampled episodes", is_share=True),
     Chart("policy", "success", "Success of the sampled episodes", is_share=True),
     Chart("policy", "reward_std", "Reward spread within groups (reward_std)"),
     Chart("policy", "reward_std_batch", "Reward spread over the batch (reward_std_batch)"),

@@ -9,7 +9,7 @@
   const chosen = new Set();
   let state = { branches: [], live: [] };
   let order = { key: "committed_at", isDown: true };
-  const KEYS = [null, "name", "success_rate", "pass_hat_4", "committed_at", "author", "subject"];
+  const KEYS = [null, "name", "strict_success_rate", "success_rate", "pass_hat_4", "committed_at", "author", "subject"];
 
   const { make, share } = pageParts;
 
@@ -33,7 +33,7 @@
         box.addEventListener("change", () => (box.checked ? chosen.add(one.name) : chosen.delete(one.name)));
         const first = make("td");
         first.append(box);
-        const cells = [make("td", "", one.name), make("td", "n", share(one.success_rate)), make("td", "n", share(one.pass_hat_4)), make("td", "", one.committed_at.slice(0, 16).replace("T", " ")), make("td", "", one.author), make("td", "", one.subject)];
+        const cells = [make("td", "", one.name), make("td", "n", share(one.strict_success_rate)), make("td", "n", share(one.success_rate)), make("td", "n", share(one.pass_hat_4)), make("td", "", one.committed_at.slice(0, 16).replace("T", " ")), make("td", "", one.author), make("td", "", one.subject)];
         row.append(first, ...cells);
         return row;
       }),

@@ -12,6 +12,7 @@ from posttrain.comparison.tables import (
     amount,
     comparison_notes,
     differs_in,
+    has_strict,
     pass_hat_4,
     spent_columns,
     verdict,
@@ -20,7 +21,7 @@ from posttrain.comparison.transcripts import task_pairs
 from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.pages.rendering import rendered
 from posttrain.report.sources import Success
-from posttrain.report.table import percent, percent_range, points
+from posttrain.report.table import measure, percent, percent_range, points
 from posttrain.tracking.alarms import read_alarms
 
 Share = tuple[float, float, float]  # with its interval
@@ -44,6 +45,8 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         amount=amount,
         has_resumed=any(cost.resumed_at for one in settings for run in one.runs for cost in run.costs.values()),
         pass_hat_4=pass_hat_4,
+        has_strict=has_strict(settings),
+        measure=measure(is_strict=settings[0].is_strict),
         percent=percent,
         percent_range=percent_range,
         points=points,
@@ -71,8 +74,11 @@ def _title(settings: Sequence[Setting]) -> str:
 
 
 def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int, list[Share | None]]]]]:
-    """For each label its values, each with its number of tasks and the success of every setting,
-    over the plays of all its runs."""
+    """For each label its values, each with its number of tasks and the success of every setting, as
+    they are compared, over the plays of all its runs."""
+    found = [run.evaluation for one in settings for run in one.runs if run.evaluation is not None]
+    by_value = [success for one in found for values in one.by.values() for success in values.values()]
+    is_strict = settings[0].is_strict and all(one.strict for one in by_value)
     by: dict[str, dict[str, list[list[Success]]]] = {}
     for index, setting in enumerate(settings):
         for run in setting.runs:
@@ -84,7 +90,11 @@ def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int,
         (
             label,
             [
-                (value, max(one.num_tasks for cell in cells for one in cell), [_share(cell) for cell in cells])
+                (
+                    value,
+                    max(one.num_tasks for own in cells for one in own),
+                    [_share(own, is_strict) for own in cells],
+                )
                 for value, cells in sorted(values.items())
             ],
         )
@@ -92,11 +102,11 @@ def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int,
     ]
 
 
-def _share(runs: Sequence[Success]) -> Share | None:
+def _share(runs: Sequence[Success], is_strict: bool) -> Share | None:
     """Wilson's interval over the plays of one run: plays of a task by other seeds are no new
     tasks."""
     if not runs:
         return None
-    mean = sum(one.success_rate for one in runs) / len(runs)
+    mean = sum((one.leading if is_strict else one.plain).share for one in runs) / len(runs)
     num_tasks = min(one.num_tasks for one in runs)
     return mean, *share_interval(mean * num_tasks, num_tasks)

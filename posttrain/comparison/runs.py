@@ -41,7 +41,8 @@ _OBJECT = TypeAdapter(dict[str, Any])
 
 class PlayedTask(NamedTuple):
     """A line of an evaluation's `.tasks.jsonl`; `text` is the whole of it, with the transcript.
-    `success` is 0 or 1; of several plays of the task it is their mean."""
+    `success` is 0 or 1; of several plays of the task it is their mean. `strict_success` is None
+    where it was not recorded."""
 
     task_id: str
     split: str
@@ -49,6 +50,7 @@ class PlayedTask(NamedTuple):
     success: float
     failure: str | None
     text: bytes
+    strict_success: float | None = None
 
 
 class _TaskLine(Source):
@@ -57,6 +59,7 @@ class _TaskLine(Source):
     split: str
     cell: str
     success: bool
+    strict_success: bool | None = None
     failure: str | None
 
 
@@ -77,7 +80,8 @@ class LockedStage:
 class Run:
     """`name` is as it was asked for. `knobs` are by their place, `train_sft.lr`; `stages` what
     dvc.lock records of each; `curves` the lines of each training's metrics, by the keys of CURVES;
-    `seed_rates` the success in reports/seeds.json with these knobs and other seeds; `costs` what
+    `seed_rates` the success in reports/seeds.json with these knobs and other seeds, and
+    `strict_seed_rates` the strict one; `costs` what
     each stage took to make these results, as far as its record was committed. `root` is the tree
     that it was read in, None of a run from elsewhere."""
 
@@ -95,6 +99,7 @@ class Run:
     seed_rates: Sequence[float]
     problems: Sequence[str]
     is_dirty: bool
+    strict_seed_rates: Sequence[float] = ()
     costs: Mapping[str, Cost] = field(default_factory=dict)
     root: Path | None = None
 
@@ -106,6 +111,17 @@ class Run:
     def outcomes(self) -> dict[str, float]:
         """Of the held-out tasks."""
         return {name: task.success for name, task in self.tasks.items() if task.split == HELD_OUT}
+
+    @cached_property
+    def strict_outcomes(self) -> dict[str, float] | None:
+        """Strict success; None where it was not recorded of every held-out task."""
+        held_out = {name: task.strict_success for name, task in self.tasks.items() if task.split == HELD_OUT}
+        strict = {name: success for name, success in held_out.items() if success is not None}
+        return strict if len(strict) == len(held_out) else None
+
+    def outcomes_by(self, *, is_strict: bool) -> dict[str, float]:
+        """Strict success, where it was recorded, or success."""
+        return (self.strict_outcomes if is_strict else None) or self.outcomes
 
     @cached_property
     def data(self) -> dict[str, str]:
@@ -161,7 +177,8 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 curves={name: values[path] for name, path in CURVES.items()},
                 validation=values[_VALIDATION],
                 resampling=values[_RESAMPLING],
-                seed_rates=values[_SEEDS].seed_rates(policy, values[_PARAMS]),
+                seed_rates=values[_SEEDS].seed_rates(policy, values[_PARAMS], is_strict=False),
+                strict_seed_rates=values[_SEEDS].seed_rates(policy, values[_PARAMS], is_strict=True),
                 problems=problems,
                 is_dirty=name in with_edits,
                 costs=_costs_of(values[_LOCK], values[_RECORDS]),
@@ -258,7 +275,8 @@ def _task(line: bytes) -> PlayedTask | None:
         one = _TaskLine.model_validate_json(head + b"}" if is_cut else line)
     except ValidationError:
         return None
-    return PlayedTask(one.task_id, one.split, one.cell, float(one.success), one.failure, line)
+    strict = None if one.strict_success is None else float(one.strict_success)
+    return PlayedTask(one.task_id, one.split, one.cell, float(one.success), one.failure, line, strict)
 
 
 def parse_curve(content: bytes) -> tuple[list[dict[str, Any]], str]:

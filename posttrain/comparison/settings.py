@@ -2,7 +2,7 @@
 what is compared: a run alone may be lucky."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from posttrain.comparison.spending import Spent, spent
 from posttrain.evals.significance import (
     MARGIN,
     Difference,
+    Outcomes,
     Spread,
     corrected,
     difference,
@@ -29,9 +30,11 @@ _TRAINING = "train_policy"
 class Setting:
     """Runs of the same knobs and code. `counted` are those with results, one of each seed: a second
     run of a seed says nothing new. `knobs` and `code` are what differs from the baseline: for a
-    knob (there, here), of code the paths. `success` is the mean over runs with its interval;
-    `difference` to the baseline, None of the baseline itself, or where `problem` says why none can
-    be had; `spent` on average by one of its runs, and `spent_by_run`, None where nobody knows."""
+    knob (there, here), of code the paths. `success` is the mean over runs with its interval, and so
+    is `strict_success`, None where not every run recorded it; `is_strict` where all of the settings
+    did, and it is what they are compared by. `difference` to the baseline, None of the baseline
+    itself, or where `problem` says why none can be had; `spent` on average by one of its runs, and
+    `spent_by_run`, None where nobody knows."""
 
     name: str
     runs: Sequence[Run]
@@ -39,6 +42,8 @@ class Setting:
     knobs: Mapping[str, tuple[Any, Any]]
     code: Sequence[str]
     success: tuple[float, float, float] | None
+    strict_success: tuple[float, float, float] | None
+    is_strict: bool
     difference: Difference | None
     problem: str
     spent: Spent | None
@@ -58,8 +63,11 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN, price: Pric
     is_one = len(groups) == 1
     settings = [[run] for run in runs] if is_one else list(groups.values())
     baseline, counted = settings[0], [_counted(group) for group in settings]
+    is_strict = _have_strict(run for group in counted for run in group)
     is_same = [is_one or _made_the_same(baseline, group) for group in settings]
-    differences, problems = _differences(counted, is_same, spread_over(baseline[0].seed_rates), margin)
+    spread = spread_over(baseline[0].strict_seed_rates if is_strict else baseline[0].seed_rates)
+    outcomes = [[run.outcomes_by(is_strict=is_strict) for run in group] for group in counted]
+    differences, problems = _differences(outcomes, is_same, spread, margin)
     return [
         Setting(
             name=_name(group),
@@ -67,7 +75,9 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN, price: Pric
             counted=counted[index],
             knobs=knobs_that_differ(baseline[0].knobs, group[0].knobs),
             code=_code_that_differs(baseline[0], group[0]),
-            success=_success(counted[index]),
+            success=_success(counted[index], is_strict=False),
+            strict_success=_success(counted[index], is_strict=True) if _have_strict(counted[index]) else None,
+            is_strict=is_strict,
             difference=differences.get(index),
             problem=problems.get(index, ""),
             spent=spent(group, price),
@@ -78,11 +88,10 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN, price: Pric
 
 
 def _differences(
-    counted: Sequence[Sequence[Run]], is_same: Sequence[bool], known: Spread | None, margin: float
+    outcomes: Sequence[Sequence[Outcomes]], is_same: Sequence[bool], known: Spread | None, margin: float
 ) -> tuple[dict[int, Difference], dict[int, str]]:
     """By the place of the setting; corrected as one family."""
     found, problems = {}, {}
-    outcomes = [[run.outcomes for run in runs] for runs in counted]
     for index, own in enumerate(outcomes[1:], 1):
         try:
             found[index] = difference(outcomes[0], own, spread=known, margin=margin, is_one_setting=is_same[index])
@@ -91,9 +100,14 @@ def _differences(
     return dict(zip(found, corrected(list(found.values())), strict=True)), problems
 
 
-def _success(counted: Sequence[Run]) -> tuple[float, float, float] | None:
+def _have_strict(runs: Iterable[Run]) -> bool:
+    """Whether all of them recorded strict success."""
+    return all(run.strict_outcomes is not None for run in runs)
+
+
+def _success(counted: Sequence[Run], *, is_strict: bool) -> tuple[float, float, float] | None:
     try:
-        return mean_interval([run.outcomes for run in counted])
+        return mean_interval([run.outcomes_by(is_strict=is_strict) for run in counted])
     except DataError:
         return None
 

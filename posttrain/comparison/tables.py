@@ -64,6 +64,8 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
         notes.append("A setting with one run may have been lucky: the difference is one of runs, not of settings.")
     if any(one.is_of_runs_only for _, one in found):
         notes.append("How far seeds of one setting lie apart is not known here: those intervals are over tasks alone.")
+    if has_strict(settings) and not settings[0].is_strict:
+        notes.append("Some run recorded no strict success: the settings are compared by success.")
     if any(setting.spent for setting in settings):
         notes.append("Hours are those of all stages that made a run's results, on average over the runs of a setting.")
     for setting, one in found:
@@ -72,15 +74,12 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
         notes.append(
             f"{visible_line(setting.name)}: {seeds} on {one.num_tasks:,} tasks would show {shown} four times of five."
         )
-    for setting in settings:
-        for run in setting.runs:
-            name = visible_line(run.name)
-            if run.is_dirty:
-                notes.append(
-                    f"{name}: its working tree has edits that are not committed; the figures are the commit's."
-                )
-            if run.outcomes and run not in setting.counted:
-                notes.append(f"{name}: a second run of seed {visible_line(str(run.seed))}, which counts once.")
+    notes += [
+        f"{visible_line(run.name)}: {note}"
+        for setting in settings
+        for run in setting.runs
+        for note in _run_notes(setting, run)
+    ]
     notes += [
         f"{visible_line(setting.name)}: {visible_line(setting.problem)}." for setting in settings if setting.problem
     ]
@@ -93,6 +92,17 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
     return notes
 
 
+def _run_notes(setting: Setting, run: Run) -> list[str]:
+    notes = []
+    if run.is_dirty:
+        notes.append("its working tree has edits that are not committed; the figures are the commit's.")
+    if run.evaluation is not None and run.evaluation.num_lost:
+        notes.append(f"{run.evaluation.num_lost:,} lost episodes count neither as won nor as failed.")
+    if run.outcomes and run not in setting.counted:
+        notes.append(f"a second run of seed {visible_line(str(run.seed))}, which counts once.")
+    return notes
+
+
 def verdict(setting: Setting) -> str:
     """`better`, `needs 3 more seeds`; `baseline`, or `not comparable`."""
     if setting.difference is not None:
@@ -100,10 +110,17 @@ def verdict(setting: Setting) -> str:
     return "not comparable" if setting.problem or setting.success is None else "baseline"
 
 
-def pass_hat_4(setting: Setting) -> float | None:
-    """The mean over its runs; None where none was evaluated."""
-    found = [run.evaluation.pass_hat_4 for run in setting.counted if run.evaluation is not None]
-    return sum(found) / len(found) if found else None
+def pass_hat_4(setting: Setting, *, is_strict: bool = False) -> float | None:
+    """The mean over its runs; None where none was evaluated, or some run did not record it."""
+    evaluations = [run.evaluation for run in setting.counted if run.evaluation is not None]
+    found = [one.strict_pass_hat_4 if is_strict else one.pass_hat_4 for one in evaluations]
+    known = [share for share in found if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(found) else None
+
+
+def has_strict(settings: Sequence[Setting]) -> bool:
+    """Whether some setting has a strict success to be shown."""
+    return any(one.strict_success for one in settings if one.counted)
 
 
 def spent_columns(settings: Sequence[Setting]) -> list[tuple[str, Callable[[Spent], float]]]:
@@ -127,38 +144,55 @@ def amount(one: Spent, figure: Callable[[Spent], float]) -> str:
 def _rows(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
     """The titles, and the cells of each setting."""
     columns = spent_columns(settings)
-    header = ("setting", "seeds", "success", f"{100 * LEVEL:g} % interval", "pass^4", "difference", "verdict")
+    is_strict = has_strict(settings)
+    level = f"{100 * LEVEL:g} % interval"
+    strict = ("strict success", level, "strict pass^4") if is_strict else ()
+    header = ("setting", "seeds", *strict, "success", level, "pass^4", "difference", "verdict")
     rows = [
-        (*_cells(one), *(amount(one.spent, figure) if one.spent else "" for _, figure in columns)) for one in settings
+        (*_cells(one, is_strict=is_strict), *(amount(one.spent, figure) if one.spent else "" for _, figure in columns))
+        for one in settings
     ]
     return [(*header, *(title for title, _ in columns)), *rows]
 
 
-def _cells(setting: Setting) -> tuple[str, ...]:
-    success, reliability, found = setting.success, pass_hat_4(setting), setting.difference
+def _cells(setting: Setting, *, is_strict: bool) -> tuple[str, ...]:
+    found = setting.difference
     return (
         visible_line(setting.name),
         str(len(setting.counted)),
-        percent(success[0]) if success else "",
-        percent_range(*success[1:]) if success else "",
-        percent(reliability) if reliability is not None else "",
+        *(_figures(setting.strict_success, pass_hat_4(setting, is_strict=True)) if is_strict else ()),
+        *_figures(setting.success, pass_hat_4(setting)),
         points(found.estimate, found.low, found.high) if found else "",
         verdict(setting),
     )
 
 
+def _figures(success: tuple[float, float, float] | None, reliability: float | None) -> tuple[str, ...]:
+    return (
+        percent(success[0]) if success else "",
+        percent_range(*success[1:]) if success else "",
+        percent(reliability) if reliability is not None else "",
+    )
+
+
 def _setting_json(setting: Setting) -> dict[str, Any]:
-    one, success = setting.difference, setting.success
+    one = setting.difference
     return {
         "name": setting.name,
         "runs": [_run_json(run) for run in setting.runs],
         "knobs": {name: list(pair) for name, pair in setting.knobs.items()},
         "code": list(setting.code),
-        "success": dict(zip(("mean", "low", "high"), success, strict=True)) if success else None,
+        "compared_by": "strict_success" if setting.is_strict else "success",
+        "strict_success": _mean_json(setting.strict_success),
+        "success": _mean_json(setting.success),
         "difference": _difference_json(one) if one else None,
         "problem": setting.problem,
         "spent": dataclasses.asdict(setting.spent) if setting.spent else None,
     }
+
+
+def _mean_json(success: tuple[float, float, float] | None) -> dict[str, float] | None:
+    return dict(zip(("mean", "low", "high"), success, strict=True)) if success else None
 
 
 def _difference_json(one: Difference) -> dict[str, Any]:
@@ -187,8 +221,11 @@ def _run_json(run: Run) -> dict[str, Any]:
         "committed_at": run.committed_at,
         "is_dirty": run.is_dirty,
         "seed": run.seed,
+        "strict_success_rate": found.strict_success_rate if found else None,
         "success_rate": found.success_rate if found else None,
+        "strict_pass_hat_4": found.strict_pass_hat_4 if found else None,
         "pass_hat_4": found.pass_hat_4 if found else None,
+        "num_lost": found.num_lost if found else None,
         "num_tasks": len(run.outcomes),
         "problems": list(run.problems),
         "data": dict(run.data),

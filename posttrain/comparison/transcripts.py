@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from posttrain.comparison.runs import PlayedTask, Run
+from posttrain.comparison.runs import PlayedTask
 from posttrain.comparison.settings import Setting
 from posttrain.report.failures import shown_message
 from posttrain.visible import visible
@@ -21,15 +21,16 @@ def task_pairs(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     `pairs`, as many as find room, won and lost in turn.
 
     A task is won where more of the setting's runs succeed than of the baseline's, by the share of
-    runs. A pair has `task_id`, `cell`, `is_won`, both shares, and the messages of a run of each on
-    either side of the difference; `diverges_at` is the first message that is not the same."""
+    runs, strictly where the settings are compared so. A pair has `task_id`, `cell`, `is_won`, both
+    shares, and the messages of a run of each on either side of the difference; `diverges_at` is the
+    first message that is not the same."""
     baseline, *others = settings
     room = MAX_PAGE_CHARS // max(len(others), 1)
     return [_pairs(baseline, other, room) for other in others]
 
 
 def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
-    before, after = _shares(baseline.counted), _shares(other.counted)
+    before, after = _shares(baseline), _shares(other)
     differences = {task: after[task] - before[task] for task in sorted(before.keys() & after.keys())}
     won = sorted((task for task in differences if differences[task] > 0), key=lambda task: -differences[task])
     lost = sorted((task for task in differences if differences[task] < 0), key=lambda task: differences[task])
@@ -45,7 +46,7 @@ def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
 
 def _pair(baseline: Setting, other: Setting, task: str, before: float, after: float) -> dict[str, Any]:
     is_won = after > before
-    first, second = _play(baseline.counted, task, not is_won), _play(other.counted, task, is_won)
+    first, second = _play(baseline, task, not is_won), _play(other, task, is_won)
     left, right = _messages(first), _messages(second)
     same = next(
         (index for index, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
@@ -56,26 +57,31 @@ def _pair(baseline: Setting, other: Setting, task: str, before: float, after: fl
         "is_won": is_won,
         "before": round(before, 3),
         "after": round(after, 3),
-        "failure": visible((first if is_won else second).failure or ""),
+        "failure": visible(_failure(first if is_won else second)),
         "left": left,
         "right": right,
         "diverges_at": same,
     }
 
 
-def _shares(runs: Sequence[Run]) -> dict[str, float]:
+def _failure(play: PlayedTask) -> str:
+    return play.failure or ("success, but not strict" if play.strict_success == 0 and play.success == 1 else "")
+
+
+def _shares(setting: Setting) -> dict[str, float]:
     """Of the runs that played it, by task."""
     plays: dict[str, list[float]] = {}
-    for run in runs:
-        for task, outcome in run.outcomes.items():
+    for run in setting.counted:
+        for task, outcome in run.outcomes_by(is_strict=setting.is_strict).items():
             plays.setdefault(task, []).append(outcome)
     return {task: sum(outcomes) / len(outcomes) for task, outcomes in plays.items()}
 
 
-def _play(runs: Sequence[Run], task: str, is_success: bool) -> PlayedTask:
+def _play(setting: Setting, task: str, is_success: bool) -> PlayedTask:
     """One that ended so; another where none did."""
-    plays = [run.tasks[task] for run in runs if task in run.tasks]
-    return next((play for play in plays if (play.success > 0.5) is is_success), plays[0])
+    runs = [run for run in setting.counted if task in run.tasks]
+    ended = [run.outcomes_by(is_strict=setting.is_strict).get(task, 0.0) > 0.5 for run in runs]
+    return runs[ended.index(is_success) if is_success in ended else 0].tasks[task]
 
 
 def _messages(play: PlayedTask) -> list[Message]:

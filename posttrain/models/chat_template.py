@@ -1,7 +1,7 @@
 """The chat format of a model from scratch: its markers, one token each, and its Jinja template.
 
 The decision to argue with: the template drops the system text and names the offered tools without
-their schemas. A stock template with fourteen schemas costs a hundred times the tokens, and a model
+their schemas. A usual template with fourteen schemas costs a hundred times the tokens, and a model
 that has seen 6,000 conversations learns what a tool takes from its uses, not from its description.
 Pretrained models keep the template they were trained with.
 """

@@ -28,8 +28,8 @@ def parse_assistant(text: str) -> Message:
     is the content, pieces joined by a newline.
 
     >>>
-    parse_assistant('<think>HK</think><tool_call>{"name":"get_quote","arguments":{"code":"00700"}}</tool_call>').tool_calls
-    (ToolCall(id='call_0', name='get_quote', arguments='{"code":"00700"}'),)
+    parse_assistant('<think>B</think><tool_call>{"name":"get_price","arguments":{"code":"4711"}}</tool_call>').tool_calls
+    (ToolCall(id='call_0', name='get_price', arguments='{"code":"4711"}'),)
     """
     reasoning, said = _split_reasoning(_LONE_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text))
     calls = tuple(_read_call(f"call_{index}", found[1]) for index, found in enumerate(_CALL.finditer(said)))

@@ -4,7 +4,7 @@ the same way wherever it stands.
 A small model learns to copy a value from a tool's result into its answer only if the value has the
 same tokens in both. Hence every digit and every non-ASCII character (Han above all) is one token
 and never part of a longer one; a JSON key takes its quotes and the punctuation around it with it,
-so that nothing merges across the edge of a value; and what names one company alone is kept out of
+so that nothing merges across the edge of a value; and what names one entity alone is kept out of
 the text from which tokens are learnt: a name that was seen would become one token, and an unseen
 one could not be copied. Characters never seen fall back to their UTF-8 bytes.
 

@@ -9,15 +9,15 @@ A message and the calls that take something from it, a name from a question or a
 put both to use. Every digit, Han character and name that is copied is drawn anew: nothing about the
 world can be learnt. The values over carets are trained:
 
-    <|tool|>{"code":"73019.HK","price":86.10,"open":85.77}<|assistant|>
-    {"price":86.10}↵{"code":"73019.HK"}<|end|>
-              ^^^^^           ^^^^^^^^^^^^^^^^^
+    <|tool|>{"code":"73019.B","price":86.10,"left":85}<|assistant|>
+    {"price":86.10}↵{"code":"73019.B"}<|end|>
+              ^^^^^           ^^^^^^^^^^^^^^^^
     <|user|>PlumShip, 松鹤, GoldBell<|assistant|>
     {"name":"松鹤"}{"name":"GoldBell"}{"name":"PlumShip"}<|end|>
              ^^               ^^^^               ^^^^
-    <|user|>Hong Kong PlumShip: open?<|assistant|>
-    <tool_call>{"name":"search_hk_stock","arguments":{"name":"PlumShip"}}</tool_call><|end|>
-                                                              ^^^^^^^^
+    <|user|>Shop B, PlumShip: left?<|assistant|>
+    <tool_call>{"name":"search_item","arguments":{"name":"PlumShip"}}</tool_call><|end|>
+                                                          ^^^^^^^^
 """
 
 import json

@@ -1,5 +1,5 @@
 """Holds each policy's success against the figure committed at HEAD, and says whether they differ by
-more than chance.
+more than chance: strict success where both recorded it, else plain.
 
 On one kind of processor a run gives the same bytes, so that what differs was changed. Another kind
 rounds some sums otherwise, and from there single episodes and the training go other ways, as with
@@ -7,7 +7,7 @@ another seed. Both are asked as any two runs are: paired on tasks, with the spre
 that are committed (`posttrain.evals.significance`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,6 @@ from pathlib import Path
 from posttrain.evals.significance import (
     LEVEL,
     Difference,
-    Outcomes,
     corrected,
     difference,
     spread_over,
@@ -24,7 +23,7 @@ from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.git import file_at, git
 from posttrain.report.knobs import Knobs, parse_knobs
 from posttrain.report.sources import Evaluation, SeedArms, held_out_outcomes, read_object
-from posttrain.report.table import percent, points, read_evaluations
+from posttrain.report.table import measure, percent, points, read_evaluations
 
 
 class Verdict(StrEnum):
@@ -40,12 +39,14 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One policy. `committed` is None where HEAD has no evaluation of it: nothing to compare with,
-    so nothing is wrong. `difference` is None where the two did not play the same tasks."""
+    so nothing is wrong. `difference` is None where the two did not play the same tasks.
+    `is_strict`: both recorded strict success, and that is compared; or the only one."""
 
     policy: str
     now: Evaluation
     committed: Evaluation | None
     difference: Difference | None = None
+    is_strict: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -67,7 +68,8 @@ class Comparison:
         """For a person, with the figures and what chance was taken to be."""
         if self.committed is None:
             return f"No evaluation of the {self.policy} is committed at HEAD to compare with."
-        now, then = percent(self.now.success_rate), percent(self.committed.success_rate)
+        now = f"{measure(is_strict=self.is_strict)} {self.percent(self.now)}"
+        then = self.percent(self.committed)
         match self.verdict:
             case Verdict.AS_COMMITTED:
                 return f"{self.policy}: {now}, as committed."
@@ -81,6 +83,11 @@ class Comparison:
             f"{self.policy}: {now}, and {then} is committed: {points(one.estimate, one.low, one.high)} points, "
             f"{by} {chance} does{self._on_which_processors}.{' It has CHANGED.' * self.is_wrong}"
         )
+
+    def percent(self, evaluation: Evaluation) -> str:
+        """Of what is compared."""
+        rate = evaluation.strict if self.is_strict else None
+        return percent((rate or evaluation.plain).share)
 
     @property
     def _on_which_processors(self) -> str:
@@ -120,11 +127,15 @@ def whose_figures(reports_dir: Path) -> str:
 
 def comparison_markdown(comparisons: list[Comparison]) -> str:
     """A row per policy."""
-    rows = ["| policy | success | committed | difference, points | verdict |", "| --- | ---: | ---: | ---: | --- |"]
+    rows = [
+        "| policy | compared by | now | committed | difference, points | verdict |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+    ]
     for one in comparisons:
-        committed = percent(one.committed.success_rate) if one.committed else ""
+        by, now = measure(is_strict=one.is_strict), one.percent(one.now)
+        committed = one.percent(one.committed) if one.committed else ""
         apart = points(one.difference.estimate, one.difference.low, one.difference.high) if one.difference else ""
-        rows.append(f"| {one.policy} | {percent(one.now.success_rate)} | {committed} | {apart} | {one.verdict} |")
+        rows.append(f"| {one.policy} | {by} | {now} | {committed} | {apart} | {one.verdict} |")
     return "\n".join(rows) + "\n"
 
 
@@ -133,15 +144,27 @@ def _compare(reports_dir: Path, evaluations: Mapping[str, Evaluation]) -> list[C
     arms = read_object(seeds, SeedArms) if seeds.exists() else SeedArms({})
     knobs = _knobs(reports_dir)
     committed = {policy: _committed(reports_dir, policy) for policy in evaluations}
-    found = {}
-    for policy in evaluations:
-        then, now = _outcomes_at_head(reports_dir, policy), _outcomes(reports_dir, policy)
+    found, is_strict = {}, {}
+    for policy, now in evaluations.items():
+        plays = _plays_at_head(reports_dir, policy), _plays(reports_dir, policy)
+        is_strict[policy] = _have_strict(plays, [now, committed[policy]])
+        then_won, now_won = (held_out_outcomes(text, is_strict=is_strict[policy]) for text in plays)
+        spread = spread_over(arms.seed_rates(policy, knobs, is_strict=is_strict[policy]))
         try:
-            found[policy] = difference([then], [now], spread=spread_over(arms.seed_rates(policy, knobs)))
+            found[policy] = difference([then_won], [now_won], spread=spread)
         except DataError:  # no play of the same tasks: the comparison says so
             continue
     family = dict(zip(found, corrected(list(found.values())), strict=True))
-    return [Comparison(policy, now, committed[policy], family.get(policy)) for policy, now in evaluations.items()]
+    return [
+        Comparison(policy, now, committed[policy], family.get(policy), is_strict[policy])
+        for policy, now in evaluations.items()
+    ]
+
+
+def _have_strict(plays: Iterable[str], evaluations: Iterable[Evaluation | None]) -> bool:
+    """Whether all that there are recorded strict success, of every held-out task."""
+    are_whole = [held_out_outcomes(text).keys() == held_out_outcomes(text, is_strict=True).keys() for text in plays]
+    return all(are_whole) and all(one.strict is not None for one in evaluations if one is not None)
 
 
 def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
@@ -156,16 +179,15 @@ def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
         ) from error
 
 
-def _outcomes(reports_dir: Path, policy: str) -> Outcomes:
+def _plays(reports_dir: Path, policy: str) -> str:
     try:
-        text = (reports_dir / "evaluate" / f"{policy}.tasks.jsonl").read_text(encoding="utf-8")
+        return (reports_dir / "evaluate" / f"{policy}.tasks.jsonl").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return {}
-    return held_out_outcomes(text)
+        return ""
 
 
-def _outcomes_at_head(reports_dir: Path, policy: str) -> Outcomes:
-    return held_out_outcomes(file_at(reports_dir, "HEAD", f"evaluate/{policy}.tasks.jsonl") or "")
+def _plays_at_head(reports_dir: Path, policy: str) -> str:
+    return file_at(reports_dir, "HEAD", f"evaluate/{policy}.tasks.jsonl") or ""
 
 
 def _knobs(reports_dir: Path) -> Knobs:

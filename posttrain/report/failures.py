@@ -23,13 +23,12 @@ class FailureClass:
     num_new: int
 
 
-def failure_classes(
-    before: Sequence[TaskRecord], after: Sequence[TaskRecord], classes: Sequence[str]
-) -> list[FailureClass]:
-    """One row per class that occurs, in the order of `classes`; only tasks of the split `test` that
-    both played are counted."""
+def failure_classes(before: Sequence[TaskRecord], after: Sequence[TaskRecord]) -> list[FailureClass]:
+    """One row per class that occurs before or after, the most frequent after first, then before;
+    only tasks of the split `test` that both played are counted."""
     then, now = _test_records(before), _test_records(after)
     both = [(then[task_id], now[task_id]) for task_id in then if task_id in now]
+    names = sorted({record.failure for pair in both for record in pair if record.failure is not None})
     rows = [
         FailureClass(
             name=name,
@@ -38,14 +37,14 @@ def failure_classes(
             repaired=sum(old.failure == name and new.success for old, new in both),
             num_new=sum(new.failure == name and old.success for old, new in both),
         )
-        for name in classes
+        for name in names
     ]
-    return [row for row in rows if row.before or row.after]
+    return sorted(rows, key=lambda row: (-row.after, -row.before))
 
 
 def shown_failures(records: Sequence[TaskRecord], count: int) -> list[dict[str, Any]]:
     """At most `count` failed episodes, of every class as evenly as there are: one of each in turn,
-    in the file's order; then grouped by class.
+    in the file's order; then grouped by class, the most frequent first.
 
     Each has `task_id`, `failure`, `cell`, `opening` (what the user asked first), `wanted`, `turns`,
     `stop_reason`, `reward` and `messages`, as `posttrain/pages/page_parts.js` draws them."""
@@ -53,9 +52,9 @@ def shown_failures(records: Sequence[TaskRecord], count: int) -> list[dict[str, 
     for record in records:
         if record.failure is not None:
             by_class.setdefault(record.failure, []).append(record)
+    order = sorted(by_class, key=lambda name: -len(by_class[name]))
     longest = max(map(len, by_class.values()), default=0)
-    in_turn = [members[index] for index in range(longest) for members in by_class.values() if index < len(members)]
-    order = list(by_class)
+    in_turn = [by_class[name][index] for index in range(longest) for name in order if index < len(by_class[name])]
     return [_shown(record) for record in sorted(in_turn[:count], key=lambda record: order.index(record.failure or ""))]
 
 

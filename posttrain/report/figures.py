@@ -35,7 +35,12 @@ def sft_charts(lines: Sequence[SftLine]) -> list[Chart]:
 def grpo_charts(lines: Sequence[GrpoLine]) -> list[Chart]:
     """What the agent got better at, step by step."""
     return _with_points(
-        _chart("Success of the sampled episodes", _curve("success", lines, lambda line: line.success), is_share=True),
+        _chart(
+            "Success of the sampled episodes",
+            *_strict_curve(lines),
+            _curve("success", lines, lambda line: line.success),
+            is_share=True,
+        ),
         _chart("Reward", _curve("mean reward", lines, lambda line: line.reward_mean)),
         _chart(
             "Entropy and KL, nats per token",
@@ -97,6 +102,12 @@ def calibration_chart(bins: Sequence[ReliabilityBin]) -> Chart:
         is_unsmoothed=True,
         x="sure",
     )
+
+
+def _strict_curve(lines: Sequence[GrpoLine]) -> list[Curve]:
+    """None of a training from before it was recorded."""
+    curve = _curve("strict success", lines, lambda line: line.strict_success)
+    return [curve] if curve["steps"] else []
 
 
 def _chart(title: str, *curves: Curve, **options: Any) -> Chart:

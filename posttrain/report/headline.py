@@ -19,10 +19,14 @@ def headline(reports: Reports) -> dict[str, float | None]:
 
     On held-out tasks:
 
-    - `policy_success`, `sft_success`: played once, greedily.
-    - `policy_pass_hat_4`, `sft_pass_hat_4`: all of four sampled episodes succeed. It falls where
-      success is luck.
-    - `policy_paraphrase_success`: the same tasks in words that no demonstration used.
+    - `policy_strict_success`, `sft_strict_success`: played once, greedily, without a call outside
+      of what the goal accepts. None, as all strict ones, where it was not recorded.
+    - `policy_strict_pass_hat_4`, `sft_strict_pass_hat_4`: all of four sampled episodes succeed
+      strictly. It falls where success is luck.
+    - `policy_success`, `sft_success`, `policy_pass_hat_4`, `sft_pass_hat_4`: whatever calls there
+      were beside.
+    - `policy_paraphrase_strict_success`, `policy_paraphrase_success`: the same tasks in words that
+      no demonstration used.
     - `policy_turns`: agent messages per episode. More of them at the same success is a detour.
 
     Of training:
@@ -40,10 +44,15 @@ def headline(reports: Reports) -> dict[str, float | None]:
     grpo = [line for line in reports.policy_lines if isinstance(line, GrpoLine)]
     reward_model = reports.reward_model
     return {
+        "policy_strict_success": policy.strict_success_rate,
+        "policy_strict_pass_hat_4": policy.strict_pass_hat_4,
         "policy_success": policy.success_rate,
         "policy_pass_hat_4": policy.pass_hat_4,
+        "policy_paraphrase_strict_success": policy.paraphrase.strict_success_rate if policy.paraphrase else None,
         "policy_paraphrase_success": policy.paraphrase.success_rate if policy.paraphrase else None,
         "policy_turns": policy.turns_mean,
+        "sft_strict_success": sft.strict_success_rate,
+        "sft_strict_pass_hat_4": sft.strict_pass_hat_4,
         "sft_success": sft.success_rate,
         "sft_pass_hat_4": sft.pass_hat_4,
         "sft_dev_loss": min((line.eval_loss for line in reports.sft_lines if line.eval_loss is not None), default=None),

@@ -3,7 +3,9 @@ the same figures, so it has no time and no place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from posttrain.evals.significance import Difference, Spread, difference, share_interval, spread_over
 from posttrain.exits import DataError
@@ -17,8 +19,10 @@ from posttrain.report.sources import (
     Evaluation,
     GrpoLine,
     PreferencesSummary,
+    Rate,
     ResamplingSummary,
     RewardModelSummary,
+    ScoreMean,
     SeedArms,
     SftLine,
     Success,
@@ -31,7 +35,7 @@ from posttrain.report.table import INTERVAL, percent, percent_range, points, rea
 from posttrain.tracking.alarms import read_alarms
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-DIMENSIONS = ("kind", "market", "language", "difficulty")  # in this order, any others after them
+BREAKDOWN = "evaluate.by"  # the knob that names the labels in a person's order
 _TEMPLATE = Path(__file__).with_name("page.html")
 
 
@@ -53,23 +57,37 @@ class Reports:
     knobs: Knobs
 
     @property
+    def is_strict(self) -> bool:
+        """Whether all that was evaluated recorded strict success, so that it leads."""
+        played = [*_held_out(self.sft_records), *_held_out(self.policy_records)]
+        return all(one.strict for one in self.evaluations.values()) and all(
+            record.strict_success is not None for record in played
+        )
+
+    @property
     def spread(self) -> Spread | None:
         """Of the policy's success over the seeds that were run with these knobs."""
-        return spread_over(self.arms.seed_rates("policy", self.knobs))
+        return spread_over(self.arms.seed_rates("policy", self.knobs, is_strict=self.is_strict))
 
     @property
     def gain(self) -> Difference | None:
         """Of the policy after reinforcement learning, to the one before; None where they did not
         play the same tasks."""
-        before, after = (_held_out(records) for records in (self.sft_records, self.policy_records))
+        before, after = (self._outcomes(records) for records in (self.sft_records, self.policy_records))
         try:
             return difference([before], [after], spread=self.spread)
         except DataError:
             return None
 
+    def _outcomes(self, records: Sequence[TaskRecord]) -> dict[str, float]:
+        return {
+            record.task_id: float(record.strict_success is True if self.is_strict else record.success)
+            for record in _held_out(records)
+        }
 
-def _held_out(records: Sequence[TaskRecord]) -> dict[str, float]:
-    return {record.task_id: float(record.success) for record in records if record.split == HELD_OUT}
+
+def _held_out(records: Sequence[TaskRecord]) -> list[TaskRecord]:
+    return [record for record in records if record.split == HELD_OUT]
 
 
 def read_reports(folder: Path, knobs: Knobs) -> Reports:
@@ -93,7 +111,7 @@ def read_reports(folder: Path, knobs: Knobs) -> Reports:
 def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     """The HTML text."""
     evaluations, arms = reports.evaluations, reports.arms
-    played = [record for record in reports.policy_records if record.split == HELD_OUT]
+    played = _held_out(reports.policy_records)
     failures = shown_failures(played, num_failures_shown)
     seeds = arms.of_setting(reports.knobs)
     algorithm, policy_charts, spread_charts = _policy_charts(reports.policy_lines)
@@ -118,16 +136,18 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         evaluations=evaluations,
         sft=evaluations["sft"],
         policy=evaluations["policy"],
+        is_strict=reports.is_strict,
+        rate=partial(_rate, is_strict=reports.is_strict),
+        lost={name: one.num_lost for name, one in evaluations.items() if one.num_lost},
         gain=reports.gain,
-        cells=_cells(evaluations),
+        abilities=_abilities(evaluations),
+        cells=_cells(evaluations, order=reports.knobs.get(BREAKDOWN)),
         validation=reports.validation,
         resampling=reports.resampling,
         class_counts=sorted(reports.resampling.cells.items(), key=lambda item: (-item[1].validated, item[0])),
         preferences=reports.preferences,
         reward_model=reports.reward_model,
-        failure_classes=failure_classes(
-            reports.sft_records, reports.policy_records, tuple(evaluations["policy"].failures)
-        ),
+        failure_classes=failure_classes(reports.sft_records, reports.policy_records),
         num_failures=sum(record.failure is not None for record in played),
         num_shown=len(failures),
         seeds=seeds,
@@ -143,6 +163,17 @@ def _percent(share: float) -> str:
 def _between(share: float, num: int) -> tuple[float, float]:
     """Wilson's interval; the whole range where nobody wrote down of how many the share is."""
     return share_interval(share * num, num) if num else (0.0, 1.0)
+
+
+def _rate(success: Success, *, is_strict: bool) -> Rate:
+    """What leads on this page; plain where `success` did not record the strict one."""
+    return success.leading if is_strict else success.plain
+
+
+def _abilities(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[ScoreMean | None]]]:
+    """For each score that some policy has its mean of every policy."""
+    names = dict.fromkeys(name for one in evaluations.values() for name in one.scores)
+    return [(name, [one.scores.get(name) for one in evaluations.values()]) for name in names]
 
 
 def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
@@ -165,21 +196,20 @@ def _policy_charts(
     )
 
 
-def _cells(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[str, int, list[Success | None]]]]]:
+def _cells(
+    evaluations: Mapping[str, Evaluation], *, order: Any
+) -> list[tuple[str, list[tuple[str, int, list[Success | None]]]]]:
     """For each dimension its values, each with the number of its tasks and the success of every
-    policy."""
+    policy; first those that the knob `order` names."""
     by = evaluations["policy"].by
+    places = {name: place for place, name in enumerate(order)} if isinstance(order, Sequence) else {}
     return [
         (
             dimension,
             [
-                (value, one.num_tasks, [other.by[dimension].get(value) for other in evaluations.values()])
+                (value, one.num_tasks, [other.by.get(dimension, {}).get(value) for other in evaluations.values()])
                 for value, one in values.items()
             ],
         )
-        for dimension, values in sorted(by.items(), key=lambda item: _place(item[0]))
+        for dimension, values in sorted(by.items(), key=lambda item: places.get(item[0], len(places)))
     ]
-
-
-def _place(dimension: str) -> int:
-    return DIMENSIONS.index(dimension) if dimension in DIMENSIONS else len(DIMENSIONS)

@@ -8,7 +8,7 @@ it has no use for are ignored, so that a stage may add some.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
@@ -32,6 +32,14 @@ class Source(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class Rate(NamedTuple):
+    """A share of tasks, and the interval that it lies in."""
+
+    share: float
+    low: float
+    high: float
+
+
 class Success(Source):
     """Success rates over `num_tasks` tasks, greedy, each with its interval; the strict one is None
     in files from before it was recorded."""
@@ -44,18 +52,45 @@ class Success(Source):
     strict_ci_low: Share | None = None
     strict_ci_high: Share | None = None
 
+    @property
+    def plain(self) -> Rate:
+        return Rate(self.success_rate, self.ci_low, self.ci_high)
+
+    @property
+    def strict(self) -> Rate | None:
+        """None where it was not recorded."""
+        share, low, high = self.strict_success_rate, self.strict_ci_low, self.strict_ci_high
+        return None if share is None or low is None or high is None else Rate(share, low, high)
+
+    @property
+    def leading(self) -> Rate:
+        """The strict success where it was recorded, else the plain one."""
+        return self.strict or self.plain
+
+
+class ScoreMean(Source):
+    """The mean of a score over the `num_tasks` tasks that test it."""
+
+    mean: float | None
+    num_tasks: int
+
 
 class Evaluation(Success):
-    """`reports/evaluate/<policy>.json`. An ability that no task tests is None, and so is
-    `paraphrase` where that split is empty. `processor` is the kind that computed it,
-    `num_tool_tasks` and `num_plan_tasks` how many tasks need a tool, and two calls or more; empty
-    and 0 in files from before they were recorded."""
+    """`reports/evaluate/<policy>.json`. `pass_hat_4` is None where no task has four plays that were
+    not lost, and `paraphrase` where that split is empty. `failures` counts the classes that
+    occurred, `scores` are those that the world gave, by name, and `num_lost` plays count nowhere.
+    `processor` is the kind that computed it.
 
-    pass_hat_4: Share
-    tool_selection_accuracy: Share | None
-    plan_success: Share | None
-    step_efficiency: float | None
-    timing_precision: float | None
+    Files from before `scores` have four abilities in their place, None where no task tests one, and
+    `num_tool_tasks` and `num_plan_tasks`, how many tasks need a tool, and two calls or more."""
+
+    pass_hat_4: Share | None
+    strict_pass_hat_4: Share | None = None
+    num_lost: int = 0
+    scores: dict[str, ScoreMean] = {}
+    tool_selection_accuracy: Share | None = None
+    plan_success: Share | None = None
+    timing_precision: Share | None = None
     turns_mean: float
     reward_mean: float
     failures: dict[str, int]
@@ -76,13 +111,15 @@ class TranscriptMessage(Source):
 
 
 class TaskRecord(Source):
-    """A line of `reports/evaluate/<policy>.tasks.jsonl`; `cell` is kind/market/language/difficulty,
-    `failure` None for a success, `wanted` the answer and the calls that lead to it."""
+    """A line of `reports/evaluate/<policy>.tasks.jsonl`; `cell` is the values of the task's labels
+    (`tool_selection/zh/1`), `failure` None for a success, `wanted` the goal for a reader.
+    `strict_success` is None in files from before it was recorded."""
 
     task_id: str
     split: str
     cell: str
     success: bool
+    strict_success: bool | None = None
     reward: float
     turns: int
     stop_reason: str
@@ -107,6 +144,7 @@ class GrpoLine(Source):
 
     step: int
     success: Share
+    strict_success: Share | None = None
     reward_mean: float
     reward_std: float
     reward_std_batch: float
@@ -171,6 +209,7 @@ class PreferencesSummary(Source):
     num_pairs: int
     num_ties: int
     success_rate: Share
+    strict_success_rate: Share | None = None
 
 
 class ReliabilityBin(Source):
@@ -212,7 +251,8 @@ class RewardModelSummary(Source):
 class ArmResult(Success):
     """A policy's figures in one arm of `reports/seeds.json`."""
 
-    pass_hat_4: Share
+    pass_hat_4: Share | None
+    strict_pass_hat_4: Share | None = None
 
 
 class SeedArm(Source):
@@ -237,10 +277,11 @@ class SeedArms(RootModel[dict[str, SeedArm]]):
         """The arms that ran with these knobs, but for the seed, by name."""
         return {name: arm for name, arm in self.root.items() if arm.is_setting(knobs)}
 
-    def seed_rates(self, policy: str, knobs: Knobs) -> list[float]:
-        """The success of a policy in each of these."""
-        arms = self.of_setting(knobs).values()
-        return [arm.policies[policy].success_rate for arm in arms if policy in arm.policies]
+    def seed_rates(self, policy: str, knobs: Knobs, *, is_strict: bool) -> list[float]:
+        """The success of a policy in each of these; the strict one of those that recorded it."""
+        found = [arm.policies[policy] for arm in self.of_setting(knobs).values() if policy in arm.policies]
+        rates = [one.strict if is_strict else one.plain for one in found]
+        return [rate.share for rate in rates if rate is not None]
 
 
 def read_object(path: Path, kind: type[Read]) -> Read:
@@ -271,15 +312,16 @@ def read_lines(path: Path, kind: type[Read]) -> list[Read]:
     return objects
 
 
-def held_out_outcomes(text: str) -> dict[str, float]:
-    """Success by task, 0 or 1, of the held-out tasks in a `.tasks.jsonl`; lines that are none are
-    left out."""
+def held_out_outcomes(text: str, *, is_strict: bool = False) -> dict[str, float]:
+    """Success by task, 0 or 1, of the held-out tasks in a `.tasks.jsonl`, or their strict success;
+    lines that are none, or did not record it, are left out."""
+    field = "strict_success" if is_strict else "success"
     outcomes = {}
     for line in text.splitlines():
         try:
             record = json.loads(line.partition(_TRANSCRIPT)[0] + "}" if _TRANSCRIPT in line else line)
             if record["split"] == HELD_OUT:
-                outcomes[str(record["task_id"])] = float(record["success"] is True)
+                outcomes[str(record["task_id"])] = float(record[field] is True)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return outcomes

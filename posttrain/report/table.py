@@ -1,15 +1,19 @@
 """The table of policies as a terminal and a Markdown page show it.
 
-Light, because flows and the command line read it too. A share is always shown with its interval: 88
-% of 480 tasks is 85 … 91 %.
+Light, because flows and the command line read it too. Strict success leads, where the evaluations
+recorded it. A share is always shown with its interval: 88 % of 480 tasks is 85 … 91 %.
 """
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from posttrain.report.sources import Evaluation, Success, read_object
+from posttrain.report.sources import Evaluation, Rate, Success, read_object
 
 INTERVAL = "95 % interval"
 POLICIES = ("teacher", "base", "sft", "policy")
+UNKNOWN = "–"  # of a figure that was not recorded, or that no task has
+
+Column = tuple[str, Callable[[Evaluation], str]]
 
 
 def read_evaluations(reports_dir: Path) -> dict[str, Evaluation]:
@@ -21,31 +25,24 @@ def read_evaluations(reports_dir: Path) -> dict[str, Evaluation]:
 def summary_table(reports_dir: Path) -> str:
     """Plain text for a terminal: a row per policy, and below it the path of the page, where there
     is one."""
-    evaluations = read_evaluations(reports_dir)
-    header = f"{'policy':<10}{'success':>9}   {INTERVAL:<18}{'pass^4':>8}{'tasks':>8}"
-    rows = [
-        f"{policy:<10}{percent(one.success_rate):>9}   "
-        f"{interval(one):<18}{percent(one.pass_hat_4):>8}{one.num_tasks:>8}"
-        for policy, one in evaluations.items()
+    header, *rows = _rows(reports_dir)
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = [
+        "   ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in (header, *rows)
     ]
     page = reports_dir / "index.html"
     where = f"report: {page}" if page.exists() else f"no page yet: `dvc repro report` makes {page}"
-    return "\n".join([header, "-" * len(header), *rows, "", where])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], "", where])
 
 
 def summary_markdown(reports_dir: Path) -> str:
     """The same rows as a Markdown table."""
-    evaluations = read_evaluations(reports_dir)
-    rows = [
-        f"| policy | success | {INTERVAL} | pass^4 | tasks |",
-        "| --- | ---: | ---: | ---: | ---: |",
-    ]
-    for policy, one in evaluations.items():
-        rows.append(
-            f"| {policy} | {percent(one.success_rate)} | {interval(one)} | {percent(one.pass_hat_4)} | "
-            f"{one.num_tasks} |"
-        )
-    return "\n".join(rows) + "\n"
+    header, *rows = _rows(reports_dir)
+    rules = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rules, *rows)) + "\n"
 
 
 def percent(share: float) -> str:
@@ -53,9 +50,25 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def interval(success: Success) -> str:
+def percent_or_unknown(share: float | None) -> str:
+    """`–` for None."""
+    return UNKNOWN if share is None else percent(share)
+
+
+def interval(rate: Rate) -> str:
     """`85.2 … 91.0 %`."""
-    return percent_range(success.ci_low, success.ci_high)
+    return percent_range(rate.low, rate.high)
+
+
+def told_success(success: Success) -> str:
+    """`strict success 88.1 % (85.2 … 91.0 %)`, of an older file `success …`."""
+    rate = success.leading
+    return f"{measure(is_strict=success.strict is not None)} {percent(rate.share)} ({interval(rate)})"
+
+
+def measure(*, is_strict: bool) -> str:
+    """What a figure is called."""
+    return "strict success" if is_strict else "success"
 
 
 def percent_range(low: float, high: float) -> str:
@@ -66,3 +79,33 @@ def percent_range(low: float, high: float) -> str:
 def points(estimate: float, low: float, high: float) -> str:
     """A difference with its interval, (0.081, 0.023, 0.139) → `+8.1 (+2.3 … +13.9)`."""
     return f"{100 * estimate:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
+
+
+def _rows(reports_dir: Path) -> list[list[str]]:
+    """The titles, and the cells of each policy."""
+    evaluations = read_evaluations(reports_dir)
+    columns = _columns(evaluations.values())
+    return [
+        ["policy", *(title for title, _ in columns)],
+        *([policy, *(cell(one) for _, cell in columns)] for policy, one in evaluations.items()),
+    ]
+
+
+def _columns(evaluations: Collection[Evaluation]) -> list[Column]:
+    """Strict figures first, where some policy has them; lost plays where there are some."""
+    columns: list[Column] = [
+        ("success", lambda one: percent(one.success_rate)),
+        ("pass^4", lambda one: percent_or_unknown(one.pass_hat_4)),
+        ("tasks", lambda one: str(one.num_tasks)),
+    ]
+    if any(one.strict for one in evaluations):
+        columns[:0] = [
+            ("strict success", lambda one: percent(one.strict.share) if one.strict else UNKNOWN),
+            (INTERVAL, lambda one: interval(one.strict) if one.strict else UNKNOWN),
+            ("strict pass^4", lambda one: percent_or_unknown(one.strict_pass_hat_4)),
+        ]
+    else:
+        columns.insert(1, (INTERVAL, lambda one: interval(one.plain)))
+    if any(one.num_lost for one in evaluations):
+        columns.append(("lost", lambda one: str(one.num_lost)))
+    return columns

@@ -101,12 +101,13 @@ RULES = (
     ),
     Rule(
         "reward_hacking",
-        ("reward_mean", "success"),
+        ("reward_mean", "strict_success"),
         lambda now, before, limit: (
-            now["success"] < before["best_success"] - limit and now["reward_mean"] > before["reward_at_best"]
+            now["strict_success"] < before["best_success"] - limit and now["reward_mean"] > before["reward_at_best"]
         ),
-        "success {now[success]:.2f} at a reward of {now[reward_mean]:.2f}, after {before[best_success]:.2f} at "
-        "{before[reward_at_best]:.2f}; it fell by more than {limit:g} while the reward rose",
+        "strict success {now[strict_success]:.2f} at a reward of {now[reward_mean]:.2f}, after "
+        "{before[best_success]:.2f} at {before[reward_at_best]:.2f}; it fell by more than {limit:g} while the "
+        "reward rose",
         "what is paid is not what is wanted: read failed episodes of high reward, and mend the reward",
     ),
     Rule(
@@ -135,12 +136,14 @@ class Alarms:
         self._limits, self._on_alarm = limits, on_alarm
         self._first: list[Numbers] = []
         self._num_broken: Counter[str] = Counter()  # steps in a row, of each rule
-        self._last: deque[tuple[float, float]] = deque(maxlen=limits.steps)  # success and reward of each
+        self._last: deque[tuple[float, float]] = deque(maxlen=limits.steps)  # strict success and reward of each
         self._best = (-math.inf, -math.inf)  # the highest mean of those successes so far, with that of the rewards
 
     def observe(self, line: Line) -> list[Alarm]:
         """The alarms raised at this line, the next one of `metrics.jsonl`."""
         now = {name: math.inf if value is None else value for name, value in line.items() if not isinstance(value, str)}
+        if "success" in now:  # a line from before the strict one was recorded
+            now.setdefault("strict_success", now["success"])
         if len(self._first) < self._limits.start_steps:
             self._first.append(now)
         before = {name: fmean(first[name] for first in self._first if name in first) for name in self._first[0]}
@@ -155,8 +158,8 @@ class Alarms:
             if self._num_broken[rule.name] == self._limits.steps:
                 what = rule.what.format(now=now, before=before, limit=limit)
                 raised.append(Alarm(int(now["step"]), rule.name, what, rule.advice))
-        if now.keys() >= {"success", "reward_mean"}:
-            self._last.append((now["success"], now["reward_mean"]))
+        if now.keys() >= {"strict_success", "reward_mean"}:
+            self._last.append((now["strict_success"], now["reward_mean"]))
         if len(self._last) == self._limits.steps:
             successes, rewards = zip(*self._last, strict=True)
             self._best = max(self._best, (fmean(successes), fmean(rewards)))

@@ -22,6 +22,7 @@ SUMMARIES = {
     "loss": "min,last",
     "eval_loss": "min,last",
     "pair_accuracy": "max,last",
+    "strict_success": "max,last",
     "success": "max,last",
     "reward_mean": "max,last",
     "reward_std": "min,last",

@@ -10,7 +10,7 @@ from posttrain.stage.frame import StageRun
 from posttrain.tracking.wandb_run import close_wandb, open_wandb
 from posttrain.visible import visible
 
-EPISODES = ("task_id", "labels", "split", "success", "reward", "turns", "failure", "transcript")
+EPISODES = ("task_id", "labels", "split", "strict_success", "success", "reward", "turns", "failure", "transcript")
 Show = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
 
 

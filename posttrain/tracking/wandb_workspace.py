@@ -28,14 +28,22 @@ LINES: dict[str, dict[str, tuple[str, ...]]] = {
         "Definition of these": ("definition_version",),
     },
     "Policy": {
-        "Success": ("success",),
+        "Success": ("strict_success", "success"),
         "Reward": ("reward_mean",),
         "Turns": ("turns",),
         "Tokens of an episode": ("length",),
     },
     "SFT": {"Loss": ("loss", "eval_loss")},
 }
-FIGURES = ("success_rate", "pass_hat_4", "reward_mean", "turns_mean")  # of an evaluation
+FIGURES = (  # of an evaluation
+    "strict_success_rate",
+    "success_rate",
+    "strict_pass_hat_4",
+    "pass_hat_4",
+    "num_lost",
+    "reward_mean",
+    "turns_mean",
+)
 
 
 def save_workspace(entity: str, project: str) -> str:

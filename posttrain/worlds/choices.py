@@ -3,6 +3,7 @@ team's own by where its code is."""
 
 from typing import Annotated, Any
 
+import yaml
 from pydantic import Discriminator, Field, Tag, TypeAdapter
 
 from posttrain.worlds.bfcl.params import BfclParams
@@ -37,6 +38,14 @@ World = Annotated[
     Field(discriminator=Discriminator(_tag)),
 ]
 
+_EXAMPLES = {
+    "stocks": StocksParams.example,
+    "toy": ToyParams.example,
+    "bfcl": BfclParams.example,
+    "tau2": Tau2Params.example,
+    "http_env": HttpEnvParams.example,
+    "gymnasium": GymnasiumParams.example,
+}
 _SECTION: TypeAdapter[WorldParams] = TypeAdapter(World)
 
 
@@ -44,3 +53,9 @@ def world_params(section: Any) -> WorldParams:
     """The section `world` of a `params.yaml`, or one that was recorded. Raises pydantic's
     ValidationError."""
     return _SECTION.validate_python(section)
+
+
+def example_params(name: str) -> WorldParams:
+    """The section of a world of that type with the knobs of its example. Raises pydantic's
+    ValidationError where there is no such type."""
+    return world_params({"type": name, **yaml.safe_load(_EXAMPLES.get(name, OwnWorldParams.example))})

@@ -126,5 +126,5 @@ class ExplainingDomain(Domain, Protocol):
     """A domain that can say what a task wants."""
 
     def wanted(self, task: Task) -> str:
-        """The goal in a line for a reader: `380.20 HKD, by get_quote(code=00700.HK)`."""
+        """The goal in a line for a reader: `12.50 EUR, by get_price(code=4711.B)`."""
         ...

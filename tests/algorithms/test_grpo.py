@@ -31,7 +31,7 @@ FLAT = {
 }
 GROUPS = {"reward_std_batch", "frac_reward_zero_std", "frac_tokens_nonzero_advantage"}
 FLAT |= {"lost", "staleness", "importance_mean", "importance_max", "importance_capped_frac", "logprob_gap_max"}
-FLAT |= {"logprob_gap_turn", "demonstration_loss"}
+FLAT |= {"strict_success", "logprob_gap_turn", "demonstration_loss"}
 GROUPS |= {f"frac_reward_zero_std_{which}" for which in ("all_bad", "all_good", "other")}
 
 
@@ -127,6 +127,17 @@ def test_the_bonus_is_learnt_from_but_the_metrics_are_about_the_rules(tmp_path, 
         np.mean([played.trajectory.token_ids[4] == 9 for played in episodes]) > 0.2
     )  # one word of sixteen at the start
     assert np.mean([line["reward_mean"] for line in lines[-5:]]) < 0.3
+
+
+def test_a_success_with_needless_calls_counts_as_success_and_as_no_strict_one(tmp_path, monkeypatch):
+    def play_with_a_needless_call(model, task, seed):
+        played = play_words(model, task, seed)
+        return replace(played, trajectory=replace(played.trajectory, outcome=Outcome(True, seed % 2 == 0)))
+
+    monkeypatch.setattr("tiny_runs.play_words", play_with_a_needless_call)
+    _, lines = trained(tmp_path, max_steps=3)
+    assert {line["success"] for line in lines} == {1.0}
+    assert all(0 < line["strict_success"] < 1 for line in lines)
 
 
 def test_a_kl_term_holds_the_policy_near_its_reference(tmp_path):

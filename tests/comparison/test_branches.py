@@ -18,7 +18,7 @@ from posttrain.comparison.page import comparison_page
 from posttrain.comparison.runs import read_runs
 from posttrain.comparison.settings import compare_settings
 from posttrain.comparison.stages import stage_differences
-from posttrain.comparison.tables import comparison_markdown, comparison_text, differs_in
+from posttrain.comparison.tables import comparison_json, comparison_markdown, comparison_text, differs_in
 from posttrain.evals.significance import Word
 from posttrain.exits import ConfigurationError
 from posttrain.stage.lockfile import lock_entries
@@ -73,6 +73,50 @@ def test_one_run_of_each_is_called_what_it_is(repository_of_branches):
 def test_runs_of_one_setting_are_tied(repository_of_branches):
     first, second = settings_of(repository_of_branches, "main", "main-seed2")
     assert (first.difference, second.difference.word) == (None, Word.TIED)
+
+
+def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp_path):
+    names = [f"exp/wasteful-seed{seed}" for seed in (1, 2, 3)]
+    root = make_repository(
+        tmp_path / "git",
+        [
+            *(Branch(f"main-seed{seed}", seed, 0.9) for seed in (1, 2, 3)),
+            *(Branch(name, seed, 0.9, BETTER, needless=0.4) for seed, name in enumerate(names, 1)),
+            Branch("exp/old", 1, 0.9, {"train_sft.lr": 0.001}, needless=None),
+        ],
+    )
+    main, wasteful = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names)
+    assert (main.is_strict, wasteful.difference.word) == (True, Word.WORSE)
+    assert wasteful.strict_success[0] == pytest.approx(0.6 * wasteful.success[0], abs=0.03)
+    header, row = comparison_markdown(settings).splitlines()[0], comparison_markdown(settings).splitlines()[3]
+    assert header.index("| strict success |") < header.index("| success |")
+    assert f"| {100 * wasteful.strict_success[0]:.1f} % |" in row
+    page = comparison_page(settings)
+    assert "A verdict is on strict success" in page
+    assert "success, but not strict" in page
+    assert [one["compared_by"] for one in comparison_json(settings)["settings"]] == ["strict_success"] * 2
+
+    *_, old = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names, "exp/old")
+    assert (old.is_strict, old.strict_success) == (False, None)
+    assert settings[1].difference.word is not Word.WORSE, "by success alone they are alike"
+    assert "Some run recorded no strict success: the settings are compared by success." in comparison_text(settings)
+    assert "A verdict is on success" in comparison_page(settings)
+
+
+def test_runs_from_before_strict_success_have_no_column_for_it(tmp_path):
+    branches = [Branch("main", needless=None), Branch("exp/other", knobs=BETTER, needless=None)]
+    settings = settings_of(make_repository(tmp_path / "git", branches), "main", "exp/other")
+    assert "strict" not in comparison_text(settings)
+    assert "strict" not in comparison_page(settings).partition("<script>")[0]
+
+
+def test_lost_episodes_are_told(tmp_path):
+    path = "reports/evaluate/policy.json"
+    content = json.loads((HERE / path).read_text()) | {"num_lost": 3}
+    branches = [Branch("main"), Branch("exp/lossy", knobs=BETTER, files={path: json.dumps(content)})]
+    text = comparison_text(settings_of(make_repository(tmp_path / "git", branches), "main", "exp/lossy"))
+    assert "exp/lossy: 3 lost episodes count neither as won nor as failed." in text
+    assert "main: 3 lost" not in text
 
 
 def test_a_second_run_of_a_seed_counts_once(repository_of_branches):

@@ -78,7 +78,7 @@ def test_the_state_has_every_branch(dashboard):
     assert status == 200
     found = {one["name"]: one for one in json.loads(text)["branches"]}
     assert set(found) == {"main", "exp/a", HOSTILE}
-    assert 0.8 < found["main"]["success_rate"] <= 1
+    assert 0.8 < found["main"]["strict_success_rate"] == found["main"]["success_rate"] <= 1
     assert found["main"]["author"] == "Ada Example"
 
 

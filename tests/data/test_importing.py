@@ -252,8 +252,8 @@ def test_ids_that_an_earlier_turn_has_used_get_a_number_and_results_stay_with_th
 
 def test_labels_beyond_ours_are_kept_and_what_a_file_says_goes_before_what_is_derived(write):
     labels = {"team": "blue", "language": "zh"}
-    row = only(import_trajectories(write({"messages": MESSAGES, "labels": labels, "market": "hk", "difficulty": 2})))
-    assert row.labels == {"kind": "tool_selection", "language": "zh", "team": "blue", "market": "hk", "difficulty": "2"}
+    row = only(import_trajectories(write({"messages": MESSAGES, "labels": labels, "difficulty": 2})))
+    assert row.labels == {"kind": "tool_selection", "language": "zh", "team": "blue", "difficulty": "2"}
 
 
 def test_episodes_with_one_opening_are_plays_of_one_task(write):

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 
-def success(rate: float, num_tasks: int = 40) -> dict[str, Any]:
+def success(rate: float, num_tasks: int = 40, strict: float | None = None) -> dict[str, Any]:
+    """The strict success is a tenth lower, unless it is given."""
+    strict = max(0.0, rate - 0.1) if strict is None else strict
     return {
+        "strict_success_rate": strict,
+        "strict_ci_low": max(0.0, strict - 0.05),
+        "strict_ci_high": min(1.0, strict + 0.05),
         "success_rate": rate,
         "ci_low": max(0.0, rate - 0.05),
         "ci_high": min(1.0, rate + 0.05),
@@ -20,14 +25,17 @@ def evaluation(rate: float) -> dict[str, Any]:
     return {
         **success(rate),
         "ci_level": 0.95,
+        "num_lost": 0,
         "pass_hat_4": rate**4,
-        "tool_selection_accuracy": rate,
-        "plan_success": None,
-        "step_efficiency": rate,
-        "timing_precision": rate,
+        "strict_pass_hat_4": max(0.0, rate - 0.1) ** 4,
+        "scores": {
+            "completion": {"mean": rate, "num_tasks": 40},
+            "plan_success": {"mean": None, "num_tasks": 0},
+            "timing": {"mean": rate / 2, "num_tasks": 10},
+        },
         "turns_mean": 2.5,
         "reward_mean": rate - 0.1,
-        "failures": {"wrong_market": 3, "bad_json": 0, "wrong_value": 1},
+        "failures": {"wrong_market": 3, "wrong_value": 1},
         "by": {
             "kind": {"tool_selection": success(rate, 30), "timing_decision": success(rate / 2, 10)},
             "market": {"a": success(rate, 20), "hk": success(rate, 20)},
@@ -38,12 +46,27 @@ def evaluation(rate: float) -> dict[str, Any]:
     }
 
 
+def before_strict(content: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation as it was before strict success and the scores by name were recorded."""
+    added = ("strict_", "num_lost", "scores")
+    old = {
+        name: before_strict(value) if isinstance(value, dict) else value
+        for name, value in content.items()
+        if not name.startswith(added)
+    }
+    if "turns_mean" in old:
+        abilities = {"tool_selection_accuracy": 0.75, "plan_success": None, "timing_precision": 0.5}
+        return old | abilities | {"step_efficiency": 0.5, "failures": {"bad_json": 0, **content["failures"]}}
+    return old
+
+
 def task_record(task_id: str, *, failure: str | None = None, split: str = "test", **changes: Any) -> dict[str, Any]:
     record = {
         "task_id": task_id,
         "split": split,
         "cell": "tool_selection/hk/zh/1",
         "success": failure is None,
+        "strict_success": failure is None,
         "samples": [1, 0],
         "reward": 1.0 if failure is None else 0.25,
         "scores": {"completion": 1.0},
@@ -69,6 +92,7 @@ def grpo_line(step: int) -> dict[str, Any]:
         "definition_version": 1,
         "step": step,
         "success": min(1.0, 0.5 + 0.015 * step),
+        "strict_success": min(1.0, 0.4 + 0.015 * step),
         "reward_mean": 0.4 + 0.012 * step,
         "reward_std": 0.3 - 0.006 * step,
         "reward_std_batch": 0.4 - 0.004 * step,
@@ -151,6 +175,7 @@ def good_reports() -> dict[str, Any]:
             "num_pairs": 180,
             "num_ties": 76,
             "success_rate": 0.55,
+            "strict_success_rate": 0.45,
             "reward_mean": 0.6,
         },
         "train_reward_model/summary.json": {

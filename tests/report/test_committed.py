@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from posttrain.report.committed import Comparison, compare_all, compare_with_committed, whose_figures
+from posttrain.report.committed import (
+    Comparison,
+    compare_all,
+    compare_with_committed,
+    comparison_markdown,
+    whose_figures,
+)
 from posttrain.stage.processor import processor_kind
-from tests.report.example import evaluation, task_record
+from tests.report.example import before_strict, evaluation, success, task_record
 from tests.report.test_table import commit
 
 AMD, INTEL = "AMD, AVX-512 with bfloat16", "Intel, AVX2"
@@ -17,9 +23,12 @@ NUM = 400  # tasks, of which 300 are won in what is committed
 
 
 def write_policy(folder: Path, num_won: int, *, processor: str = AMD, split: str = "t") -> None:
-    found = evaluation(num_won / NUM) | {"processor": processor, "num_tasks": NUM}
+    found = evaluation(num_won / NUM) | success(1.0, NUM, strict=num_won / NUM) | {"processor": processor}
     (folder / "evaluate/policy.json").write_text(json.dumps(found))
-    plays = [task_record(f"{split}{index}", failure=None if index < num_won else "wrong_value") for index in range(NUM)]
+    plays = [
+        task_record(f"{split}{index}", success=True, strict_success=index < num_won, failure=None)
+        for index in range(NUM)
+    ]
     (folder / "evaluate/policy.tasks.jsonl").write_text("".join(json.dumps(play) + "\n" for play in plays))
 
 
@@ -32,7 +41,7 @@ def committed(make_reports, **arms: Any) -> Path:
 
 
 def arm(rate: float, world_seed: int = 2001) -> dict[str, Any]:
-    figures = {"success_rate": rate, "ci_low": rate, "ci_high": rate, "num_tasks": NUM, "pass_hat_4": rate}
+    figures = success(1.0, NUM, strict=rate) | {"pass_hat_4": rate}
     return {"overrides": {}, "policies": {"policy": figures}, "knobs": {"world.seed": world_seed}}
 
 
@@ -85,12 +94,36 @@ def test_the_sentence_has_the_difference_and_names_both_processors(make_reports)
     folder = committed(make_reports)
     write_policy(folder, 297, processor=INTEL)
     assert compare_with_committed(folder) == (
-        "policy: 74.2 %, and 75.0 % is committed: -0.7 (-1.6 … +0.1) points, no more than the choice of tasks does "
+        "policy: strict success 74.2 %, and 75.0 % is committed: -0.7 (-1.6 … +0.1) points, no more than the choice "
+        "of tasks does "
         f"(another kind of processor rounds otherwise: {AMD} there, {INTEL} here)."
     )
     assert whose_figures(folder) == compare_with_committed(folder)
     write_policy(folder, 200)
     assert compare_with_committed(folder).endswith("more than the choice of tasks does. It has CHANGED.")
+
+
+def strip(folder: Path, num_won: int) -> None:
+    """The policy as it was evaluated before strict success was recorded."""
+    found = before_strict(evaluation(num_won / NUM))
+    plays = [task_record(f"t{index}", failure=None if index < num_won else "wrong_value") for index in range(NUM)]
+    for play in plays:
+        del play["strict_success"]
+    (folder / "evaluate/policy.json").write_text(json.dumps(found))
+    (folder / "evaluate/policy.tasks.jsonl").write_text("".join(json.dumps(play) + "\n" for play in plays))
+
+
+def test_beside_a_figure_without_strict_success_both_are_compared_by_success(make_reports):
+    folder = committed(make_reports, seed_1=arm(0.72), seed_2=arm(0.75), seed_3=arm(0.78))
+    strip(folder, 340)  # that all succeed is committed: 60 of 400 tasks differ, and no seed from another
+    one = policy_of(folder)
+    assert (one.is_strict, one.verdict) == (False, "CHANGED")
+    assert one.sentence.startswith("policy: success 85.0 %, and 100.0 % is committed: -15.0 (")
+    assert "| policy | success | 85.0 % | 100.0 % | -15.0 (" in comparison_markdown([one])
+    commit(folder.parent)
+    assert compare_with_committed(folder) == "policy: success 85.0 %, as committed."
+    write_policy(folder, 300)
+    assert policy_of(folder).sentence.startswith("policy: success 100.0 %, and 85.0 % is committed: +15.0 (")
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,23 @@ def record(task_id, failure=None, **changes):
 def test_a_class_is_followed_from_before_to_after_on_the_same_tasks():
     before = [record("a", "wrong_market"), record("b", "wrong_market"), record("c"), record("d", "bad_json")]
     after = [record("a"), record("b", "wrong_value"), record("c", "wrong_value"), record("d", "bad_json")]
-    assert failure_classes(before, after, ("bad_json", "wrong_market", "wrong_value", "no_answer")) == [
+    assert failure_classes(before, after) == [
+        FailureClass("wrong_value", before=0, after=2, repaired=0, num_new=1),
         FailureClass("bad_json", before=1, after=1, repaired=0, num_new=0),
         FailureClass("wrong_market", before=2, after=0, repaired=1, num_new=0),
-        FailureClass("wrong_value", before=0, after=2, repaired=0, num_new=1),
     ]
+
+
+def test_classes_stand_by_how_frequent_they_are_after_and_then_before():
+    before = [record("a", "gone_once"), record("b", "gone_twice"), record("c", "gone_twice"), record("d", "z")]
+    after = [record("a"), record("b"), record("c", "rare"), record("d", "rare")]
+    after, before = [*after, record("e", "a_new_one")], [*before, record("e")]
+    assert [row.name for row in failure_classes(before, after)] == ["rare", "a_new_one", "gone_twice", "gone_once", "z"]
 
 
 def test_paraphrased_tasks_are_not_counted_among_the_classes():
     before = [record("a", "bad_json", split="test_paraphrase")]
-    assert failure_classes(before, before, ("bad_json",)) == []
+    assert failure_classes(before, before) == []
 
 
 def test_every_class_is_shown_before_a_second_of_any_and_then_they_stand_together():
@@ -33,6 +40,8 @@ def test_every_class_is_shown_before_a_second_of_any_and_then_they_stand_togethe
         ("y", "t3"),
         ("z", "t5"),
     ]
+    assert [one["failure"] for one in shown_failures(records[3:], 9)] == ["y", "y", "z"]
+    assert [one["failure"] for one in shown_failures(records[5:4:-1] + records[:2], 9)] == ["x", "x", "z"]
     assert shown_failures(records, 0) == []
     assert len(shown_failures(records, 100)) == 6
 

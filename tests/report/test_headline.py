@@ -8,16 +8,21 @@ import yaml
 from posttrain.report.headline import curves, headline
 from posttrain.report.page import read_reports
 from tests.report.dvc_tree import AFTER_DPO
-from tests.report.example import evaluation
+from tests.report.example import before_strict, evaluation
 
 
 def test_the_numbers_of_the_headline_are_those_of_the_reports(make_reports):
     assert headline(read_reports(make_reports(), {})) == pytest.approx(
         {
+            "policy_strict_success": 0.8,
+            "policy_strict_pass_hat_4": 0.4096,  # 0.8⁴
             "policy_success": 0.9,
             "policy_pass_hat_4": 0.6561,  # 0.9⁴
+            "policy_paraphrase_strict_success": 0.35,
             "policy_paraphrase_success": 0.45,
             "policy_turns": 2.5,
+            "sft_strict_success": 0.5,
+            "sft_strict_pass_hat_4": 0.0625,  # 0.5⁴
             "sft_success": 0.6,
             "sft_pass_hat_4": 0.1296,  # 0.6⁴
             "sft_dev_loss": 0.375,  # 3 / 40 + 0.3, of the last of four evaluations
@@ -35,8 +40,14 @@ def test_what_a_run_has_not_is_none_and_no_number(make_reports):
     assert {name for name, number in numbers.items() if number is None} == {
         "grpo_reward_std",
         "grpo_frac_reward_zero_std",
+        "policy_paraphrase_strict_success",
         "policy_paraphrase_success",
     }
+
+
+def test_strict_figures_are_none_where_they_were_not_recorded(make_reports):
+    numbers = headline(read_reports(make_reports({"evaluate/sft.json": before_strict(evaluation(0.6))}), {}))
+    assert (numbers["sft_strict_success"], numbers["sft_success"]) == (None, 0.6)
 
 
 @pytest.mark.parametrize(("changes", "num_grpo", "num_dpo"), [({}, 30, 0), (AFTER_DPO, 0, 20)])

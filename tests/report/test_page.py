@@ -8,10 +8,12 @@ import pytest
 
 from posttrain.exits import DataError
 from posttrain.report.page import read_reports, render_page
+from posttrain.report.table import POLICIES
 from posttrain.visible import visible
-from tests.report.example import evaluation, good_reports, grpo_line, success, task_record
+from tests.report.example import before_strict, evaluation, good_reports, grpo_line, success, task_record
 from tests.report.outline import Outline
 
+RATES = (1.0, 0.0, 0.6, 0.9)  # of the policies, in their order
 KNOBS = {"seed": 1, "world.seed": 2001}
 
 
@@ -65,7 +67,7 @@ def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(ma
     # 12 of 40 tasks differ: 30 points, with a standard error of sqrt(.3 * .7 / 39) = 7.3 points
     better = said({"evaluate/sft.tasks.jsonl": won(24), "evaluate/policy.tasks.jsonl": won(36)})
     assert (
-        "After GRPO the agent succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. "
+        "After GRPO the agent succeeds strictly on 80.0 % of 40 held-out tasks; after fine-tuning alone it was 50.0 %. "
         "+30.0 (+15.2 … +44.8) points: more than the choice of tasks explains. "
         "How far other seeds lie from this one is not known." in better
     )
@@ -128,6 +130,70 @@ def test_names_that_come_from_data_cannot_become_markup(make_reports):
     assert visible(page) == page
 
 
+def old_reports():
+    """As they were before strict success and the scores by name were recorded."""
+    reports = {
+        f"evaluate/{policy}.json": before_strict(evaluation(rate)) for policy, rate in zip(POLICIES, RATES, strict=True)
+    }
+    for name, won in (("sft", 24), ("policy", 36)):
+        records = [task_record(f"t{index}", failure=None if index < won else "wrong_value") for index in range(40)]
+        for record in records:
+            del record["strict_success"]
+        reports[f"evaluate/{name}.tasks.jsonl"] = records
+    lines = [grpo_line(step) for step in range(1, 5)]
+    for line in lines:
+        del line["strict_success"]
+    preferences = good_reports()["sample_preferences/summary.json"]
+    del preferences["strict_success_rate"]
+    return reports | {"train_policy/metrics.jsonl": lines, "sample_preferences/summary.json": preferences}
+
+
+def test_reports_without_strict_success_lead_with_success_and_show_the_four_abilities(make_reports):
+    outline = Outline(page_of(make_reports(old_reports())))
+    text = " ".join(outline.text.split())
+    assert "succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. +30.0 (" in text
+    assert "strict" not in text.lower()
+    assert "right tool first" in text
+    assert "Abilities" not in text
+    [chart] = [one for one in outline.data["charts"]["learning"] if one["title"] == "Success of the sampled episodes"]
+    assert [curve["name"] for curve in chart["curves"]] == ["success"]
+
+
+def test_strict_success_stands_before_success_in_the_table_of_policies_and_in_the_chart(make_reports):
+    outline = Outline(page_of(make_reports()))
+    titles = "policystrict successstrict pass^4successpass^4other phrasing turnsreward"
+    assert titles in " ".join(outline.text.split())
+    [chart] = [one for one in outline.data["charts"]["learning"] if one["title"] == "Success of the sampled episodes"]
+    assert [curve["name"] for curve in chart["curves"]] == ["strict success", "success"]
+
+
+def test_the_abilities_are_the_scores_that_the_world_gave_with_the_number_of_their_tasks(make_reports):
+    own = evaluation(0.9) | {"scores": {"puzzle_solved": {"mean": 0.123, "num_tasks": 17}}}
+    text = Outline(page_of(make_reports({"evaluate/policy.json": own}))).text
+    rows = [" ".join(row.split()) for row in text.partition("Abilities")[2].partition("By kind")[0].splitlines()]
+    # of teacher, base and sft the means 1, 0 and 0.6, of 40 tasks; none has the policy's own
+    assert "completion1.000400.000400.60040–" in rows
+    assert "plan success––––" in rows
+    assert "puzzle solved–––0.12317" in rows
+    assert "right tool first" not in text
+
+
+def test_lost_episodes_are_told_where_there_are_some(make_reports):
+    assert "lost episodes" not in Outline(page_of(make_reports())).text
+    lost = {"evaluate/sft.json": evaluation(0.6) | {"num_lost": 3}, "evaluate/base.json": evaluation(0.0)}
+    assert "lost episodes3 of sft: they ended" in Outline(page_of(make_reports(lost))).text
+
+
+def test_labels_stand_in_the_order_that_the_knob_has(make_reports):
+    def order(knobs):
+        text = Outline(render_page(read_reports(make_reports(), knobs), num_failures_shown=0)).text
+        cells = text.rpartition("By kind of task")[2].partition("Drag to look")[0]
+        return sorted(("kind", "market", "language", "difficulty"), key=lambda label: cells.index(f"{label}tasks"))
+
+    assert order(KNOBS) == ["kind", "market", "language", "difficulty"]  # of the file
+    assert order(KNOBS | {"evaluate.by": ["language", "difficulty"]}) == ["language", "difficulty", "kind", "market"]
+
+
 def test_a_value_that_one_policy_never_met_is_a_dash_and_no_error(make_reports):
     alone = evaluation(0.9)
     alone["by"]["kind"] = {"tool_retrieval": success(0.9)}
@@ -157,7 +223,10 @@ def test_other_seeds_are_shown_where_they_were_run(make_reports):
     arm = {"overrides": {"world.seed": 1001}, "policies": {"policy": {**success(0.875), "pass_hat_4": 0.5}}}
     text = Outline(page_of(make_reports({"seeds.json": {"world_seed_1001": arm}}))).text
     assert "world.seed: 1001" in text
-    assert "87.5 %" in text
+    assert "77.5 %" in text  # strict
+    old = {**arm, "policies": {"policy": before_strict(arm["policies"]["policy"])}}
+    text = Outline(page_of(make_reports({"seeds.json": {"world_seed_1001": old}}))).text
+    assert re.search(r"87\.5 %.*\s+not only strict", text)
 
 
 def test_no_failures_at_all_leave_a_page_without_transcripts(make_reports):

@@ -8,8 +8,8 @@ import pytest
 
 from posttrain.exits import DataError
 from posttrain.report.committed import compare_with_committed, whose_figures
-from posttrain.report.table import summary_markdown, summary_table
-from tests.report.example import evaluation
+from posttrain.report.table import POLICIES, summary_markdown, summary_table
+from tests.report.example import before_strict, evaluation
 
 
 def commit(folder):
@@ -23,8 +23,18 @@ def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
     assert summary_table(folder).splitlines()[-1] == f"no page yet: `dvc repro report` makes {folder / 'index.html'}"
     (folder / "index.html").touch()
     lines = summary_table(folder).splitlines()
-    assert lines[0].split() == ["policy", "success", "95", "%", "interval", "pass^4", "tasks"]
-    assert lines[2].split() == ["teacher", "100.0", "%", "95.0", "…", "100.0", "%", "100.0", "%", "40"]
+    assert re.split(r" {2,}", lines[0]) == [
+        "policy",
+        "strict success",
+        "95 % interval",
+        "strict pass^4",
+        "success",
+        "pass^4",
+        "tasks",
+    ]
+    # a tenth less, and 0.9 ** 4 = 0.6561
+    cells = ["teacher", "90.0 %", "85.0 … 95.0 %", "65.6 %", "100.0 %", "100.0 %", "40"]
+    assert re.split(r" {2,}", lines[2]) == cells
     assert [line.split()[0] for line in lines[2:6]] == ["teacher", "base", "sft", "policy"]
     assert lines[-1] == f"report: {folder / 'index.html'}"
 
@@ -35,8 +45,29 @@ def test_the_columns_of_the_table_stand_under_each_other(make_reports):
 
 
 def test_the_markdown_table_says_the_same(make_reports):
-    # 0.6 ** 4 = 0.1296
-    assert "| sft | 60.0 % | 55.0 … 65.0 % | 13.0 % | 40 |" in summary_markdown(make_reports())
+    # 0.5 ** 4 = 0.0625, 0.6 ** 4 = 0.1296
+    assert "| sft | 50.0 % | 45.0 … 55.0 % | 6.2 % | 60.0 % | 13.0 % | 40 |" in summary_markdown(make_reports())
+
+
+def test_where_strict_success_was_not_recorded_success_leads_with_its_interval(make_reports):
+    old = {f"evaluate/{policy}.json": before_strict(evaluation(0.6)) for policy in POLICIES}
+    assert summary_markdown(make_reports(old)).splitlines()[::4] == [
+        "| policy | success | 95 % interval | pass^4 | tasks |",
+        "| sft | 60.0 % | 55.0 … 65.0 % | 13.0 % | 40 |",
+    ]
+    del old["evaluate/sft.json"]
+    assert "| teacher | – | – | – | 60.0 % | 13.0 % | 40 |" in summary_markdown(make_reports(old))
+
+
+def test_lost_episodes_have_a_column_where_there_are_some(make_reports):
+    lost = {"evaluate/sft.json": evaluation(0.6) | {"num_lost": 3}}
+    rows = [row.split(" | ")[-1] for row in summary_markdown(make_reports(lost)).splitlines()]
+    assert rows == ["lost |", "---: |", "0 |", "0 |", "3 |", "0 |"]
+
+
+def test_no_task_with_four_plays_has_no_pass_hat_4(make_reports):
+    none = {"evaluate/sft.json": evaluation(0.6) | {"pass_hat_4": None, "strict_pass_hat_4": None}}
+    assert "| sft | 50.0 % | 45.0 … 55.0 % | – | 60.0 % | – | 40 |" in summary_markdown(make_reports(none))
 
 
 def test_a_policy_without_evaluation_is_named(make_reports):
@@ -58,7 +89,7 @@ def test_figures_of_a_tree_that_ran_nothing_are_those_of_their_commit(make_repor
         whose_figures(folder),
     )
     (folder / "index.html").touch()
-    assert whose_figures(folder) == "policy: 90.0 %, as committed."
+    assert whose_figures(folder) == "policy: strict success 80.0 %, as committed."
     (folder / "index.html").unlink()
     (folder / "evaluate/policy.json").write_text(json.dumps(evaluation(0.86)))
     assert "no more than the choice of tasks does" in whose_figures(folder)

@@ -20,6 +20,7 @@ HEALTHY = {
     "kl": 0.03,
     "reward_mean": 0.6,
     "success": 0.6,
+    "strict_success": 0.55,
     "logprob_gap_turn": 1e-6,
     "demonstration_loss": 0.04,
 }
@@ -31,7 +32,7 @@ PLANTED = {
     "entropy_collapse": {"entropy": 0.002},
     "entropy_eruption": {"entropy": 1.5},
     "kl": {"kl": 2.0},
-    "reward_hacking": {"reward_mean": 0.8, "success": 0.2},
+    "reward_hacking": {"reward_mean": 0.8, "success": 0.65, "strict_success": 0.2},
     "engine_mismatch": {"logprob_gap_turn": 0.7},
     "forgetting": {"demonstration_loss": 1.2},
 }
@@ -94,13 +95,28 @@ def test_a_null_counts_as_infinite(limits):
 
 
 def test_success_that_falls_with_the_reward_is_no_hacking(limits):
-    assert raised(limits, stream(*[{}] * 9, *[{"reward_mean": 0.3, "success": 0.2}] * 5)) == []
+    assert raised(limits, stream(*[{}] * 9, *[{"reward_mean": 0.3, "success": 0.2, "strict_success": 0.2}] * 5)) == []
 
 
 def test_hacking_is_seen_where_success_has_risen_before(limits):
     """Success at the end is still above that of the start."""
-    good, bad = {"reward_mean": 0.9, "success": 0.9}, {"reward_mean": 0.95, "success": 0.7}
+    good, bad = {"reward_mean": 0.9, "strict_success": 0.9}, {"reward_mean": 0.95, "strict_success": 0.7}
     assert raised(limits, stream(*[{}] * 9, *[good] * 9, *[bad] * 5)) == [(18 + limits.steps, "reward_hacking")]
+
+
+def without_strict(lines):
+    for line in lines:
+        yield {name: value for name, value in line.items() if name != "strict_success"}
+
+
+def test_where_strict_success_was_not_recorded_hacking_is_seen_in_success(limits):
+    bad = {"reward_mean": 0.8, "success": 0.2}
+    assert raised(limits, without_strict(stream(*[{}] * 9, *[bad] * 5))) == [(9 + limits.steps, "reward_hacking")]
+    assert raised(limits, without_strict(stream(*[{}] * 9, *[PLANTED["reward_hacking"]] * 5))) == []
+
+
+def test_success_that_falls_alone_is_no_hacking_while_the_strict_one_stays(limits):
+    assert raised(limits, stream(*[{}] * 9, *[{"reward_mean": 0.8, "success": 0.2}] * 5)) == []
 
 
 def test_null_turns_a_rule_off(limits):

@@ -22,6 +22,7 @@ def record(task_id: str, failure: str | None = None) -> dict:
         "split": "test",
         "cell": "tool_selection/a/zh/1",
         "success": failure is None,
+        "strict_success": failure is None and task_id == "one",
         "samples": [1, 0],
         "reward": 0.5,
         "scores": {},
@@ -35,15 +36,16 @@ def record(task_id: str, failure: str | None = None) -> dict:
 def test_an_evaluation_is_its_figures_every_episode_and_the_failing_classes(tree, stage):
     figures = {**evaluation(0.75), "failures": {"wrong_tool": 1, "bad_json": 0}}
     with shown_evaluation(stage("evaluate", "policy")) as show:
-        show(figures, [record("one"), record("two", "wrong_tool")])
+        show(figures, [record("one"), record("two", "wrong_tool"), record("three")])
 
     (run,) = offline_runs(tree / ".posttrain")
     assert (run.run.job_type, run.run.display_name, run.exit_code) == ("evaluate", "evaluate@policy", 0)
     assert (run.summary["success_rate"], run.summary["failures"]) == (0.75, {"wrong_tool": 1, "bad_json": 0})
     assert run.table("failing_classes_table") == [["wrong_tool", 1], ["bad_json", 0]]
     assert [row[:-1] for row in run.table("episodes")] == [
-        ["one", "tool_selection/a/zh/1", "test", True, 0.5, 2, None],
-        ["two", "tool_selection/a/zh/1", "test", False, 0.5, 2, "wrong_tool"],
+        ["one", "tool_selection/a/zh/1", "test", True, True, 0.5, 2, None],
+        ["two", "tool_selection/a/zh/1", "test", False, False, 0.5, 2, "wrong_tool"],
+        ["three", "tool_selection/a/zh/1", "test", False, True, 0.5, 2, None],
     ]
     assert EPISODES[-1] == "transcript"
 

@@ -1,9 +1,8 @@
-import json
 import sys
 
 import pytest
 
-from posttrain.report.sources import DpoLine
+from posttrain.report.sources import DpoLine, Evaluation, GrpoLine
 from posttrain.tracking import wandb_workspace
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.tracking.wandb_sink import SUMMARIES
@@ -12,10 +11,11 @@ from posttrain.tracking.wandb_workspace import FIGURES, LINES
 
 def test_what_is_summarised_and_drawn_is_what_a_training_and_an_evaluation_measure(repository):
     lines = [read_metrics(repository / f"reports/{stage}/metrics.jsonl") for stage in ("train_sft", "train_policy")]
-    measured = {name for one in lines for line in one for name in line} | set(DpoLine.model_fields)
+    measured = {name for one in lines for line in one for name in line}
+    measured |= {*DpoLine.model_fields, *GrpoLine.model_fields}
     drawn = {name for panels in LINES.values() for metrics in panels.values() for name in metrics}
     assert ({*SUMMARIES} - measured, drawn - measured) == (set(), set())
-    assert set(FIGURES) <= set(json.loads((repository / "reports/evaluate/policy.json").read_text()))
+    assert set(FIGURES) <= set(Evaluation.model_fields)
 
 
 def test_the_three_parts_of_groups_without_a_difference_are_one_panel():

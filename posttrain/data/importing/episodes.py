@@ -22,7 +22,7 @@ MAX_ID_CHARS = 512
 MAX_LABELS = 64
 MAX_REWARD = 1e9
 UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "unknown"},)  # stands in a row until the whole file was read
-OWN_LABELS = ("kind", "market", "language", "difficulty")  # which may stand beside `labels`, as columns
+OWN_LABELS = ("kind", "language", "difficulty")  # which may stand beside `labels`, as columns
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -123,7 +123,7 @@ def _label(value: Any, what: str) -> str:
 
 
 def _entities(record: Mapping[str, Any]) -> tuple[str, ...]:
-    listed = record.get("entities") or record.get("companies") or ()
+    listed = record.get("entities") or ()
     if not isinstance(listed, (list, tuple)):
         raise ValueError("its entities are no list of texts")
     return tuple(_label(entity, "an entity") for entity in listed)

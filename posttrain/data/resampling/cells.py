@@ -26,7 +26,7 @@ def steps_of(messages: Sequence[Message]) -> tuple[str, ...]:
     """What the agent did, without names and values: tool names and marks, in order.
 
     A search that failed, the same search in the twin tool after a thought, and an answer give
-    ("search", "<failed>", "<reason>", "search_hk", "<say>").
+    ("search", "<failed>", "<reason>", "search_b", "<say>").
     """
     results = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
     seen: set[tuple[str, str]] = set()

@@ -16,7 +16,7 @@ class Answer:
     """One typed value, as a task wants it or as an agent's last line states it.
 
     `number`: `value` is a Decimal and `unit` its unit (a currency, `%`, `pcs`); 12.30 equals 12.3,
-    1.5 is not 15. `code`: an entity's canonical code (`123.HK`). `choice`: one word of a closed set
+    1.5 is not 15. `code`: an entity's canonical code (`4711.B`). `choice`: one word of a closed set
     (`up`, `done`). `unit` is empty for both.
     """
 
@@ -59,7 +59,7 @@ class Gold:
         return json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def __str__(self) -> str:
-        """For a reader: `380.20 HKD, by get_price(code=700.HK)`; of each argument the first value
+        """For a reader: `12.50 EUR, by get_price(code=4711.B)`; of each argument the first value
         that is accepted."""
         calls = [
             f"{call.name}({', '.join(f'{name}={values[0]}' for name, values in call.arguments.items())})"

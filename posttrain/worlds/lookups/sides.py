@@ -9,7 +9,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Sides:
     """How a world calls its sides. `label` is the task's label that says which one it is about;
-    tools of the side `marked` have that word as the second part of their name (`get_hk_price`),
+    tools of the side `marked` have that word as the second part of their name (`get_b_price`),
     those of `home` lack it (`get_price`).
 
     `words` is how a short reasoning settles on a side, by (side, language), and `stated` finds it
@@ -35,7 +35,7 @@ class Sides:
         return "_".join(part for part in tool.split("_") if part != self.marked)
 
     def twin(self, tool: str) -> str:
-        """The same tool of the other side: `get_price` is `get_hk_price`, and the other way
+        """The same tool of the other side: `get_price` is `get_b_price`, and the other way
         round."""
         if self.is_marked(tool):
             return self.without_mark(tool)

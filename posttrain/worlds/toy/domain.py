@@ -80,7 +80,7 @@ class ToyDomain:
 
     def __init__(self, world: ToyParams) -> None:
         self._params = world
-        self._items = _stock(random.Random(f"toy {world.seed}"))
+        self._items = _drawn_items(random.Random(f"toy {world.seed}"))
         self.tools: Mapping[str, Tool] = _tools(self._items)
         rates = world.flaw_rates
         self._flaw_rates: Mapping[Flaw, float] = {
@@ -244,7 +244,7 @@ def _gold(items: list[Item], shop: str, asked: str, cell: Cell) -> tuple[Answer,
     return Answer("number", Decimal(str(items[0].shelf[shop][asked])), "pcs"), tuple(calls)
 
 
-def _stock(rng: random.Random) -> list[Item]:
+def _drawn_items(rng: random.Random) -> list[Item]:
     pairs = list(product(_COLOUR_TEXT.split(), _GOOD_TEXT.split()))
     rng.shuffle(pairs)
     numbers = iter(rng.sample(range(100, 1000), k=2 * len(pairs)))

@@ -1,0 +1,92 @@
+"""The world that a person names on the command line: its section, its domain and its reward."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posttrain.exits import ConfigurationError
+
+if TYPE_CHECKING:
+    from posttrain.params import Params
+    from posttrain.rewards.total import RuleReward
+    from posttrain.worlds.knobs import WorldParams
+    from posttrain.worlds.protocol import Domain
+
+PARAMS = Path("params.yaml")
+# Where params.yaml weighs scores that the world does not give. A repeated read costs a little, or
+# nothing would tell it from a play without one.
+DEFAULT_REWARD = {
+    "weights": {"completion": 0.75, "strictness": 0.2, "format": 0.05},
+    "penalties": {"redundant_call": -0.01},
+    "extra": [],
+}
+
+
+def read_settings(path: Path | None) -> "Params | None":
+    """The whole file; None where nobody named one and none is here. Raises ConfigurationError where
+    it is wrong."""
+    from posttrain.params import load_params
+
+    return None if path is None and not PARAMS.exists() else load_params(path or PARAMS)
+
+
+def section_of(name: str, settings: "Params | None") -> "WorldParams":
+    """The world's section of `settings` where that is its type, or else the example of its kind.
+    Raises ConfigurationError where there is no such kind."""
+    from posttrain.knob_problems import nearest
+    from posttrain.worlds.choices import WORLDS, example_params
+
+    if settings is not None and settings.world.type == name:
+        return settings.world
+    if name not in WORLDS and ":" not in name:
+        raise ConfigurationError(
+            f"there is no world {name!r}; there are {', '.join(WORLDS)}, and your own is written module:name."
+            f"{nearest(name, WORLDS)}"
+        )
+    try:
+        return example_params(name)
+    except ValueError as error:
+        raise ConfigurationError(f"{name!r} is no world; your own is written module:name") from error
+
+
+def made(section: "WorldParams") -> "Domain":
+    """The domain. Raises ConfigurationError where it cannot be made, or is none."""
+    from posttrain.exits import StageError
+    from posttrain.limits import reason
+    from posttrain.worlds.domains import make_domain
+
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as for the stages: your own code lies in the repository
+    try:
+        domain = make_domain(section)
+    except StageError as error:
+        raise ConfigurationError(str(error)) from error
+    except Exception as error:  # somebody's own code, a package or server that is not there
+        raise ConfigurationError(
+            f"the world {section.type} cannot be made ({type(error).__name__}: {reason(error)}); it is called with "
+            "its section of params.yaml"
+        ) from error
+    if missing := [part for part in ("name", "tools", "tasks", "open") if not hasattr(domain, part)]:
+        raise ConfigurationError(
+            f"{section.type} gives a {type(domain).__name__} without {', '.join(missing)}; "
+            "a Domain has name, tools, tasks and open (posttrain/worlds/protocol.py)"
+        )
+    return domain
+
+
+def reward_of(domain: "Domain", settings: "Params | None", source: str) -> tuple["RuleReward", str]:
+    """What scores episodes, and whose weights they are: those of `settings`, the content of
+    `source`, without extra scores; or the defaults where they name scores that the world does not
+    give."""
+    from posttrain.params import RewardParams
+    from posttrain.rewards.total import load_reward
+    from posttrain.worlds.domains import score_names
+
+    default = RewardParams.model_validate(DEFAULT_REWARD)
+    if settings is None:
+        return load_reward(default, score_names(domain)), "the default reward"
+    try:
+        own = settings.reward.model_copy(update={"extra": []})
+        return load_reward(own, score_names(domain)), f"the reward of {source}"
+    except ConfigurationError:
+        return load_reward(default, score_names(domain)), f"the default reward, as {source} weighs other scores"
