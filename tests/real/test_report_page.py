@@ -56,23 +56,23 @@ def test_failed_episodes_are_filtered_by_class_and_cell(page):
         )
         return page.run(f"{SHOWN}.map((one) => one.querySelector('.bad').textContent.trim())")
 
-    assert choose("failure", "") == ["wrong market", "wrong value", "wrong value"]
+    assert choose("failure", "") == ["wrong value", "wrong value", "wrong market"]
     assert choose("failure", "wrong_value") == ["wrong value", "wrong value"]
     assert choose("cell", "timing_decision/a/en/2") == ["wrong value"]
     assert page.run("document.querySelector('#filters span').textContent") == " 1 of 3"
     choose("cell", "")
-    assert choose("failure", "") == ["wrong market", "wrong value", "wrong value"]
+    assert choose("failure", "") == ["wrong value", "wrong value", "wrong market"]
 
 
 def test_an_episode_opens_with_the_wanted_answer_beside_its_conversation(page):
-    page.run(f"{SHOWN}[0].querySelector('summary').click()")
-    page.wait_for(f"!!{SHOWN}[0].querySelector('.episode')", "the episode")
-    text = page.run(f"{SHOWN}[0].innerText")
+    page.run(f"{SHOWN}[2].querySelector('summary').click()")
+    page.wait_for(f"!!{SHOWN}[2].querySelector('.episode')", "the episode")
+    text = page.run(f"{SHOWN}[2].innerText")
     assert "12.30 HKD" in text
     assert "Hong Kong, so the twin." in text
-    page.run(f"{SHOWN}[2].querySelector('summary').click()")
-    page.wait_for(f"!!{SHOWN}[2].querySelector('.episode')", "the hostile one")
-    assert HOSTILE in page.run(f"{SHOWN}[2].innerText")
+    page.run(f"{SHOWN}[1].querySelector('summary').click()")
+    page.wait_for(f"!!{SHOWN}[1].querySelector('.episode')", "the hostile one")
+    assert HOSTILE in page.run(f"{SHOWN}[1].innerText")
     assert page.run("document.querySelector('img')") is None
     assert page.run("document.title") != "pwned"
 
