@@ -19,7 +19,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain run
 
-test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, provenance, processes, killed): those of real components
+test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed): those of real components
 	$(if $(NEEDS),tree=$$($(PYTHON) .ci/suites.py tree) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) "$$tree",pytest -n 2 --dist loadgroup)
 
 test-all:  ## lint, the tests and every suite of real components, as .ci/run without leaving any out
@@ -36,6 +36,9 @@ infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.loc
 
 infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock infra/foreign/package-lock.json
 	infra/foreign/setup.sh
+
+infra/worlds/packages/.installed: infra/worlds/setup.sh infra/worlds/requirements.lock $(BIN)/.installed
+	infra/worlds/setup.sh
 
 FOLDER ?= data/models/sft
 PORT ?= 8101

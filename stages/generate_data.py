@@ -12,7 +12,7 @@ from posttrain.data.files import write_jsonl
 from posttrain.data.importing.held_out import hold_out
 from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad
 from posttrain.data.importing.records import Bad
-from posttrain.data.importing.world_tools import refuse_other_tools
+from posttrain.data.importing.world_tools import with_tools_of
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
 from posttrain.exits import ConfigurationError
 from posttrain.params import ImportSource, OpenAiSource, ScriptedSource
@@ -75,7 +75,7 @@ def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list
     imported = import_trajectories(path, source.format, stop_tools=[*source.stop_tools, *ends])
     write_jsonl(RAW / "quarantine.jsonl", quarantined(imported.bad))  # a person needs it where the next lines stop
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
-    refuse_other_tools(imported.rows, domain.tools, world=params.world.type, max_other_frac=accepted)
+    imported = with_tools_of(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
     return hold_out(imported.rows, source.dev_frac), imported.bad
 
 

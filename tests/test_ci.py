@@ -202,7 +202,7 @@ def test_a_suite_runs_where_its_record_is_missing_old_or_not_of_this_history(tre
     }
     write(
         tree,
-        greens | dict.fromkeys(("browser", "foreign", "provenance", "killed", "gone"), (start, day)),
+        greens | dict.fromkeys(("browser", "foreign", "worlds", "provenance", "killed", "gone"), (start, day)),
     )
     assert {name: re.sub(r"\(.*\)", "", reason) for name, reason in chosen(tree).items()} == {
         "vllm": f"it was green at {start[:7]} , which is not within the last two weeks",

@@ -16,7 +16,7 @@ from posttrain.data.importing.formats import FORMATS
 from posttrain.data.importing.held_out import hold_out
 from posttrain.data.importing.importer import Imported, import_trajectories, quarantined, refuse_too_many_bad
 from posttrain.data.importing.inferred_tools import infer_tools
-from posttrain.data.importing.world_tools import refuse_other_tools
+from posttrain.data.importing.world_tools import with_tools_of
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     TrajectoryRow,
@@ -30,6 +30,7 @@ from posttrain.exits import DataError
 from posttrain.limits import MAX_MESSAGE_CHARS
 from posttrain.params import ImportFormat
 from posttrain.types import Message, Outcome, StopReason, ToolCall
+from posttrain.worlds.tools import Tool
 from tests.data.imported_samples import QUOTE, SAMPLES
 
 OPENAI = SAMPLES["openai"][1]
@@ -485,16 +486,33 @@ def test_whole_tasks_are_kept_back_by_the_hash_of_their_ids_and_their_words(writ
     assert hold_out(rows, 0.0) == rows
 
 
-def test_rows_with_tools_that_the_world_lacks_are_refused_in_a_sentence(write):
-    rows = import_trajectories(write(OPENAI, OPENAI, _messages())).rows
-    refuse_other_tools(rows, {"quote", "search"}, world="stocks", max_other_frac=0.0)
+def test_rows_with_tools_that_the_world_lacks_go_aside_or_are_refused_in_a_sentence(write):
+    imported = import_trajectories(write({"messages": []}, OPENAI, OPENAI, _messages()))
+    tools = {name: Tool(name, "Its own words.", {"type": "object"}, lambda: None) for name in ("quote", "search")}
+    assert with_tools_of(imported, tools, world="stocks", max_other_frac=0.0) == imported
+    search = {"search": tools["search"]}
     with pytest.raises(DataError) as caught:
-        refuse_other_tools(rows, {"search"}, world="stocks", max_other_frac=0.1)
+        with_tools_of(imported, search, world="stocks", max_other_frac=0.1)
     assert str(caught.value) == (
         "2 of 3 imported rows use quote, which the world stocks has not (it has search), and the policy is evaluated "
-        "there: set world.type to the world that these rows come from"
+        "there: set world.type to the world that these rows come from, or leave these out by a "
+        "validate_data.max_quarantine_frac of 0.67"
     )
-    refuse_other_tools(rows, {"search"}, world="stocks", max_other_frac=0.7)
+    left = with_tools_of(imported, search, world="stocks", max_other_frac=0.7)
+    assert left.rows == imported.rows[2:]
+    assert [(one.number, one.reason) for one in left.bad][1:] == [
+        (2, "it uses quote, which the world stocks has not"),
+        (3, "it uses quote, which the world stocks has not"),
+    ]
+    with pytest.raises(DataError, match=r"3 of 3 imported rows .* these rows come from$"):
+        with_tools_of(import_trajectories(write(*[OPENAI] * 3)), search, world="stocks", max_other_frac=1.0)
+
+
+def test_tools_that_a_file_does_not_describe_are_offered_as_the_world_does(write):
+    unsaid = {name: value for name, value in OPENAI.items() if name != "tools"}
+    tools = {name: Tool(name, "Its own words.", {"type": "object"}, lambda: None) for name in ("search", "quote")}
+    (row,) = with_tools_of(import_trajectories(write(unsaid)), tools, world="w", max_other_frac=0.0).rows
+    assert row.tools == (tools["quote"].schema(),)
 
 
 def test_the_knob_names_the_formats_that_there_are():

@@ -27,6 +27,11 @@ class Imported:
     bad: list[Bad]
     file_format: str
 
+    @property
+    def numbers(self) -> list[int]:
+        """Of each row in its file, from 1."""
+        return sorted({*range(1, len(self.rows) + len(self.bad) + 1)} - {one.number for one in self.bad})
+
 
 def import_trajectories(path: Path, file_format: str | None = None, *, stop_tools: Collection[str] = ()) -> Imported:
     """Every trajectory of the file, as demonstrations (split `sft`, unless it says another).

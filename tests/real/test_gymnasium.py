@@ -9,16 +9,14 @@ from posttrain.exits import ConfigurationError
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import StopReason
-from posttrain.worlds.scripts import ScriptedExpert, say
-from tests.limits import limits_of
-
-pytest.importorskip("gymnasium", reason="the package gymnasium is not installed")
-
 from posttrain.worlds.gymnasium.domain import GymnasiumDomain
 from posttrain.worlds.gymnasium.environment import action_in, observation_text
 from posttrain.worlds.gymnasium.params import GymnasiumParams
+from posttrain.worlds.scripts import ScriptedExpert, say
 from posttrain.worlds.text_env import Unreadable
+from tests.limits import limits_of
 
+pytestmark = pytest.mark.needs_worlds
 WALK = ["left", "down", "right", "up"]
 
 

@@ -8,18 +8,11 @@ from functools import partial
 import pytest
 import yaml
 
+from benchmarks.foreign.bfcl import measure, our_outcome, their_verdict
+from benchmarks.foreign.bfcl_plays import Play, gold_play, some_call
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
-from posttrain.worlds.scripts import ScriptedExpert, say
-from posttrain.worlds.tools import ToolError
-from tests.limits import limits_of
-
-pytest.importorskip("mpmath", reason="mpmath is not installed; pip install mpmath")
-pytest.importorskip("bfcl_eval", reason="the package is not installed; pip install --no-deps bfcl-eval==2026.3.23")
-
-from benchmarks.foreign.bfcl import measure, our_outcome, their_verdict
-from benchmarks.foreign.bfcl_plays import Play, gold_play, some_call
 from posttrain.worlds.bfcl import package
 from posttrain.worlds.bfcl.calls import Call, as_evaluated, read_gold
 from posttrain.worlds.bfcl.domain import BfclDomain
@@ -28,7 +21,11 @@ from posttrain.worlds.bfcl.instances import make_instances
 from posttrain.worlds.bfcl.params import BfclFlawRates, BfclParams, SplitShares
 from posttrain.worlds.bfcl.schemas import READ_ONLY, schemas_of
 from posttrain.worlds.bfcl.world import BfclWorld
+from posttrain.worlds.scripts import ScriptedExpert, say
+from posttrain.worlds.tools import ToolError
+from tests.limits import limits_of
 
+pytestmark = pytest.mark.needs_worlds
 LIMITS = limits_of(40, 100, 100_000, max_result_chars=100_000)
 SHARES = SplitShares(sft=0.4, rl=0.3, dev=0.1)
 
