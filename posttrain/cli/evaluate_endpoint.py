@@ -61,8 +61,9 @@ def evaluate_endpoint(
 ) -> None:
     """How well does a model behind OPENAI_BASE_URL do in this world? Plays each task once greedily
     and some times at temperature 1; what was played is kept, and not paid for twice."""
+    from posttrain.accounts import account_of
     from posttrain.evals.summary import evaluated_tasks, summarise
-    from posttrain.rollout.openai_policy import OpenAiPolicy, account_of
+    from posttrain.rollout.openai_policy import OpenAiPolicy
     from posttrain.rollout.resumed import play_resumably
 
     if num_tasks < 1 or num_samples < 0 or max_new_tokens < 1:
@@ -71,7 +72,7 @@ def evaluate_endpoint(
     section = section_of(world, settings)
     domain = made(section)
     rule, whose = reward_of(domain, settings, (params or PARAMS).name)
-    limits, account = _limits(settings, section), account_of()
+    limits, account = _limits(settings, section), account_of("POSTTRAIN_OPENAI")
     tasks = _tasks_of(domain, section, split, num_tasks)
 
     def play(plays: Sequence[Task], temperature: float, seeds: Sequence[int]) -> list[Trajectory]:

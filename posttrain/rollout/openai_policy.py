@@ -3,20 +3,18 @@ become demonstrations. Text in, text out: it has no token ids, so nothing that i
 from by reinforcement.
 
 Endpoint, key and what the account allows are the environment's: `OPENAI_BASE_URL`,
-`OPENAI_API_KEY`, `POSTTRAIN_OPENAI_CONCURRENT` (16 requests at once), `POSTTRAIN_OPENAI_RPM`
-(requests a minute, no limit), `POSTTRAIN_OPENAI_PRICES` (`in,out` for a million tokens) with
-`POSTTRAIN_OPENAI_MAX_COST`. What the endpoint says in an error is quoted in short and without keys;
-the client's own exception, which has all of it, is not chained to ours.
+`OPENAI_API_KEY`, and `POSTTRAIN_OPENAI_…` as `posttrain/accounts.py` has them. What the endpoint
+says in an error is quoted in short and without keys; the client's own exception, which has all of
+it, is not chained to ours.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.accounts import Account, account_of
+from posttrain.exits import ConfigurationError
 from posttrain.http_bodies import bound_httpx
 from posttrain.limits import clip, reason
 from posttrain.rollout.engines.protocol import EngineLost
@@ -32,59 +30,6 @@ NUM_RETRIES = (
 TIMEOUT_S = 120.0
 
 
-@dataclass(slots=True)
-class Account:
-    """What the endpoint's owner allows, and what was used of it. `prices` are for a million tokens,
-    read and written."""
-
-    concurrent: int = 16
-    requests_per_minute: float = float("inf")
-    prices: tuple[float, float] = (0.0, 0.0)
-    max_cost: float = float("inf")
-    cost: float = 0.0
-    _next_s: float = field(default=0.0)
-
-    async def wait(self) -> None:
-        """Until the next request may be sent. Raises Interrupted where the money is spent."""
-        if self.cost >= self.max_cost:
-            raise Interrupted(
-                f"the endpoint has cost {self.cost:.2f} and POSTTRAIN_OPENAI_MAX_COST is {self.max_cost:g}; "
-                "what was played is kept: raise it and "
-                "run again to go on from there"
-            )
-        now_s = time.monotonic()
-        at_s, self._next_s = max(now_s, self._next_s), max(now_s, self._next_s) + 60 / self.requests_per_minute
-        await asyncio.sleep(at_s - now_s)
-
-    def pay(self, num_read: int, num_written: int) -> None:
-        """Count the tokens of an answer."""
-        self.cost += (num_read * self.prices[0] + num_written * self.prices[1]) / 1e6
-
-
-def account_of(environment: Mapping[str, str] = os.environ) -> Account:
-    """Raises ConfigurationError where a variable is no number, or a cost is limited and no price
-    named."""
-    account = Account()
-    try:
-        account.concurrent = int(environment.get("POSTTRAIN_OPENAI_CONCURRENT", account.concurrent))
-        account.requests_per_minute = float(environment.get("POSTTRAIN_OPENAI_RPM", "inf"))
-        account.max_cost = float(environment.get("POSTTRAIN_OPENAI_MAX_COST", "inf"))
-        read, written = map(float, environment.get("POSTTRAIN_OPENAI_PRICES", "0,0").split(","))
-    except ValueError as error:
-        raise ConfigurationError(f"a POSTTRAIN_OPENAI_… variable is not what it should be: {error}") from error
-    if account.concurrent < 1 or not account.requests_per_minute > 0:
-        raise ConfigurationError(
-            "POSTTRAIN_OPENAI_CONCURRENT and POSTTRAIN_OPENAI_RPM must be above 0: nothing could ever be asked"
-        )
-    if account.max_cost < float("inf") and read == written == 0:
-        raise ConfigurationError(
-            "POSTTRAIN_OPENAI_MAX_COST is set and POSTTRAIN_OPENAI_PRICES is not: "
-            "nothing would ever cost anything; set both"
-        )
-    account.prices = (read, written)
-    return account
-
-
 class OpenAiPolicy:
     """Plays with `model` of the endpoint, `max_new_tokens` a message."""
 
@@ -95,7 +40,7 @@ class OpenAiPolicy:
                 f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word"
             )
         self._model, self._temperature, self._max_new_tokens = model, temperature, max_new_tokens
-        self.account = account or account_of()
+        self.account = account or account_of("POSTTRAIN_OPENAI")
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def reply(self, episode: Episode) -> Reply:

@@ -110,6 +110,17 @@ def test_what_breaks_a_rule_is_named_with_its_turns(messages, reasons):
     assert reasons_of(*messages) == reasons
 
 
+def test_a_tool_that_the_user_describes_later_is_offered_from_there_on():
+    """BFCL adds functions so. Before it, and of a name that only stands somewhere, it is not."""
+    described = Message("user", '[{"name": "trade", "description": "Buy.", "parameters": {"type": "object"}}] And now?')
+    traded = call('{"code":"x"}', "trade")
+    assert reasons_of(ASKED, ANSWERED, described, traded, TOLD, ANSWERED) == {}
+    assert reasons_of(ASKED, traded, TOLD, ANSWERED, described, ANSWERED) == {"tool_offered": (0,)}
+    assert reasons_of(Message("user", 'call "trade"'), traded, TOLD, ANSWERED) == {"tool_offered": (0,)}
+    other = verdict_of(row(ASKED, ANSWERED, described, ANSWERED), row(ASKED, traded, TOLD, ANSWERED))
+    assert other.counts() == {"tool_offered": 1}
+
+
 HELLO = Message("assistant", "Hello! How can I help?")
 
 

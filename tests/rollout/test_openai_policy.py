@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
+from posttrain.accounts import account_of
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout import openai_policy
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.openai_policy import OpenAiPolicy, account_of
+from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.resumed import play_resumably
 from posttrain.types import StopReason
 from tests.limits import limits_of
@@ -160,7 +161,8 @@ def test_an_answer_cut_at_its_limit_ends_the_episode_as_token_limit(endpoint):
 def test_what_is_spent_is_counted_and_ends_at_the_limit(endpoint):
     endpoint(opens_the_lock)
     account = account_of(
-        {"POSTTRAIN_OPENAI_PRICES": "1,10", "POSTTRAIN_OPENAI_MAX_COST": "0.005", "POSTTRAIN_OPENAI_CONCURRENT": "1"}
+        "POSTTRAIN_OPENAI",
+        {"POSTTRAIN_OPENAI_PRICES": "1,10", "POSTTRAIN_OPENAI_MAX_COST": "0.005", "POSTTRAIN_OPENAI_CONCURRENT": "1"},
     )
     with pytest.raises(Interrupted, match=r"has cost 0\.01 and POSTTRAIN_OPENAI_MAX_COST is 0\.005"):
         play(count=4, account=account)
@@ -170,7 +172,7 @@ def test_what_is_spent_is_counted_and_ends_at_the_limit(endpoint):
 def test_requests_keep_the_distance_that_the_account_allows(endpoint):
     server = endpoint(opens_the_lock)
     waited = []
-    account = account_of({"POSTTRAIN_OPENAI_RPM": "6000"})
+    account = account_of("POSTTRAIN_OPENAI", {"POSTTRAIN_OPENAI_RPM": "6000"})
 
     async def ask_for_three():
         loop = asyncio.get_running_loop()
@@ -189,11 +191,13 @@ def test_requests_keep_the_distance_that_the_account_allows(endpoint):
         ({"POSTTRAIN_OPENAI_RPM": "many"}, "could not convert"),
         ({"POSTTRAIN_OPENAI_CONCURRENT": "0"}, "must be above 0"),
         ({"POSTTRAIN_OPENAI_MAX_COST": "3"}, "POSTTRAIN_OPENAI_PRICES is not"),
+        ({"POSTTRAIN_OPENAI_MAX_COST": "nan", "POSTTRAIN_OPENAI_PRICES": "1,1"}, "amounts of money"),
+        ({"POSTTRAIN_OPENAI_PRICES": "1,-1"}, "amounts of money"),
     ],
 )
 def test_a_wrong_variable_is_named(environment, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
-        account_of(environment)
+        account_of("POSTTRAIN_OPENAI", environment)
 
 
 def test_without_a_key_nothing_is_asked(monkeypatch):
@@ -214,9 +218,8 @@ def test_what_was_played_before_an_end_is_not_played_again(endpoint, tmp_path):
     tasks = [lock_task(f"t{index}") for index in range(5)]
 
     def resume():
-        policy = OpenAiPolicy(
-            "big", temperature=0.0, max_new_tokens=50, account=account_of({"POSTTRAIN_OPENAI_CONCURRENT": "1"})
-        )
+        account = account_of("POSTTRAIN_OPENAI", {"POSTTRAIN_OPENAI_CONCURRENT": "1"})
+        policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, account=account)
         return play_resumably(policy, tasks, file, domain=LockDomain(), limits=LIMITS, seeds=[7] * 5)
 
     with pytest.raises(ConfigurationError):

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tau2.databases import digest
@@ -45,6 +45,7 @@ def test_all_that_the_task_counts_must_be_right():
     assert graded(trajectory(made), is_right=False).failure == "wrong_database"
     assert graded(trajectory(made, words="Done.")).failure == "not_communicated"
     assert not graded(trajectory(made, stop=StopReason.TURN_LIMIT)).success
+    assert graded(trajectory(made, words=" "), replace(GOAL, communicated=())).failure == "empty_message"
     acted = replace(GOAL, basis=("ACTION",), communicated=())
     assert graded(trajectory(), acted).failure == "missing_action"
     assert graded(trajectory(made), acted).success
@@ -52,6 +53,8 @@ def test_all_that_the_task_counts_must_be_right():
 
 def test_a_success_is_strict_without_other_writes_and_failing_calls():
     made = ("cancel_reservation", {"reservation_id": "AAA111"})
+    assert graded(trajectory()).success
+    assert not graded(trajectory()).strict_success
     read = ("get_user_details", {"user_id": "ann"})
     assert graded(trajectory(read, made)).strict_success
     for played in (
@@ -163,6 +166,28 @@ def test_a_model_that_says_nothing_ends_the_episode_as_lost_and_one_that_refuses
 
         with pytest.raises(ends):
             asyncio.run(play())
+
+
+def test_what_the_user_spends_is_counted_apart_and_ends_at_its_limit():
+    async def answer(request: Request):
+        usage = {"prompt_tokens": 1000, "completion_tokens": 100}
+        return JSONResponse({"choices": [{"message": {"content": "Hello."}}], "usage": usage})
+
+    params = OpenAiUserParams(type="openai", model="small", temperature=0.0, max_new_tokens=99)
+    with serving(Starlette(routes=[Route("/chat/completions", answer, methods=["POST"])])) as url:
+        money = {"POSTTRAIN_USER_PRICES": "1,10", "POSTTRAIN_USER_MAX_COST": "0.003"}
+        shared = UserEndpoint(params, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any", **money})
+        user = OpenAiUser(SCENARIO, shared)
+
+        async def play():
+            try:
+                return [await user.speak(()) for _ in range(3)]
+            finally:
+                await user.close()
+
+        with pytest.raises(Interrupted, match=r"POSTTRAIN_USER_MAX_COST is 0\.003"):
+            asyncio.run(play())
+    assert shared.account.cost == pytest.approx(2 * (1000 + 100 * 10) / 1e6)
 
 
 def test_a_user_that_nobody_plays_is_refused():

@@ -19,6 +19,7 @@ from posttrain.data.validation.arguments import judge_calls
 from posttrain.data.validation.duplicates import conversation_digests, digests, is_first
 from posttrain.data.validation.flat import flatten
 from posttrain.data.validation.leakage import HeldOut, judge_leaks
+from posttrain.data.validation.told_tools import is_told
 from posttrain.types import SPLITS, StopReason
 
 TableName = Literal["trajectories", "turns", "calls"]
@@ -97,6 +98,7 @@ def judge(rows: pa.Table, held_out: HeldOut, seen: Seen) -> Judged:
     flat = flatten(rows)
     calls = judge_calls(flat.calls, rows["tools"])
     leaks = judge_leaks(rows, held_out)
+    is_offered = calls.is_offered | is_told(rows, flat.calls, ~calls.is_offered)
     return {
         "trajectories": _with_columns(
             flat.trajectories,
@@ -110,7 +112,7 @@ def judge(rows: pa.Table, held_out: HeldOut, seen: Seen) -> Judged:
         ),
         "turns": flat.turns,
         "calls": _with_columns(
-            flat.calls, is_offered=calls.is_offered, arguments_parse=calls.parses, arguments_fit=calls.fits_schema
+            flat.calls, is_offered=is_offered, arguments_parse=calls.parses, arguments_fit=calls.fits_schema
         ),
     }
 

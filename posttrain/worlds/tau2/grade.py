@@ -2,7 +2,9 @@
 
 DB: the database at the end is the one that the reference calls lead to. COMMUNICATE: each text that
 must be said stands in a message of the agent's. ACTION: each reference call was made. An episode
-that neither side ended is worth 0 (evaluator/ of sierra-research/tau2-bench).
+that neither side ended is worth 0 (evaluator/ of sierra-research/tau2-bench), and so is one with an
+agent's message of neither words nor calls, which is an error for tau2's orchestrator: half of the
+airline's tasks want nothing changed, and silence would pass them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +31,9 @@ def grade(trajectory: Trajectory, goal: Goal, *, is_database_right: bool, write_
     counted = {"DB": "database", "COMMUNICATE": "communicated", "ACTION": "actions"}
     missed = [counted[part] for part in goal.basis if scores[counted[part]] < 1]
     is_ended = trajectory.stop_reason in _ENDED
+    is_silent = not all(message.content.strip() or message.tool_calls for _, message in agent_messages(trajectory))
+    if is_silent:
+        missed = ["words"]
     success = is_ended and not missed
     return Outcome(
         success=success,
@@ -40,8 +45,10 @@ def grade(trajectory: Trajectory, goal: Goal, *, is_database_right: bool, write_
 
 
 def is_strict(calls: Sequence[MadeCall], goal: Goal, write_tools: frozenset[str]) -> bool:
-    """Every call came back without an error, and each that writes is one of the reference's, made
-    once."""
+    """Every call came back without an error, each that writes is one of the reference's, made once,
+    and there was one at all where the reference has any: who looks nothing up can know nothing."""
+    if goal.actions and not calls:
+        return False
     left = [action for action in goal.actions if action.name in write_tools]
     for call in calls:
         if not call.is_executed:
@@ -54,7 +61,12 @@ def is_strict(calls: Sequence[MadeCall], goal: Goal, write_tools: frozenset[str]
     return True
 
 
-_FAILURES = {"database": "wrong_database", "communicated": "not_communicated", "actions": "missing_action"}
+_FAILURES = {
+    "words": "empty_message",
+    "database": "wrong_database",
+    "communicated": "not_communicated",
+    "actions": "missing_action",
+}
 
 
 def _texts(trajectory: Trajectory) -> list[str]:
@@ -77,6 +89,7 @@ def _feedback(missed: Sequence[str], *, is_ended: bool) -> str:
     if not is_ended:
         return "The conversation was cut off before either side ended it."
     words = {
+        "words": "there was a message of neither words nor calls",
         "database": "the database is not as the request, by the policy, should leave it",
         "communicated": "a fact that was asked for was not said",
         "actions": "a call that was needed was not made",

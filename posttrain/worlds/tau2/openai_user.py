@@ -1,10 +1,10 @@
 """A model behind an OpenAI-compatible endpoint plays the user of an episode.
 
 Endpoint and key are the environment's: `POSTTRAIN_USER_BASE_URL` and `POSTTRAIN_USER_API_KEY`,
-where they are not set `OPENAI_BASE_URL` and `OPENAI_API_KEY`; `POSTTRAIN_USER_CONCURRENT` requests
-at once (16). It reads what was said, and nothing of the agent's calls. A model is not the same
-twice: an episode that is played again may meet other words. What it costs is not counted:
-`POSTTRAIN_OPENAI_MAX_COST` is the policy's.
+where they are not set `OPENAI_BASE_URL` and `OPENAI_API_KEY`; how many may ask, how often and for
+what money is `POSTTRAIN_USER_…`, as `posttrain/accounts.py` has them, apart from the policy's. It
+reads what was said, and nothing of the agent's calls. A model is not the same twice: an episode
+that is played again may meet other words.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
+from posttrain.accounts import account_of
 from posttrain.exits import ConfigurationError
 from posttrain.limits import MAX_REPLY_CHARS, clip, reason
 from posttrain.types import JsonValue
@@ -53,17 +54,12 @@ class UserEndpoint:
                 f"neither POSTTRAIN_USER_API_KEY nor OPENAI_API_KEY is set and {params.model} is to play the user; "
                 "an endpoint without keys takes any word"
             )
-        concurrent = environment.get("POSTTRAIN_USER_CONCURRENT", "16")
-        if not concurrent.isdecimal() or int(concurrent) < 1:
-            raise ConfigurationError(
-                f"POSTTRAIN_USER_CONCURRENT is {concurrent!r}; it is a number of requests, at least 1"
-            )
-        self._concurrent = int(concurrent)
+        self.account = account_of("POSTTRAIN_USER", environment)
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def places(self) -> asyncio.Semaphore:
         """Of the running event loop."""
-        return self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._concurrent))
+        return self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.account.concurrent))
 
 
 class OpenAiUser:
@@ -92,11 +88,13 @@ class OpenAiUser:
         }
         try:
             async with self._shared.places():
+                await self._shared.account.wait()
                 answer = await self._endpoint.post("/chat/completions", body, is_repeatable=True)
         except EndpointFailed as error:
             if error.status in _REFUSALS:
                 raise ConfigurationError(f"the simulated user's endpoint refuses: {reason(error)}") from None
             raise WorldFailed(f"the simulated user does not answer: {reason(error)}") from None
+        self._shared.account.pay(*_num_tokens(answer))
         return _words(answer)
 
     async def close(self) -> None:
@@ -124,3 +122,11 @@ def _words(answer: JsonValue) -> str:
     if not isinstance(words, str) or not words.strip():
         raise WorldFailed(f"the simulated user's endpoint answers without words: {clip(str(answer), 200)}")
     return clip(words, MAX_REPLY_CHARS)
+
+
+def _num_tokens(answer: JsonValue) -> tuple[int, int]:
+    """Read and written, as the endpoint counted them; 0 where it does not say."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
+    read, written = (count if isinstance(count, int) and count > 0 else 0 for count in counts)
+    return read, written
