@@ -143,7 +143,7 @@ def test_an_edit_of_what_all_have_in_common_runs_all(tree, file):
         "dvc.lock",
         "notes",
         "posttrain/evals/passk.py",
-        "posttrain/data/importing/importer.py",
+        "posttrain/data/resampling/coreset.py",
         "posttrain/rewards/total.py",
         "posttrain/worlds/stocks/phrasing.py",
         "stages/report.py",

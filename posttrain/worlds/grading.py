@@ -43,5 +43,5 @@ def completed(outcome: Outcome, trajectory: Trajectory, tools: Mapping[str, Tool
 
 def _failure(trajectory: Trajectory, *, has_malformed: bool) -> str:
     if trajectory.stop_reason in OUT_OF_TIME:
-        return "too_many_turns"
+        return str(trajectory.stop_reason)
     return "bad_json" if has_malformed else "goal_not_reached"

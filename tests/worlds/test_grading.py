@@ -82,8 +82,8 @@ def test_a_limit_is_the_agents_timeout_and_a_lost_engine_is_not(stop, value):
     [
         (GOOD, StopReason.DONE, "goal_not_reached"),
         ([call("read", '{"a"'), result(ERROR), say()], StopReason.DONE, "bad_json"),
-        ([call("read", "{}"), result()], StopReason.TURN_LIMIT, "too_many_turns"),
-        ([call("read", '{"a"'), result(ERROR)], StopReason.TOKEN_LIMIT, "too_many_turns"),
+        ([call("read", "{}"), result()], StopReason.TURN_LIMIT, "turn_limit"),
+        ([call("read", '{"a"'), result(ERROR)], StopReason.TOKEN_LIMIT, "token_limit"),
     ],
 )
 def test_a_failure_without_a_class_gets_a_general_one_and_the_worlds_own_stands(messages, stop, failure):
