@@ -4,8 +4,10 @@ it is refused."""
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
+import yaml
 
 from posttrain.cli.named_world import DEFAULT_REWARD
 from posttrain.contract.check import check_world
@@ -17,6 +19,8 @@ from posttrain.worlds.choices import example_params
 from posttrain.worlds.domains import score_names
 from tests.console import posttrain
 from tests.contract.planted import PLANTED, Boxes, end_what_was_left
+from tests.worlds.loopback import serving
+from tests.worlds.test_http_env import Guessing, params_of
 
 NUM_TASKS = 6
 IN_ANOTHER_PROCESS = "tasks: the same in another process"
@@ -100,6 +104,18 @@ def test_the_recipes_world_keeps_it_without_a_params_yaml(ours):
     assert ended.stdout.startswith("dice: 12 sft, 12 rl, 12 dev, 12 test, 12 test_paraphrase; the default reward\n")
     assert "has expert, realise_anew; without wanted, scores, opening, is_over, close" in ended.stdout
     assert re.search(r"open \S+ ms · call \S+ ms · grade \S+ ms \(medians\) · \d+ episodes/s", ended.stdout)
+
+
+def test_a_server_of_environments_keeps_it(repository, ours):
+    content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    content["sample_preferences"]["num_tasks"] = content["train_policy"]["algorithm"]["tasks_per_step"] = 3
+    with serving(Guessing().application) as url:
+        content["world"] = params_of(url).model_dump(mode="json")
+        Path("params.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+        ended = posttrain("check-world", "http_env")
+    assert ended.exit_code == 0, ended.stdout + ended.stderr
+    assert "has scores, opening, is_over, close; without expert, realise_anew, wanted" in ended.stdout
+    assert "19 rules hold, 0 broken, 12 not tried" in ended.stdout
 
 
 def test_a_broken_rule_is_told_with_task_and_remedy_and_ends_with_65(ours):

@@ -1,0 +1,35 @@
+"""The worlds of others keep the contract, as `posttrain check-world` tries it."""
+
+from collections import Counter
+
+import pytest
+
+from posttrain.contract.check import check_world
+from posttrain.contract.tasks import counts_of
+from posttrain.params import RewardParams
+from posttrain.rewards.total import load_reward
+from posttrain.worlds.choices import example_params
+from posttrain.worlds.domains import make_domain, score_names
+
+pytestmark = pytest.mark.needs_worlds
+REWARD = {
+    "weights": {"completion": 0.6, "strictness": 0.25, "format": 0.15},
+    "penalties": {"redundant_call": -0.01, "format_error": -0.005, "timeout": -0.01},
+    "extra": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "num_tasks", "states"),
+    [
+        ("bfcl", 8, {"ok": 29, "not tried": 2}),
+        ("gymnasium", 8, {"ok": 19, "not tried": 12}),
+        ("tau2", 2, {"ok": 28, "not tried": 3}),
+    ],
+)
+def test_each_keeps_it(name, num_tasks, states):
+    section = example_params(name)
+    rule = load_reward(RewardParams.model_validate(REWARD), score_names(make_domain(section)))
+    found = check_world(lambda: make_domain(section), counts_of(section, num_tasks), rule, section=section)
+    assert [finding for finding in found.findings if finding.state == "FAILED"] == []
+    assert Counter(finding.state for finding in found.findings) == states
