@@ -65,11 +65,11 @@ def load_reward(params: RewardParams, known: Sequence[str]) -> RuleReward:
     not exist or cannot take `(trajectory, task)`."""
     weights = {f"reward.weights.{name}": Term(name, weight) for name, weight in params.weights.items()}
     penalties = {f"reward.penalties.{name}": Term(name, weight) for name, weight in params.penalties.items()}
-    for knob, term in {**weights, **penalties}.items():
-        if term.name not in known:
-            raise ConfigurationError(
-                f"{knob}: the world gives no such score; it gives {', '.join(known)}.{nearest(term.name, known)}"
-            )
+    if unknown := {knob: term.name for knob, term in {**weights, **penalties}.items() if term.name not in known}:
+        meant = "".join(nearest(name, known) for name in unknown.values())
+        raise ConfigurationError(
+            f"{', '.join(unknown)}: the world gives no such score; it gives {', '.join(known)}.{meant}"
+        )
     extra = [Term(extra.name, extra.weight, _find(extra.name, known)) for extra in params.extra]
     return RuleReward((*weights.values(), *penalties.values()), tuple(extra))
 
