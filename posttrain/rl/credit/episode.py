@@ -1,0 +1,124 @@
+"""One advantage for each episode: its reward less what was to be expected, over a scale.
+
+Groups may differ in size: a lost episode is no member of its group. A group of equal rewards gives
+exact zeros, unless its baseline lies elsewhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posttrain.rl.credit import baselines
+from posttrain.rl.credit.baselines import Baseline
+from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.credit.spread import FloatArray, are_equal
+from posttrain.rl.params import (
+    BaselineParams,
+    BatchMean,
+    BatchStd,
+    EpisodeCredit,
+    GroupMean,
+    GroupStd,
+    LeaveOneOut,
+    TaskMean,
+    Unscaled,
+    VirtualBest,
+    Weighted,
+)
+
+_OWN = (GroupMean, LeaveOneOut)  # baselines that are the reward itself where all are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The episodes of one task that were not lost: what each earned, and whether it succeeded."""
+
+    task_id: str
+    rewards_G: FloatArray
+    successes_G: NDArray[np.bool_]
+
+
+def episode_advantages(groups: Sequence[Group], credit: EpisodeCredit, history: TaskHistory) -> list[FloatArray]:
+    """An array for each group, shape (G,); zeros where fewer than two members are left, and where
+    the group is dropped. `history` is read, not written.
+
+    Rewards 1, 0, 0, 0 under the group's mean: 3/4, -1/4, -1/4, -1/4; over the standard deviation
+    1/2: twice that. Raises ValueError, with the task, for a reward that is not finite, or above a
+    virtual best one: what is better than the best would be pushed down.
+    """
+    for group in groups:
+        _refuse(group, credit)
+    compared = [group for group in groups if len(group.rewards_G) > 1]
+    batch = np.concatenate([group.rewards_G for group in compared] or [np.zeros(0)])
+    return [_of_group(group, credit, history, batch) for group in groups]
+
+
+def _of_group(group: Group, credit: EpisodeCredit, history: TaskHistory, batch: FloatArray) -> FloatArray:
+    nothing: FloatArray = np.zeros(len(group.rewards_G))
+    if len(group.rewards_G) < 2 or is_dropped(group, credit):
+        return nothing
+    if are_equal(group.rewards_G) and isinstance(credit.baseline, _OWN):
+        return nothing
+    found = _baseline(group, credit.baseline, history, batch)
+    differences: FloatArray = group.rewards_G - found.expected_G
+    match credit.scale:
+        case Unscaled():
+            return differences
+        case GroupStd(floor=floor):
+            return differences / (_std(found.compared) + floor)
+        case BatchStd(floor=floor):
+            return differences / (_std(batch) + floor)
+
+
+def is_dropped(group: Group, credit: EpisodeCredit) -> bool:
+    """Whether a group counts for nothing by `credit.drop`."""
+    match credit.drop:
+        case "none":
+            return False
+        case "equal":
+            return are_equal(group.rewards_G)
+        case "all_good":
+            return bool(group.successes_G.all())
+
+
+def _baseline(group: Group, params: BaselineParams, history: TaskHistory, batch: FloatArray) -> Baseline:
+    rewards_G, known = group.rewards_G, history.mean(group.task_id)
+    match params:
+        case GroupMean():
+            return baselines.group_mean(rewards_G)
+        case LeaveOneOut():
+            return baselines.leave_one_out(rewards_G)
+        case VirtualBest(best=best):
+            return baselines.virtual_best(rewards_G, best=best)
+        case TaskMean():
+            return baselines.group_mean(rewards_G) if known is None else baselines.known(rewards_G, known)
+        case BatchMean():
+            return baselines.batch_mean(rewards_G, batch=batch)
+        case Weighted(batch_count=batch_count):
+            return baselines.weighted(
+                rewards_G,
+                batch=batch,
+                task_mean=known or 0.0,
+                task_count=history.count(group.task_id),
+                batch_count=batch_count,
+            )
+
+
+def _refuse(group: Group, credit: EpisodeCredit) -> None:
+    if not np.isfinite(group.rewards_G).all():
+        raise ValueError(
+            f"a reward of task {group.task_id} is {group.rewards_G[~np.isfinite(group.rewards_G)][0]}; "
+            "a score divided by zero or overflowed"
+        )
+    best = credit.baseline.best if isinstance(credit.baseline, VirtualBest) else np.inf
+    if (most := group.rewards_G.max(initial=-np.inf)) > best:
+        raise ValueError(
+            f"an episode of task {group.task_id} earned {most:g}, more than the virtual best of {best:g}: raise "
+            "train_policy.algorithm.credit.baseline.best to the most that can be earned"
+        )
+
+
+def _std(rewards: FloatArray) -> float:
+    return float(rewards.std(ddof=1))

@@ -1,0 +1,1 @@
+"""Objectives: the loss of one token, given how much likelier it has become and its advantage."""

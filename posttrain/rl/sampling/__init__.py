@@ -1,0 +1,1 @@
+"""Sampling: which tasks a step plays."""
