@@ -22,6 +22,7 @@ from posttrain.exits import ConfigurationError
 from posttrain.knob_problems import explain, nearest
 from posttrain.knobs import SLIP, Above, Below, Count, Frac, PositiveFrac, Rate, Section, Seed, SmallCount, Temperature
 from posttrain.plain_yaml import read_plain
+from posttrain.rl.params import OnlineParams, VirtualBest
 from posttrain.visible import visible
 from posttrain.worlds.choices import World
 
@@ -358,7 +359,7 @@ class AlarmParams(Section):
 
 
 class TrainPolicyParams(Section):
-    algorithm: Annotated[GrpoParams | DpoParams, Field(discriminator="type")]
+    algorithm: Annotated[GrpoParams | OnlineParams | DpoParams, Field(discriminator="type")]
     lr: Rate
     optimizer: Literal["muon", "adamw"]
     reward_model_weight: Annotated[float, Field(ge=0)]
@@ -494,11 +495,18 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"sample_preferences.num_tasks is {preferences.num_tasks} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; preferences are sampled on the rl split: raise the split or lower the number"
         )
-    if isinstance(algorithm, GrpoParams) and algorithm.tasks_per_step > world.num_rl_tasks:
+    if not isinstance(algorithm, DpoParams) and algorithm.tasks_per_step > world.num_rl_tasks:
         yield (
             f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"
         )
+    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.credit.baseline, VirtualBest):
+        most = _most_to_earn(params)
+        if algorithm.credit.baseline.best < most:
+            yield (
+                f"train_policy.algorithm.credit.baseline.best is {algorithm.credit.baseline.best:g} and an episode can "
+                f"earn {most:g}: what is better than the best would be pushed down; raise it to {most:g}"
+            )
     if params.validate_data.max_tokens > params.agent.max_context_tokens:
         yield (
             f"validate_data.max_tokens is {params.validate_data.max_tokens} and agent.max_context_tokens "
@@ -517,6 +525,12 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"agent.max_new_tokens is {params.agent.max_new_tokens}, and the world {world.type} asks for messages of "
             f"{needed} tokens, which would be cut off: raise it to {needed}"
         )
+
+
+def _most_to_earn(params: Params) -> float:
+    """By rules and by a reward model, of scores that are all 1."""
+    own = sum(params.reward.weights.values()) + sum(max(extra.weight, 0.0) for extra in params.reward.extra)
+    return round(own + params.train_policy.reward_model_weight, 9)
 
 
 def _refuse_no_checkpoint(every_steps: int, max_steps: int, knob: str) -> None:

@@ -1,5 +1,5 @@
-"""GRPO on multi-turn episodes of the rl tasks, or DPO on the sampled pairs; both begin from the SFT
-model."""
+"""Learns from multi-turn episodes of the rl tasks, online or by TRL's GRPO, or from the sampled
+pairs by DPO; each begins from the SFT model."""
 
 import shutil
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.params import DpoParams, GrpoParams, Params
 from posttrain.rewards.total import load_reward
+from posttrain.rl.loop import Setup, train_online
+from posttrain.rl.params import OnlineParams
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
@@ -42,12 +44,13 @@ def train_policy(run: StageRun) -> None:
     codec = load_codec(SFT)
     model = load_trainable(SFT, params.model, seed=params.seed)
     knobs = params.train_policy
-    alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if isinstance(knobs.algorithm, GrpoParams) else None
+    is_online = isinstance(knobs.algorithm, GrpoParams | OnlineParams)
+    alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if is_online else None
     with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), alarms=alarms, progress=run.progress) as training:
         match knobs.algorithm:
-            case GrpoParams() as algorithm:
+            case GrpoParams() | OnlineParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:
-                    _grpo(model, codec, params, algorithm, training, record)
+                    _online(model, codec, params, algorithm, training, record)
             case DpoParams() as algorithm:
                 _dpo(model, codec, params, algorithm, training)
     if run.is_first:
@@ -57,10 +60,15 @@ def train_policy(run: StageRun) -> None:
         shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
-def _grpo(
-    model: Any, codec: ChatCodec, params: Params, algorithm: GrpoParams, run: TrainingRun, record: Record
+def _online(
+    model: Any,
+    codec: ChatCodec,
+    params: Params,
+    algorithm: GrpoParams | OnlineParams,
+    run: TrainingRun,
+    record: Record,
 ) -> None:
-    weight = params.train_policy.reward_model_weight
+    knobs, weight = params.train_policy, params.train_policy.reward_model_weight
     reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
     domain = make_domain(params.world)
     reward = load_reward(params.reward, score_names(domain))
@@ -72,14 +80,7 @@ def _grpo(
 
     def on_step(step: int, played: Sequence[ScoredEpisode], advantages: Sequence[float]) -> None:
         own = [task_of[one.trajectory.task_id] for one in played]
-        record(
-            traced(
-                list(map(_as_learnt, played)),
-                own,
-                advantages=advantages,
-                step=step,
-            )
-        )
+        record(traced(list(map(_as_learnt, played)), own, advantages=advantages, step=step))
 
     shown = read_trajectories(RESAMPLED, "dev")[: algorithm.tasks_per_step] or demonstrate(
         with_expert(
@@ -91,22 +92,31 @@ def _grpo(
         is_flawless=True,
         reasoning_frac=params.generate_data.reasoning_frac,
     )
-    train_grpo(
-        model,
-        codec.tokenizer,
-        tasks=tasks,
-        source=PolicyEpisodes(sampler, reward_model=reward_model, weight=weight),
-        demonstrations=codec.encode_rows(
-            (row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in shown
-        ),
-        on_step=on_step,
-        params=algorithm,
-        lr=params.train_policy.lr,
-        optimizer=params.train_policy.optimizer,
-        checkpoint_every_steps=params.train_policy.checkpoint_every_steps,
-        seed=params.seed,
-        run=run,
-    )
+    source = PolicyEpisodes(sampler, reward_model=reward_model, weight=weight)
+    demonstrations = codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in shown)
+    how: dict[str, Any] = {
+        "lr": knobs.lr,
+        "optimizer": knobs.optimizer,
+        "checkpoint_every_steps": knobs.checkpoint_every_steps,
+        "seed": params.seed,
+        "run": run,
+    }
+    match algorithm:
+        case GrpoParams():
+            train_grpo(
+                model,
+                codec.tokenizer,
+                tasks=tasks,
+                source=source,
+                demonstrations=demonstrations,
+                on_step=on_step,
+                params=algorithm,
+                **how,
+            )
+        case OnlineParams():
+            setup = Setup(tasks, source, demonstrations, on_step)
+            limit = params.agent.max_context_tokens
+            train_online(model, codec.tokenizer, setup, params=algorithm, max_context_tokens=limit, **how)
 
 
 def _as_learnt(played: ScoredEpisode) -> Trajectory:

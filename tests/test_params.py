@@ -21,6 +21,7 @@ from posttrain.params import (
     parse_params,
     read_knobs,
 )
+from posttrain.rl.params import OnlineParams
 from posttrain.worlds.stocks.params import StocksParams
 
 # what these tests are about stands here, so that they hold whatever a person has set in the
@@ -426,7 +427,7 @@ def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited:
         (
             "train_policy.algorithm.type",
             "grop",
-            " = 'grop': there is no such type; there are grpo, dpo. Did you mean 'grpo'?",
+            " = 'grop': there is no such type; there are grpo, online, dpo. Did you mean 'grpo'?",
         ),
         (
             "generate_data.source.type",
@@ -493,10 +494,37 @@ def test_a_world_of_ones_own_reads_further_knobs_itself(content: dict[str, Any])
     assert getattr(parse_params(content, source="params.yaml").world, "faces") == 6  # noqa: B009
 
 
+ONLINE = {"type": "online", **yaml.safe_load(OnlineParams.example)}
+BEST = {"baseline": {"type": "virtual_best", "best": 0.9}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"credit": ONLINE["credit"] | BEST}, "baseline.best is 0.9 and an episode can earn 1: .* raise it to 1"),
+        ({"objective": {"type": "clip", "low": 0.2, "high": 0.2}}, "objective is clip and updates_per_step is 1"),
+        ({"tasks_per_step": 641}, r"tasks_per_step is 641 but world\.num_rl_tasks only 640"),
+        ({"credit": ONLINE["credit"] | {"drop": "most"}}, "credit.drop = 'most'"),
+    ],
+)
+def test_learning_online_is_refused_where_its_parts_contradict(content: dict[str, Any], changes, said):
+    content["train_policy"]["algorithm"] = ONLINE | changes
+    with pytest.raises(ParamsError, match=said):
+        parse_params(content, source="params.yaml")
+
+
+def test_ngrpo_is_a_line(content: dict[str, Any]):
+    line = "{baseline: {type: virtual_best, best: 1.0}, scale: {type: group_std, floor: 1.0e-6}, drop: all_good}"
+    content["train_policy"]["algorithm"] = ONLINE | {"credit": {"type": "episode", **yaml.safe_load(line)}}
+    algorithm = parse_params(content, source="params.yaml").train_policy.algorithm
+    assert isinstance(algorithm, OnlineParams)
+    assert algorithm.credit.baseline.type == "virtual_best"
+
+
 def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepted(edited: Edited):
     message = edited({"train_policy.algorithm.type": "dpo", "train_policy.algorithm.max_steps": "55"})
     assert "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature" in message
-    assert "are of grpo; batch_size is missing" in message
+    assert "are of grpo, online; batch_size is missing" in message
     block, _ = block_of(message)
     assert block.splitlines() == [
         "  algorithm:",

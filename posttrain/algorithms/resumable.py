@@ -88,6 +88,8 @@ def open_run(
 def _best_of(checkpoint: Path) -> Path | None:
     """The checkpoint whose weights a run from this one may end with; None where that is itself. Not
     of another folder: a run may have moved."""
+    if not (checkpoint / STATE).is_file():  # of a training online, which ends with its last weights
+        return None
     best = TrainerState.load_from_json(str(checkpoint / STATE)).best_model_checkpoint
     return checkpoint.with_name(Path(best).name) if best and Path(best).name != checkpoint.name else None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -43,7 +44,7 @@ def save(
         (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
         shutil.copyfile(run.metrics.path, folder / METRICS)
         seal(folder)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         if end := no_room(run.folder, error):
             raise end from error

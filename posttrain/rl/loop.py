@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from posttrain.algorithms import processes, sharding
 from posttrain.algorithms.episode_sampler import episode_seeds
@@ -306,7 +307,8 @@ def _kl(reference: Any, learner: Any, played: Sequence[ScoredEpisode], tokenizer
     """To the model that training began from, on the first episode of each group: a sixteenth of the
     tokens tells it well enough."""
     rows = rows_of(played, [0.0] * len(played), pad_id=tokenizer.pad_token_id)
-    model = learner if reference is None else reference
+    inner = learner.module if isinstance(learner, DistributedDataParallel) else learner
+    model = inner if reference is None else reference
     adapters_off = model.disable_adapter() if reference is None else contextlib.nullcontext()
     with torch.no_grad(), adapters_off:
         logprobs = _logprobs(model, rows.to(next(model.parameters()).device), temperature).cpu()

@@ -12,6 +12,7 @@ import signal
 from pathlib import Path
 
 import torch
+import yaml
 from tiny import (
     copy_rows,
     play_words,
@@ -33,6 +34,9 @@ from posttrain.algorithms.sft import train_sft
 from posttrain.algorithms.token_logprobs import agent_logprobs, labels_of
 from posttrain.exits import Interrupted
 from posttrain.params import AlarmParams, DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.rl import checkpoints
+from posttrain.rl.loop import Setup, train_online
+from posttrain.rl.params import OnlineParams
 from posttrain.tracking.alarms import Alarms
 
 DEMONSTRATIONS = copy_rows(4)[0]
@@ -134,6 +138,35 @@ def run_grpo(run: TrainingRun, model, *, lr=3e-2, demonstrations=DEMONSTRATIONS,
     )
 
 
+def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=lambda *_: None, **changes):
+    credit = "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
+    values = {
+        "type": "online",
+        "max_steps": 12,
+        "tasks_per_step": 2,
+        "group_size": 4,
+        "temperature": 1.0,
+        "updates_per_step": 1,
+        "credit": yaml.safe_load(credit),
+        "objective": {"type": "policy_gradient"},
+        "average": "tokens",
+        "importance_cap": 2.0,
+    }
+    tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
+    train_online(
+        model,
+        tiny_tokenizer(),
+        Setup(tasks, WordEpisodes(model), DEMONSTRATIONS, on_step),
+        params=OnlineParams.model_validate(values | changes),
+        max_context_tokens=16,
+        lr=lr,
+        optimizer=optimizer,
+        checkpoint_every_steps=4,
+        seed=1,
+        run=run,
+    )
+
+
 class WordEpisodes:
     """Plays by a copy of the weights, as an engine does. The copy is made of a model that no
     trainer has had: it patches `forward`."""
@@ -185,6 +218,7 @@ RUNS = {
     "sft": run_sft,
     "sft_on_wrong_dev": run_sft_on_wrong_dev,
     "grpo": run_grpo,
+    "online": run_online,
     "dpo": run_dpo,
     "reward_model": run_reward_model,
 }
@@ -228,7 +262,7 @@ def _train(algorithm, folder, death, is_adapted, limits, changes):
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 
     if death.in_save is not None:
-        resumable.seal = _die_in(death.in_save)
+        resumable.seal = checkpoints.seal = _die_in(death.in_save)
     model = make_model(algorithm, is_adapted=is_adapted)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     try:

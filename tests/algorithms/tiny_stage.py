@@ -24,7 +24,7 @@ def tiny_stage(run: StageRun):
 
     what = json.loads(Path("what.json").read_text())
     model = make_model(what["algorithm"], is_adapted=what.get("is_adapted", False))
-    more = {"on_step": write_episodes} if what["algorithm"] == "grpo" else {}
+    more = {"on_step": write_episodes} if what["algorithm"] in ("grpo", "online") else {}
     with open_run(run.checkpoint_dir) as training:
         training.progress = lambda done, total, note: after_step(done, what, run)
         RUNS[what["algorithm"]](training, model, **more, **what.get("changes", {}))
@@ -68,8 +68,8 @@ def write_result(checkpoint_dir, model):
 
     from posttrain.algorithms.resumable import METRICS
 
-    newest = max(checkpoint_dir.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
-    history = json.loads(newest.read_text())["log_history"]
+    states = sorted(checkpoint_dir.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+    history = json.loads(states[-1].read_text())["log_history"] if states else []  # our own loop keeps none
     result = {
         "weights": digest_of(model),
         "losses": [line["loss"] for line in history if "loss" in line],

@@ -70,6 +70,28 @@ def test_the_first_step_is_that_of_one_process(algorithm, config, alone, tmp_pat
             assert (one["task_id"], one["token_ids"]) == (other["task_id"], other["token_ids"])
 
 
+@pytest.mark.parametrize("is_adapted", [False, True])
+@pytest.mark.parametrize("config", ["ddp", "fsdp"])
+def test_the_first_step_of_learning_online_is_that_of_one_process(config, is_adapted, alone, tmp_path):
+    root, expected = alone("online", is_adapted=is_adapted)
+    found = run(tmp_path, config, algorithm="online", is_adapted=is_adapted)
+
+    shared = ("clip_low", "clip_high")  # of a process's own tokens
+    close(found["metrics"][0], expected["metrics"][0], but=shared, abs_gap=1e-3 if is_adapted else 1e-4)
+    for one, other in zip(episodes(root, 1), episodes(tmp_path, 1), strict=True):
+        assert (one["task_id"], one["seed"], one["token_ids"]) == (other["task_id"], other["seed"], other["token_ids"])
+        assert one["advantage"] == pytest.approx(other["advantage"], abs=1e-4)
+    assert len(found["metrics"]) == 12
+
+
+def test_learning_online_goes_on_with_another_number_of_processes(alone, tmp_path):
+    for config, at in (("fsdp", 5), ("ddp", 9)):
+        code, errors = finish(start(tmp_path, config, algorithm="online", at=at, kill=0))
+        assert code == 75, errors
+    assert len(run(tmp_path, None, algorithm="online")["metrics"]) == 12
+    assert first_steps(tmp_path) == [1, 5, 9]
+
+
 @pytest.mark.parametrize(("algorithm", "config"), [("grpo", "ddp"), ("grpo", "fsdp"), ("reward_model", "fsdp")])
 def test_adapters_are_trained_by_several_processes_too(algorithm, config, alone, tmp_path):
     _, expected = alone(algorithm, is_adapted=True)

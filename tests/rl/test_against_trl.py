@@ -1,14 +1,8 @@
 """The first step's loss and gradient are TRL's, on the same episodes, for each of its averages."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "algorithms"))  # its helpers are imported by name
-
 from datasets import Dataset
 from tiny import play_words, tiny_model, tiny_tokenizer, word_task
 from trl import GRPOConfig, GRPOTrainer
