@@ -17,6 +17,7 @@ from torch import nn
 from posttrain.algorithms import processes, sharding
 from posttrain.algorithms.checkpointing import PREFIX, no_room, prune, seal
 from posttrain.algorithms.resumable import METRICS, TrainingRun
+from posttrain.tracking.metrics_log import MetricValue
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"
 
@@ -51,6 +52,18 @@ def save(
         raise
     prune(run.folder, keep=None)
     processes.wait_for_all()
+
+
+def write_metrics(run: TrainingRun, step: int, metrics: Mapping[str, MetricValue]) -> None:
+    """A line of metrics.jsonl, by the first process. Raises Interrupted where the disk is full."""
+    if run.metrics is None:
+        return
+    try:
+        run.metrics.write(step, metrics)
+    except OSError as error:
+        if end := no_room(run.folder, error):
+            raise end from error
+        raise
 
 
 def load(checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -147,8 +147,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 sharding.gather_weights(learner, model)
 
             done = step + 1
-            if run.metrics is not None:
-                run.metrics.write(done, {**metrics, **updates.metrics(), "lr": moved.param_groups[0]["lr"]})
+            checkpoints.write_metrics(run, done, {**metrics, **updates.metrics(), "lr": moved.param_groups[0]["lr"]})
             is_stopping = any(processes.gather(run.is_stopping))
             if is_stopping or done % checkpoint_every_steps == 0 or done == params.max_steps:
                 state = {"sampler": sampler.state(), "history": history.state()}

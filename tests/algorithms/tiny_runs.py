@@ -174,7 +174,7 @@ class WordEpisodes:
     is_elsewhere = False
 
     def __init__(self, model):
-        self.model, self.copy = model, copy.deepcopy(model)
+        self.model, self.copy = model, copy.deepcopy(model).eval()
 
     def refresh(self):
         self.copy.load_state_dict(self.model.state_dict())

@@ -133,7 +133,7 @@ def test_adapters_are_trained_without_dropout_and_are_their_own_reference(tmp_pa
     changed = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
     assert changed
     assert all("lora" in name for name in changed)
-    assert lines[0]["logprob_gap_max"] < 1e-5, "dropout would tell other log-probs than those drawn from"
+    assert max(line["logprob_gap_max"] for line in lines) < 1e-5, "dropout would tell other log-probs than those drawn from"
 
 
 def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
