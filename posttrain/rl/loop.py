@@ -6,7 +6,7 @@ and learns from it; all hear of all episodes, so that credit and metrics are tho
 step in which nothing has an advantage makes no optimizer step: the weights stay as they are, bit by
 bit, and so does an optimizer's momentum.
 
-Left out: a critic, more episodes within a step than were asked for, a KL term.
+Left out: a critic, and a KL term in the loss.
 """
 
 import contextlib
@@ -35,10 +35,11 @@ from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.rl import checkpoints
 from posttrain.rl.credit.episode import Group, episode_advantages
 from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.credit.spread import are_equal
 from posttrain.rl.objective.token_losses import held_side, token_losses, token_weights
 from posttrain.rl.params import OnlineParams, TaskMean, Weighted
 from posttrain.rl.rows import Rows, parts_by_length, rows_of
-from posttrain.rl.sampling.uniform import Uniform
+from posttrain.rl.sampling.choice import Sampler, make_sampler
 from posttrain.types import Task
 
 MAX_GRAD_NORM = 1.0
@@ -87,7 +88,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     if reference is not None:
         reference.to(accelerator.device)
 
-    sampler = Uniform(setup.tasks, seed=seed)
+    sampler = make_sampler(params.sampling, setup.tasks, seed=seed)
     history = TaskHistory(_decay(params))
     first = 0
     if run.checkpoint is not None:
@@ -100,14 +101,9 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
 
     with RolloutSchedule(setup.source) as rollouts:
         for step in range(first, params.max_steps):
-            chosen = sampler.choose(params.tasks_per_step)
-            batch = RolloutBatch(
-                [task for task in chosen for _ in range(params.group_size)],
-                episode_seeds(seed, _STREAM, step, count=len(chosen) * params.group_size),
-            )
-            played, staleness = rollouts.take(batch)
-
+            played, staleness = _play(rollouts, sampler, params, seed=seed, step=step)
             groups = _groups(played, params.group_size)
+            is_trained = _chosen_groups(groups, params)
             advantages = _of_episodes(episode_advantages(groups, params.credit, history), played, params.group_size)
             for group in groups:
                 history.add(group.task_id, group.rewards_G)
@@ -115,18 +111,24 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 setup.on_step(step + 1, played, advantages)
             metrics = {
                 **_metrics_of(played, advantages, params.group_size),
+                **_sampling_metrics(groups, is_trained),
                 "kl": _kl(reference, learner, played[:: params.group_size], tokenizer, params.temperature),
                 "staleness": staleness,
             }
             if setup.demonstrations:
                 metrics["demonstration_loss"] = _loss_on(learner, setup.demonstrations, tokenizer)
+            learnt = [
+                (one, advantage)
+                for place, (one, advantage) in enumerate(zip(played, advantages, strict=True))
+                if is_trained[place // params.group_size]
+            ]
 
             for group, rate in zip(moved.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - step / params.max_steps)
             updates = _Updates()
-            if any(advantages):
-                parts = _own_parts(played, advantages, tokenizer.pad_token_id)
-                weights = _weights(parts, played, params, max_context_tokens)
+            if any(advantage for _, advantage in learnt):
+                parts = _own_parts(learnt, tokenizer.pad_token_id)
+                weights = _weights(parts, [one for one, _ in learnt], params, max_context_tokens)
                 before: list[Tensor] = []  # the log-probs by the weights that the first update starts from
                 for _ in range(params.updates_per_step):
                     for index, (part, weight_N) in enumerate(zip(parts, weights, strict=True)):
@@ -213,6 +215,55 @@ def _decay(params: OnlineParams) -> float:
     return baseline.decay if isinstance(baseline, TaskMean | Weighted) else 0.0
 
 
+def _play(
+    rollouts: RolloutSchedule, sampler: Sampler, params: OnlineParams, *, seed: int, step: int
+) -> tuple[list[ScoredEpisode], int]:
+    """The episodes of a step, a group after the other, and by how many steps their weights are
+    older. More tasks are played while groups that differ are missing and refills are left."""
+    played: list[ScoredEpisode] = []
+    missing, staleness = params.tasks_per_step, 0
+    for refill in range(1 + params.sampling.max_refills):
+        tasks = sampler.choose(-(-missing // processes.count()) * processes.count())
+        batch = RolloutBatch(
+            [task for task in tasks for _ in range(params.group_size)],
+            episode_seeds(seed, _STREAM, step, refill, count=len(tasks) * params.group_size),
+        )
+        more, staleness = rollouts.take(batch)
+        for group in _groups(more, params.group_size):
+            has_spread = _has_spread(group)
+            sampler.observe(group.task_id, has_spread=has_spread)
+            missing -= has_spread
+        played += more
+        if missing <= 0:
+            break
+    return played, staleness
+
+
+def _chosen_groups(groups: Sequence[Group], params: OnlineParams) -> list[bool]:
+    """Of each group whether it is trained: with refills the first that differ, as many as a step
+    has; all of them otherwise."""
+    if not params.sampling.max_refills:
+        return [True] * len(groups)
+    num_before = np.cumsum([0, *map(_has_spread, groups)])
+    return [_has_spread(group) and num_before[place] < params.tasks_per_step for place, group in enumerate(groups)]
+
+
+def _has_spread(group: Group) -> bool:
+    return len(group.rewards_G) > 1 and not are_equal(group.rewards_G)
+
+
+def _sampling_metrics(groups: Sequence[Group], is_trained: Sequence[bool]) -> dict[str, float]:
+    """`groups_played` and `groups_trained`; `frac_equal_trained`: share of the latter whose rewards
+    are equal. Of those played it is `frac_reward_zero_std`."""
+    trained = [group for group, is_one in zip(groups, is_trained, strict=True) if is_one]
+    num_equal = sum(not _has_spread(group) for group in trained)
+    return {
+        "groups_played": len(groups),
+        "groups_trained": len(trained),
+        "frac_equal_trained": num_equal / len(trained) if trained else 0.0,
+    }
+
+
 def _groups(played: Sequence[ScoredEpisode], group_size: int) -> list[Group]:
     """The members of each group that were not lost."""
     kept = [
@@ -245,17 +296,15 @@ def _metrics_of(played: Sequence[ScoredEpisode], advantages: Sequence[float], gr
     )
 
 
-def _own_parts(played: Sequence[ScoredEpisode], advantages: Sequence[float], pad_id: int) -> list[Rows]:
-    """This process's rows with an advantage, in parts of one length: others have no gradient. Every
-    process has as many parts as every other, each with a row."""
-    own = processes.share_of(len(played))
-    rows = list(zip(played[own], advantages[own], strict=True))
-    teaching = [row for row in rows if row[1]]
-    idle = [row for row in rows if not row[1]]
-    num_parts = min(processes.NUM_PARTS, len(rows))
-    kept = teaching + idle[: max(num_parts - len(teaching), 0)]
-    episodes, own_advantages = zip(*kept, strict=True)
-    return parts_by_length(rows_of(episodes, own_advantages, pad_id=pad_id), num_parts)
+def _own_parts(rows: Sequence[tuple[ScoredEpisode, float]], pad_id: int) -> list[Rows]:
+    """This process's share of the rows with an advantage, in parts of one length: others have no
+    gradient. Every process has as many parts as every other, each with a row."""
+    teaching, idle = [row for row in rows if row[1]], [row for row in rows if not row[1]]
+    num_parts = min(processes.NUM_PARTS, len(rows) // processes.count())
+    kept = teaching + idle[: max(num_parts * processes.count() - len(teaching), 0)]
+    own = np.array_split(np.arange(len(kept)), processes.count())[processes.index()]
+    episodes, advantages = zip(*(kept[place] for place in own), strict=True)
+    return parts_by_length(rows_of(episodes, advantages, pad_id=pad_id), num_parts)
 
 
 def _weights(

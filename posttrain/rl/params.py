@@ -91,6 +91,30 @@ class EpisodeCredit(Section):
     drop: Literal["none", "equal", "all_good"]
 
 
+class UniformSampling(Section):
+    """Every task as often as every other."""
+
+    type: Literal["uniform"]
+
+
+class SpreadSampling(Section):
+    """Tasks whose groups differed in reward before likelier than others, whose odds are `floor`;
+    a group counts `decay` as much after each further one of its task."""
+
+    type: Literal["spread"]
+    floor: Annotated[float, Field(gt=0, le=1)]
+    decay: Decay
+
+
+class SamplingParams(Section):
+    """In which order tasks are played, and how often a step goes on playing others, at most, until
+    it has `tasks_per_step` groups that differ in reward (DAPO's dynamic sampling); 0 takes groups
+    as they come."""
+
+    order: Annotated[UniformSampling | SpreadSampling, Field(discriminator="type")]
+    max_refills: Annotated[int, Field(ge=0, le=100)]
+
+
 class Clip(Section):
     """The likelihood ratio to the policy that played, kept within 1 - `low` and 1 + `high` where
     that would make the step larger (PPO, DAPO's clip-higher)."""
@@ -149,6 +173,7 @@ class OnlineParams(Section):
 
     example: ClassVar[str] = (
         "{max_steps: 88, tasks_per_step: 16, group_size: 8, temperature: 1.0, updates_per_step: 1, "
+        "sampling: {order: {type: uniform}, max_refills: 0}, "
         "credit: {type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}, "
         "objective: {type: policy_gradient}, average: tokens, importance_cap: 2.0}"
     )
@@ -158,6 +183,7 @@ class OnlineParams(Section):
     group_size: Annotated[int, Field(ge=2, le=100_000)]
     temperature: Annotated[float, Field(gt=0, le=2)]
     updates_per_step: SmallCount
+    sampling: SamplingParams
     credit: EpisodeCredit
     objective: Annotated[Objective, Field(discriminator="type")]
     average: LossMean

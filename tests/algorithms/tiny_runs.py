@@ -147,6 +147,7 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
         "group_size": 4,
         "temperature": 1.0,
         "updates_per_step": 1,
+        "sampling": {"order": {"type": "uniform"}, "max_refills": 0},
         "credit": yaml.safe_load(credit),
         "objective": {"type": "policy_gradient"},
         "average": "tokens",

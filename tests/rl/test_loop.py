@@ -11,6 +11,7 @@ from tiny_runs import Death, digest_of, run_online, train
 
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.rollouts import ScoredEpisode
+from posttrain.rl.sampling.spread import Spread
 from posttrain.rl.sampling.uniform import Uniform
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.types import StopReason
@@ -133,7 +134,43 @@ def test_adapters_are_trained_without_dropout_and_are_their_own_reference(tmp_pa
     changed = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
     assert changed
     assert all("lora" in name for name in changed)
-    assert max(line["logprob_gap_max"] for line in lines) < 1e-5, "dropout would tell other log-probs than those drawn from"
+    assert max(line["logprob_gap_max"] for line in lines) < 1e-5, (
+        "dropout would tell other log-probs than those drawn from"
+    )
+
+
+def test_a_step_plays_on_until_it_has_groups_that_differ_and_learns_from_these_alone(tmp_path):
+    bounded = {"order": {"type": "uniform"}, "max_refills": 5}
+    _, plain = trained(tmp_path / "plain", max_steps=4, tasks_per_step=4)
+    _, refilled = trained(tmp_path / "refilled", max_steps=4, tasks_per_step=4, sampling=bounded)
+    assert {line["groups_played"] for line in plain} == {4}
+    assert max(line["frac_equal_trained"] for line in plain) > 0
+    assert max(line["groups_played"] for line in refilled) > 4
+    assert {line["frac_equal_trained"] for line in refilled} == {0.0}
+    assert all(line["groups_trained"] <= 4 for line in refilled)
+    assert all(line["groups_trained"] == 4 or line["groups_played"] > 8 for line in refilled)
+
+
+def test_a_step_that_finds_no_group_that_differs_ends_at_its_bound_and_moves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tiny_runs.play_words", lambda model, task, seed: play_words(model, task, 7))
+    before = digest_of(tiny_model())
+    bounded = {"order": {"type": "uniform"}, "max_refills": 2}
+    model, lines = trained(tmp_path, max_steps=2, sampling=bounded)
+    assert [(line["groups_played"], line["groups_trained"]) for line in lines] == [(6, 0)] * 2
+    assert digest_of(model) == before
+
+
+def test_tasks_whose_groups_were_equal_are_chosen_less_often_and_from_a_state_alike():
+    tasks = [word_task(x, y) for x in range(4, 14) for y in range(4, 14)]
+    sampler, other = (Spread(tasks, seed=3, floor=0.05, decay=0.5) for _ in range(2))
+    for place, task in enumerate(tasks):
+        sampler.observe(task.task_id, has_spread=place % 2 == 0)
+    other.restore(sampler.state())
+    drawn = [sampler.choose(10) for _ in range(30)]
+    assert drawn == [other.choose(10) for _ in range(30)]
+    assert all(len({task.task_id for task in some}) == 10 for some in drawn)
+    share = np.mean([tasks.index(task) % 2 == 0 for some in drawn for task in some])
+    assert 0.85 < share < 1.0  # 1 / (1 + 0.05) where tasks are drawn one at a time
 
 
 def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
@@ -150,7 +187,8 @@ def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
     "baseline", [{"type": "task_mean", "decay": 0.5}, {"type": "weighted", "decay": 0.5, "batch_count": 2.0}]
 )
 def test_what_remembers_is_gone_on_with_after_a_kill(tmp_path, baseline):
+    sampling = {"order": {"type": "spread", "floor": 0.1, "decay": 0.5}, "max_refills": 1}
     credit = MEAN | {"baseline": baseline}
-    _, expected = train("online", tmp_path / "whole", credit=credit)
-    train("online", tmp_path / "cut", Death(after=6), credit=credit)
-    assert train("online", tmp_path / "cut", credit=credit) == (0, expected)
+    _, expected = train("online", tmp_path / "whole", credit=credit, sampling=sampling)
+    train("online", tmp_path / "cut", Death(after=6), credit=credit, sampling=sampling)
+    assert train("online", tmp_path / "cut", credit=credit, sampling=sampling) == (0, expected)

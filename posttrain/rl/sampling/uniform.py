@@ -22,6 +22,9 @@ class Uniform:
         self._num_chosen = end
         return chosen
 
+    def observe(self, task_id: str, *, has_spread: bool) -> None:
+        """It chooses alike whatever came out."""
+
     def state(self) -> Mapping[str, object]:
         """As JSON has it, for a checkpoint."""
         return {"num_chosen": self._num_chosen}
