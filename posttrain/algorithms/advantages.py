@@ -3,13 +3,15 @@ Rewards in, one number per episode out; the trainer multiplies its tokens by it.
 
 Pure and in float64. TRL computes advantages in float32 with a tolerance on the standard deviation,
 where eight rewards of 0.2 have std 1.6e-8 and pass for a group that teaches something; here a group
-without a difference is found by exact equality and its advantage is exactly 0.
+without a difference beyond rounding has advantages of exactly 0.
 """
 
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from posttrain.evals.groups import are_equal
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -48,7 +50,7 @@ def group_advantages(
         rewards_P_G.astype(np.float64), is_kept_P_G, advantages_P_G, strict=True
     ):
         kept = rewards_G[is_kept_G]
-        if len(kept) < 2 or (kept == kept[0]).all():
+        if len(kept) < 2 or are_equal(kept):
             continue
         spread = kept.std(ddof=1) + STD_FLOOR if scale == "group_std" else 1.0
         advantages_G[is_kept_G] = (kept - kept.mean()) / spread

@@ -25,7 +25,7 @@ from posttrain.stage.costs import Cost
 from posttrain.stage.run_records import RECORDS, parse_records, result_key
 
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
-DEFINITION_VERSION = 1  # of the metrics of groups: those of another one measure something else
+DEFINITION_VERSION = 2  # of the metrics of groups: those of another one measure something else
 
 _CODE, _REPORT, _TABLE = ("posttrain/", "stages/"), "report", ".parquet"
 _PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"

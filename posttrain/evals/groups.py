@@ -3,7 +3,7 @@ definitions that do not change under a library's upgrade.
 
 A group is the episodes of one task. TRL's own values are not used: its `reward_std` is of the whole
 batch since 0.27, and its zero test is a tolerance on a float32 std, which takes eight rewards of
-0.2 (std 1.6e-8) for different. Here rewards are compared exactly, one with another.
+0.2 (std 1.6e-8) for different. Here rewards are compared with each other, to within rounding.
 """
 
 import math
@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 # raise it with any change below; it stands in every line of metrics, so that no two definitions are
-# plotted as one
-DEFINITION_VERSION = 1
+# plotted as one; 1 compared rewards bit by bit
+DEFINITION_VERSION = 2
+ROUNDING = 1e-12
+LEAST_ADVANTAGE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         raise ValueError(
             f"{len(groups)} groups; each needs two or more rewards, and as many successes, to have a spread"
         )
-    equal = [group for group in groups if is_zero_std(group.rewards)]
+    equal = [group for group in groups if are_equal(group.rewards)]
     all_bad = sum(not any(group.successes) for group in equal)
     all_good = sum(all(group.successes) for group in equal)
     rewards_N = np.concatenate([np.asarray(group.rewards, dtype=np.float64) for group in groups])
@@ -55,17 +58,22 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def is_zero_std(rewards_G: Sequence[float]) -> bool:
-    """Whether all rewards are the same number, bit by bit but for the sign of 0; such a group's
-    advantages are exactly 0."""
-    return all(reward == rewards_G[0] for reward in rewards_G)
+def are_equal(rewards_G: Sequence[float] | NDArray[np.float64]) -> bool:
+    """Whether all differ by no more than rounding, 1e-12 of the largest or of 1; such a group's
+    advantages are exactly 0. -0.3 and -0.2 - 0.1 are equal, 0.2 and 0.2000001 are not."""
+    rewards = np.asarray(rewards_G, dtype=np.float64)
+    return float(rewards.max() - rewards.min()) <= ROUNDING * max(1.0, float(np.abs(rewards).max()))
 
 
 def frac_tokens_nonzero_advantage(advantages_N: Sequence[float], num_tokens_N: Sequence[int]) -> float:
-    """Share of the agent's tokens that get a gradient: advantages 0, 0.5, -0.5 with 10, 20, 10
-    tokens give 30 / 40. 0.0 where nothing was written."""
+    """Share of the agent's tokens that get a gradient, an advantage beyond 1e-6: 0, 0.5, -0.5 with
+    10, 20, 10 tokens give 30 / 40. 0.0 where nothing was written."""
     total = sum(num_tokens_N)
-    learnt = sum(num_tokens for advantage, num_tokens in zip(advantages_N, num_tokens_N, strict=True) if advantage != 0)
+    learnt = sum(
+        num_tokens
+        for advantage, num_tokens in zip(advantages_N, num_tokens_N, strict=True)
+        if abs(advantage) > LEAST_ADVANTAGE
+    )
     return learnt / total if total else 0.0
 
 

@@ -29,13 +29,13 @@ from posttrain.algorithms.resumable import TrainingRun
 from posttrain.algorithms.rollouts import EpisodeSource, RolloutBatch, RolloutSchedule, ScoredEpisode
 from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, can_pick_before_head, labels_of, pad_right
+from posttrain.evals.groups import are_equal
 from posttrain.exits import Interrupted
 from posttrain.models.codec import TokenRow
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.rl import checkpoints
 from posttrain.rl.credit.episode import Group, episode_advantages
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.credit.spread import are_equal
 from posttrain.rl.objective.token_losses import held_side, token_losses, token_weights
 from posttrain.rl.params import OnlineParams, TaskMean, Weighted
 from posttrain.rl.rows import Rows, parts_by_length, rows_of

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from posttrain.evals.groups import Group, frac_tokens_nonzero_advantage, group_metrics, is_zero_std
+from posttrain.evals.groups import Group, are_equal, frac_tokens_nonzero_advantage, group_metrics
 
 
 def group(*rewards: float, successes: int) -> Group:
@@ -34,11 +34,14 @@ def test_equal_groups_are_split_by_who_succeeded():
 @pytest.mark.parametrize("tenths", range(11))
 def test_eight_equal_rewards_are_equal_whatever_float32_says_of_their_std(tenths):
     rewards = np.full(8, tenths / 10, dtype=np.float32)
-    assert is_zero_std(rewards)
+    assert are_equal(rewards)
 
 
-def test_rewards_one_bit_apart_are_not_equal():
-    assert not is_zero_std([0.3, 0.1 + 0.2])
+def test_rewards_that_differ_by_rounding_are_equal_and_others_are_not():
+    assert are_equal([0.3, 0.1 + 0.2])
+    assert are_equal([-0.3, -0.2 - 0.1])
+    assert are_equal([1e6, 1e6 + 1e-7])
+    assert not are_equal([0.2, 0.2 + 1e-9])
 
 
 def test_groups_may_differ_in_size():
@@ -47,7 +50,7 @@ def test_groups_may_differ_in_size():
 
 
 def test_every_result_names_its_definition():
-    assert group_metrics([group(0, 1, successes=1)])["definition_version"] == 1
+    assert group_metrics([group(0, 1, successes=1)])["definition_version"] == 2
 
 
 @pytest.mark.parametrize("groups", [[], [group(1.0, successes=1)], [Group([0.0, 1.0], [True])]])
@@ -58,4 +61,5 @@ def test_a_group_without_a_spread_to_measure_is_refused(groups):
 
 def test_tokens_of_episodes_without_an_advantage_teach_nothing():
     assert frac_tokens_nonzero_advantage([0.0, 0.5, -0.5], [10, 20, 10]) == 0.75
+    assert frac_tokens_nonzero_advantage([1e-9, 0.5, -0.5], [10, 20, 10]) == 0.75
     assert frac_tokens_nonzero_advantage([], []) == 0.0

@@ -89,7 +89,7 @@ def task_record(task_id: str, *, failure: str | None = None, split: str = "test"
 
 def grpo_line(step: int) -> dict[str, Any]:
     return {
-        "definition_version": 1,
+        "definition_version": 2,
         "step": step,
         "success": min(1.0, 0.5 + 0.015 * step),
         "strict_success": min(1.0, 0.4 + 0.015 * step),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posttrain.rl.credit.spread import FloatArray
+from posttrain.algorithms.advantages import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from posttrain.algorithms.advantages import FloatArray
+from posttrain.evals.groups import are_equal
 from posttrain.rl.credit import baselines
 from posttrain.rl.credit.baselines import Baseline
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.credit.spread import FloatArray, are_equal
 from posttrain.rl.params import (
     BaselineParams,
     BatchMean,

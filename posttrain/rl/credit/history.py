@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from posttrain.rl.credit.spread import FloatArray
+from posttrain.algorithms.advantages import FloatArray
 
 
 @dataclass(slots=True)
