@@ -7,10 +7,10 @@ from datasets import Dataset
 from tiny import play_words, tiny_model, tiny_tokenizer, word_task
 from trl import GRPOConfig, GRPOTrainer
 
-from posttrain.rl.loop import _logprobs, part_loss
 from posttrain.rl.objective.token_losses import token_weights
 from posttrain.rl.params import OnlineParams
 from posttrain.rl.rows import rows_of
+from posttrain.rl.updates import logprobs_of, part_loss
 
 MAX_TOKENS = 7
 AVERAGES = {"grpo": "episodes", "dr_grpo": "max_tokens", "dapo": "tokens", "bnpo": "tokens"}
@@ -81,7 +81,7 @@ def ours(average, played):
         num_episodes=len(episodes),
         max_tokens=MAX_TOKENS - 4,
     )
-    now = _logprobs(model, rows, 1.0)
+    now = logprobs_of(model, rows, 1.0)
     loss = part_loss(now, now.detach(), rows, weight_N, params)
     loss.backward()
     return float(loss.detach()), gradients_of(model)
