@@ -64,6 +64,7 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.traced_steps
 	python -m benchmarks.memory
 	python -m benchmarks.flow
+	python -m benchmarks.data_scale
 
 JOBS ?= 1
 seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into reports/seeds.json (an hour; JOBS=2 half)
