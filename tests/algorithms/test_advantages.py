@@ -30,12 +30,12 @@ def test_a_group_of_equal_rewards_has_an_advantage_of_exactly_zero(reward):
         assert np.array_equal(group_advantages(rewards_P_G, scale=scale), np.zeros((2, 8)))
 
 
-def test_a_difference_in_the_last_bit_is_a_difference():
+def test_a_difference_in_the_last_bit_is_rounding_and_a_larger_one_is_not():
     nearly = np.nextafter(0.2, 1.0)
 
-    advantages_P_G = group_advantages(np.array([[0.2, 0.2], [0.2, nearly]]), scale="group_mean")
+    advantages_P_G = group_advantages(np.array([[0.2, 0.2], [0.2, nearly], [0.2, 0.2 + 1e-9]]), scale="group_mean")
 
-    assert (advantages_P_G != 0).any(axis=1).tolist() == [False, True]
+    assert (advantages_P_G != 0).any(axis=1).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("scale", ["group_std", "group_mean"])
