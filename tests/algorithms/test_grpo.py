@@ -1,18 +1,17 @@
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from tiny import play_words, tiny_model, word_task
-from tiny_runs import Death, digest_of, run_grpo, train
+from tiny_runs import Death, digest_of, run_here, train
 
 from posttrain.algorithms import grpo
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
 from posttrain.algorithms.importance import importance_metrics, importance_weights, turn_numbers
-from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.tracking.metrics_log import read_metrics
 from posttrain.types import Message, Outcome, StopReason, Trajectory
 
 FLAT = {
@@ -40,11 +39,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def trained(folder, model=None, **changes):
-    model = model or tiny_model()
-    with open_run(folder) as run:
-        run_grpo(run, model, **changes)
-    return model, read_metrics(folder / "metrics.jsonl")
+trained = partial(run_here, "grpo")
 
 
 def test_the_reward_rises_when_what_earned_more_becomes_likelier(tmp_path):

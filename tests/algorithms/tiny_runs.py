@@ -38,6 +38,7 @@ from posttrain.rl import checkpoints
 from posttrain.rl.loop import Setup, train_online
 from posttrain.rl.params import OnlineParams
 from posttrain.tracking.alarms import Alarms
+from posttrain.tracking.metrics_log import read_metrics
 
 DEMONSTRATIONS = copy_rows(4)[0]
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
@@ -223,6 +224,14 @@ RUNS = {
     "dpo": run_dpo,
     "reward_model": run_reward_model,
 }
+
+
+def run_here(algorithm, folder, model=None, **changes):
+    """In this process: the model, a tiny one unless it is given, and the lines of metrics.jsonl."""
+    model = model or tiny_model()
+    with open_run(folder) as run:
+        RUNS[algorithm](run, model, **changes)
+    return model, read_metrics(folder / METRICS)
 
 
 def make_model(algorithm, *, is_adapted):

@@ -2,18 +2,17 @@
 a signal, and each of its choices reaches the weights."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from tiny import play_words, tiny_adapted_model, tiny_model, word_task
-from tiny_runs import Death, digest_of, run_online, train
+from tiny_runs import Death, digest_of, run_here, train
 
-from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.rl.sampling.spread import Spread
 from posttrain.rl.sampling.uniform import Uniform
-from posttrain.tracking.metrics_log import read_metrics
 from posttrain.types import StopReason
 
 CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
@@ -25,11 +24,7 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def trained(folder, model=None, **changes):
-    model = model or tiny_model()
-    with open_run(folder) as run:
-        run_online(run, model, **changes)
-    return model, read_metrics(folder / "metrics.jsonl")
+trained = partial(run_here, "online")
 
 
 @pytest.mark.parametrize("more", [{}, {"updates_per_step": 3, "objective": CLIP}], ids=["one update", "three"])
