@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.methods import CREDITS, credit_of
-from posttrain.rl.credit.episode import Group, episode_advantages
+from posttrain.rl.credit.episode import episode_advantages
+from posttrain.rl.credit.groups import Group
 from posttrain.rl.credit.history import TaskHistory
 
 GROUP_SIZE = 8

@@ -18,4 +18,5 @@ CREDITS = {
 
 def credit_of(name: str) -> EpisodeCredit:
     """Of a method's name."""
-    return EpisodeCredit.model_validate({"type": "episode", **yaml.safe_load(CREDITS[name])})
+    values = {"type": "episode", "equal_groups": {"type": "by_baseline"}}
+    return EpisodeCredit.model_validate(values | yaml.safe_load(CREDITS[name]))

@@ -16,7 +16,7 @@ from posttrain.algorithms.importance import importance_metrics, turn_numbers
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.algorithms.token_logprobs import IGNORED, labels_of, pad_right
 from posttrain.models.codec import TokenRow
-from posttrain.rl.credit.episode import Group
+from posttrain.rl.credit.groups import Group
 from posttrain.rl.params import OnlineParams
 from posttrain.rl.play import has_spread
 from posttrain.rl.rows import Rows, rows_of

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from posttrain.knobs import Count, Section, SmallCount
+from posttrain.knobs import Count, Rate, Section, SmallCount
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -26,6 +26,15 @@ class VirtualBest(Section):
     """The mean of the group with one more member that earned `best` (NGRPO); none may earn more."""
 
     type: Literal["virtual_best"]
+    best: float
+
+
+class VirtualEnds(Section):
+    """The group's mean; a group of equal rewards gets one more member, with `best` where they lie
+    nearer to `worst` and with `worst` else (our reading of AVSPO)."""
+
+    type: Literal["virtual_ends"]
+    worst: float
     best: float
 
 
@@ -53,7 +62,7 @@ class Weighted(Section):
 
 
 BaselineParams = Annotated[
-    GroupMean | LeaveOneOut | VirtualBest | TaskMean | BatchMean | Weighted, Field(discriminator="type")
+    GroupMean | LeaveOneOut | VirtualBest | VirtualEnds | TaskMean | BatchMean | Weighted, Field(discriminator="type")
 ]
 
 
@@ -80,15 +89,181 @@ class BatchStd(Section):
 ScaleParams = Annotated[Unscaled | GroupStd | BatchStd, Field(discriminator="type")]
 
 
-class EpisodeCredit(Section):
+class ByBaseline(Section):
+    """A group of equal rewards is credited as any other: with nothing under a baseline that is its
+    own mean."""
+
+    type: Literal["by_baseline"]
+
+
+class ByEntropy(Section):
+    """A token of a group of equal rewards is credited with `alpha` times its entropy where all
+    succeeded, and where all failed with how far it lies below the episode's most uncertain one
+    (RL-ZVP)."""
+
+    type: Literal["by_entropy"]
+    alpha: Annotated[float, Field(gt=0)]
+
+
+class ByCoin(Section):
+    """A group of equal rewards is credited with `size`, up or down as a coin falls: a control of
+    what any constant does."""
+
+    type: Literal["by_coin"]
+    size: Annotated[float, Field(gt=0)]
+
+
+EqualGroups = Annotated[ByBaseline | ByEntropy | ByCoin, Field(discriminator="type")]
+
+Drop = Literal["none", "equal", "all_good"]
+
+
+class Compared(Section):
+    """(reward - baseline) / scale. `drop`: groups that count for nothing, `equal` those whose
+    rewards are, `all_good` those in which all succeeded."""
+
+    baseline: BaselineParams
+    scale: ScaleParams
+    drop: Drop
+
+
+class EpisodeCredit(Compared):
     """One number for all tokens of an episode: (reward - baseline) / scale. `drop`: groups that
     count for nothing, `equal` those whose rewards are, `all_good` those in which all succeeded."""
 
-    example: ClassVar[str] = "{baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
+    example: ClassVar[str] = (
+        "{baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none, "
+        "equal_groups: {type: by_baseline}}"
+    )
     type: Literal["episode"]
-    baseline: BaselineParams
-    scale: ScaleParams
-    drop: Literal["none", "equal", "all_good"]
+    equal_groups: EqualGroups
+
+
+class ScoresCredit(Section):
+    """Each score of the reward is compared within the group by itself, over its own deviation, and
+    only then weighed and summed; the sums are normalised over the step (GDPO)."""
+
+    example: ClassVar[str] = "{floor: 1.0e-4}"
+    type: Literal["scores"]
+    floor: Annotated[float, Field(gt=0, le=1)]
+
+
+class DiscountedCredit(Compared):
+    """As `episode`, and a turn is credited with `gamma` for each turn that came after it."""
+
+    example: ClassVar[str] = (
+        "{gamma: 0.9, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
+    )
+    type: Literal["discounted"]
+    gamma: Annotated[float, Field(gt=0, lt=1)]
+
+
+class TurnScoresCredit(Compared):
+    """As `episode`, and the turns before the first result are credited with `weight` times how well
+    they did themselves, compared within the group in the same way (MT-GRPO): the world's score of a
+    turn, or the share of its calls that worked."""
+
+    example: ClassVar[str] = (
+        "{weight: 1.0, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
+    )
+    type: Literal["turn_scores"]
+    weight: Annotated[float, Field(gt=0)]
+
+
+class StatesCredit(Compared):
+    """As `episode`, and every turn is credited with `weight` times how its discounted return
+    compares with those of the group's other turns that began from the same state (GiGPO):
+    `state_baseline` may be one with a virtual best."""
+
+    example: ClassVar[str] = (
+        "{gamma: 0.95, weight: 1.0, state_baseline: {type: group_mean}, baseline: {type: group_mean}, "
+        "scale: {type: none}, drop: none}"
+    )
+    type: Literal["states"]
+    gamma: Annotated[float, Field(gt=0, le=1)]
+    weight: Annotated[float, Field(gt=0)]
+    state_baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest, Field(discriminator="type")]
+
+
+class CriticParams(Section):
+    """What an episode will earn, by a head on the policy's own last layer, which it does not move
+    (`shared`), or by a model of its own that begins as the policy does (`apart`); learnt with AdamW
+    at `lr`, `updates_per_step` times a step, from `warmup_steps` before the policy learns on."""
+
+    trunk: Literal["shared", "apart"]
+    lr: Rate
+    updates_per_step: SmallCount
+    warmup_steps: Annotated[int, Field(ge=0, le=100_000)]
+
+
+class GaeCredit(Section):
+    """Generalised advantage estimation over the agent's tokens or turns, against a critic; with an
+    `objective` of clip this is PPO."""
+
+    example: ClassVar[str] = (
+        "{over: tokens, gamma: 1.0, lam: 0.95, scale: {type: batch_std, floor: 1.0e-4}, "
+        "critic: {trunk: apart, lr: 1.0e-3, updates_per_step: 2, warmup_steps: 4}}"
+    )
+    type: Literal["gae"]
+    over: Literal["tokens", "turns"]
+    gamma: Annotated[float, Field(gt=0, le=1)]
+    lam: Annotated[float, Field(ge=0, le=1)]
+    scale: Annotated[Unscaled | BatchStd, Field(discriminator="type")]
+    critic: CriticParams
+
+
+class ImitationCredit(Section):
+    """1 for an expert's trace that joined the group, nothing for what was played: supervised
+    learning on the traces that an oracle method uses, as its control."""
+
+    example: ClassVar[str] = "{}"
+    type: Literal["imitation"]
+
+
+CreditParams = Annotated[
+    EpisodeCredit | ScoresCredit | DiscountedCredit | TurnScoresCredit | StatesCredit | GaeCredit | ImitationCredit,
+    Field(discriminator="type"),
+]
+
+
+class JoinsNothing(Section):
+    """Groups are what was played."""
+
+    type: Literal["none"]
+
+
+class JoinsExpert(Section):
+    """`count` traces of the world's expert are members of every group (LUFFY): an oracle. Their
+    tokens' probability p is made likelier through p / (p + `gamma`), or through log p where gamma
+    is null."""
+
+    example: ClassVar[str] = "{count: 1, gamma: 0.1}"
+    type: Literal["expert"]
+    count: SmallCount
+    gamma: Annotated[float, Field(gt=0)] | None
+
+
+class JoinsBest(Section):
+    """The best episode of the task in earlier steps is a member of a group in which nothing
+    succeeded (AR3PO's reuse)."""
+
+    example: ClassVar[str] = "{}"
+    type: Literal["best"]
+
+
+class JoinsHints(Section):
+    """`share` of a group's episodes begin behind the first turns of the world's expert: an oracle.
+    The share of its turns that is given begins at `start` for each task and falls by `step` with
+    each group in which one succeeded."""
+
+    example: ClassVar[str] = "{share: 0.5, start: 0.75, step: 0.25}"
+    type: Literal["hints"]
+    share: Annotated[float, Field(gt=0, le=1)]
+    start: Annotated[float, Field(gt=0, le=1)]
+    step: Annotated[float, Field(gt=0, le=1)]
+
+
+JoinParams = Annotated[JoinsNothing | JoinsExpert | JoinsBest | JoinsHints, Field(discriminator="type")]
 
 
 class UniformSampling(Section):
@@ -165,29 +340,82 @@ Objective = Clip | Cispo | Gspo | Sapo | PolicyGradient
 LossMean = Literal["tokens", "episodes", "max_tokens"]
 
 
+class NoKl(Section):
+    """Nothing holds the policy to the model that training began from."""
+
+    type: Literal["none"]
+
+
+class KlLoss(Section):
+    """`weight` times the divergence from that model is part of the loss (GRPO's estimate, a token
+    at a time)."""
+
+    example: ClassVar[str] = "{weight: 0.01}"
+    type: Literal["loss"]
+    weight: Annotated[float, Field(gt=0)]
+
+
+class AdaptiveKl(Section):
+    """The same with a weight that rises while the divergence is above `target` nats a token and
+    falls below, by a fifth at most over `horizon` steps (arXiv 1909.08593, section 2.2)."""
+
+    example: ClassVar[str] = "{weight: 0.01, target: 0.05, horizon: 10}"
+    type: Literal["adaptive"]
+    weight: Annotated[float, Field(gt=0)]
+    target: Annotated[float, Field(gt=0)]
+    horizon: SmallCount
+
+
+KlParams = Annotated[NoKl | KlLoss | AdaptiveKl, Field(discriminator="type")]
+
+
+class DevParams(Section):
+    """`num_tasks` dev tasks are played greedily before the first step and every `every_steps`;
+    `keep` is the model that comes out: the last one, or the one with the best strict success
+    there."""
+
+    every_steps: Count
+    num_tasks: SmallCount
+    keep: Literal["last", "best"]
+
+
 class OnlineParams(Section):
     """Episodes of the policy in training, credit for what it wrote, and `updates_per_step`
-    optimizer steps on them. `average`: the loss is a mean over the step's tokens (DAPO), over
+    optimizer steps on them. It ends after `max_steps`, or earlier when `max_generated_tokens` have
+    been written in training. `average`: the loss is a mean over the step's tokens (DAPO), over
     episodes of the mean of each (GRPO), or the sum over tokens through episodes times
     `agent.max_context_tokens` (Dr. GRPO)."""
 
     example: ClassVar[str] = (
-        "{max_steps: 88, tasks_per_step: 16, group_size: 8, temperature: 1.0, updates_per_step: 1, "
-        "sampling: {order: {type: uniform}, max_refills: 0}, "
-        "credit: {type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}, "
-        "objective: {type: policy_gradient}, average: tokens, importance_cap: 2.0}"
+        "{max_steps: 88, max_generated_tokens: null, tasks_per_step: 16, group_size: 8, temperature: 1.0, "
+        "updates_per_step: 1, max_staleness: 0, sampling: {order: {type: uniform}, max_refills: 0}, "
+        "join: {type: none}, credit: {type: episode, baseline: {type: group_mean}, "
+        "scale: {type: group_std, floor: 1.0e-4}, drop: none, equal_groups: {type: by_baseline}}, "
+        "objective: {type: policy_gradient}, average: tokens, kl: {type: none}, entropy_bonus: 0.0, "
+        "importance_cap: 2.0, dev: {every_steps: 22, num_tasks: 128, keep: last}}"
     )
     type: Literal["online"]
     max_steps: Count
+    max_generated_tokens: Annotated[int, Field(ge=1)] | None
     tasks_per_step: SmallCount
     group_size: Annotated[int, Field(ge=2, le=100_000)]
     temperature: Annotated[float, Field(gt=0, le=2)]
     updates_per_step: SmallCount
+    max_staleness: Literal[0, 1]
     sampling: SamplingParams
-    credit: EpisodeCredit
+    join: JoinParams
+    credit: CreditParams
     objective: Annotated[Objective, Field(discriminator="type")]
     average: LossMean
+    kl: KlParams
+    entropy_bonus: Annotated[float, Field(ge=0)]
     importance_cap: Annotated[float, Field(ge=1)]
+    dev: DevParams
+
+    @property
+    def baseline(self) -> BaselineParams | None:
+        """What rewards are compared with; None of a credit that compares with none."""
+        return self.credit.baseline if isinstance(self.credit, Compared) else None
 
     @model_validator(mode="after")
     def _clips_where_it_can_act(self) -> Self:
@@ -197,3 +425,60 @@ class OnlineParams(Section):
                 "1 then, and nothing can be held; take policy_gradient, or two updates"
             )
         return self
+
+    @model_validator(mode="after")
+    def _plays_ahead_only_what_it_knows(self) -> Self:
+        """What a step brings decides the next one's tasks, and ahead that is not known yet."""
+        looks_back = [
+            *([f"sampling.order is {self.sampling.order.type}"] if self.sampling.order.type != "uniform" else []),
+            *([f"sampling.max_refills is {self.sampling.max_refills}"] if self.sampling.max_refills else []),
+            *([f"join is {self.join.type}"] if isinstance(self.join, JoinsHints) else []),
+        ]
+        if self.max_staleness and looks_back:
+            raise ValueError(
+                f"max_staleness is 1 and {looks_back[0]}: the next step would be chosen before this one is seen; "
+                "set max_staleness to 0, or take tasks as they come"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _imitates_an_expert(self) -> Self:
+        if isinstance(self.credit, ImitationCredit) and not isinstance(self.join, JoinsExpert):
+            raise ValueError(
+                f"credit is imitation and join is {self.join.type}: there would be nothing to imitate; join an expert"
+            )
+        if isinstance(self.credit, GaeCredit) and not isinstance(self.join, JoinsNothing):
+            raise ValueError(
+                f"credit is gae and join is {self.join.type}: a critic is of what the policy itself earns; take join "
+                "none, or another credit"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _drops_what_it_credits(self) -> Self:
+        credit = self.credit
+        if isinstance(credit, EpisodeCredit) and credit.drop == "equal" and credit.equal_groups.type != "by_baseline":
+            raise ValueError(
+                f"credit.drop is equal and credit.equal_groups {credit.equal_groups.type}: what is dropped would be "
+                "credited; take drop none, or by_baseline"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _scales_what_has_a_scale(self) -> Self:
+        """A number known before the step has no spread in a group of one."""
+        if isinstance(self.baseline, VirtualEnds) and self.baseline.worst >= self.baseline.best:
+            raise ValueError(
+                f"credit.baseline.worst is {self.baseline.worst:g} and best {self.baseline.best:g}: the best has to be "
+                "above the worst"
+            )
+        if isinstance(self.baseline, BatchMean) and isinstance(self._scale, GroupStd):
+            raise ValueError(
+                "credit.baseline is batch_mean and credit.scale group_std: a difference over the whole step would be "
+                "measured by the spread of one group; take batch_std or none"
+            )
+        return self
+
+    @property
+    def _scale(self) -> ScaleParams | None:
+        return self.credit.scale if isinstance(self.credit, Compared) else None

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.algorithms import processes
-from posttrain.algorithms.advantages import FloatArray
 from posttrain.algorithms.episode_sampler import episode_seeds
 from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule, ScoredEpisode
 from posttrain.evals.groups import are_equal
-from posttrain.rl.credit.episode import Group
+from posttrain.rl.credit.groups import FloatArray, Group
 from posttrain.rl.params import OnlineParams
 from posttrain.rl.sampling.choice import Sampler
 

@@ -140,19 +140,12 @@ def run_grpo(run: TrainingRun, model, *, lr=3e-2, demonstrations=DEMONSTRATIONS,
 
 
 def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=lambda *_: None, **changes):
-    credit = "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
-    values = {
+    values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
         "max_steps": 12,
         "tasks_per_step": 2,
         "group_size": 4,
-        "temperature": 1.0,
-        "updates_per_step": 1,
-        "sampling": {"order": {"type": "uniform"}, "max_refills": 0},
-        "credit": yaml.safe_load(credit),
-        "objective": {"type": "policy_gradient"},
-        "average": "tokens",
-        "importance_cap": 2.0,
+        "dev": {"every_steps": 100, "num_tasks": 1, "keep": "last"},
     }
     tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
     train_online(

@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.advantages import table
 from posttrain.rl.credit import baselines
-from posttrain.rl.credit.episode import Group, episode_advantages
+from posttrain.rl.credit.episode import episode_advantages
+from posttrain.rl.credit.groups import Group
 from posttrain.rl.credit.history import TaskHistory
 from posttrain.rl.params import EpisodeCredit
 from tests.rl.bandit import LOGITS, expected_gradient, true_gradient
@@ -26,6 +27,7 @@ SCALES = {"none": NONE, "group_std": STD, "batch_std": {"type": "batch_std", "fl
 
 def credit(baseline="group_mean", scale="none", drop="none", **knobs):
     values = {"type": "episode", "baseline": BASELINES[baseline] | knobs, "scale": SCALES[scale], "drop": drop}
+    values["equal_groups"] = {"type": "by_baseline"}
     return EpisodeCredit.model_validate(values)
 
 

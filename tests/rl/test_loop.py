@@ -16,7 +16,13 @@ from posttrain.rl.sampling.uniform import Uniform
 from posttrain.types import StopReason
 
 CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
-MEAN = {"type": "episode", "baseline": {"type": "group_mean"}, "scale": {"type": "none"}, "drop": "none"}
+MEAN = {
+    "type": "episode",
+    "baseline": {"type": "group_mean"},
+    "scale": {"type": "none"},
+    "drop": "none",
+    "equal_groups": {"type": "by_baseline"},
+}
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posttrain.algorithms.advantages import FloatArray
+from posttrain.evals.groups import are_equal
+from posttrain.rl.credit.groups import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,20 @@ def virtual_best(rewards_G: FloatArray, *, best: float) -> Baseline:
     entropy. Eight rewards of 0 and a best of 1: 1/9 for each, among nine."""
     compared = np.append(rewards_G, best)
     return Baseline(np.full(len(rewards_G), compared.mean()), compared)
+
+
+def virtual_ends(rewards_G: FloatArray, *, worst: float, best: float) -> Baseline:
+    """The mean of the group; of a group of equal rewards with one more that earned `best`, where
+    they lie nearer to `worst`, and else one that earned `worst`: failures are pushed down,
+    successes up. Our reading of AVSPO (arXiv 2605.21125), of which neither formula nor code was to
+    be had.
+
+    Gradient: G/(G + 1) of J's share from equal groups, whose expectation is zero, and (G - 1)/G of
+    the others'. Eight rewards of 0, between 0 and 1: 1/9 for each; eight of 1: 8/9.
+    """
+    if not are_equal(rewards_G):
+        return group_mean(rewards_G)
+    return virtual_best(rewards_G, best=best if rewards_G.mean() < (worst + best) / 2 else worst)
 
 
 def known(rewards_G: FloatArray, expected: float) -> Baseline:

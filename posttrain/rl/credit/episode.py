@@ -5,43 +5,33 @@ exact zeros, unless its baseline lies elsewhere.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from posttrain.algorithms.advantages import FloatArray
 from posttrain.evals.groups import are_equal
 from posttrain.rl.credit import baselines
 from posttrain.rl.credit.baselines import Baseline
+from posttrain.rl.credit.groups import FloatArray, Group
 from posttrain.rl.credit.history import TaskHistory
 from posttrain.rl.params import (
     BaselineParams,
     BatchMean,
     BatchStd,
-    EpisodeCredit,
+    Compared,
     GroupMean,
     GroupStd,
     LeaveOneOut,
     TaskMean,
     Unscaled,
     VirtualBest,
+    VirtualEnds,
     Weighted,
 )
 
 _OWN = (GroupMean, LeaveOneOut)  # baselines that are the reward itself where all are equal
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The episodes of one task that were not lost: what each earned, and whether it succeeded."""
-
-    task_id: str
-    rewards_G: FloatArray
-    successes_G: NDArray[np.bool_]
-
-
-def episode_advantages(groups: Sequence[Group], credit: EpisodeCredit, history: TaskHistory) -> list[FloatArray]:
+def episode_advantages(groups: Sequence[Group], credit: Compared, history: TaskHistory) -> list[FloatArray]:
     """An array for each group, shape (G,); zeros where fewer than two members are left, and where
     the group is dropped. `history` is read, not written.
 
@@ -56,7 +46,7 @@ def episode_advantages(groups: Sequence[Group], credit: EpisodeCredit, history: 
     return [_of_group(group, credit, history, batch) for group in groups]
 
 
-def _of_group(group: Group, credit: EpisodeCredit, history: TaskHistory, batch: FloatArray) -> FloatArray:
+def _of_group(group: Group, credit: Compared, history: TaskHistory, batch: FloatArray) -> FloatArray:
     nothing: FloatArray = np.zeros(len(group.rewards_G))
     if len(group.rewards_G) < 2 or is_dropped(group, credit):
         return nothing
@@ -73,7 +63,7 @@ def _of_group(group: Group, credit: EpisodeCredit, history: TaskHistory, batch: 
             return differences / (_std(batch) + floor)
 
 
-def is_dropped(group: Group, credit: EpisodeCredit) -> bool:
+def is_dropped(group: Group, credit: Compared) -> bool:
     """Whether a group counts for nothing by `credit.drop`."""
     match credit.drop:
         case "none":
@@ -93,6 +83,8 @@ def _baseline(group: Group, params: BaselineParams, history: TaskHistory, batch:
             return baselines.leave_one_out(rewards_G)
         case VirtualBest(best=best):
             return baselines.virtual_best(rewards_G, best=best)
+        case VirtualEnds(worst=worst, best=best):
+            return baselines.virtual_ends(rewards_G, worst=worst, best=best)
         case TaskMean():
             return baselines.group_mean(rewards_G) if known is None else baselines.known(rewards_G, known)
         case BatchMean():
@@ -107,13 +99,13 @@ def _baseline(group: Group, params: BaselineParams, history: TaskHistory, batch:
             )
 
 
-def _refuse(group: Group, credit: EpisodeCredit) -> None:
+def _refuse(group: Group, credit: Compared) -> None:
     if not np.isfinite(group.rewards_G).all():
         raise ValueError(
             f"a reward of task {group.task_id} is {group.rewards_G[~np.isfinite(group.rewards_G)][0]}; "
             "a score divided by zero or overflowed"
         )
-    best = credit.baseline.best if isinstance(credit.baseline, VirtualBest) else np.inf
+    best = credit.baseline.best if isinstance(credit.baseline, VirtualBest | VirtualEnds) else np.inf
     if (most := group.rewards_G.max(initial=-np.inf)) > best:
         raise ValueError(
             f"an episode of task {group.task_id} earned {most:g}, more than the virtual best of {best:g}: raise "

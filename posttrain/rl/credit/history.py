@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from posttrain.algorithms.advantages import FloatArray
+from posttrain.rl.credit.groups import FloatArray
 
 
 @dataclass(slots=True)
