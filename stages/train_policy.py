@@ -22,8 +22,9 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.params import DpoParams, GrpoParams, Params
 from posttrain.rewards.total import load_reward
-from posttrain.rl.loop import Setup, train_online
+from posttrain.rl.loop import train_online
 from posttrain.rl.params import OnlineParams
+from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced

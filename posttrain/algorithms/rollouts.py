@@ -63,18 +63,21 @@ class EpisodeSource(Protocol):
         """Take a copy of the model's weights as they are now."""
         ...
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
         """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
-        `refresh`; called from a thread of its own."""
+        `refresh`, behind the share `hints[i]` of an expert's turns where there are any; called from
+        a thread of its own."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """The tasks and seeds of one step, each task as often as its group is large."""
+    """The tasks and seeds of one step, each task as often as its group is large. `hints`: of each
+    episode the share of an expert's turns that it begins behind; empty where nothing is given."""
 
     tasks: Sequence[Task]
     seeds: Sequence[int]
+    hints: Sequence[float] = ()
 
 
 class RolloutSchedule:
@@ -115,7 +118,7 @@ class RolloutSchedule:
     def _own(self, batch: RolloutBatch) -> RolloutBatch:
         if self._source.is_elsewhere:
             return batch if is_first() else RolloutBatch((), ())
-        return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds))
+        return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds), share_rows(batch.hints))
 
     def _refresh(self, own: RolloutBatch) -> None:
         """Nothing for a process that plays nothing: servers would get the weights once from
@@ -124,4 +127,6 @@ class RolloutSchedule:
             self._source.refresh()
 
     def _play(self, own: RolloutBatch) -> list[ScoredEpisode]:
-        return self._source.play(own.tasks, own.seeds) if own.tasks else []
+        if not own.tasks:
+            return []
+        return self._source.play(own.tasks, own.seeds, **({"hints": own.hints} if own.hints else {}))

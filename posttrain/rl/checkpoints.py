@@ -5,7 +5,7 @@ number of processes.
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ def save(
     whole: nn.Module,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
+    also: Callable[[Path], None],
 ) -> None:
     """A sealed checkpoint after `step`; all processes must call it. `whole` has the weights as they
-    are now. Raises Interrupted where the disk is full, with the last good one kept."""
+    are now; `also` writes more files into the folder. Raises Interrupted where the disk is full,
+    with the last good one kept."""
     moments = sharding.whole_optimizer_state(optimizer)
     if run.metrics is None:
         processes.wait_for_all()
@@ -43,6 +45,7 @@ def save(
         save_model(whole, str(folder / WEIGHTS))
         torch.save(moments, folder / OPTIMIZER)
         (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
+        also(folder)
         shutil.copyfile(run.metrics.path, folder / METRICS)
         seal(folder)
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -66,9 +69,12 @@ def write_metrics(run: TrainingRun, step: int, metrics: Mapping[str, MetricValue
         raise
 
 
-def load(checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The weights into `whole`, the optimizer's state into each process's share of it, and what
-    `save` was given as `state`, with its step."""
+def load(
+    checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, also: Callable[[Path], None]
+) -> dict[str, Any]:
+    """The weights into `whole`, the optimizer's state into each process's share of it, what `also`
+    reads, and what `save` was given as `state`, with its step."""
+    also(checkpoint)
     load_model(whole, str(checkpoint / WEIGHTS))
     sharding.load_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, weights_only=True))
     state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))

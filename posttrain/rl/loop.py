@@ -1,53 +1,33 @@
-"""Trains a policy on its own episodes: tasks are chosen and played, each episode is credited with
-how much better it was than expected, and the policy is moved towards what was better.
+"""Trains a policy on its own episodes: tasks are chosen and played, others may join their groups,
+what was written is credited with how much better it was than expected, and the policy is moved
+towards what was better.
 
 One function from top to bottom, on accelerate. Of several processes each plays its share of a step
 and learns from it; all hear of all episodes, so that credit and metrics are those of one process. A
 step in which nothing has an advantage makes no optimizer step: the weights stay as they are, bit by
 bit, and so does an optimizer's momentum.
-
-Left out: a critic, and a KL term in the loss.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from accelerate import Accelerator
-from torch import Tensor
 
 from posttrain.algorithms import processes, sharding
-from posttrain.algorithms.importance import importance_metrics
 from posttrain.algorithms.resumable import TrainingRun
-from posttrain.algorithms.rollouts import EpisodeSource, RolloutSchedule, ScoredEpisode
+from posttrain.algorithms.rollouts import RolloutSchedule
 from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import Interrupted
-from posttrain.models.codec import TokenRow
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
-from posttrain.rl import checkpoints
-from posttrain.rl.credit.episode import episode_advantages
-from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.measures import engine_gap, episode_metrics, group_counts, kl_to_start, loss_on
-from posttrain.rl.params import OnlineParams, TaskMean, Weighted
-from posttrain.rl.play import groups_of, learnt_groups, of_episodes, play_step
-from posttrain.rl.sampling.choice import make_sampler
-from posttrain.rl.updates import Updates, logprobs_of, own_parts, part_loss, weights_of, without_dropout
-from posttrain.types import Task
-
-MAX_GRAD_NORM = 1.0
-
-Hear = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]  # a step, its episodes, their advantages
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a training is made of besides its knobs."""
-
-    tasks: Sequence[Task]
-    source: EpisodeSource
-    demonstrations: Sequence[TokenRow] = ()
-    on_step: Hear = lambda *_: None
+from posttrain.rl import checkpoints, measures
+from posttrain.rl.crediting import Crediting
+from posttrain.rl.memory import Memory
+from posttrain.rl.params import OnlineParams
+from posttrain.rl.play import Player, learnt_groups
+from posttrain.rl.rows import own_parts
+from posttrain.rl.setup import Setup
+from posttrain.rl.updates import Updates, has_signal, learn, teaching, weights_of, without_dropout
 
 
 def train_online(  # noqa: C901 — one loop, to be read from top to bottom
@@ -64,13 +44,10 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     run: TrainingRun,
 ) -> None:
     """Train `model` in place on the episodes of `setup.source`, which plays with its weights. The
-    rate falls to 0 in a line. Resumes from `run.checkpoint` where there is one.
-
-    `setup.on_step` hears of a step's episodes before they are learnt from; the metrics tell the
-    loss on the demonstrations, where there are any.
-    """
+    rate falls to 0 in a line. Resumes from `run.checkpoint` where there is one."""
     without_dropout(model)
     reference = None if hasattr(model, "disable_adapter") else copy.deepcopy(model).eval().requires_grad_(False)
+    crediting = Crediting(model, tokenizer, params, setup.score_weights, seed=seed)
     learner = learner_of(model, optimizer)
     moved = build_optimizer(learner, optimizer, lr)
     accelerator = Accelerator()
@@ -81,80 +58,74 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     if reference is not None:
         reference.to(accelerator.device)
 
-    sampler = make_sampler(params.sampling, setup.tasks, seed=seed)
-    history = TaskHistory(_decay(params))
-    first = 0
+    memory, step = Memory(params, setup, seed=seed), 0
     if run.checkpoint is not None:
-        state = checkpoints.load(run.checkpoint, whole=model, optimizer=moved)
+        state = checkpoints.load(run.checkpoint, whole=model, optimizer=moved, also=crediting.load)
         if processes.is_sharded():
             sharding.scatter_weights(model, learner)
-        first = state["step"]
-        sampler.restore(state["sampler"])
-        history = TaskHistory.of_state(state["history"])
+        memory.restore(state["memory"])
+        step = state["step"]
 
     with RolloutSchedule(setup.source) as rollouts:
-        for step in range(first, params.max_steps):
-            played, staleness = play_step(rollouts, sampler, params, seed=seed, step=step)
-            groups = groups_of(played, params.group_size)
+        player = Player(rollouts, memory, params, seed=seed)
+        while (done_frac := memory.done_frac(step)) < 1:
+            metrics = memory.dev.played(step) if step % params.dev.every_steps == 0 else {}
+            memory.dev.keep(model, run.folder, step)
+            groups, staleness = player.play(step, is_ahead=_may_play_ahead(params, step + 1, checkpoint_every_steps))
+            members = crediting.members(learner, groups, memory.history, step=step)
+            memory.compared(groups)
             is_trained = learnt_groups(groups, params)
-            advantages = of_episodes(episode_advantages(groups, params.credit, history), played, params.group_size)
-            for group in groups:
-                history.add(group.task_id, group.rewards_G)
+            learnt = [one for own, is_one in zip(members, is_trained, strict=True) if is_one for one in own]
+            played = [one for group in groups for one in group.played]
             if processes.is_first():
-                setup.on_step(step + 1, played, advantages)
-            metrics = {
-                **episode_metrics(played, advantages, params.group_size),
-                **group_counts(groups, is_trained),
-                "kl": kl_to_start(reference, learner, played[:: params.group_size], tokenizer, params.temperature),
+                setup.on_step(step + 1, played, measures.mean_advantages(groups, members))
+            kl = measures.kl_to_start(reference, learner, played[:: params.group_size], tokenizer, params.temperature)
+            metrics |= {
+                **measures.episode_metrics(groups, params.group_size),
+                **measures.group_counts(groups, is_trained, members, params),
+                **measures.credit_metrics(groups, members),
+                **crediting.metrics,
+                "generated_tokens": memory.num_generated,
+                "kl": kl,
+                "kl_weight": memory.kl.weight,
                 "staleness": staleness,
             }
             if setup.demonstrations:
-                metrics["demonstration_loss"] = loss_on(learner, setup.demonstrations, tokenizer)
-            learnt = [
-                (one, advantage)
-                for place, (one, advantage) in enumerate(zip(played, advantages, strict=True))
-                if is_trained[place // params.group_size]
-            ]
+                metrics["demonstration_loss"] = measures.loss_on(learner, setup.demonstrations, tokenizer)
 
             for group, rate in zip(moved.param_groups, rates, strict=True):
-                group["lr"] = rate * (1 - step / params.max_steps)
+                group["lr"] = rate * (1 - done_frac)
             updates = Updates()
-            if any(advantage for _, advantage in learnt):
-                parts = own_parts(learnt, tokenizer.pad_token_id)
-                weights = weights_of(parts, [one for one, _ in learnt], params, max_context_tokens)
-                before: list[Tensor] = []  # the log-probs by the weights that the first update starts from
-                for _ in range(params.updates_per_step):
-                    for index, (part, weight_N) in enumerate(zip(parts, weights, strict=True)):
-                        rows = part.to(accelerator.device)
-                        now = logprobs_of(learner, rows, params.temperature)
-                        if len(before) == index:
-                            before.append(now.detach())
-                        updates.hear(now - before[index], rows, params)
-                        loss = part_loss(now, before[index], rows, weight_N.to(accelerator.device), params)
-                        accelerator.backward(loss * processes.count())  # gradients are averaged over them
-                    updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
-                    moved.step()
-                    moved.zero_grad()
-                metrics |= engine_gap(before, parts, params)
-            else:
-                metrics |= importance_metrics([], [], cap=params.importance_cap)
+            if has_signal(learnt, params) and not crediting.is_warming(step):
+                parts = own_parts(teaching(learnt, params), tokenizer.pad_token_id)
+                weights = weights_of(parts, learnt, params, max_context_tokens)
+                by_start = partial(measures.reference_logprobs, reference, learner, temperature=params.temperature)
+                references = [by_start(part) if memory.kl.weight else None for part in parts]
+                updates = learn(accelerator, learner, moved, parts, weights, references, memory.kl.weight, params)
+            memory.kl.hear(kl)
+            metrics |= {**measures.engine_gap(updates, params), **updates.metrics(), "lr": moved.param_groups[0]["lr"]}
             if processes.is_sharded():
                 sharding.gather_weights(learner, model)
 
-            done = step + 1
-            checkpoints.write_metrics(run, done, {**metrics, **updates.metrics(), "lr": moved.param_groups[0]["lr"]})
-            is_stopping = any(processes.gather(run.is_stopping))
-            if is_stopping or done % checkpoint_every_steps == 0 or done == params.max_steps:
-                state = {"sampler": sampler.state(), "history": history.state()}
-                checkpoints.save(run, done, whole=model, optimizer=moved, state=state)
-            run.progress(done, params.max_steps, "")
-            if is_stopping and done < params.max_steps:
+            step += 1
+            is_stopping, is_last = any(processes.gather(run.is_stopping)), memory.done_frac(step) >= 1
+            if is_last:
+                metrics |= memory.dev.played(step)
+            checkpoints.write_metrics(run, step, metrics)
+            if is_stopping or step % checkpoint_every_steps == 0 or is_last:
+                state = {"memory": memory.state()}
+                checkpoints.save(run, step, whole=model, optimizer=moved, state=state, also=crediting.save)
+            run.progress(step, params.max_steps, "")
+            if is_stopping and not is_last:
                 raise Interrupted(
-                    f"asked to stop after step {done} of {params.max_steps}; a checkpoint of it is kept: "
+                    f"asked to stop after step {step} of {params.max_steps}; a checkpoint of it is kept: "
                     "run again to go on from there"
                 )
+    memory.dev.take(model, run.folder, step)
 
 
-def _decay(params: OnlineParams) -> float:
-    baseline = params.credit.baseline
-    return baseline.decay if isinstance(baseline, TaskMean | Weighted) else 0.0
+def _may_play_ahead(params: OnlineParams, next_step: int, checkpoint_every_steps: int) -> bool:
+    """Whether the episodes of the next step may be played while this one learns: not over a
+    checkpoint, nor where dev tasks are played by the weights that come out of this one."""
+    is_kept = next_step % checkpoint_every_steps == 0 or next_step == params.max_steps
+    return params.max_staleness == 1 and not is_kept and next_step % params.dev.every_steps != 0

@@ -1,4 +1,5 @@
-"""Plays a step: which tasks, under which seeds, and which of the groups are learnt from."""
+"""Plays a step: which tasks, under which seeds, what joins their groups, and which of the groups
+are learnt from."""
 
 from collections.abc import Sequence
 
@@ -6,69 +7,64 @@ import numpy as np
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.episode_sampler import episode_seeds
-from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule, ScoredEpisode
-from posttrain.evals.groups import are_equal
-from posttrain.rl.credit.groups import FloatArray, Group
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.sampling.choice import Sampler
+from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule
+from posttrain.rl.memory import Memory
+from posttrain.rl.params import JoinsHints, OnlineParams
+from posttrain.rl.played import PlayedGroup
+from posttrain.types import Task
 
 _STREAM = 0x6F6E6C  # tells the seeds of these episodes from those of evaluation and preferences
 
 
-def play_step(
-    rollouts: RolloutSchedule, sampler: Sampler, params: OnlineParams, *, seed: int, step: int
-) -> tuple[list[ScoredEpisode], int]:
-    """The episodes of a step, a group after the other, and by how many steps their weights are
-    older. More tasks are played while groups that differ are missing and refills are left."""
-    played: list[ScoredEpisode] = []
-    missing, staleness = params.tasks_per_step, 0
-    for refill in range(1 + params.sampling.max_refills):
-        tasks = sampler.choose(-(-missing // processes.count()) * processes.count())
-        batch = RolloutBatch(
-            [task for task in tasks for _ in range(params.group_size)],
-            episode_seeds(seed, _STREAM, step, refill, count=len(tasks) * params.group_size),
+class Player:
+    """Plays one step after another; ahead where that was asked for."""
+
+    def __init__(self, rollouts: RolloutSchedule, memory: Memory, params: OnlineParams, *, seed: int) -> None:
+        self._rollouts, self._memory, self._params, self._seed = rollouts, memory, params, seed
+        self._ahead: tuple[list[Task], RolloutBatch] | None = None
+
+    def play(self, step: int, *, is_ahead: bool) -> tuple[list[PlayedGroup], int]:
+        """The groups of a step, and by how many optimizer steps their weights are older. More tasks
+        are played while groups that differ are missing and refills are left. `is_ahead`: the next
+        step's are begun, too."""
+        groups: list[PlayedGroup] = []
+        missing, staleness = self._params.tasks_per_step, 0
+        for refill in range(1 + self._params.sampling.max_refills):
+            tasks, batch = self._ahead or self._batch(step, refill, missing)
+            self._ahead = self._batch(step + 1, 0, self._params.tasks_per_step) if is_ahead else None
+            played, staleness = self._rollouts.take(batch, following=self._ahead and self._ahead[1])
+            size = self._params.group_size
+            more = [
+                self._memory.joined(task, played[place * size : (place + 1) * size]) for place, task in enumerate(tasks)
+            ]
+            for one in more:
+                self._memory.observe(one)
+                missing -= one.has_spread
+            groups += more
+            if missing <= 0:
+                break
+        return groups, staleness
+
+    def _batch(self, step: int, refill: int, missing: int) -> tuple[list[Task], RolloutBatch]:
+        size, count = self._params.group_size, processes.count()
+        tasks = self._memory.sampler.choose(-(-missing // count) * count)
+        seeds = episode_seeds(self._seed, _STREAM, step, refill, count=len(tasks) * size)
+        return tasks, RolloutBatch(
+            [task for task in tasks for _ in range(size)], seeds, [hint for task in tasks for hint in self._hints(task)]
         )
-        more, staleness = rollouts.take(batch)
-        for group in groups_of(more, params.group_size):
-            sampler.observe(group.task_id, has_spread=has_spread(group))
-            missing -= has_spread(group)
-        played += more
-        if missing <= 0:
-            break
-    return played, staleness
+
+    def _hints(self, task: Task) -> list[float]:
+        join, size = self._params.join, self._params.group_size
+        if not isinstance(join, JoinsHints):
+            return []
+        num_hinted = round(join.share * size)
+        return [self._memory.hints.share(task.task_id)] * num_hinted + [0.0] * (size - num_hinted)
 
 
-def groups_of(played: Sequence[ScoredEpisode], group_size: int) -> list[Group]:
-    """The members of each group that were not lost."""
-    kept = [
-        [one for one in played[start : start + group_size] if not one.is_lost]
-        for start in range(0, len(played), group_size)
-    ]
-    return [
-        Group(
-            played[place * group_size].trajectory.task_id,
-            np.array([one.rule_reward + one.bonus for one in members], dtype=np.float64),
-            np.array([one.is_success for one in members], dtype=np.bool_),
-        )
-        for place, members in enumerate(kept)
-    ]
-
-
-def learnt_groups(groups: Sequence[Group], params: OnlineParams) -> list[bool]:
+def learnt_groups(groups: Sequence[PlayedGroup], params: OnlineParams) -> list[bool]:
     """Of each group whether it is trained: with refills the first that differ, as many as a step
     has; all of them otherwise."""
     if not params.sampling.max_refills:
         return [True] * len(groups)
-    num_before = np.cumsum([0, *map(has_spread, groups)])
-    return [has_spread(group) and num_before[place] < params.tasks_per_step for place, group in enumerate(groups)]
-
-
-def of_episodes(found: Sequence[FloatArray], played: Sequence[ScoredEpisode], group_size: int) -> list[float]:
-    """One advantage for each episode, 0 for those that were lost."""
-    left = [iter(advantages_G.tolist()) for advantages_G in found]
-    return [0.0 if one.is_lost else next(left[place // group_size]) for place, one in enumerate(played)]
-
-
-def has_spread(group: Group) -> bool:
-    """Whether its rewards differ, by more than rounding."""
-    return len(group.rewards_G) > 1 and not are_equal(group.rewards_G)
+    num_before = np.cumsum([0, *(one.has_spread for one in groups)])
+    return [one.has_spread and num_before[place] < params.tasks_per_step for place, one in enumerate(groups)]

@@ -2,27 +2,48 @@
 agent's its advantage and the log-probability that the engine drew it with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posttrain.algorithms import processes
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.algorithms.token_logprobs import IGNORED, labels_of, pad_right
+from posttrain.rl.credit.groups import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An episode of a group, with an advantage for each of the agent's tokens. `is_shown`: an
+    expert wrote it, and nobody knows how likely."""
+
+    episode: ScoredEpisode
+    advantages_T: FloatArray
+    is_shown: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is learnt from it."""
+        return not self.advantages_T.any()
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """`input_ids_N_T`, padded on the right; `labels_N_T`, the ids where the agent wrote them and
     `IGNORED` elsewhere; the others of shape (N, T-1), column t belonging to token t+1, 0 where it
-    is not the agent's. `lengths_N`: the agent's tokens of each row."""
+    is not the agent's. `lengths_N`: the agent's tokens of each row. `is_shown_N`: an expert's.
+    `places_N`: which of the step's members each is."""
 
     input_ids_N_T: Tensor
     labels_N_T: Tensor
     advantages_N_T: Tensor
     engine_logprobs_N_T: Tensor
     lengths_N: Tensor
+    is_shown_N: Tensor
+    places_N: Tensor
 
     @property
     def is_scored_N_T(self) -> Tensor:  # noqa: N802 — a shape is a capital
@@ -33,33 +54,56 @@ class Rows:
         return Rows(*(getattr(self, name).to(device) for name in self.__slots__))
 
 
-def rows_of(episodes: Sequence[ScoredEpisode], advantages: Sequence[float], *, pad_id: int) -> Rows:
+def rows_of(members: Sequence[Member], *, pad_id: int) -> Rows:
     """One row for each. A lost episode without a token becomes one of two padding tokens."""
-    played = [one.trajectory for one in episodes]
+    played = [one.episode.trajectory for one in members]
     ids = [list(one.token_ids) or [pad_id, pad_id] for one in played]
     masks = [list(one.mask) or [0, 0] for one in played]
-    logprobs = [list(one.logprobs) or [0.0, 0.0] for one in played]
+    logprobs = [list(one.logprobs) or [0.0] * len(own) for one, own in zip(played, ids, strict=True)]
     labels_N_T = pad_right([labels_of(*both) for both in zip(ids, masks, strict=True)], IGNORED)
     is_scored_N_T = labels_N_T[:, 1:] != IGNORED
-    advantages_N_1 = torch.tensor(advantages, dtype=torch.float32)[:, None]
+    advantages = np.concatenate([one.advantages_T for one in members])
     return Rows(
         input_ids_N_T=pad_right(ids, pad_id).long(),
         labels_N_T=labels_N_T.long(),
-        advantages_N_T=torch.where(is_scored_N_T, advantages_N_1, 0.0),
+        advantages_N_T=torch.zeros(is_scored_N_T.shape).masked_scatter(
+            is_scored_N_T, torch.tensor(advantages, dtype=torch.float32)
+        ),
         engine_logprobs_N_T=torch.where(is_scored_N_T, pad_right(logprobs, 0)[:, 1:].float(), 0.0),
         lengths_N=is_scored_N_T.sum(1),
+        is_shown_N=torch.tensor([one.is_shown for one in members]),
+        places_N=torch.arange(len(members)),
     )
 
 
+def own_parts(members: Sequence[Member], pad_id: int) -> list[Rows]:
+    """This process's share of `members`, in parts of one length. Every process has as many parts as
+    every other, each with a row."""
+    num_parts = max(min(processes.NUM_PARTS, len(members) // processes.count()), 1)
+    return parts_by_length(rows_of(members, pad_id=pad_id), num_parts)
+
+
 def parts_by_length(rows: Rows, num_parts: int) -> list[Rows]:
-    """The rows in `num_parts` parts of rising length, each without the columns that are padding in
-    all its rows. The parts are as even as can be; with fewer rows some are empty."""
+    """This process's of the rows, in `num_parts` parts of rising length, each without the columns
+    that are padding in all its rows. The parts are as even as can be; with fewer rows some are
+    empty."""
+    own = np.array_split(np.arange(len(rows.places_N)), processes.count())[processes.index()]
     widths_N = (rows.labels_N_T != IGNORED).long() * torch.arange(rows.labels_N_T.shape[1])
-    last_N = widths_N.max(1).values
+    last_N = widths_N.max(1).values[torch.from_numpy(own)]
     return [
-        _cut(rows, places, int(last_N[places].max()) + 1 if len(places) else 2)
+        _cut(rows, torch.from_numpy(own)[places], int(last_N[places].max()) + 1 if len(places) else 2)
         for places in torch.argsort(last_N, stable=True).tensor_split(num_parts)
     ]
+
+
+def by_place(parts: Sequence[Rows], values: Sequence[Tensor]) -> Mapping[int, FloatArray]:
+    """A number for each of the agent's tokens, of all processes' rows, by the row's place."""
+    own = {
+        int(place): value_T[is_scored_T].double().numpy()
+        for part, value_N_T in zip(parts, values, strict=True)
+        for place, value_T, is_scored_T in zip(part.places_N, value_N_T.cpu(), part.is_scored_N_T, strict=True)
+    }
+    return {place: value for of_process in processes.gather(own) for place, value in of_process.items()}
 
 
 def _cut(rows: Rows, places: Tensor, width: int) -> Rows:
@@ -71,4 +115,6 @@ def _cut(rows: Rows, places: Tensor, width: int) -> Rows:
         rows.advantages_N_T[places, : width - 1],
         rows.engine_logprobs_N_T[places, : width - 1],
         rows.lengths_N[places],
+        rows.is_shown_N[places],
+        rows.places_N[places],
     )

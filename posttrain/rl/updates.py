@@ -2,76 +2,122 @@
 came to."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.importance import importance_weights
-from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.algorithms.token_logprobs import agent_logprobs, can_pick_before_head
-from posttrain.rl.objective.token_losses import held_side, token_losses, token_weights
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.rows import Rows, parts_by_length, rows_of
+from posttrain.algorithms.token_logprobs import can_pick_before_head
+from posttrain.rl.objective.kl import kl_estimates
+from posttrain.rl.objective.token_losses import held_side, shown_losses, token_losses, token_weights
+from posttrain.rl.params import JoinsExpert, OnlineParams
+from posttrain.rl.rows import Member, Rows
+
+MAX_GRAD_NORM = 1.0
 
 
-def own_parts(rows: Sequence[tuple[ScoredEpisode, float]], pad_id: int) -> list[Rows]:
-    """This process's share of the rows with an advantage, in parts of one length: others have no
-    gradient. Every process has as many parts as every other, each with a row."""
-    teaching, idle = [row for row in rows if row[1]], [row for row in rows if not row[1]]
-    num_parts = min(processes.NUM_PARTS, len(rows) // processes.count())
-    kept = teaching + idle[: max(num_parts * processes.count() - len(teaching), 0)]
-    own = np.array_split(np.arange(len(kept)), processes.count())[processes.index()]
-    episodes, advantages = zip(*(kept[place] for place in own), strict=True)
-    return parts_by_length(rows_of(episodes, advantages, pad_id=pad_id), num_parts)
+class Scored(NamedTuple):
+    """Of each token of the agent's given what stands before it, shape (N, T-1), 0 elsewhere:
+    `logprobs`, and the `entropies` of the distributions that they are of, in nats."""
+
+    logprobs: Tensor
+    entropies: Tensor | None
+
+
+def teaching(members: Sequence[Member], params: OnlineParams) -> list[Member]:
+    """Those that the step's loss is about: the ones with an advantage, or all where KL or entropy
+    are part of it. As many idle ones go with them as give every process a row."""
+    if is_of_all(params):
+        return list(members)
+    kept, idle = [one for one in members if not one.is_idle], [one for one in members if one.is_idle]
+    return kept + idle[: max(processes.NUM_PARTS * processes.count() - len(kept), 0)]
+
+
+def has_signal(members: Sequence[Member], params: OnlineParams) -> bool:
+    """Whether there is anything to learn from these."""
+    return bool(members) and (is_of_all(params) or not all(one.is_idle for one in members))
+
+
+def is_of_all(params: OnlineParams) -> bool:
+    """Whether the loss is of episodes without an advantage, too."""
+    return params.kl.type != "none" or params.entropy_bonus > 0
 
 
 def weights_of(
-    parts: Sequence[Rows], played: Sequence[ScoredEpisode], params: OnlineParams, max_context_tokens: int
+    parts: Sequence[Rows], members: Sequence[Member], params: OnlineParams, max_context_tokens: int
 ) -> list[Tensor]:
-    kept = [one for one in played if not one.is_lost]
-    num_tokens = sum(sum(one.trajectory.mask) for one in kept)
+    """What a token of each row counts in the step's loss, a tensor (N,) for each part. `members`
+    are all of the step, of every process."""
     return [
         token_weights(
             part.lengths_N,
             average=params.average,
-            num_tokens=num_tokens,
-            num_episodes=len(kept),
+            num_tokens=sum(len(one.advantages_T) for one in members),
+            num_episodes=len(members),
             max_tokens=max_context_tokens,
         )
         for part in parts
     ]
 
 
-def logprobs_of(model: Any, rows: Rows, temperature: float) -> Tensor:
-    """Of each token of the agent's given what stands before it, shape (N, T-1), 0 elsewhere."""
-    if can_pick_before_head(model, rows.input_ids_N_T):
-        return agent_logprobs(model, rows.input_ids_N_T, rows.labels_N_T, temperature=temperature)
+def scored(model: Any, rows: Rows, temperature: float, *, with_entropies: bool = False) -> Scored:
+    """By the weights as they are; only the agent's positions go through the head where they can."""
     is_scored_N_T = rows.is_scored_N_T
-    logits = model(input_ids=rows.input_ids_N_T, use_cache=False).logits[:, :-1][is_scored_N_T]
+    if can_pick_before_head(model, rows.input_ids_N_T):
+        causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
+        hidden = causal_lm.base_model(input_ids=rows.input_ids_N_T, use_cache=False).last_hidden_state[:, :-1]
+        logits = causal_lm.get_output_embeddings()(hidden[is_scored_N_T])
+    else:
+        logits = model(input_ids=rows.input_ids_N_T, use_cache=False).logits[:, :-1][is_scored_N_T]
+    logits = logits.float() / temperature
     targets = rows.labels_N_T[:, 1:][is_scored_N_T]
-    picked = -torch.nn.functional.cross_entropy(logits.float() / temperature, targets, reduction="none")
-    return torch.zeros(is_scored_N_T.shape, dtype=picked.dtype, device=picked.device).masked_scatter(
-        is_scored_N_T, picked
-    )
+    picked = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    if not with_entropies:
+        return Scored(_placed(picked, is_scored_N_T), None)
+    logprobs = logits.log_softmax(-1)
+    return Scored(_placed(picked, is_scored_N_T), _placed(-(logprobs.exp() * logprobs).sum(-1), is_scored_N_T))
 
 
-def part_loss(now_N_T: Tensor, before_N_T: Tensor, rows: Rows, weight_N: Tensor, params: OnlineParams) -> Tensor:
-    """What these rows add to the step's loss. `now` and `before`: log-probs of the agent's tokens
-    by the weights as they are and as they were before the step's first update."""
+def part_loss(
+    now: Scored,
+    before_N_T: Tensor,
+    rows: Rows,
+    weight_N: Tensor,
+    params: OnlineParams,
+    *,
+    reference_N_T: Tensor | None = None,
+    kl_weight: float = 0.0,
+) -> Tensor:
+    """What these rows add to the step's loss. `now` is by the weights as they are; `before`, log-
+    probs by those that the step's first update began from; `reference`, by the model that training
+    began from."""
     trusted_N_T = importance_weights(before_N_T, rows.engine_logprobs_N_T, cap=params.importance_cap)
     losses_N_T = token_losses(
-        now_N_T - before_N_T, rows.advantages_N_T * trusted_N_T, params.objective, is_scored_N_T=rows.is_scored_N_T
+        now.logprobs - before_N_T,
+        rows.advantages_N_T * trusted_N_T,
+        params.objective,
+        is_scored_N_T=rows.is_scored_N_T,
     )
+    if isinstance(params.join, JoinsExpert):
+        shown_N_T = shown_losses(now.logprobs, rows.advantages_N_T, gamma=params.join.gamma)
+        losses_N_T = torch.where(rows.is_shown_N[:, None], shown_N_T, losses_N_T)
+    if reference_N_T is not None and kl_weight:
+        losses_N_T = losses_N_T + kl_weight * kl_estimates(now.logprobs, reference_N_T)
+    if now.entropies is not None and params.entropy_bonus:
+        losses_N_T = losses_N_T - params.entropy_bonus * now.entropies
     return (losses_N_T * rows.is_scored_N_T * weight_N[:, None]).sum()
 
 
 class Updates:
-    """What the optimizer steps of one step came to."""
+    """What the optimizer steps of one step came to. `parts` were learnt from; `before`: their log-
+    probs by the weights that the first update began from."""
 
     def __init__(self) -> None:
+        self.parts: Sequence[Rows] = ()
+        self.before: list[Tensor] = []
         self.grad_norms: list[float] = []
         self._num_tokens = self._num_low = self._num_high = 0.0
 
@@ -96,8 +142,52 @@ class Updates:
         }
 
 
+def learn(
+    accelerator: Accelerator,
+    learner: Any,
+    optimizer: torch.optim.Optimizer,
+    parts: Sequence[Rows],
+    weights: Sequence[Tensor],
+    references: Sequence[Tensor | None],
+    kl_weight: float,
+    params: OnlineParams,
+) -> Updates:
+    """Make `updates_per_step` optimizer steps on these rows. `weights` and `references`, log-probs
+    by the model that training began from where they are asked for, belong to the parts."""
+    updates = Updates()
+    updates.parts = parts
+    for _ in range(params.updates_per_step):
+        for index, part in enumerate(parts):
+            rows = part.to(accelerator.device)
+            now = scored(learner, rows, params.temperature, with_entropies=params.entropy_bonus > 0)
+            if len(updates.before) == index:
+                updates.before.append(now.logprobs.detach())
+            before_N_T = updates.before[index]
+            updates.hear(now.logprobs - before_N_T, rows, params)
+            loss = part_loss(
+                now,
+                before_N_T,
+                rows,
+                weights[index].to(accelerator.device),
+                params,
+                reference_N_T=references[index],
+                kl_weight=kl_weight,
+            )
+            accelerator.backward(loss * processes.count())  # gradients are averaged over them
+        updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return updates
+
+
 def without_dropout(model: nn.Module) -> None:
     """A ratio of probabilities would be one of two random networks' with it."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+
+
+def _placed(values: Tensor, is_scored_N_T: Tensor) -> Tensor:
+    return torch.zeros(is_scored_N_T.shape, dtype=values.dtype, device=values.device).masked_scatter(
+        is_scored_N_T, values
+    )

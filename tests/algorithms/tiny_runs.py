@@ -35,8 +35,9 @@ from posttrain.algorithms.token_logprobs import agent_logprobs, labels_of
 from posttrain.exits import Interrupted
 from posttrain.params import AlarmParams, DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
 from posttrain.rl import checkpoints
-from posttrain.rl.loop import Setup, train_online
+from posttrain.rl.loop import train_online
 from posttrain.rl.params import OnlineParams
+from posttrain.rl.setup import Setup
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import read_metrics
 

@@ -1,5 +1,6 @@
 """The first step's loss and gradient are TRL's, on the same episodes, for each of its averages."""
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -9,8 +10,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from posttrain.rl.objective.token_losses import token_weights
 from posttrain.rl.params import OnlineParams
-from posttrain.rl.rows import rows_of
-from posttrain.rl.updates import logprobs_of, part_loss
+from posttrain.rl.rows import Member, rows_of
+from posttrain.rl.updates import part_loss, scored
 
 MAX_TOKENS = 7
 AVERAGES = {"grpo": "episodes", "dr_grpo": "max_tokens", "dapo": "tokens", "bnpo": "tokens"}
@@ -73,7 +74,11 @@ def ours(average, played):
     values = yaml.safe_load(OnlineParams.example) | {"type": "online", "average": average}
     params = OnlineParams.model_validate(values)
     model = tiny_model()
-    rows = rows_of(episodes, advantages, pad_id=0)
+    members = [
+        Member(one, np.full(sum(one.trajectory.mask), advantage))
+        for one, advantage in zip(episodes, advantages, strict=True)
+    ]
+    rows = rows_of(members, pad_id=0)
     weight_N = token_weights(
         rows.lengths_N,
         average=average,
@@ -81,8 +86,8 @@ def ours(average, played):
         num_episodes=len(episodes),
         max_tokens=MAX_TOKENS - 4,
     )
-    now = logprobs_of(model, rows, 1.0)
-    loss = part_loss(now, now.detach(), rows, weight_N, params)
+    now = scored(model, rows, 1.0)
+    loss = part_loss(now, now.logprobs.detach(), rows, weight_N, params)
     loss.backward()
     return float(loss.detach()), gradients_of(model)
 

@@ -103,7 +103,9 @@ def test_a_running_mean_forgets():
     history.add("t", np.array([0.0, 0.0]))
     assert (history.mean("t"), history.count("t")) == (1 / 3, 3.0)
     assert history.mean("u") is None
-    assert TaskHistory.of_state(history.state()) == history
+    other = TaskHistory(0.5)
+    other.restore(history.state())
+    assert other == history
 
 
 # -- what must hold of all

@@ -4,7 +4,7 @@ still speaks for."""
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any
 
 import numpy as np
 
@@ -39,12 +39,8 @@ class TaskHistory:
 
     def state(self) -> Mapping[str, object]:
         """As JSON has it, for a checkpoint."""
-        return {"decay": self.decay, "sums": {task: list(sums) for task, sums in self.sums.items()}}
+        return {"sums": {task: list(sums) for task, sums in self.sums.items()}}
 
-    @classmethod
-    def of_state(cls, state: Mapping[str, object]) -> Self:
-        """The reverse."""
-        decay, sums = state["decay"], state["sums"]
-        assert isinstance(decay, float)
-        assert isinstance(sums, dict)
-        return cls(decay, {task: (float(total), float(weight)) for task, (total, weight) in sums.items()})
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The reverse; the decay is the knob's."""
+        self.sums = {task: (total, weight) for task, (total, weight) in state["sums"].items()}

@@ -37,6 +37,19 @@ def token_losses(
             return -torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * advantages_N_T
 
 
+def shown_losses(logprobs_N_T: Tensor, advantages_N_T: Tensor, *, gamma: float | None) -> Tensor:
+    """Of tokens that an expert wrote, nobody knows how likely: the advantage times p / (p + gamma),
+    p being their probability now (LUFFY, arXiv 2504.14945, eq. 7, with the expert's taken as 1),
+    differentiated through, so that the gradient of log p is weighed by gamma p / (p + gamma)²: most
+    where p is gamma. With no gamma, the advantage times log p: supervised learning. At p = 0.1 and
+    gamma 0.1: -1/2 and a weight of 1/4.
+    """
+    if gamma is None:
+        return -advantages_N_T * logprobs_N_T
+    p = logprobs_N_T.exp()
+    return -advantages_N_T * p / (p + gamma)
+
+
 def held_side(log_ratio_N_T: Tensor, advantages_N_T: Tensor, objective: Objective, *, is_scored_N_T: Tensor) -> Tensor:
     """Of each token whether the objective holds its ratio: -1 from below, 1 from above, 0 not."""
     match objective:

@@ -42,7 +42,8 @@ class Spread:
         num_draws, seen = state["num_draws"], state["seen"]
         assert isinstance(num_draws, int)
         assert isinstance(seen, Mapping)
-        self._num_draws, self._seen = num_draws, TaskHistory.of_state(seen)
+        self._num_draws = num_draws
+        self._seen.restore(seen)
 
     def _odds(self, task: Task) -> float:
         share = self._seen.mean(task.task_id)

@@ -1,0 +1,32 @@
+"""What a training online is made of besides its knobs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from posttrain.algorithms.rollouts import EpisodeSource, ScoredEpisode
+from posttrain.models.codec import TokenRow
+from posttrain.types import Task
+
+Hear = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
+
+
+def _nothing_shown(task: Task, count: int) -> Sequence[ScoredEpisode]:
+    raise NotImplementedError(f"an expert is to show {count} ways through {task.task_id}, and there is none")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """`tasks` are played to learn, `dev_tasks` greedily to see how far it got, by `play_greedily`
+    with the weights as they are. `shown` gives a number of an expert's traces of a task, with
+    tokens and rewards. `score_weights`: what the rewards are sums of. `on_step` hears of a step,
+    its episodes and their mean advantages, before they are learnt from; of `demonstrations` the
+    loss is told."""
+
+    tasks: Sequence[Task]
+    source: EpisodeSource
+    demonstrations: Sequence[TokenRow] = ()
+    on_step: Hear = lambda *_: None
+    dev_tasks: Sequence[Task] = ()
+    play_greedily: Callable[[Sequence[Task]], Sequence[ScoredEpisode]] = lambda _: ()
+    shown: Callable[[Task, int], Sequence[ScoredEpisode]] = _nothing_shown
+    score_weights: Mapping[str, float] = field(default_factory=dict)
