@@ -22,7 +22,7 @@ from posttrain.exits import ConfigurationError
 from posttrain.knob_problems import explain, nearest
 from posttrain.knobs import SLIP, Above, Below, Count, Frac, PositiveFrac, Rate, Section, Seed, SmallCount, Temperature
 from posttrain.plain_yaml import read_plain
-from posttrain.rl.params import OnlineParams, VirtualBest
+from posttrain.rl.params import OnlineParams, StatesCredit, VirtualBest, VirtualEnds
 from posttrain.visible import visible
 from posttrain.worlds.choices import World
 
@@ -500,13 +500,14 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"
         )
-    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.credit.baseline, VirtualBest):
+    if isinstance(algorithm, OnlineParams):
         most = _most_to_earn(params)
-        if algorithm.credit.baseline.best < most:
-            yield (
-                f"train_policy.algorithm.credit.baseline.best is {algorithm.credit.baseline.best:g} and an episode can "
-                f"earn {most:g}: what is better than the best would be pushed down; raise it to {most:g}"
-            )
+        for knob, best in _virtual_bests(algorithm):
+            if best < most:
+                yield (
+                    f"train_policy.algorithm.credit.{knob}.best is {best:g} and an episode can earn {most:g}: what is "
+                    f"better than the best would be pushed down; raise it to {most:g}"
+                )
     if params.validate_data.max_tokens > params.agent.max_context_tokens:
         yield (
             f"validate_data.max_tokens is {params.validate_data.max_tokens} and agent.max_context_tokens "
@@ -525,6 +526,15 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"agent.max_new_tokens is {params.agent.max_new_tokens}, and the world {world.type} asks for messages of "
             f"{needed} tokens, which would be cut off: raise it to {needed}"
         )
+
+
+def _virtual_bests(algorithm: OnlineParams) -> Iterator[tuple[str, float]]:
+    """Each with its knob."""
+    if isinstance(algorithm.baseline, VirtualBest | VirtualEnds):
+        yield "baseline", algorithm.baseline.best
+    credit = algorithm.credit
+    if isinstance(credit, StatesCredit) and isinstance(credit.state_baseline, VirtualBest):
+        yield "state_baseline", credit.state_baseline.best
 
 
 def _most_to_earn(params: Params) -> float:

@@ -26,6 +26,7 @@ from posttrain.params import (
     target_problem,
 )
 from posttrain.rewards.total import load_reward
+from posttrain.rl.params import JoinsExpert, JoinsHints, OnlineParams
 from posttrain.stage.fingerprint import read_all_inputs
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.stage.named_files import SOURCE_KNOB, live_root, score_knob, undeclared, world_knob
@@ -112,6 +113,9 @@ def _needs(params: Params, domain: Domain) -> Iterator[str]:
     if params.resample_data.oversample.type == "smote":
         smote = "resample_data.oversample.type smote"
         needs += [(with_expert, smote), (with_new_tasks, smote)]
+    algorithm = params.train_policy.algorithm
+    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.join, JoinsExpert | JoinsHints):
+        needs.append((with_expert, algorithm.join.knob))
     for need, wanted_by in needs:
         try:
             need(domain, wanted_by=wanted_by)

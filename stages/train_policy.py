@@ -1,5 +1,5 @@
-"""Learns from multi-turn episodes of the rl tasks, online or by TRL's GRPO, or from the sampled
-pairs by DPO; each begins from the SFT model."""
+"""Learns online from multi-turn episodes of the rl tasks, or from the sampled pairs by DPO; each
+begins from the SFT model."""
 
 import shutil
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from typing import Any
 
 from posttrain.algorithms.dpo import train_dpo
 from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.preferences import read_pairs, token_rows
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
@@ -20,12 +19,13 @@ from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
-from posttrain.params import DpoParams, GrpoParams, Params
+from posttrain.params import DpoParams, Params
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
-from posttrain.rl.params import OnlineParams
+from posttrain.rl.params import JoinsExpert, JoinsHints, OnlineParams
 from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.expert_traces import ExpertTraces
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import Record, open_traces
@@ -45,11 +45,11 @@ def train_policy(run: StageRun) -> None:
     codec = load_codec(SFT)
     model = load_trainable(SFT, params.model, seed=params.seed)
     knobs = params.train_policy
-    is_online = isinstance(knobs.algorithm, GrpoParams | OnlineParams)
+    is_online = isinstance(knobs.algorithm, OnlineParams)
     alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if is_online else None
     with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), alarms=alarms, progress=run.progress) as training:
         match knobs.algorithm:
-            case GrpoParams() | OnlineParams() as algorithm:
+            case OnlineParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:
                     _online(model, codec, params, algorithm, training, record)
             case DpoParams() as algorithm:
@@ -62,12 +62,7 @@ def train_policy(run: StageRun) -> None:
 
 
 def _online(
-    model: Any,
-    codec: ChatCodec,
-    params: Params,
-    algorithm: GrpoParams | OnlineParams,
-    run: TrainingRun,
-    record: Record,
+    model: Any, codec: ChatCodec, params: Params, algorithm: OnlineParams, run: TrainingRun, record: Record
 ) -> None:
     knobs, weight = params.train_policy, params.train_policy.reward_model_weight
     reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
@@ -76,8 +71,15 @@ def _online(
     sampler = EpisodeSampler(
         model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature
     )
-    tasks = read_tasks(TASKS, "rl")
+    tasks, dev_tasks = read_tasks(TASKS, "rl"), read_tasks(TASKS, "dev")
     task_of = {task.task_id: task for task in tasks}
+    shown_by: dict[str, Any] = {"limits": params.agent, "seed": params.seed, "reasoning_frac": params.generate_data.reasoning_frac}
+    traces = (
+        ExpertTraces(with_expert(domain, wanted_by=algorithm.join.knob), codec, reward=reward, **shown_by)
+        if isinstance(algorithm.join, JoinsExpert | JoinsHints)
+        else None
+    )
+    source = PolicyEpisodes(sampler, reward_model=reward_model, weight=weight, traces=traces)
 
     def on_step(step: int, played: Sequence[ScoredEpisode], advantages: Sequence[float]) -> None:
         own = [task_of[one.trajectory.task_id] for one in played]
@@ -87,37 +89,31 @@ def _online(
         with_expert(
             domain, wanted_by="the forgetting alarm of train_policy (or generate_data.source.dev_frac above 0)"
         ),
-        read_tasks(TASKS, "dev")[: algorithm.tasks_per_step],
-        limits=params.agent,
-        seed=params.seed,
+        dev_tasks[: algorithm.tasks_per_step],
         is_flawless=True,
-        reasoning_frac=params.generate_data.reasoning_frac,
+        **shown_by,
     )
-    source = PolicyEpisodes(sampler, reward_model=reward_model, weight=weight)
-    demonstrations = codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in shown)
-    how: dict[str, Any] = {
-        "lr": knobs.lr,
-        "optimizer": knobs.optimizer,
-        "checkpoint_every_steps": knobs.checkpoint_every_steps,
-        "seed": params.seed,
-        "run": run,
-    }
-    match algorithm:
-        case GrpoParams():
-            train_grpo(
-                model,
-                codec.tokenizer,
-                tasks=tasks,
-                source=source,
-                demonstrations=demonstrations,
-                on_step=on_step,
-                params=algorithm,
-                **how,
-            )
-        case OnlineParams():
-            setup = Setup(tasks, source, demonstrations, on_step)
-            limit = params.agent.max_context_tokens
-            train_online(model, codec.tokenizer, setup, params=algorithm, max_context_tokens=limit, **how)
+    train_online(
+        model,
+        codec.tokenizer,
+        Setup(
+            tasks,
+            source,
+            codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in shown),
+            on_step,
+            dev_tasks=dev_tasks,
+            play_greedily=lambda own: source.play_greedily(own, [params.seed] * len(own)),
+            shown=source.shown,
+            score_weights=reward.weights,
+        ),
+        params=algorithm,
+        max_context_tokens=params.agent.max_context_tokens,
+        lr=knobs.lr,
+        optimizer=knobs.optimizer,
+        checkpoint_every_steps=knobs.checkpoint_every_steps,
+        seed=params.seed,
+        run=run,
+    )
 
 
 def _as_learnt(played: ScoredEpisode) -> Trajectory:

@@ -12,8 +12,8 @@ from posttrain.rewards.total import RuleReward
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
 from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import TokenPolicy
-from posttrain.types import Task, Trajectory
+from posttrain.rollout.policy import HintedPolicy, TokenPolicy
+from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import Domain
 
 NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the trainer
@@ -37,6 +37,11 @@ class EpisodeSampler:
         self._domain, self._reward, self._limits = domain, reward, limits
         self._engine: Engine | None = None
 
+    @property
+    def reward(self) -> RuleReward:
+        """What it scores by."""
+        return self._reward
+
     def refresh(self) -> None:
         """Take the weights as they are now; the first time into an engine that is made for them."""
         if self._engine is None:
@@ -46,19 +51,28 @@ class EpisodeSampler:
                 check_prompts=self._check_prompts,
                 stop_ids=self._codec.stop_ids,
             )
-            self._policy = TokenPolicy(self._engine, self._codec, temperature=self._temperature)
         else:
             self._engine.refresh_weights()
 
     def sample(
-        self, tasks: Sequence[Task], seeds: Sequence[int], *, progress: Callable[[int, int], None] | None = None
+        self,
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        *,
+        given: Sequence[Sequence[Message]] = (),
+        temperature: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
-        """One scored episode of `tasks[i]` under `seeds[i]` for every i."""
+        """One scored episode of `tasks[i]` under `seeds[i]` for every i, at another temperature
+        where one is named, behind the messages `given[i]` where there are any."""
         if self._engine is None:
             self.refresh()
-        played = play_episodes(
-            self._policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress
-        )
+        assert self._engine is not None
+        warmth = self._temperature if temperature is None else temperature
+        own = TokenPolicy(self._engine, self._codec, temperature=warmth)
+        keys = [(task.task_id, seed) for task, seed in zip(tasks, seeds, strict=True)]
+        policy = HintedPolicy(own, self._codec, dict(zip(keys, given, strict=True))) if any(given) else own
+        played = play_episodes(policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
         return [self._reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
 
     def _check_prompts(self) -> list[list[int]]:

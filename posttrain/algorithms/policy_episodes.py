@@ -9,15 +9,24 @@ from posttrain.algorithms.episode_sampler import EpisodeSampler
 from posttrain.algorithms.reward_model import score_episodes
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.rollout.engines.choice import is_elsewhere
-from posttrain.types import Task
+from posttrain.rollout.expert_traces import ExpertTraces, given_turns
+from posttrain.types import Task, Trajectory
 
 
 class PolicyEpisodes:
     """An `EpisodeSource`. The reward model's score s adds weight · sigmoid(s) to an episode's
-    reward."""
+    reward. Hints are of `traces`."""
 
-    def __init__(self, sampler: EpisodeSampler, *, reward_model: Any = None, weight: float = 0.0) -> None:
+    def __init__(
+        self,
+        sampler: EpisodeSampler,
+        *,
+        reward_model: Any = None,
+        weight: float = 0.0,
+        traces: ExpertTraces | None = None,
+    ) -> None:
         self._sampler, self._reward_model, self._weight = sampler, reward_model, weight
+        self._traces = traces
 
     @property
     def is_elsewhere(self) -> bool:
@@ -28,10 +37,24 @@ class PolicyEpisodes:
         """As `EpisodeSource` has it."""
         self._sampler.refresh()
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
         """As `EpisodeSource` has it."""
-        trajectories = self._sampler.sample(tasks, seeds)
-        scores = [0.0] * len(tasks)
+        given = given_turns(self._traces, tasks, hints) if self._traces is not None and hints else ()
+        return self._scored(self._sampler.sample(tasks, seeds, given=given))
+
+    def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
+        """At temperature 0, by the weights as they are now."""
+        self._sampler.refresh()
+        return self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
+
+    def shown(self, task: Task, count: int) -> list[ScoredEpisode]:
+        """`count` traces of the expert, scored as episodes are. Raises ValueError without one."""
+        if self._traces is None:
+            raise ValueError(f"no expert shows task {task.task_id}; give the episodes its traces")
+        return self._scored(self._traces.traces(task, count))
+
+    def _scored(self, trajectories: Sequence[Trajectory]) -> list[ScoredEpisode]:
+        scores = [0.0] * len(trajectories)
         if self._reward_model is not None:
             scores = score_episodes(self._reward_model, [trajectory.token_ids for trajectory in trajectories])
         return [

@@ -9,7 +9,7 @@ give equal rewards, bit by bit, which the count of such groups relies on.
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from posttrain.exits import ConfigurationError
@@ -40,6 +40,11 @@ class RuleReward:
 
     world_terms: tuple[Term, ...]
     extra_terms: tuple[Term, ...]
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Of each score its weight in the reward."""
+        return {term.name: term.weight for term in (*self.world_terms, *self.extra_terms)}
 
     def score(self, trajectory: Trajectory, task: Task) -> Trajectory:
         """The trajectory with its `scores`, all that its world gave among them, and its `reward`. A

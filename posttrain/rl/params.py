@@ -238,6 +238,7 @@ class JoinsExpert(Section):
     is null."""
 
     example: ClassVar[str] = "{count: 1, gamma: 0.1}"
+    knob: ClassVar[str] = "train_policy.algorithm.join.type expert"
     type: Literal["expert"]
     count: SmallCount
     gamma: Annotated[float, Field(gt=0)] | None
@@ -257,6 +258,7 @@ class JoinsHints(Section):
     each group in which one succeeded."""
 
     example: ClassVar[str] = "{share: 0.5, start: 0.75, step: 0.25}"
+    knob: ClassVar[str] = "train_policy.algorithm.join.type hints"
     type: Literal["hints"]
     share: Annotated[float, Field(gt=0, le=1)]
     start: Annotated[float, Field(gt=0, le=1)]

@@ -47,7 +47,8 @@ class PlayedGroup:
 def turns_of(trajectory: Trajectory) -> list[Turn]:
     """The agent's messages, by the runs of its tokens. A state is what was read before the turn,
     not what the agent wrote itself."""
-    turns, read = [], hashlib.blake2b(digest_size=16)
+    turns: list[Turn] = []
+    read = hashlib.blake2b(digest_size=16)
     mask, ids = list(trajectory.mask), list(trajectory.token_ids)
     scores, place = _turn_scores(trajectory), 0
     while place < len(mask):

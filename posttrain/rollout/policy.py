@@ -81,6 +81,24 @@ def expert_policy(domain: ExpertDomain, *, is_flawless: bool, reasoning_frac: fl
     )
 
 
+class HintedPolicy:
+    """A token policy whose first messages are given, of the episodes that `given` names by task and
+    seed: the agent reads them as its own and is not taught them."""
+
+    def __init__(self, policy: "TokenPolicy", codec: Codec, given: Mapping[tuple[str, int], Sequence[Message]]) -> None:
+        self._policy, self._codec, self._given = policy, codec, given
+
+    async def reply(self, episode: Episode) -> Reply:
+        given = self._given.get((episode.task.task_id, episode.seed), ())
+        if len(episode.turns) >= len(given):
+            return await self._policy.reply(episode)
+        message = given[len(episode.turns)]
+        return Reply(message, context_ids=[*self._policy.context_ids(episode), *self._codec.encode_assistant(message)])
+
+    def release(self, episode: Episode) -> None:
+        self._policy.release(episode)
+
+
 class TokenPolicy:
     """A model behind an engine. `temperature` 0 is greedy."""
 
@@ -93,12 +111,11 @@ class TokenPolicy:
     async def reply(self, episode: Episode) -> Reply:
         """Raises ConfigurationError where the opening messages alone leave no room in the context:
         no play of that task could begin."""
-        is_opening = self._is_opening(episode)
-        context_ids = self._prompt(episode) if is_opening else self._context(episode.now)
+        context_ids = self.context_ids(episode)
         token_ids = [*episode.now.token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
         if room < 1:
-            if is_opening:
+            if self._is_opening(episode):
                 raise ConfigurationError(
                     f"the opening messages of task {episode.task.task_id} take {len(token_ids)} tokens and "
                     "agent.max_context_tokens is "
@@ -129,6 +146,10 @@ class TokenPolicy:
 
     def release(self, episode: Episode) -> None:
         self._engine.release(episode.episode_id)
+
+    def context_ids(self, episode: Episode) -> list[int]:
+        """What the agent has not read yet, up to where it writes."""
+        return self._prompt(episode) if self._is_opening(episode) else self._context(episode.now)
 
     def _is_opening(self, episode: Episode) -> bool:
         """Whether the task's own opening messages and tools are all that there is to read."""
