@@ -31,7 +31,9 @@ def play_step(
         )
         more, staleness = rollouts.take(batch)
         for group in groups_of(more, params.group_size):
-            sampler.observe(group.task_id, has_spread=has_spread(group))
+            if len(group.rewards_G) > 1:
+                success = float(group.successes_G.mean())
+                sampler.observe(group.task_id, has_spread=has_spread(group), success=success)
             missing -= has_spread(group)
         played += more
         if missing <= 0:
