@@ -27,7 +27,7 @@ ORDERS = {
     "spread": "{type: spread, floor: 0.05, decay: 0.5}",
     "greso": "{type: greso, easy_share: 0.0833, hard_share: 0.1667, start: 0.5}",
     "pools": "{type: pools, low: 0.25, high: 0.75, shares: {hard: 0.25, middle: 0.5, easy: 0.25}, decay: 0.5}",
-    "horizon": "{type: horizon, label: difficulty, promote_at: 0.7, decay: 0.5}",
+    "horizon": "{type: horizon, label: difficulty, promote_at: 0.4, decay: 0.5}",
 }
 TASKS = [Task(f"t{place}", "rl", (), (), {"difficulty": str(1 + place // 10)}) for place in range(30)]
 SHARES = {"hard": 0.25, "middle": 0.5, "easy": 0.25}
@@ -85,9 +85,7 @@ def test_a_draw_has_as_many_tasks_as_were_asked_for_and_none_twice(order, count)
 def test_no_task_is_out_of_reach(order):
     """By half of the groups the horizon goes on; a pool that has a share is drawn from, and a task
     that was skipped a hundred times is played with a chance of one in a hundred."""
-    drawn = play(
-        sampler(order, **({"promote_at": 0.4} if order == "horizon" else {})), 400, 7, np.random.default_rng(0)
-    )
+    drawn = play(sampler(order), 400, 7, np.random.default_rng(0))
     late = Counter(task_id for some in drawn[200:] for task_id in some)
     assert set(late) == {task.task_id for task in TASKS}
 
@@ -250,6 +248,14 @@ def test_a_step_has_its_shares_of_the_three_pools():
         observe(found, tasks, success)
     for _ in range(20):
         assert Counter(TASKS.index(task) // 10 for task in found.choose(8)) == {0: 2, 1: 4, 2: 2}
+
+
+def test_steps_of_one_task_have_their_shares_of_the_pools_between_them():
+    found = pools()
+    for tasks, success in ((TASKS[:10], 0.0), (TASKS[10:20], 0.5), (TASKS[20:], 1.0)):
+        observe(found, tasks, success)
+    drawn = Counter(TASKS.index(found.choose(1)[0]) // 10 for _ in range(1000))
+    assert [drawn[pool] / 1000 for pool in range(3)] == pytest.approx([0.25, 0.5, 0.25], abs=0.06)  # four deviations
 
 
 def test_what_a_pool_lacks_comes_from_the_middle_and_then_from_any():
