@@ -53,7 +53,10 @@ class Memory:
         self.num_generated += sum(sum(one.trajectory.mask) for one in group.played)
         is_won = any(one.is_success for one in group.played)
         self.hints.observe(group.task.task_id, is_won=is_won)
-        self.sampler.observe(group.task.task_id, has_spread=group.has_spread)
+        kept = [one for one in group.played if not one.is_lost]
+        if len(kept) > 1:
+            success = sum(one.is_success for one in kept) / len(kept)
+            self.sampler.observe(group.task.task_id, has_spread=group.has_spread, success=success)
 
     def compared(self, groups: Sequence[PlayedGroup]) -> None:
         """The step's groups, after they were credited: a baseline must not know their own

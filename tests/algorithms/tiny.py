@@ -109,8 +109,9 @@ def spoilt(row):
 
 
 def word_task(x, y):
-    """Write the first of two words, twice. Its id is the two tokens."""
-    return Task(f"{x} {y}", "rl", (Message("user", f"{x} {y}"),), ())
+    """Write the first of two words, twice. Its id is the two tokens; the more the second one, the
+    more difficult it is said to be."""
+    return Task(f"{x} {y}", "rl", (Message("user", f"{x} {y}"),), (), {"difficulty": str(y - 8)})
 
 
 def play_words(model, task, seed):

@@ -7,12 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tiny import play_words, tiny_adapted_model, tiny_model, word_task
+import yaml
+from tiny import play_words, tiny_adapted_model, tiny_model
 from tiny_runs import Death, digest_of, run_here, train
 
 from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.rl.sampling.spread import Spread
-from posttrain.rl.sampling.uniform import Uniform
 from posttrain.types import StopReason
 
 CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
@@ -22,6 +21,12 @@ MEAN = {
     "scale": {"type": "none"},
     "drop": "none",
     "equal_groups": {"type": "by_baseline"},
+}
+ORDERS = {
+    "spread": "{floor: 0.1, decay: 0.5}",
+    "greso": "{easy_share: 0.2, hard_share: 0.2, start: 0.5}",
+    "pools": "{low: 0.1, high: 0.4, shares: {hard: 0.3, middle: 0.4, easy: 0.3}, decay: 0.5}",
+    "horizon": "{label: difficulty, promote_at: 0.2, decay: 0.5}",
 }
 
 
@@ -108,6 +113,14 @@ def test_each_choice_reaches_the_weights(tmp_path, change):
     assert digest_of(plain) != digest_of(other)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_each_order_reaches_the_weights(tmp_path, order):
+    chosen = {"order": {"type": order, **yaml.safe_load(ORDERS[order])}, "max_refills": 0}
+    plain, _ = trained(tmp_path / "plain", max_steps=4, tasks_per_step=6)
+    other, _ = trained(tmp_path / "other", max_steps=4, tasks_per_step=6, sampling=chosen)
+    assert digest_of(plain) != digest_of(other)
+
+
 def test_a_lost_episode_teaches_nothing_and_counts_for_nothing(tmp_path, monkeypatch):
     def sometimes_lost(model, task, seed):
         played = play_words(model, task, seed)
@@ -161,35 +174,22 @@ def test_a_step_that_finds_no_group_that_differs_ends_at_its_bound_and_moves_not
     assert digest_of(model) == before
 
 
-def test_tasks_whose_groups_were_equal_are_chosen_less_often_and_from_a_state_alike():
-    tasks = [word_task(x, y) for x in range(4, 14) for y in range(4, 14)]
-    sampler, other = (Spread(tasks, seed=3, floor=0.05, decay=0.5) for _ in range(2))
-    for place, task in enumerate(tasks):
-        sampler.observe(task.task_id, has_spread=place % 2 == 0)
-    other.restore(sampler.state())
-    drawn = [sampler.choose(10) for _ in range(30)]
-    assert drawn == [other.choose(10) for _ in range(30)]
-    assert all(len({task.task_id for task in some}) == 10 for some in drawn)
-    share = np.mean([tasks.index(task) % 2 == 0 for some in drawn for task in some])
-    assert 0.85 < share < 1.0  # 1 / (1 + 0.05) where tasks are drawn one at a time
-
-
-def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
-    tasks = [word_task(x, 9) for x in range(4, 9)]
-    whole, first, second = (Uniform(tasks, seed=3) for _ in range(3))
-    expected = whole.choose(12)
-    found = first.choose(7)
-    second.restore(first.state())
-    assert found + second.choose(5) == expected
-    assert {task.task_id for task in expected[:5]} == {task.task_id for task in tasks}
-
-
 @pytest.mark.parametrize(
     "baseline", [{"type": "task_mean", "decay": 0.5}, {"type": "weighted", "decay": 0.5, "batch_count": 2.0}]
 )
 def test_what_remembers_is_gone_on_with_after_a_kill(tmp_path, baseline):
     sampling = {"order": {"type": "spread", "floor": 0.1, "decay": 0.5}, "max_refills": 1}
-    credit = MEAN | {"baseline": baseline}
-    _, expected = train("online", tmp_path / "whole", credit=credit, sampling=sampling)
-    train("online", tmp_path / "cut", Death(after=6), credit=credit, sampling=sampling)
-    assert train("online", tmp_path / "cut", credit=credit, sampling=sampling) == (0, expected)
+    is_gone_on_with_after_a_kill(tmp_path, credit=MEAN | {"baseline": baseline}, sampling=sampling)
+
+
+@pytest.mark.parametrize("order", [order for order in ORDERS if order != "spread"])
+def test_an_order_is_gone_on_with_after_a_kill(tmp_path, order):
+    """Six tasks a step of fifteen: the first pass is over when the first checkpoint is written."""
+    sampling = {"order": {"type": order, **yaml.safe_load(ORDERS[order])}, "max_refills": 1}
+    is_gone_on_with_after_a_kill(tmp_path, tasks_per_step=6, sampling=sampling)
+
+
+def is_gone_on_with_after_a_kill(tmp_path, **changes):
+    _, expected = train("online", tmp_path / "whole", **changes)
+    train("online", tmp_path / "cut", Death(after=6), **changes)
+    assert train("online", tmp_path / "cut", **changes) == (0, expected)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from posttrain.params import ParamsError, PretrainedModel, parse_params
+from posttrain.rl.params import OnlineParams
 from posttrain.stage.frame import StageRun
 from stages.check_params import check_params
 
@@ -116,6 +117,16 @@ def extra(*names: str) -> dict[str, Any]:
 
 def test_names_of_the_library_are_found(check: Check):
     assert check(world={"type": "stocks"}, reward=extra("accuracy", "length_penalty", "step")) == ""
+
+
+def test_the_label_that_tasks_are_ordered_by_is_one_that_they_have(check: Check):
+    def ordered_by(label: str) -> str:
+        order = {"type": "horizon", "label": label, "promote_at": 0.7, "decay": 0.5}
+        online = {"type": "online", **yaml.safe_load(OnlineParams.example)}
+        return check(train_policy={"algorithm": online | {"sampling": {"order": order, "max_refills": 0}}})
+
+    assert ordered_by("difficulty") == ""
+    assert "sampling.order.label names dificulty; the tasks of stocks have kind, " in ordered_by("dificulty")
 
 
 def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_check(

@@ -3,7 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from posttrain.rl.params import SamplingParams, SpreadSampling
+from posttrain.rl.params import (
+    GresoSampling,
+    HorizonSampling,
+    PoolSampling,
+    SamplingParams,
+    SpreadSampling,
+    UniformSampling,
+)
+from posttrain.rl.sampling.greso import Greso
+from posttrain.rl.sampling.horizon import Horizon
+from posttrain.rl.sampling.pools import Pool, Pools
 from posttrain.rl.sampling.spread import Spread
 from posttrain.rl.sampling.uniform import Uniform
 from posttrain.types import Task
@@ -14,8 +24,9 @@ class Sampler(Protocol):
 
     def choose(self, count: int) -> list[Task]: ...
 
-    def observe(self, task_id: str, *, has_spread: bool) -> None:
-        """What a group of a task that was chosen came to: whether its rewards differed."""
+    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:
+        """What a group of a task that was chosen came to: whether its rewards differed, and which
+        share of its members succeeded. Not called for a group that lost all members but one."""
         ...
 
     def state(self) -> Mapping[str, object]: ...
@@ -24,7 +35,17 @@ class Sampler(Protocol):
 
 
 def make_sampler(params: SamplingParams, tasks: Sequence[Task], *, seed: int) -> Sampler:
-    """`tasks` are those of the rl split."""
-    if isinstance(params.order, SpreadSampling):
-        return Spread(tasks, seed=seed, floor=params.order.floor, decay=params.order.decay)
-    return Uniform(tasks, seed=seed)
+    """`tasks` are those of the rl split. Raises ConfigurationError where they lack what the order
+    goes by."""
+    match params.order:
+        case UniformSampling():
+            return Uniform(tasks, seed=seed)
+        case SpreadSampling(floor=floor, decay=decay):
+            return Spread(tasks, seed=seed, floor=floor, decay=decay)
+        case GresoSampling(easy_share=easy_share, hard_share=hard_share, start=start):
+            return Greso(tasks, seed=seed, easy_share=easy_share, hard_share=hard_share, start=start)
+        case PoolSampling(low=low, high=high, shares=shares, decay=decay):
+            of_pool: dict[Pool, float] = {"middle": shares.middle, "hard": shares.hard, "easy": shares.easy}
+            return Pools(tasks, seed=seed, bounds=(low, high), shares=of_pool, decay=decay)
+        case HorizonSampling(label=label, promote_at=promote_at, decay=decay):
+            return Horizon(tasks, seed=seed, label=label, promote_at=promote_at, decay=decay)

@@ -29,7 +29,7 @@ class Spread:
         keys = np.log([self._odds(task) for task in self._tasks]) + rng.gumbel(size=len(self._tasks))
         return [self._tasks[index] for index in np.argsort(-keys, kind="stable")[:count]]
 
-    def observe(self, task_id: str, *, has_spread: bool) -> None:
+    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:  # noqa: ARG002 the protocol's
         """What a group of the task came to."""
         self._seen.add(task_id, np.array([float(has_spread)]))
 

@@ -22,7 +22,7 @@ class Uniform:
         self._num_chosen = end
         return chosen
 
-    def observe(self, task_id: str, *, has_spread: bool) -> None:
+    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:
         """It chooses alike whatever came out."""
 
     def state(self) -> Mapping[str, object]:

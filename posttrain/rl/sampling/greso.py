@@ -1,0 +1,133 @@
+"""Shuffled passes over the tasks that skip, before anything is played, those whose last groups in a
+row were all solved or all failed (GRESO, arXiv 2506.02177).
+
+A task is skipped with probability 1 - max(p^z, 0.01), z being how many of its last groups in a row
+were easy (equal rewards, success at least 0.98), or in a row were hard (equal rewards, success at
+most 0.11). Easy and hard have a p each; `start` at first, it falls by 0.01 where the share of such
+groups has reached its target, and rises by 0.01 where not, within 0.05 and 0.95.
+
+Released (presampling_selector.py, ray_trainer.py at b277843): p starts at 0.5 and moves once an
+optimizer step from the second epoch on, by the groups played for that step; the targets are 0.25 /
+3 and 0.25 · 2 / 3; z goes by the mean reward, in which an answer that is wrong but well formed
+earns 0.1; tasks are drawn until there are enough. Ours: p moves from the second pass on as well,
+but at each draw, by the groups heard of since the one before, and a step with refills draws more
+than once; z goes by success, and a group that differs ends it; a draw that every task came up in
+takes the first of those that it skipped. How many are played again is the step's to say
+(`max_refills`).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from posttrain.types import Task
+
+Kind = Literal["easy", "hard", "mixed"]
+
+EASY_FROM, HARD_TO = 0.98, 0.11
+LEAST_KEPT = 0.01
+MOVE, LEAST_BASE, MOST_BASE = 0.01, 0.05, 0.95
+_ORDER, _SKIPS = 0, 1  # tells the two streams of draws apart
+
+
+class Greso:
+    """A pure function of the seed, of how often was chosen before, and of what was seen.
+
+    `bases` are the p of easy and of hard tasks as they stand now."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, easy_share: float, hard_share: float, start: float) -> None:
+        self._tasks, self._seed = tasks, seed
+        self._targets: dict[Kind, float] = {"easy": easy_share, "hard": hard_share}
+        self.bases: dict[Kind, float] = {"easy": start, "hard": start}
+        self._runs: dict[str, tuple[Kind, int]] = {}  # of each task, the kind of its last groups and z
+        self._heard: Counter[Kind] = Counter()  # since the last draw
+        self._num_draws, self._num_passed = 0, 0
+        self._pass = (-1, np.empty(0, dtype=np.int64))  # the pass that the next place lies in, and its order
+
+    def choose(self, count: int) -> list[Task]:
+        """`count` different tasks in the order of the passes; at the end of them skipped ones,
+        where too few were not. A task that comes up twice in a draw, where two passes meet, counts
+        once."""
+        if self._num_passed >= len(self._tasks):
+            self._move()
+        self._heard.clear()
+        rng = np.random.default_rng([self._seed, self._num_draws, _SKIPS])
+        self._num_draws += 1
+        kept: list[Task] = []
+        skipped: list[Task] = []
+        came: set[int] = set()
+        while len(kept) < count and len(came) < len(self._tasks):
+            index = self._next()
+            if index not in came:
+                came.add(index)
+                task = self._tasks[index]
+                (skipped if rng.random() < self.skipped_share(task.task_id) else kept).append(task)
+        return [*kept, *skipped][:count]
+
+    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:
+        """A group of the task."""
+        kind = kind_of(has_spread=has_spread, success=success)
+        before, run = self._runs.get(task_id, (kind, 0))
+        self._runs[task_id] = (kind, run + 1 if before == kind else 1)
+        self._heard[kind] += 1
+
+    def skipped_share(self, task_id: str) -> float:
+        """The probability that the task is skipped when it comes up; 0 before its first group."""
+        kind, run = self._runs.get(task_id, ("mixed", 0))
+        return 0.0 if kind == "mixed" else skip_probability(self.bases[kind], run)
+
+    def state(self) -> Mapping[str, object]:
+        """As JSON has it, for a checkpoint."""
+        return {
+            "num_draws": self._num_draws,
+            "num_passed": self._num_passed,
+            "bases": dict(self.bases),
+            "runs": {task: list(run) for task, run in self._runs.items()},
+            "heard": dict(self._heard),
+        }
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """The reverse."""
+        num_draws, num_passed = state["num_draws"], state["num_passed"]
+        bases, runs, heard = state["bases"], state["runs"], state["heard"]
+        assert isinstance(num_draws, int)
+        assert isinstance(num_passed, int)
+        assert isinstance(bases, Mapping)
+        assert isinstance(runs, Mapping)
+        assert isinstance(heard, Mapping)
+        self._num_draws, self._num_passed = num_draws, num_passed
+        self.bases, self._heard = dict(bases), Counter(heard)
+        self._runs = {task: (kind, run) for task, (kind, run) in runs.items()}
+
+    def _next(self) -> int:
+        """The task at the next place of the passes."""
+        num_passes, place = divmod(self._num_passed, len(self._tasks))
+        self._num_passed += 1
+        if self._pass[0] != num_passes:
+            rng = np.random.default_rng([self._seed, num_passes, _ORDER])
+            self._pass = (num_passes, rng.permutation(len(self._tasks)))
+        return int(self._pass[1][place])
+
+    def _move(self) -> None:
+        num_heard = self._heard.total()
+        if not num_heard:
+            return
+        for kind, target in self._targets.items():
+            move = -MOVE if self._heard[kind] / num_heard >= target else MOVE
+            self.bases[kind] = min(max(self.bases[kind] + move, LEAST_BASE), MOST_BASE)
+
+
+def kind_of(*, has_spread: bool, success: float) -> Kind:
+    """What a group was. Of eight, equal rewards and eight successes are easy; none, hard; one,
+    0.125, is more than 0.11."""
+    if has_spread or HARD_TO < success < EASY_FROM:
+        return "mixed"
+    return "easy" if success >= EASY_FROM else "hard"
+
+
+def skip_probability(base: float, run: int) -> float:
+    """1 - max(p^z, 0.01): at p = 0.5, z of 0, 1, 2, 3 gives 0, 0.5, 0.75, 0.875, and 7 or more
+    0.99."""
+    return 1 - max(base**run, LEAST_KEPT)
