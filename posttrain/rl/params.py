@@ -168,6 +168,8 @@ class TurnScoresCredit(Compared):
     )
     type: Literal["turn_scores"]
     weight: Annotated[float, Field(gt=0)]
+    # what is known of a task before the step is of rewards, not of turns
+    baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest | VirtualEnds | BatchMean, Field(discriminator="type")]
 
 
 class StatesCredit(Compared):
@@ -182,6 +184,7 @@ class StatesCredit(Compared):
     type: Literal["states"]
     gamma: Annotated[float, Field(gt=0, le=1)]
     weight: Annotated[float, Field(gt=0)]
+    scale: Annotated[Unscaled | GroupStd, Field(discriminator="type")]  # a whole step's turns are of no one state
     state_baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest, Field(discriminator="type")]
 
 
