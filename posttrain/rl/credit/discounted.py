@@ -14,10 +14,10 @@ def discounted(groups: Sequence[Group], credit: DiscountedCredit, history: TaskH
     """gamma^(K-1-k) times the episode's advantage, for the k-th of K turns.
 
     Expected gradient: not J's, but for each turn that of gamma^(K-1-k) (R - b), b being what the
-    reward R is compared with on average: J under the mean of the others, times (G - 1)/G under the
-    group's. A turn is also moved by how many turns it leads to: towards an early end where that
-    earns more than b, towards a late one where it earns less. Only with K the same for all is it
-    J's, each turn's part times its power of gamma.
+    reward R is compared with: J under the mean of the others; (G - 1)/G of that under the group's;
+    G/(G + 1) of it with b = ((G - 1) J + best)/G under a virtual best. A turn is also moved by how
+    many turns it leads to: towards an early end where that earns more than b, towards a late one
+    where it earns less. Only with K the same for all does b vanish.
 
     An advantage of 1 over three turns at gamma 1/2: 1/4, 1/2, 1.
     """

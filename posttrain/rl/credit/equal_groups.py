@@ -12,10 +12,10 @@ def by_entropy(group: Group, entropies_G: Sequence[FloatArray], *, alpha: float)
     (H_t - max_k H_k) where all failed, max over the episode's own tokens (RL-ZVP, arXiv 2509.21880,
     eq. 5); 0 where only some did. `entropies_G`: H of each token in nats, not differentiated.
 
-    Expected gradient, of a reward that is success alone: none of J's. Where all succeed it is alpha * P(success)^(G-1) times
-    that of P(success) with each token's part times its entropy: more of what is done anyhow. Where
-    all fail, the same of failure with alpha * (H_t - max_k H_k): less of it, the more certain the
-    token was.
+    Expected gradient, of a reward that is success alone: none of J's. Where all succeed it is
+    alpha * P(success)^(G-1) times that of P(success) with each token's part times its entropy: more
+    of what is done anyhow. Where all fail it is the same of failure with H_t - max_k H_k: less of
+    it, the more certain the token was.
 
     Entropies 1/2, 2 at alpha 0.1: 0.05, 0.2 of a success, -0.15, 0 of a failure.
     """

@@ -18,9 +18,9 @@ def score_advantages(groups: Sequence[Group], credit: ScoresCredit, weights: Map
     one that the task does not have. Zeros where fewer than two members are left.
 
     Expected gradient: not J's, whatever the scores; each counts by its weight and not by how far it
-    spreads. In groups of two, each a step of its own, it is that of how often an episode is
-    preferred to another of the policy's, less how often the other is, over sqrt(2): scores vote,
-    by weight.
+    spreads. In groups of two, each a step of its own, it is 1/sqrt(2) times that of the chance to
+    be preferred to another of the policy's episodes less that of not being, the other held as it
+    is: scores vote, by weight.
 
     Scores a 1, 0 and b 1/2, 1 with weights 2 and 1: 2/sqrt(2) - 1/sqrt(2) for the first, over the
     deviation 1 of that and its negative: 1/sqrt(2) and -1/sqrt(2). Raises ValueError, with the
