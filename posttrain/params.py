@@ -22,7 +22,7 @@ from posttrain.exits import ConfigurationError
 from posttrain.knob_problems import explain, nearest
 from posttrain.knobs import SLIP, Above, Below, Count, Frac, PositiveFrac, Rate, Section, Seed, SmallCount, Temperature
 from posttrain.plain_yaml import read_plain
-from posttrain.rl.params import OnlineParams, VirtualBest
+from posttrain.rl.params import OnlineParams
 from posttrain.visible import visible
 from posttrain.worlds.choices import World
 
@@ -500,13 +500,14 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"
         )
-    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.credit.baseline, VirtualBest):
+    if isinstance(algorithm, OnlineParams):
         most = _most_to_earn(params)
-        if algorithm.credit.baseline.best < most:
-            yield (
-                f"train_policy.algorithm.credit.baseline.best is {algorithm.credit.baseline.best:g} and an episode can "
-                f"earn {most:g}: what is better than the best would be pushed down; raise it to {most:g}"
-            )
+        for key, best in algorithm.virtual_bests.items():
+            if best < most:
+                yield (
+                    f"train_policy.algorithm.credit.{key}.best is {best:g} and an episode can earn {most:g}: what is "
+                    f"better than the best would be pushed down; raise it to {most:g}"
+                )
     if params.validate_data.max_tokens > params.agent.max_context_tokens:
         yield (
             f"validate_data.max_tokens is {params.validate_data.max_tokens} and agent.max_context_tokens "

@@ -420,6 +420,14 @@ class OnlineParams(Section):
         """What rewards are compared with; None of a credit that compares with none."""
         return self.credit.baseline if isinstance(self.credit, Compared) else None
 
+    @property
+    def virtual_bests(self) -> dict[str, float]:
+        """What is taken for the most that can be earned, by its place in `credit`."""
+        places = {"baseline": self.baseline}
+        if isinstance(self.credit, StatesCredit):
+            places["state_baseline"] = self.credit.state_baseline
+        return {key: one.best for key, one in places.items() if isinstance(one, VirtualBest | VirtualEnds)}
+
     @model_validator(mode="after")
     def _clips_where_it_can_act(self) -> Self:
         if not isinstance(self.objective, PolicyGradient) and self.updates_per_step == 1:

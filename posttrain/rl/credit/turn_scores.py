@@ -38,9 +38,7 @@ def turn_scores(groups: Sequence[Group], credit: TurnScoresCredit, history: Task
     combined = _compared(groups, credit, history, of_reward=1.0, of_score=credit.weight)
     return [
         [
-            np.full(len(turns), both)
-            if first_call(turns) is None
-            else outcome + credit.weight * first * (np.arange(len(turns)) <= first_call(turns))
+            _of_member(turns, outcome, credit.weight * first, both)
             for turns, outcome, first, both in zip(group.turns_G, *of_group, strict=True)
         ]
         for group, *of_group in zip(groups, outcomes, firsts, combined, strict=True)
@@ -50,6 +48,14 @@ def turn_scores(groups: Sequence[Group], credit: TurnScoresCredit, history: Task
 def first_call(turns: Sequence[Turn]) -> int | None:
     """The place of the first turn with a score; None where there is none."""
     return next((place for place, turn in enumerate(turns) if turn.score is not None), None)
+
+
+def _of_member(turns: Sequence[Turn], outcome: float, first: float, both: float) -> FloatArray:
+    """A number for each turn: `both` where nothing was called."""
+    called = first_call(turns)
+    if called is None:
+        return np.full(len(turns), both)
+    return outcome + first * (np.arange(len(turns)) <= called)
 
 
 def _first_scores(group: Group) -> FloatArray:
