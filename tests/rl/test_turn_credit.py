@@ -154,6 +154,14 @@ def test_equal_rewards_and_scores_teach_exactly_nothing(name, level, scale):
     assert credited(name, eight, scale=scale) == [[[0.0, 0.0]] * 8]
 
 
+@pytest.mark.parametrize("baseline", [MEAN, OTHERS], ids=["group_mean", "leave_one_out"])
+@pytest.mark.parametrize("name", RULES)
+def test_rewards_that_differ_by_rounding_teach_nothing(name, baseline):
+    three = group([-0.3, -0.2 - 0.1, -0.3], [turns(("a", 0.7), "b")] * 3)
+    knobs = {"baseline": baseline, "scale": STD} | ({"state_baseline": baseline} if name == "states" else {})
+    assert credited(name, three, **knobs) == [[[0.0, 0.0]] * 3]
+
+
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("baseline", [MEAN, BEST], ids=["group_mean", "virtual_best"])
 def test_a_group_of_one_and_of_none_teach_nothing(name, baseline):

@@ -55,7 +55,8 @@ def _of_member(turns: Sequence[Turn], outcome: float, first: float, both: float)
     called = first_call(turns)
     if called is None:
         return np.full(len(turns), both)
-    return outcome + first * (np.arange(len(turns)) <= called)
+    by_turn: FloatArray = np.where(np.arange(len(turns)) <= called, outcome + first, outcome)
+    return by_turn
 
 
 def _first_scores(group: Group) -> FloatArray:
