@@ -1,7 +1,8 @@
 """What each method credits the nine groups of eight episodes with, of which 0 to 8 are right and
 earn 1: the advantage of a right and of a wrong one. `python -m benchmarks.advantages [--json]`.
 
-Each group is a step of its own, of a task that was never played before.
+Each group is a step of its own, of a task that was never played before. An episode is one turn of
+one token, whose entropy is 0.5; its one score is what it earns.
 """
 
 import argparse
@@ -11,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.methods import CREDITS, credit_of
-from posttrain.rl.credit.episode import episode_advantages
-from posttrain.rl.credit.groups import Group
+from posttrain.rl.credit.choice import token_credit
+from posttrain.rl.credit.groups import FloatArray, Group, Turn
 from posttrain.rl.credit.history import TaskHistory
 
 GROUP_SIZE = 8
@@ -34,15 +35,28 @@ def table() -> Iterator[dict[str, float | int | str | None]]:
     """A row for each method and each k; None where the group has no such episode."""
     for name in CREDITS:
         for num_right in range(GROUP_SIZE + 1):
-            rewards_G = np.array([1.0] * num_right + [0.0] * (GROUP_SIZE - num_right))
-            group = Group("new", rewards_G, rewards_G == 1)
-            [advantages_G] = episode_advantages([group], credit_of(name), TaskHistory(0.0))
+            advantages_G = _credited(name, np.array([1.0] * num_right + [0.0] * (GROUP_SIZE - num_right)))
             yield {
                 "method": name,
                 "k": num_right,
-                "right": float(advantages_G[0]) if num_right else None,
-                "wrong": float(advantages_G[-1]) if num_right < GROUP_SIZE else None,
+                "right": advantages_G[0] if num_right else None,
+                "wrong": advantages_G[-1] if num_right < GROUP_SIZE else None,
             }
+
+
+def _credited(name: str, rewards_G: FloatArray) -> list[float]:
+    turns_G = [[Turn(1, "start", None)]] * GROUP_SIZE
+    group = Group("new", rewards_G, rewards_G == 1, turns_G, {"reward": rewards_G})
+    [found_G] = token_credit(
+        [group],
+        credit_of(name),
+        TaskHistory(0.0),
+        weights={"reward": 1.0},
+        entropies=[[np.array([0.5])] * GROUP_SIZE],
+        seed=0,
+        step=0,
+    )
+    return [float(of_tokens[0]) for of_tokens in found_G]
 
 
 def _told(value: float | int | str | None) -> str:

@@ -1,22 +1,34 @@
 """Methods of learning online by their names, each as the line of `params.yaml` that is it."""
 
 import yaml
+from pydantic import TypeAdapter
 
-from posttrain.rl.params import EpisodeCredit
+from posttrain.rl.params import CreditParams
 
 CREDITS = {
-    "grpo": "{baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}",
-    "dr_grpo": "{baseline: {type: group_mean}, scale: {type: none}, drop: none}",
-    "rloo": "{baseline: {type: leave_one_out}, scale: {type: none}, drop: none}",
-    "ngrpo": "{baseline: {type: virtual_best, best: 1.0}, scale: {type: group_std, floor: 1.0e-6}, drop: all_good}",
-    "batch_baseline": "{baseline: {type: batch_mean}, scale: {type: batch_std, floor: 1.0e-4}, drop: none}",
-    "task_baseline": "{baseline: {type: task_mean, decay: 0.5}, scale: {type: none}, drop: none}",
-    "wdb_grpo": "{baseline: {type: weighted, decay: 0.5, batch_count: 2.0}, scale: {type: group_std, floor: 1.0e-4}, "
-    "drop: none}",
+    "grpo": "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, "
+    "drop: none, equal_groups: {type: by_baseline}}",
+    "dr_grpo": "{type: episode, baseline: {type: group_mean}, scale: {type: none}, "
+    "drop: none, equal_groups: {type: by_baseline}}",
+    "rloo": "{type: episode, baseline: {type: leave_one_out}, scale: {type: none}, "
+    "drop: none, equal_groups: {type: by_baseline}}",
+    "ngrpo": "{type: episode, baseline: {type: virtual_best, best: 1.0}, scale: {type: group_std, floor: 1.0e-6}, "
+    "drop: all_good, equal_groups: {type: by_baseline}}",
+    "gdpo": "{type: scores, floor: 1.0e-4}",
+    "rl_zvp": "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, "
+    "drop: none, equal_groups: {type: by_entropy, alpha: 0.1}}",
+    "avspo": "{type: episode, baseline: {type: virtual_ends, worst: 0.0, best: 1.0}, "
+    "scale: {type: group_std, floor: 1.0e-4}, drop: none, equal_groups: {type: by_baseline}}",
+    "wdb_grpo": "{type: episode, baseline: {type: weighted, decay: 0.5, batch_count: 2.0}, "
+    "scale: {type: group_std, floor: 1.0e-4}, drop: none, equal_groups: {type: by_baseline}}",
+    "batch_baseline": "{type: episode, baseline: {type: batch_mean}, scale: {type: batch_std, floor: 1.0e-4}, "
+    "drop: none, equal_groups: {type: by_baseline}}",
+    "task_baseline": "{type: episode, baseline: {type: task_mean, decay: 0.5}, scale: {type: none}, "
+    "drop: none, equal_groups: {type: by_baseline}}",
 }
 
 
-def credit_of(name: str) -> EpisodeCredit:
+def credit_of(name: str) -> CreditParams:
     """Of a method's name."""
-    values = {"type": "episode", "equal_groups": {"type": "by_baseline"}}
-    return EpisodeCredit.model_validate(values | yaml.safe_load(CREDITS[name]))
+    found: CreditParams = TypeAdapter(CreditParams).validate_python(yaml.safe_load(CREDITS[name]))
+    return found

@@ -22,7 +22,7 @@ from posttrain.exits import ConfigurationError
 from posttrain.knob_problems import explain, nearest
 from posttrain.knobs import SLIP, Above, Below, Count, Frac, PositiveFrac, Rate, Section, Seed, SmallCount, Temperature
 from posttrain.plain_yaml import read_plain
-from posttrain.rl.params import OnlineParams, StatesCredit, VirtualBest, VirtualEnds
+from posttrain.rl.params import OnlineParams
 from posttrain.visible import visible
 from posttrain.worlds.choices import World
 
@@ -502,10 +502,10 @@ def _contradictions(params: Params) -> Iterator[str]:
         )
     if isinstance(algorithm, OnlineParams):
         most = _most_to_earn(params)
-        for knob, best in _virtual_bests(algorithm):
+        for key, best in algorithm.virtual_bests.items():
             if best < most:
                 yield (
-                    f"train_policy.algorithm.credit.{knob}.best is {best:g} and an episode can earn {most:g}: what is "
+                    f"train_policy.algorithm.credit.{key}.best is {best:g} and an episode can earn {most:g}: what is "
                     f"better than the best would be pushed down; raise it to {most:g}"
                 )
     if params.validate_data.max_tokens > params.agent.max_context_tokens:
@@ -526,15 +526,6 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"agent.max_new_tokens is {params.agent.max_new_tokens}, and the world {world.type} asks for messages of "
             f"{needed} tokens, which would be cut off: raise it to {needed}"
         )
-
-
-def _virtual_bests(algorithm: OnlineParams) -> Iterator[tuple[str, float]]:
-    """Each with its knob."""
-    if isinstance(algorithm.baseline, VirtualBest | VirtualEnds):
-        yield "baseline", algorithm.baseline.best
-    credit = algorithm.credit
-    if isinstance(credit, StatesCredit) and isinstance(credit.state_baseline, VirtualBest):
-        yield "state_baseline", credit.state_baseline.best
 
 
 def _most_to_earn(params: Params) -> float:

@@ -73,7 +73,11 @@ def _online(
     )
     tasks, dev_tasks = read_tasks(TASKS, "rl"), read_tasks(TASKS, "dev")
     task_of = {task.task_id: task for task in tasks}
-    shown_by: dict[str, Any] = {"limits": params.agent, "seed": params.seed, "reasoning_frac": params.generate_data.reasoning_frac}
+    shown_by: dict[str, Any] = {
+        "limits": params.agent,
+        "seed": params.seed,
+        "reasoning_frac": params.generate_data.reasoning_frac,
+    }
     traces = (
         ExpertTraces(with_expert(domain, wanted_by=algorithm.join.knob), codec, reward=reward, **shown_by)
         if isinstance(algorithm.join, JoinsExpert | JoinsHints)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from benchmarks.methods import CREDITS, credit_of
 from posttrain.params import (
     GrpoParams,
     Params,
@@ -21,7 +22,7 @@ from posttrain.params import (
     parse_params,
     read_knobs,
 )
-from posttrain.rl.params import OnlineParams
+from posttrain.rl.params import OnlineParams, StatesCredit
 from posttrain.worlds.stocks.params import StocksParams
 
 # what these tests are about stands here, so that they hold whatever a person has set in the
@@ -496,12 +497,16 @@ def test_a_world_of_ones_own_reads_further_knobs_itself(content: dict[str, Any])
 
 ONLINE = {"type": "online", **yaml.safe_load(OnlineParams.example)}
 BEST = {"baseline": {"type": "virtual_best", "best": 0.9}}
+ENDS = {"baseline": {"type": "virtual_ends", "worst": 0.0, "best": 0.9}}
+STATES = {"type": "states", **yaml.safe_load(StatesCredit.example)}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"credit": ONLINE["credit"] | BEST}, "baseline.best is 0.9 and an episode can earn 1: .* raise it to 1"),
+        ({"credit": ONLINE["credit"] | ENDS}, "credit.baseline.best is 0.9 and an episode can earn 1"),
+        ({"credit": STATES | {"state_baseline": BEST["baseline"]}}, "credit.state_baseline.best is 0.9 and an episode"),
         ({"objective": {"type": "clip", "low": 0.2, "high": 0.2}}, "objective is clip and updates_per_step is 1"),
         ({"tasks_per_step": 641}, r"tasks_per_step is 641 but world\.num_rl_tasks only 640"),
         ({"credit": ONLINE["credit"] | {"drop": "most"}}, "credit.drop = 'most'"),
@@ -513,12 +518,12 @@ def test_learning_online_is_refused_where_its_parts_contradict(content: dict[str
         parse_params(content, source="params.yaml")
 
 
-def test_ngrpo_is_a_line(content: dict[str, Any]):
-    line = "{baseline: {type: virtual_best, best: 1.0}, scale: {type: group_std, floor: 1.0e-6}, drop: all_good}"
-    content["train_policy"]["algorithm"] = ONLINE | {"credit": {"type": "episode", **yaml.safe_load(line)}}
+@pytest.mark.parametrize("method", CREDITS)
+def test_each_method_of_credit_is_a_line(content: dict[str, Any], method: str):
+    content["train_policy"]["algorithm"] = ONLINE | {"credit": yaml.safe_load(CREDITS[method])}
     algorithm = parse_params(content, source="params.yaml").train_policy.algorithm
     assert isinstance(algorithm, OnlineParams)
-    assert algorithm.credit.baseline.type == "virtual_best"
+    assert algorithm.credit == credit_of(method)
 
 
 def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepted(edited: Edited):

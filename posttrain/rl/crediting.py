@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from posttrain.rl.credit.choice import token_credit
-from posttrain.rl.credit.groups import FloatArray
+from posttrain.rl.credit.groups import FloatArray, TokenCredit
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.params import ByEntropy, EpisodeCredit, OnlineParams
+from posttrain.rl.params import ByEntropy, EpisodeCredit, GaeCredit, OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.rl.rows import Member, by_place, own_parts
 from posttrain.rl.updates import scored
@@ -28,9 +28,11 @@ class Crediting:
         self, learner: Any, groups: Sequence[PlayedGroup], history: TaskHistory, *, step: int
     ) -> list[list[Member]]:
         """Of each group its members, in its order, with an advantage for each token."""
+        credit = self._params.credit
+        assert not isinstance(credit, GaeCredit)
         found = token_credit(
             [one.group for one in groups],
-            self._params.credit,
+            credit,
             history,
             weights=self._weights,
             entropies=self._entropies(learner, groups),
@@ -49,11 +51,11 @@ class Crediting:
     def load(self, folder: Path) -> None:
         """The reverse."""
 
-    def _entropies(self, learner: Any, groups: Sequence[PlayedGroup]) -> list[list[FloatArray]]:
-        """Of each token's distribution, in nats; empty where no credit asks."""
+    def _entropies(self, learner: Any, groups: Sequence[PlayedGroup]) -> TokenCredit | None:
+        """Of each token's distribution, in nats; None where no credit asks."""
         credit = self._params.credit
         if not (isinstance(credit, EpisodeCredit) and isinstance(credit.equal_groups, ByEntropy)):
-            return []
+            return None
         parts = own_parts([one for group in groups for one in _uncredited(group)], self._pad_id)
         device = next(learner.parameters()).device
         with torch.no_grad():

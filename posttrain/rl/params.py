@@ -168,6 +168,8 @@ class TurnScoresCredit(Compared):
     )
     type: Literal["turn_scores"]
     weight: Annotated[float, Field(gt=0)]
+    # what is known of a task before the step is of rewards, not of turns
+    baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest | VirtualEnds | BatchMean, Field(discriminator="type")]
 
 
 class StatesCredit(Compared):
@@ -182,6 +184,7 @@ class StatesCredit(Compared):
     type: Literal["states"]
     gamma: Annotated[float, Field(gt=0, le=1)]
     weight: Annotated[float, Field(gt=0)]
+    scale: Annotated[Unscaled | GroupStd, Field(discriminator="type")]  # a whole step's turns are of no one state
     state_baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest, Field(discriminator="type")]
 
 
@@ -483,6 +486,14 @@ class OnlineParams(Section):
     def baseline(self) -> BaselineParams | None:
         """What rewards are compared with; None of a credit that compares with none."""
         return self.credit.baseline if isinstance(self.credit, Compared) else None
+
+    @property
+    def virtual_bests(self) -> dict[str, float]:
+        """What is taken for the most that can be earned, by its place in `credit`."""
+        places = {"baseline": self.baseline}
+        if isinstance(self.credit, StatesCredit):
+            places["state_baseline"] = self.credit.state_baseline
+        return {key: one.best for key, one in places.items() if isinstance(one, VirtualBest | VirtualEnds)}
 
     @model_validator(mode="after")
     def _clips_where_it_can_act(self) -> Self:

@@ -50,8 +50,10 @@ def virtual_ends(rewards_G: FloatArray, *, worst: float, best: float) -> Baselin
     successes up. Our reading of AVSPO (arXiv 2605.21125), of which neither formula nor code was to
     be had.
 
-    Gradient: G/(G + 1) of J's share from equal groups, whose expectation is zero, and (G - 1)/G of
-    the others'. Eight rewards of 0, between 0 and 1: 1/9 for each; eight of 1: 8/9.
+    Gradient: (G - 1)/G of J's, and that of a second objective, the sum over rewards r of
+    (r - end(r)) P(r)^G / (G (G + 1)), P(r) being the chance of r in one episode: to fail less often
+    as a whole group, and to succeed so more often. Eight rewards of 0, between 0 and 1: 1/9 for
+    each; eight of 1: 8/9.
     """
     if not are_equal(rewards_G):
         return group_mean(rewards_G)

@@ -13,16 +13,14 @@ from posttrain.rl.credit import baselines
 from posttrain.rl.credit.baselines import Baseline
 from posttrain.rl.credit.groups import FloatArray, Group
 from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.credit.scales import scaled
 from posttrain.rl.params import (
     BaselineParams,
     BatchMean,
-    BatchStd,
     Compared,
     GroupMean,
-    GroupStd,
     LeaveOneOut,
     TaskMean,
-    Unscaled,
     VirtualBest,
     VirtualEnds,
     Weighted,
@@ -34,6 +32,9 @@ _OWN = (GroupMean, LeaveOneOut)  # baselines that are the reward itself where al
 def episode_advantages(groups: Sequence[Group], credit: Compared, history: TaskHistory) -> list[FloatArray]:
     """An array for each group, shape (G,); zeros where fewer than two members are left, and where
     the group is dropped. `history` is read, not written.
+
+    Expected gradient: unscaled, what the baseline's docstring says; scaled, that of another
+    objective (`scales.py`); with groups dropped by what they earned, that of those that were kept.
 
     Rewards 1, 0, 0, 0 under the group's mean: 3/4, -1/4, -1/4, -1/4; over the standard deviation
     1/2: twice that. Raises ValueError, with the task, for a reward that is not finite, or above a
@@ -54,13 +55,7 @@ def _of_group(group: Group, credit: Compared, history: TaskHistory, batch: Float
         return nothing
     found = _baseline(group, credit.baseline, history, batch)
     differences: FloatArray = group.rewards_G - found.expected_G
-    match credit.scale:
-        case Unscaled():
-            return differences
-        case GroupStd(floor=floor):
-            return differences / (_std(found.compared) + floor)
-        case BatchStd(floor=floor):
-            return differences / (_std(batch) + floor)
+    return scaled(differences, credit.scale, compared=found.compared, batch=batch)
 
 
 def is_dropped(group: Group, credit: Compared) -> bool:
@@ -111,7 +106,3 @@ def _refuse(group: Group, credit: Compared) -> None:
             f"an episode of task {group.task_id} earned {most:g}, more than the virtual best of {best:g}: raise "
             "train_policy.algorithm.credit.baseline.best to the most that can be earned"
         )
-
-
-def _std(rewards: FloatArray) -> float:
-    return float(rewards.std(ddof=1))

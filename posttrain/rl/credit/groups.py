@@ -39,6 +39,11 @@ TurnCredit = list[list[FloatArray]]  # of each group, of each member, one number
 TokenCredit = list[list[FloatArray]]  # the same for each of the agent's tokens
 
 
+def of_members(by_member: FloatArray, group: Group) -> list[FloatArray]:
+    """Each turn gets its member's number."""
+    return [np.full(len(turns), number) for number, turns in zip(by_member.tolist(), group.turns_G, strict=True)]
+
+
 def over_tokens(by_turn: FloatArray, turns: Sequence[Turn]) -> FloatArray:
     """Each token gets its turn's number: 1, 2 of turns of two tokens and one are 1, 1, 2."""
     return np.repeat(by_turn, [turn.num_tokens for turn in turns])

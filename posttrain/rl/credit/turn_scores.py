@@ -1,0 +1,97 @@
+"""Credits the turns up to the first tool result with how well the call did by itself, besides what
+the whole episode earned (MT-GRPO, arXiv 2505.11821)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from posttrain.rl.credit.episode import episode_advantages, is_dropped
+from posttrain.rl.credit.groups import FloatArray, Group, Turn, TurnCredit
+from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.params import BaselineParams, TurnScoresCredit, VirtualBest, VirtualEnds
+
+
+def turn_scores(groups: Sequence[Group], credit: TurnScoresCredit, history: TaskHistory) -> TurnCredit:
+    """A_outcome + weight * A_turn for the turns up to and with the first that has a score, which is
+    the one whose call brings the first result; A_outcome for those after it. A_outcome compares
+    rewards, A_turn that first score, in the same way; 1 is a score's virtual best and 0 its worst.
+
+    An episode in which nothing has a score called nothing. As released (`_assign_advantages`), all
+    of its turns get what a combined reward gives, which is compared by itself; ours is reward +
+    weight * score with a score of 0, released was the sum without the weight. It counts as 0 in
+    A_turn too.
+
+    Expected gradient: unscaled, the share that the baseline's docstring says, of another objective:
+    J + weight * E[score]. There is no bias from the policy's choice of when to stop: whether the
+    first call is still to come was settled before the turn. Compared only with those that called,
+    it would have one, -weight * E[score | called] times the gradient of P(called) (verl #7244).
+
+    Rewards 1, 0, first scores 1/2 and none, unscaled, weight 1: 1/2 + 1/4 up to the call and 1/2
+    after it, -1/2 - 1/4 for all of the other. Raises ValueError, with the task, for a score that is
+    not in [0, 1].
+    """
+    for group in groups:
+        _refuse(group)
+    outcomes = episode_advantages(groups, credit, history)
+    firsts = _compared(groups, credit, history, of_reward=0.0, of_score=1.0)
+    combined = _compared(groups, credit, history, of_reward=1.0, of_score=credit.weight)
+    return [
+        [
+            _of_member(turns, outcome, credit.weight * first, both)
+            for turns, outcome, first, both in zip(group.turns_G, *of_group, strict=True)
+        ]
+        for group, *of_group in zip(groups, outcomes, firsts, combined, strict=True)
+    ]
+
+
+def first_call(turns: Sequence[Turn]) -> int | None:
+    """The place of the first turn with a score; None where there is none."""
+    return next((place for place, turn in enumerate(turns) if turn.score is not None), None)
+
+
+def _of_member(turns: Sequence[Turn], outcome: float, first: float, both: float) -> FloatArray:
+    """A number for each turn: `both` where nothing was called."""
+    called = first_call(turns)
+    if called is None:
+        return np.full(len(turns), both)
+    by_turn: FloatArray = np.where(np.arange(len(turns)) <= called, outcome + first, outcome)
+    return by_turn
+
+
+def _first_scores(group: Group) -> FloatArray:
+    """Shape (G,), 0 where nothing was called."""
+    found = [next((turn.score for turn in turns if turn.score is not None), 0.0) for turns in group.turns_G]
+    return np.array(found, dtype=np.float64)
+
+
+def _compared(
+    groups: Sequence[Group], credit: TurnScoresCredit, history: TaskHistory, *, of_reward: float, of_score: float
+) -> list[FloatArray]:
+    """Of `of_reward` times the reward and `of_score` times the first score."""
+    changed = [replace(one, rewards_G=of_reward * one.rewards_G + of_score * _first_scores(one)) for one in groups]
+    baseline = _baseline_of(credit.baseline, of_reward=of_reward, of_score=of_score)
+    found = episode_advantages(changed, credit.model_copy(update={"baseline": baseline, "drop": "none"}), history)
+    return [
+        np.zeros_like(of_group) if is_dropped(group, credit) else of_group
+        for group, of_group in zip(groups, found, strict=True)
+    ]
+
+
+def _baseline_of(baseline: BaselineParams, *, of_reward: float, of_score: float) -> BaselineParams:
+    match baseline:
+        case VirtualBest(best=best):
+            return baseline.model_copy(update={"best": of_reward * best + of_score})
+        case VirtualEnds(worst=worst, best=best):
+            return baseline.model_copy(update={"worst": of_reward * worst, "best": of_reward * best + of_score})
+        case _:
+            return baseline
+
+
+def _refuse(group: Group) -> None:
+    scores = [turn.score for turns in group.turns_G for turn in turns if turn.score is not None]
+    if wrong := [score for score in scores if not 0 <= score <= 1]:
+        raise ValueError(
+            f"a turn of task {group.task_id} has a score of {wrong[0]:g}; it lies in [0, 1], or turns could not be "
+            "compared with rewards: see what the world gives as turn_scores"
+        )
