@@ -64,7 +64,8 @@ class Horizon:
         assert isinstance(seen, Mapping)
         assert isinstance(heard, list)
         self._num_draws, self.horizon = num_draws, horizon
-        self._seen, self._heard = TaskHistory.of_state(seen), list(heard)
+        self._heard = list(heard)
+        self._seen.restore(seen)
 
     def _look_up(self) -> None:
         """On to the next level where the groups of the draws so far at this one succeed; a draw's

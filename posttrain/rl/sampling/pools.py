@@ -66,7 +66,8 @@ class Pools:
         num_draws, seen = state["num_draws"], state["seen"]
         assert isinstance(num_draws, int)
         assert isinstance(seen, Mapping)
-        self._num_draws, self._seen = num_draws, TaskHistory.of_state(seen)
+        self._num_draws = num_draws
+        self._seen.restore(seen)
 
 
 def rounded_shares(shares: Sequence[float], count: int, *, offset: float) -> list[int]:
