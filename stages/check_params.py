@@ -26,7 +26,7 @@ from posttrain.params import (
     target_problem,
 )
 from posttrain.rewards.total import load_reward
-from posttrain.rl.params import HorizonSampling, JoinsExpert, JoinsHints, OnlineParams
+from posttrain.rl.params import HorizonSampling, JoinsExpert, JoinsHints, OnlineParams, SpreadSampling
 from posttrain.stage.fingerprint import read_all_inputs
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.stage.named_files import SOURCE_KNOB, live_root, score_knob, undeclared, world_knob
@@ -142,8 +142,11 @@ def _labels(params: Params, domain: Domain) -> Iterator[str]:
         "train_sft.label_weights": list(params.train_sft.label_weights),
     }
     algorithm = params.train_policy.algorithm
-    if isinstance(algorithm, OnlineParams) and isinstance(order := algorithm.sampling.order, HorizonSampling):
-        named["train_policy.algorithm.sampling.order.label"] = [order.label]
+    match algorithm.sampling.order if isinstance(algorithm, OnlineParams) else None:
+        case HorizonSampling(label=label):
+            named["train_policy.algorithm.sampling.order.label"] = [label]
+        case SpreadSampling(labels=labels):
+            named["train_policy.algorithm.sampling.order.labels"] = labels
     for knob, labels in named.items():
         if unknown := [label for label in labels if label not in values]:
             meant = nearest(unknown[0], values)

@@ -279,10 +279,12 @@ class UniformSampling(Section):
 
 class SpreadSampling(Section):
     """Tasks whose groups differed in reward before likelier than others, whose odds are `floor`;
-    a group counts `decay` as much after each further one of its task."""
+    a group counts `decay` as much after each further one of its task. What those with the same
+    `labels` came to counts as one group more."""
 
-    example: ClassVar[str] = "{floor: 0.1, decay: 0.5}"
+    example: ClassVar[str] = "{labels: [kind, difficulty], floor: 0.1, decay: 0.5}"
     type: Literal["spread"]
+    labels: list[str]
     floor: Annotated[float, Field(gt=0, le=1)]
     decay: Decay
 

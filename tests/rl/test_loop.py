@@ -23,7 +23,7 @@ MEAN = {
     "equal_groups": {"type": "by_baseline"},
 }
 ORDERS = {
-    "spread": "{floor: 0.1, decay: 0.5}",
+    "spread": "{labels: [difficulty], floor: 0.1, decay: 0.5}",
     "greso": "{easy_share: 0.2, hard_share: 0.2, start: 0.5}",
     "pools": "{low: 0.1, high: 0.4, shares: {hard: 0.3, middle: 0.4, easy: 0.3}, decay: 0.5}",
     "horizon": "{label: difficulty, promote_at: 0.2, decay: 0.5}",

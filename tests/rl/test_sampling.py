@@ -3,6 +3,7 @@ seed, and a state that is gone on with."""
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,12 +103,24 @@ def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
 
 def test_tasks_whose_groups_were_equal_are_chosen_less_often():
     tasks = [word_task(x, y) for x in range(4, 14) for y in range(4, 14)]
-    found = Spread(tasks, seed=3, floor=0.05, decay=0.5)
+    found = Spread(tasks, seed=3, labels=[], floor=0.05, decay=0.5)
     for place, task in enumerate(tasks):
         found.observe(task.task_id, has_spread=place % 2 == 0, success=0.5)
     drawn = [found.choose(10) for _ in range(30)]
     share = np.mean([tasks.index(task) % 2 == 0 for some in drawn for task in some])
     assert 0.85 < share < 1.0  # 1 / (1 + 0.05) where tasks are drawn one at a time
+
+
+def test_what_is_expected_of_a_task_is_told_by_those_with_its_labels():
+    tasks = [replace(word_task(4, y), labels={"kind": "a" if y < 8 else "b"}) for y in range(4, 12)]
+    found = Spread(tasks, seed=3, labels=["kind"], floor=0.05, decay=1.0)
+    assert [found.share(task) for task in tasks] == [1.0] * 8
+    for task, has_spread in zip(tasks[:3], (True, False, False), strict=True):
+        found.observe(task.task_id, has_spread=has_spread, success=0.0)
+    found.observe(tasks[0].task_id, has_spread=False, success=0.0)
+    assert found.share(tasks[3]) == pytest.approx(1 / 4), "never played: as the four groups of its kind"
+    assert found.share(tasks[0]) == pytest.approx((1 + 1 / 4) / 3), "two groups of its own, and its kind as one more"
+    assert found.share(tasks[7]) == 1.0
 
 
 @pytest.mark.parametrize(("run", "skipped"), [(0, 0.0), (1, 0.5), (2, 0.75), (3, 0.875), (7, 0.99), (1000, 0.99)])

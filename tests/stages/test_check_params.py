@@ -119,14 +119,21 @@ def test_names_of_the_library_are_found(check: Check):
     assert check(world={"type": "stocks"}, reward=extra("accuracy", "length_penalty", "step")) == ""
 
 
-def test_the_label_that_tasks_are_ordered_by_is_one_that_they_have(check: Check):
-    def ordered_by(label: str) -> str:
-        order = {"type": "horizon", "label": label, "promote_at": 0.7, "decay": 0.5}
+@pytest.mark.parametrize(
+    ("knob", "order"),
+    [
+        ("label", lambda name: {"type": "horizon", "label": name, "promote_at": 0.7, "decay": 0.5}),
+        ("labels", lambda name: {"type": "spread", "labels": ["kind", name], "floor": 0.1, "decay": 0.5}),
+    ],
+    ids=["horizon", "spread"],
+)
+def test_tasks_are_ordered_by_labels_that_they_have(check: Check, knob: str, order: Any):
+    def ordered_by(name: str) -> str:
         online = {"type": "online", **yaml.safe_load(OnlineParams.example)}
-        return check(train_policy={"algorithm": online | {"sampling": {"order": order, "max_refills": 0}}})
+        return check(train_policy={"algorithm": online | {"sampling": {"order": order(name), "max_refills": 0}}})
 
     assert ordered_by("difficulty") == ""
-    assert "sampling.order.label names dificulty; the tasks of stocks have kind, " in ordered_by("dificulty")
+    assert f"sampling.order.{knob} names dificulty; the tasks of stocks have kind, " in ordered_by("dificulty")
 
 
 def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_check(

@@ -40,8 +40,8 @@ def make_sampler(params: SamplingParams, tasks: Sequence[Task], *, seed: int) ->
     match params.order:
         case UniformSampling():
             return Uniform(tasks, seed=seed)
-        case SpreadSampling(floor=floor, decay=decay):
-            return Spread(tasks, seed=seed, floor=floor, decay=decay)
+        case SpreadSampling(labels=labels, floor=floor, decay=decay):
+            return Spread(tasks, seed=seed, labels=labels, floor=floor, decay=decay)
         case GresoSampling(easy_share=easy_share, hard_share=hard_share, start=start):
             return Greso(tasks, seed=seed, easy_share=easy_share, hard_share=hard_share, start=start)
         case PoolSampling(low=low, high=high, shares=shares, decay=decay):
