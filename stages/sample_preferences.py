@@ -3,7 +3,7 @@ All samples are kept beside the pairs."""
 
 from pathlib import Path
 
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.algorithms.preferences import best_and_worst, group_by_task, write_pairs
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
@@ -33,7 +33,9 @@ def sample_preferences(run: StageRun) -> None:
     )
     plays = [task for task in tasks for _ in range(settings.num_samples)]
     with open_traces(run.full_name, key=run.key, params=params) as record:
-        trajectories = sampler.sample(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
+        trajectories = sampler.sample(
+            plays, episode_seeds(Stream.PREFERENCES, params.seed, count=len(plays)), progress=run.progress
+        )
         record(traced(trajectories, plays))
     rows = [
         trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(trajectories, plays, strict=True)

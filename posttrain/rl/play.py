@@ -6,14 +6,12 @@ import numpy as np
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.advantages import FloatArray
-from posttrain.algorithms.episode_sampler import episode_seeds
+from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule, ScoredEpisode
 from posttrain.evals.groups import are_equal
 from posttrain.rl.credit.episode import Group
 from posttrain.rl.params import OnlineParams
 from posttrain.rl.sampling.choice import Sampler
-
-_STREAM = 0x6F6E6C  # tells the seeds of these episodes from those of evaluation and preferences
 
 
 def play_step(
@@ -27,7 +25,7 @@ def play_step(
         tasks = sampler.choose(-(-missing // processes.count()) * processes.count())
         batch = RolloutBatch(
             [task for task in tasks for _ in range(params.group_size)],
-            episode_seeds(seed, _STREAM, step, refill, count=len(tasks) * params.group_size),
+            episode_seeds(Stream.ONLINE, seed, step, refill, count=len(tasks) * params.group_size),
         )
         more, staleness = rollouts.take(batch)
         for group in groups_of(more, params.group_size):
