@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from benchmarks.arms import SMALL as SMALL_GRAPH
-from posttrain.algorithms.preferences import read_pairs
+from posttrain.algorithms.preferences import PairKind, read_pairs
 from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.params import parse_params
@@ -187,6 +187,13 @@ def test_what_was_learnt_from_is_traced_with_its_tokens_reward_and_advantage(tra
     for group in (learnt[start : start + 4] for start in range(0, 16, 4)):
         assert len({one.task.task_id for one in group}) == 1
         assert sum(one.advantage for one in group) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_summary_of_preferences_says_what_the_pairs_are_made_of(trained):
+    summary = json.loads((trained / "reports/sample_preferences/summary.json").read_text())
+    assert sum(summary[f"num_{kind}"] for kind in PairKind) == summary["num_pairs"] > 0
+    assert 0 < summary["reward_gap_min"] <= summary["reward_gap_mean"] <= summary["reward_gap_max"]
+    assert min(summary["chosen_tokens_mean"], summary["rejected_tokens_mean"]) > 0
 
 
 @pytest.mark.parametrize("name", ON_PAIRS)
