@@ -19,7 +19,7 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.trl_peer import make_peer
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
@@ -124,7 +124,7 @@ def compare_slow_tools(params: Params) -> None:
     sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
     plays = [task for task in tasks for _ in range(8)]
     start = time.perf_counter()
-    played = sampler.sample(plays, episode_seeds(1, count=len(plays)))
+    played = sampler.sample(plays, episode_seeds(Stream.MEASUREMENT, 1, count=len(plays)))
     batch_s = time.perf_counter() - start
     slowest_s = max(
         sum(turn.latency_s + max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns)

@@ -22,7 +22,7 @@ import aiohttp
 import torch
 
 from benchmarks.vllm_process import VLLM, VllmProcess
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import GrpoParams, Params, load_params
@@ -89,7 +89,7 @@ def _compare(
         "POSTTRAIN_VLLM_FOLDER": str(folder / "weights"),
     }
     by_vllm = _sampler(params, temperature, **environment)
-    recorded = by_torch.play(tasks, episode_seeds(NUM_ROUNDS + 1, count=len(tasks)))
+    recorded = by_torch.play(tasks, episode_seeds(Stream.MEASUREMENT, NUM_ROUNDS + 1, count=len(tasks)))
     bodies = _bodies(recorded, temperature)
     sides: dict[str, Callable[[Sequence[int]], int]] = {
         TORCH: lambda seeds: _num_written(by_torch.play(tasks, seeds)),
@@ -100,7 +100,7 @@ def _compare(
     }
     rounds: dict[str, list[Round]] = {name: [] for name in sides}
     for index in range(NUM_ROUNDS + 1):
-        seeds = episode_seeds(index, count=len(tasks))
+        seeds = episode_seeds(Stream.MEASUREMENT, index, count=len(tasks))
         for name, play in sides.items():
             server.post("/reset_prefix_cache")  # as every update of the weights does
             client_s, server_s, start = time.process_time(), server.cpu_s(), time.perf_counter()

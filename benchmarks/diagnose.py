@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import load_codec, load_model
@@ -100,7 +100,9 @@ def _print_failures(model: Any, codec: Any, params: Params, tasks: Sequence[Task
         limits=params.agent,
         temperature=0.0,
     )
-    outcomes = [played.outcome for played in sampler.sample(tasks, episode_seeds(1, count=len(tasks)))]
+    outcomes = [
+        played.outcome for played in sampler.sample(tasks, episode_seeds(Stream.MEASUREMENT, 1, count=len(tasks)))
+    ]
     failures = [None if outcome is None else outcome.failure for outcome in outcomes]
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for failure, task in zip(failures, tasks, strict=True):

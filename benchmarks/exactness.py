@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.algorithms.episode_sampler import episode_seeds
+from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.algorithms.token_logprobs import pad_right
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec
@@ -96,7 +96,7 @@ def _play(
         plays,
         domain=make_domain(params.world),
         limits=params.agent,
-        seeds=episode_seeds(1, count=count),
+        seeds=episode_seeds(Stream.MEASUREMENT, 1, count=count),
     )
     return played, [engine.contexts[f"{task.task_id}/{index}"] for index, task in enumerate(plays)]
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.algorithms.episode_sampler import episode_seeds
+from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model
@@ -96,7 +96,7 @@ def _batch(count: int) -> dict[str, float]:
         _tasks(count),
         domain=make_domain(params.world),
         limits=params.agent,
-        seeds=episode_seeds(1, count=count),
+        seeds=episode_seeds(Stream.MEASUREMENT, 1, count=count),
     )
     return {"peak": _peak_mib(), "above": _peak_mib() - before}
 
@@ -136,7 +136,11 @@ def _long(is_traced: int) -> dict[str, Any]:
         for start in range(0, NUM_EPISODES, BATCH):
             batch = tasks[start : start + BATCH]
             played = play_episodes(
-                policy, batch, domain=domain, limits=params.agent, seeds=episode_seeds(1, start, count=len(batch))
+                policy,
+                batch,
+                domain=domain,
+                limits=params.agent,
+                seeds=episode_seeds(Stream.MEASUREMENT, 1, start, count=len(batch)),
             )
             if writer is not None:
                 writer.record(traced(played, batch, step=start // BATCH))

@@ -20,7 +20,7 @@ from time import monotonic
 import yaml
 
 from benchmarks.arms import apply_overrides
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.significance import share_interval
 from posttrain.models.loading import load_codec, load_model
@@ -77,7 +77,7 @@ def dev_success(model_folder: Path) -> str:
         limits=params.agent,
         temperature=0.0,
     )
-    played = sampler.sample(tasks, episode_seeds(params.seed, count=len(tasks)))
+    played = sampler.sample(tasks, episode_seeds(Stream.MEASUREMENT, params.seed, count=len(tasks)))
     num_successes = sum(one.is_success for one in played)
     low, high = share_interval(num_successes, len(tasks))
     return f"{100 * num_successes / len(tasks):.1f} ({100 * low:.1f} … {100 * high:.1f})"

@@ -22,7 +22,7 @@ POLICIES = ("teacher", "base", "sft", "policy")
 PLAIN = ("success_rate", "ci_low", "ci_high", "pass_hat_4")
 FIELDS = (*(f"strict_{name}" for name in PLAIN), *PLAIN, "num_tasks")
 DPO = {  # chosen on dev and rl tasks; pairs from all rl tasks, GRPO plays them all too
-    "train_policy.algorithm": {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5},
+    "train_policy.algorithm": {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5, "loss": "sigmoid"},
     "train_policy.lr": 4.0e-4,
     "sample_preferences.num_tasks": 640,
 }

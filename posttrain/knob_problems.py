@@ -129,7 +129,10 @@ def _another_type(place: Place, same: Sequence[tuple[str, Place]], given: Any, r
     missing = [str(one.path[-1]) for kind, one in same if kind == "missing"]
     other_of = {name: tag for tag, other in place.choice.items() if other is not section for name in other.model_fields}
     left_over = [name for name in extra if name in other_of]
-    if not left_over and set(given) & (set(section.model_fields) - {"type"}):
+    is_whole_other = any(
+        set(given) == set(other.model_fields) for other in place.choice.values() if other is not section
+    )
+    if not left_over and not is_whole_other and set(given) & (set(section.model_fields) - {"type"}):
         return None
     unknown = [name for name in extra if name not in other_of]
     found = {

@@ -295,6 +295,7 @@ class SamplePreferencesParams(Section):
     # the reward model is judged by the best of four
     num_samples: Annotated[int, Field(ge=4, le=100_000, description=SLIP)]
     temperature: Temperature
+    pairs: Literal["best_worst", "closest"]
 
 
 class TrainRewardModelParams(Section):
@@ -332,10 +333,40 @@ class GrpoParams(Section):
 
 class DpoParams(Section):
     """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs. The example is the
-    one that README has figures of."""
+    one that README has figures of. `loss`: `sigmoid`, `hinge` (SLiC), which lets go of a pair once
+    it is 1 / `beta` apart, or `ipo`, which wants it 1 / (2 `beta`) apart per token."""
+
+    example: ClassVar[str] = "{max_steps: 80, batch_size: 32, beta: 0.5, loss: sigmoid}"
+    type: Literal["dpo"]
+    max_steps: Count
+    batch_size: SmallCount
+    beta: Annotated[float, Field(gt=0)]
+    loss: Literal["sigmoid", "hinge", "ipo"]
+
+
+class KtoParams(Section):
+    """Kahneman-Tversky optimisation (arXiv 2402.01306): the chosen episodes of the sampled pairs
+    are desirable, the rejected ones undesirable, each by itself. A step has both of `batch_size`
+    pairs."""
+
+    example: ClassVar[str] = (
+        "{max_steps: 80, batch_size: 32, beta: 0.5, desirable_weight: 1.0, undesirable_weight: 1.0}"
+    )
+    type: Literal["kto"]
+    max_steps: Count
+    # the mismatched episodes are of another pair of the step
+    batch_size: Annotated[int, Field(ge=2, le=100_000, description=SLIP)]
+    beta: Annotated[float, Field(gt=0)]
+    desirable_weight: Annotated[float, Field(gt=0)]
+    undesirable_weight: Annotated[float, Field(gt=0)]
+
+
+class OrpoParams(Section):
+    """Odds ratio preference optimisation (arXiv 2403.07691) on the sampled pairs, without a
+    reference: fine-tuning on the chosen episodes, and `beta` times the loss of the odds."""
 
     example: ClassVar[str] = "{max_steps: 80, batch_size: 32, beta: 0.5}"
-    type: Literal["dpo"]
+    type: Literal["orpo"]
     max_steps: Count
     batch_size: SmallCount
     beta: Annotated[float, Field(gt=0)]
@@ -359,7 +390,7 @@ class AlarmParams(Section):
 
 
 class TrainPolicyParams(Section):
-    algorithm: Annotated[GrpoParams | OnlineParams | DpoParams, Field(discriminator="type")]
+    algorithm: Annotated[GrpoParams | OnlineParams | DpoParams | KtoParams | OrpoParams, Field(discriminator="type")]
     lr: Rate
     optimizer: Literal["muon", "adamw"]
     reward_model_weight: Annotated[float, Field(ge=0)]
@@ -370,10 +401,10 @@ class TrainPolicyParams(Section):
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:
         _refuse_no_checkpoint(self.checkpoint_every_steps, self.algorithm.max_steps, "algorithm.max_steps")
-        if isinstance(self.algorithm, DpoParams) and self.reward_model_weight:
+        if isinstance(self.algorithm, DpoParams | KtoParams | OrpoParams) and self.reward_model_weight:
             raise ValueError(
-                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type dpo, which learns from pairs "
-                "and earns no reward, so the weight would change nothing; set it to 0.0"
+                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type}, which "
+                "learns from pairs and earns no reward, so the weight would change nothing; set it to 0.0"
             )
         return self
 
@@ -495,7 +526,7 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"sample_preferences.num_tasks is {preferences.num_tasks} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; preferences are sampled on the rl split: raise the split or lower the number"
         )
-    if not isinstance(algorithm, DpoParams) and algorithm.tasks_per_step > world.num_rl_tasks:
+    if isinstance(algorithm, GrpoParams | OnlineParams) and algorithm.tasks_per_step > world.num_rl_tasks:
         yield (
             f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"

@@ -8,7 +8,7 @@ model's folder.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
@@ -69,7 +69,7 @@ def _teacher(params: Params, domain: Domain, folder: Path) -> Play:
     reward, limits = load_reward(params.reward, score_names(domain)), params.agent
 
     def play(tasks: Sequence[Task], temperature: float, progress: Progress) -> list[Trajectory]:
-        seeds = episode_seeds(params.seed, count=len(tasks))
+        seeds = episode_seeds(Stream.EVALUATION, params.seed, count=len(tasks))
         match params.evaluate.teacher:
             case ExpertTeacher():
                 shown = with_expert(domain, wanted_by="evaluate.teacher.type expert")
@@ -94,7 +94,7 @@ def _model(folder: Path, params: Params, domain: Domain) -> Play:
         sampler = EpisodeSampler(
             model, codec, domain=domain, reward=reward, limits=params.agent, temperature=temperature
         )
-        return sampler.sample(tasks, episode_seeds(params.seed, count=len(tasks)), progress=progress)
+        return sampler.sample(tasks, episode_seeds(Stream.EVALUATION, params.seed, count=len(tasks)), progress=progress)
 
     return play
 

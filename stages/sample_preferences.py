@@ -1,10 +1,10 @@
-"""K episodes of each task by the SFT policy, scored; the best and the worst of a task make a pair.
-All samples are kept beside the pairs."""
+"""K episodes of each task by the SFT policy, scored; a better and a worse one of a task make a
+pair. All samples are kept beside the pairs."""
 
 from pathlib import Path
 
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
-from posttrain.algorithms.preferences import best_and_worst, group_by_task, write_pairs
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.algorithms.preferences import composition, group_by_task, pairs_of, write_pairs
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
 from posttrain.exits import DataError
@@ -33,12 +33,14 @@ def sample_preferences(run: StageRun) -> None:
     )
     plays = [task for task in tasks for _ in range(settings.num_samples)]
     with open_traces(run.full_name, key=run.key, params=params) as record:
-        trajectories = sampler.sample(plays, episode_seeds(params.seed, count=len(plays)), progress=run.progress)
+        trajectories = sampler.sample(
+            plays, episode_seeds(Stream.PREFERENCES, params.seed, count=len(plays)), progress=run.progress
+        )
         record(traced(trajectories, plays))
     rows = [
         trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(trajectories, plays, strict=True)
     ]
-    pairs = best_and_worst(rows)
+    pairs = pairs_of(rows, settings.pairs)
     if not pairs:
         raise DataError(
             f"all {settings.num_samples} episodes of each of {len(tasks)} tasks earned the same: "
@@ -53,6 +55,7 @@ def sample_preferences(run: StageRun) -> None:
         "num_samples": settings.num_samples,
         "num_pairs": len(pairs),
         "num_ties": len(tasks) - len(pairs),
+        **composition(pairs),
         "num_lost": len(trajectories) - len(kept),
         "success_rate": sum(played.is_success for played in kept) / len(kept),
         "strict_success_rate": sum(played.is_strict_success for played in kept) / len(kept),

@@ -1,5 +1,5 @@
-"""Learns online from multi-turn episodes of the rl tasks, or from the sampled pairs by DPO; each
-begins from the SFT model."""
+"""Learns online from multi-turn episodes of the rl tasks, or from the sampled pairs by DPO, KTO or
+ORPO; each begins from the SFT model."""
 
 import shutil
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from typing import Any
 
 from posttrain.algorithms.dpo import train_dpo
 from posttrain.algorithms.episode_sampler import EpisodeSampler
+from posttrain.algorithms.kto import train_kto
+from posttrain.algorithms.orpo import train_orpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.preferences import read_pairs, token_rows
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
@@ -19,7 +21,7 @@ from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
-from posttrain.params import DpoParams, Params
+from posttrain.params import DpoParams, KtoParams, OrpoParams, Params
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
 from posttrain.rl.params import JoinsExpert, JoinsHints, OnlineParams
@@ -52,8 +54,8 @@ def train_policy(run: StageRun) -> None:
             case OnlineParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:
                     _online(model, codec, params, algorithm, training, record)
-            case DpoParams() as algorithm:
-                _dpo(model, codec, params, algorithm, training)
+            case DpoParams() | KtoParams() | OrpoParams() as algorithm:
+                _on_pairs(model, codec, params, algorithm, training)
     if run.is_first:
         save_trained(model, codec.tokenizer, Path("data/models/policy"))
         report = Path("reports/train_policy") / METRICS
@@ -64,7 +66,7 @@ def train_policy(run: StageRun) -> None:
 def _online(
     model: Any, codec: ChatCodec, params: Params, algorithm: OnlineParams, run: TrainingRun, record: Record
 ) -> None:
-    knobs, weight = params.train_policy, params.train_policy.reward_model_weight
+    weight = params.train_policy.reward_model_weight
     reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
     domain = make_domain(params.world)
     reward = load_reward(params.reward, score_names(domain))
@@ -112,11 +114,7 @@ def _online(
         ),
         params=algorithm,
         max_context_tokens=params.agent.max_context_tokens,
-        lr=knobs.lr,
-        optimizer=knobs.optimizer,
-        checkpoint_every_steps=knobs.checkpoint_every_steps,
-        seed=params.seed,
-        run=run,
+        **_how(params, run),
     )
 
 
@@ -128,20 +126,31 @@ def _as_learnt(played: ScoredEpisode) -> Trajectory:
     return replace(played.trajectory, scores=scores, reward=played.rule_reward + played.bonus)
 
 
-def _dpo(model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams, run: TrainingRun) -> None:
-    pairs = read_pairs(Path("data/preferences/pairs.parquet"))
-    chosen, rejected = (token_rows([getattr(pair, side) for pair in pairs], codec) for side in ("chosen", "rejected"))
-    train_dpo(
-        model,
-        codec.tokenizer,
-        pairs=list(zip(chosen, rejected, strict=True)),
-        params=algorithm,
-        lr=params.train_policy.lr,
-        optimizer=params.train_policy.optimizer,
-        checkpoint_every_steps=params.train_policy.checkpoint_every_steps,
-        seed=params.seed,
-        run=run,
-    )
+def _on_pairs(
+    model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams | KtoParams | OrpoParams, run: TrainingRun
+) -> None:
+    sampled = read_pairs(Path("data/preferences/pairs.parquet"))
+    chosen, rejected = (token_rows([getattr(pair, side) for pair in sampled], codec) for side in ("chosen", "rejected"))
+    pairs, how = list(zip(chosen, rejected, strict=True)), _how(params, run)
+    match algorithm:
+        case DpoParams():
+            train_dpo(model, codec.tokenizer, pairs=pairs, params=algorithm, **how)
+        case KtoParams():
+            train_kto(model, codec.tokenizer, pairs=pairs, params=algorithm, **how)
+        case OrpoParams():
+            train_orpo(model, codec.tokenizer, pairs=pairs, params=algorithm, **how)
+
+
+def _how(params: Params, run: TrainingRun) -> dict[str, Any]:
+    """What every algorithm is told."""
+    knobs = params.train_policy
+    return {
+        "lr": knobs.lr,
+        "optimizer": knobs.optimizer,
+        "checkpoint_every_steps": knobs.checkpoint_every_steps,
+        "seed": params.seed,
+        "run": run,
+    }
 
 
 if __name__ == "__main__":

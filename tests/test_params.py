@@ -14,7 +14,10 @@ from pydantic import BaseModel
 
 from benchmarks.methods import CREDITS, credit_of
 from posttrain.params import (
+    DpoParams,
     GrpoParams,
+    KtoParams,
+    OrpoParams,
     Params,
     ParamsError,
     ScratchModel,
@@ -342,12 +345,14 @@ def test_contradictions_between_sections_are_all_named(edited: Edited):
     assert "2 problem(s)" in message
 
 
-def test_a_weight_that_would_change_nothing_is_refused(content: dict[str, Any]):
+@pytest.mark.parametrize("section", [DpoParams, KtoParams, OrpoParams])
+def test_a_weight_that_would_change_nothing_is_refused(content: dict[str, Any], section: Any):
+    name = section.__name__.removesuffix("Params").lower()
     content["train_policy"] |= {
-        "algorithm": {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5},
+        "algorithm": {"type": name, **yaml.safe_load(section.example)},
         "reward_model_weight": 0.1,
     }
-    assert "train_policy: reward_model_weight is 0.1 and algorithm.type dpo" in refusal(content)
+    assert f"train_policy: reward_model_weight is 0.1 and algorithm.type {name}" in refusal(content)
     content["train_policy"]["reward_model_weight"] = 0.0
     parse_params(content, source="params.yaml")
 
@@ -428,7 +433,7 @@ def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited:
         (
             "train_policy.algorithm.type",
             "grop",
-            " = 'grop': there is no such type; there are grpo, online, dpo. Did you mean 'grpo'?",
+            " = 'grop': there is no such type; there are grpo, online, dpo, kto, orpo. Did you mean 'grpo'?",
         ),
         (
             "generate_data.source.type",
@@ -529,7 +534,7 @@ def test_each_method_of_credit_is_a_line(content: dict[str, Any], method: str):
 def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepted(edited: Edited):
     message = edited({"train_policy.algorithm.type": "dpo", "train_policy.algorithm.max_steps": "55"})
     assert "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature" in message
-    assert "are of grpo, online; batch_size is missing" in message
+    assert "are of grpo, online; batch_size, loss are missing" in message
     block, _ = block_of(message)
     assert block.splitlines() == [
         "  algorithm:",
@@ -537,6 +542,7 @@ def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepte
         "    max_steps: 55  # at least 1 and at most 10000000; yours",
         "    batch_size: 32  # at least 1 and at most 100000",
         "    beta: 0.5  # above 0",
+        "    loss: sigmoid  # sigmoid | hinge | ipo",
     ]
     assert "train_policy.algorithm.beta = 0.0: Input should be greater than 0" in message  # what 0.5 stands there for
 
@@ -544,3 +550,23 @@ def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepte
 def test_a_type_without_its_section_is_shown_the_section(edited: Edited):
     block, _ = block_of(edited({"model.adapter": "lora"}))
     assert yaml.safe_load(textwrap.dedent(block))["adapter"]["type"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (DpoParams.example.replace("sigmoid", "sigmoidal"), "algorithm.loss = 'sigmoidal'"),
+        (KtoParams.example.replace("batch_size: 32", "batch_size: 1"), "algorithm.batch_size = 1"),
+        (KtoParams.example.replace("undesirable_weight: 1.0", "undesirable_weight: 0.0"), "undesirable_weight = 0.0"),
+        (OrpoParams.example.replace("beta: 0.5", "beta: 0.0"), "algorithm.beta = 0.0"),
+    ],
+)
+def test_learning_from_pairs_is_refused_out_of_its_range(content: dict[str, Any], algorithm: str, said: str):
+    kind = "dpo" if "loss" in algorithm else "kto" if "desirable" in algorithm else "orpo"
+    content["train_policy"] |= {"algorithm": {"type": kind, **yaml.safe_load(algorithm)}, "reward_model_weight": 0.0}
+    assert said in refusal(content)
+
+
+def test_the_rule_of_pairs_is_one_of_two(edited: Edited):
+    message = edited({"sample_preferences.pairs": "nearest"})
+    assert "sample_preferences.pairs = 'nearest': Input should be 'best_worst' or 'closest'" in message

@@ -2,6 +2,7 @@
 token policy, the world, and the rule reward, put together once."""
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,21 @@ class EpisodeSampler:
         ]
 
 
-def episode_seeds(*entropy: int, count: int) -> list[int]:
-    """`count` seeds below 2^32 drawn from whole numbers, such as the run's seed and the step: the
-    same for the same numbers, unrelated for others."""
-    return [int(word) for word in np.random.SeedSequence(entropy).generate_state(count)]
+class Stream(IntEnum):
+    """What episodes are played for: the seeds of one use are never those of another."""
+
+    EVALUATION = 1
+    PREFERENCES = 2
+    GRPO = 3
+    ONLINE = 4
+    MEASUREMENT = 5  # of a program, in benchmarks and tests
+
+
+def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:
+    """`count` seeds below 2^32 drawn from whole numbers below 2^32, such as the run's seed and the
+    step: the same for the same numbers, unrelated for others and in other streams.
+
+    The stream and how many numbers there are stand before them, because numpy's `SeedSequence`
+    fills up with zeros: 1 alone would draw what 1, 0 does.
+    """
+    return [int(word) for word in np.random.SeedSequence((int(stream), len(entropy), *entropy)).generate_state(count)]

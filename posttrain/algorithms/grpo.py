@@ -28,7 +28,7 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from posttrain.algorithms.advantages import group_advantages
-from posttrain.algorithms.episode_sampler import episode_seeds
+from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
 from posttrain.algorithms.importance import importance_metrics, importance_weights, turn_numbers
 from posttrain.algorithms.processes import gather, is_first, parts_of, share_of
@@ -162,7 +162,7 @@ class _Grpo(Resumable, GRPOTrainer):  # type: ignore[misc]  # trl is untyped
             for task in self.tasks[first : first + self.params.tasks_per_step]
             for _ in range(self.params.group_size)
         ]
-        return RolloutBatch(tasks, episode_seeds(self.args.seed, step, count=len(tasks)))
+        return RolloutBatch(tasks, episode_seeds(Stream.GRPO, self.args.seed, step, count=len(tasks)))
 
     def is_checkpointed(self, step: int) -> bool:
         """Whether a checkpoint is written after a step counted from 0."""

@@ -1,19 +1,23 @@
-"""Pairs a better with a worse episode of one task. Pairs for DPO and for the reward model, and the
-file that holds them.
+"""Pairs a better with a worse episode of one task, for what learns from pairs, and keeps the file
+that holds them.
 
-Episodes of different tasks are never compared: their rewards differ by how hard the task was. Of a
-task's episodes the best and the worst make one pair; more pairs of one task would share their
-episodes and count its mistakes several times.
+Episodes of different tasks are never compared: their rewards differ by how hard the task was. A
+task gives one pair; more of them would share their episodes and count its mistakes several times.
+Which pair is a choice: the best and the worst tell most surely which is better, the closest what
+makes the difference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
 from posttrain.data.files import read_parquet, write_parquet
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_of_table, trajectories_table
+from posttrain.evals.groups import ROUNDING
 from posttrain.models.codec import ChatCodec, TokenRow
 
 PAIRS_SCHEMA = pa.schema(
@@ -33,6 +37,25 @@ class Pair:
     rejected: TrajectoryRow
 
 
+class PairKind(StrEnum):
+    """What sets the two apart; of one task the first kind that there is says most."""
+
+    SUCCESS_OVER_FAILURE = "success_over_failure"
+    STRICT_OVER_PLAIN = "strict_over_plain"  # both succeeded, the chosen one alone strictly
+    BOTH_SUCCEED = "both_succeed"
+    BOTH_FAIL = "both_fail"
+    FAILURE_OVER_SUCCESS = "failure_over_success"  # only by a reward that is the world's own
+
+
+def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest"]) -> list[Pair]:
+    """By `sample_preferences.pairs`. Raises ValueError for an episode without a reward."""
+    match rule:
+        case "best_worst":
+            return best_and_worst(rows)
+        case "closest":
+            return closest(rows)
+
+
 def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:
     """The episodes of each task, tasks and episodes in the order of their first appearance."""
     groups: dict[str, list[TrajectoryRow]] = {}
@@ -42,21 +65,72 @@ def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:
 
 
 def best_and_worst(rows: Sequence[TrajectoryRow]) -> list[Pair]:
-    """One pair for each task whose episodes differ in reward, in the order of the tasks; of equals
-    the earlier episode is taken. Lost episodes are in none: how they ended is not the agent's
-    doing.
+    """One pair for each task whose episodes differ in reward, by more than rounding, in the order
+    of the tasks; of equals the earlier episode is taken. Lost episodes are in none: how they ended
+    is not the agent's doing.
 
     Rewards 0.2, 1.0, 0.2, 1.0 pair the second with the first; 0.5, 0.5 are a tie and make none.
     Raises ValueError for an episode without a reward.
     """
-    rows = [row for row in rows if not row.trajectory.is_lost]
-    if unscored := [row.trajectory_id for row in rows if row.trajectory.reward is None]:
-        raise ValueError(
-            f"{len(unscored)} of {len(rows)} episodes have no reward, the first is {unscored[0]}; "
-            "score them before they are compared"
-        )
-    pairs = [Pair(max(group, key=_reward), min(group, key=_reward)) for group in group_by_task(rows)]
-    return [pair for pair in pairs if _reward(pair.chosen) > _reward(pair.rejected)]
+    pairs = [Pair(max(group, key=_reward), min(group, key=_reward)) for group in group_by_task(_scored(rows))]
+    return [pair for pair in pairs if reward_gap(pair) > ROUNDING]
+
+
+def closest(rows: Sequence[TrajectoryRow]) -> list[Pair]:
+    """For each task the pair of the first kind that it has (`PairKind`), and of those the one with
+    the smallest difference in reward above rounding; of equals the earlier. Lost episodes are in
+    none, and ties make none.
+
+    A task with rewards 1.0 and 0.7 of successes, 0.3 and 0.0 of failures: of the four pairs of a
+    success and a failure 0.7 and 0.3 are closest, 0.4 apart. 1.0 with 0.7 is closer, and of a later
+    kind. Raises ValueError for an episode without a reward.
+    """
+    found = []
+    for group in group_by_task(_scored(rows)):
+        pairs = [pair for chosen in group for other in group if reward_gap(pair := Pair(chosen, other)) > ROUNDING]
+        kinds = [kind_of(pair) for pair in pairs]
+        first = next((kind for kind in PairKind if kind in kinds), None)
+        of_kind = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == first]
+        if of_kind:
+            least = min(map(reward_gap, of_kind)) + ROUNDING
+            found.append(next(pair for pair in of_kind if reward_gap(pair) <= least))
+    return found
+
+
+def kind_of(pair: Pair) -> PairKind:
+    """An episode that nobody graded counts as a failure."""
+    chosen, rejected = pair.chosen.trajectory, pair.rejected.trajectory
+    if chosen.is_success and rejected.is_success:
+        is_strict = chosen.is_strict_success and not rejected.is_strict_success
+        return PairKind.STRICT_OVER_PLAIN if is_strict else PairKind.BOTH_SUCCEED
+    if chosen.is_success:
+        return PairKind.SUCCESS_OVER_FAILURE
+    return PairKind.FAILURE_OVER_SUCCESS if rejected.is_success else PairKind.BOTH_FAIL
+
+
+def reward_gap(pair: Pair) -> float:
+    return _reward(pair.chosen) - _reward(pair.rejected)
+
+
+def composition(pairs: Sequence[Pair]) -> Mapping[str, float]:
+    """What the pairs are made of: how many of each kind, how far apart in reward, how long.
+
+    Pairs 1.0 over 0.0, a success over a failure, of 2 and 4 agent tokens, and 0.3 over 0.1, both
+    failures, of 6 and 4: `num_success_over_failure` and `num_both_fail` 1, the other kinds 0;
+    `reward_gap_mean` 0.6, `reward_gap_min` 0.2, `reward_gap_max` 1.0; `chosen_tokens_mean` 4.0,
+    `rejected_tokens_mean` 4.0. Tokens are 0 where no engine of ours has played. There must be a
+    pair.
+    """
+    kinds = [kind_of(pair) for pair in pairs]
+    gaps = [reward_gap(pair) for pair in pairs]
+    return {
+        **{f"num_{kind}": kinds.count(kind) for kind in PairKind},
+        "reward_gap_mean": sum(gaps) / len(gaps),
+        "reward_gap_min": min(gaps),
+        "reward_gap_max": max(gaps),
+        "chosen_tokens_mean": sum(sum(pair.chosen.trajectory.mask) for pair in pairs) / len(pairs),
+        "rejected_tokens_mean": sum(sum(pair.rejected.trajectory.mask) for pair in pairs) / len(pairs),
+    }
 
 
 def token_rows(rows: Sequence[TrajectoryRow], codec: ChatCodec) -> list[TokenRow]:
@@ -88,6 +162,17 @@ def read_pairs(path: Path) -> list[Pair]:
         for start in (0, width)
     )
     return [Pair(*sides) for sides in zip(chosen, rejected, strict=True)]
+
+
+def _scored(rows: Sequence[TrajectoryRow]) -> list[TrajectoryRow]:
+    """Those that were not lost. Raises ValueError where one of them has no reward."""
+    kept = [row for row in rows if not row.trajectory.is_lost]
+    if unscored := [row.trajectory_id for row in kept if row.trajectory.reward is None]:
+        raise ValueError(
+            f"{len(unscored)} of {len(kept)} episodes have no reward, the first is {unscored[0]}; "
+            "score them before they are compared"
+        )
+    return kept
 
 
 def _reward(row: TrajectoryRow) -> float:

@@ -82,7 +82,7 @@ def dpo_charts(lines: Sequence[DpoLine]) -> list[Chart]:
     return _with_points(
         _chart("Preference loss", _curve("loss", lines, lambda line: line.loss)),
         _chart(
-            "Pairs whose chosen episode gained more",
+            "Pairs in the right order",
             _curve("pairs ordered rightly", lines, lambda line: line.pair_accuracy),
             is_share=True,
         ),

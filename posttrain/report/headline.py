@@ -35,7 +35,7 @@ def headline(reports: Reports) -> dict[str, float | None]:
     - `grpo_reward_std`: spread of the reward within a group, mean over the steps. At 0 nothing is
       learnt.
     - `grpo_frac_reward_zero_std`: groups without spread, which cost episodes and teach nothing;
-      mean over the steps. None, as the one before, where DPO ran.
+      mean over the steps. None, as the one before, where it learnt from pairs.
     - `reward_model_accuracy`: held-out pairs that the reward model puts in the right order.
     - `reward_model_best_of_4_gain`: success of the one of four episodes that it picks, less that of
       one at random, -1 … 1. Below 0 it misleads.

@@ -114,7 +114,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     played = _held_out(reports.policy_records)
     failures = shown_failures(played, num_failures_shown)
     seeds = arms.of_setting(reports.knobs)
-    algorithm, policy_charts, spread_charts = _policy_charts(reports.policy_lines)
+    algorithm, policy_charts, spread_charts = _policy_charts(reports.policy_lines, reports.knobs)
     charts = {
         "learning": [*figures.sft_charts(reports.sft_lines), *policy_charts],
         "spread": spread_charts,
@@ -177,22 +177,23 @@ def _abilities(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[Sc
 
 
 def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
-    """GRPO's lines carry the spread of groups, DPO's the order of pairs; a file with neither fails
-    with what GRPO's lack."""
+    """GRPO's lines carry the spread of groups, those of pairs their order; a file with neither
+    fails with what GRPO's lack."""
     has_pairs = '"pair_accuracy"' in path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else False
     return read_lines(path, DpoLine) if has_pairs else read_lines(path, GrpoLine)
 
 
 def _policy_charts(
-    lines: Sequence[GrpoLine] | Sequence[DpoLine],
+    lines: Sequence[GrpoLine] | Sequence[DpoLine], knobs: Knobs
 ) -> tuple[str, list[figures.Chart], list[figures.Chart]]:
     """The algorithm, the charts of learning and those of the spread of rewards."""
     grpo = [line for line in lines if isinstance(line, GrpoLine)]
     dpo = [line for line in lines if isinstance(line, DpoLine)]
+    on_pairs = {"kto": "KTO", "orpo": "ORPO"}.get(knobs.get("train_policy.algorithm.type", ""), "DPO")
     return (
         ("GRPO", figures.grpo_charts(grpo), figures.spread_charts(grpo))
         if grpo
-        else ("DPO", figures.dpo_charts(dpo), [])
+        else (on_pairs, figures.dpo_charts(dpo), [])
     )
 
 

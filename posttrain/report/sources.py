@@ -161,8 +161,8 @@ class GrpoLine(Source):
 
 
 class DpoLine(Source):
-    """The same file where pairs were compared: `pair_accuracy` is the share of a step's pairs whose
-    chosen episode gained more."""
+    """The same file where it was learnt from pairs, by DPO, KTO or ORPO: `pair_accuracy` is the
+    share of a step's pairs in the right order."""
 
     step: int
     loss: float
@@ -210,6 +210,8 @@ class PreferencesSummary(Source):
     num_ties: int
     success_rate: Share
     strict_success_rate: Share | None = None
+    num_success_over_failure: int | None = None  # None, as the next, from before it was recorded
+    num_strict_over_plain: int | None = None
 
 
 class ReliabilityBin(Source):

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.algorithms import processes
-from posttrain.algorithms.episode_sampler import episode_seeds
+from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule
 from posttrain.rl.memory import Memory
 from posttrain.rl.params import JoinsHints, OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.types import Task
-
-_STREAM = 0x6F6E6C  # tells the seeds of these episodes from those of evaluation and preferences
 
 
 class Player:
@@ -48,7 +46,7 @@ class Player:
     def _batch(self, step: int, refill: int, missing: int) -> tuple[list[Task], RolloutBatch]:
         size, count = self._params.group_size, processes.count()
         tasks = self._memory.sampler.choose(-(-missing // count) * count)
-        seeds = episode_seeds(self._seed, _STREAM, step, refill, count=len(tasks) * size)
+        seeds = episode_seeds(Stream.ONLINE, self._seed, step, refill, count=len(tasks) * size)
         return tasks, RolloutBatch(
             [task for task in tasks for _ in range(size)], seeds, [hint for task in tasks for hint in self._hints(task)]
         )

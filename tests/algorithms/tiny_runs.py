@@ -28,12 +28,22 @@ from tiny import (
 from posttrain.algorithms import resumable
 from posttrain.algorithms.dpo import train_dpo
 from posttrain.algorithms.grpo import train_grpo
+from posttrain.algorithms.kto import train_kto
+from posttrain.algorithms.orpo import train_orpo
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
 from posttrain.algorithms.reward_model import train_reward_model
 from posttrain.algorithms.sft import train_sft
 from posttrain.algorithms.token_logprobs import agent_logprobs, labels_of
 from posttrain.exits import Interrupted
-from posttrain.params import AlarmParams, DpoParams, GrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.params import (
+    AlarmParams,
+    DpoParams,
+    GrpoParams,
+    KtoParams,
+    OrpoParams,
+    TrainRewardModelParams,
+    TrainSftParams,
+)
 from posttrain.rl import checkpoints
 from posttrain.rl.loop import train_online
 from posttrain.rl.params import OnlineParams
@@ -180,16 +190,30 @@ class WordEpisodes:
 
 
 def run_dpo(run: TrainingRun, model, **changes):
-    params = DpoParams.model_validate({"type": "dpo", "max_steps": 12, "beta": 0.5, "batch_size": 8} | changes)
-    chosen, _ = copy_rows(30)
-    pairs = [(row, spoilt(row)) for row in chosen]
-    train_dpo(
+    _run_on_pairs(train_dpo, DpoParams, {"type": "dpo", "beta": 0.5, "loss": "sigmoid"}, run, model, **changes)
+
+
+def run_kto(run: TrainingRun, model, **changes):
+    knobs = {"type": "kto", "beta": 0.5, "desirable_weight": 1.0, "undesirable_weight": 1.0}
+    _run_on_pairs(train_kto, KtoParams, knobs, run, model, **changes)
+
+
+def run_orpo(run: TrainingRun, model, **changes):
+    _run_on_pairs(train_orpo, OrpoParams, {"type": "orpo", "beta": 0.5}, run, model, **changes)
+
+
+def pairs_of_copies():
+    return [(row, spoilt(row)) for row in copy_rows(30)[0]]
+
+
+def _run_on_pairs(train, section, knobs, run, model, *, pairs=None, optimizer="muon", lr=1e-2, **changes):
+    train(
         model,
         tiny_tokenizer(),
-        pairs=pairs,
-        params=params,
-        lr=1e-2,
-        optimizer="muon",
+        pairs=pairs or pairs_of_copies(),
+        params=section.model_validate({"max_steps": 12, "batch_size": 8} | knobs | changes),
+        lr=lr,
+        optimizer=optimizer,
         checkpoint_every_steps=4,
         seed=1,
         run=run,
@@ -198,12 +222,10 @@ def run_dpo(run: TrainingRun, model, **changes):
 
 def run_reward_model(run: TrainingRun, model, **changes):
     values = {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "holdout_frac": 0.2, "checkpoint_every_steps": 4}
-    chosen, _ = copy_rows(30)
-    pairs = [(row, spoilt(row)) for row in chosen]
     train_reward_model(
         model,
         tiny_tokenizer(),
-        pairs=pairs,
+        pairs=pairs_of_copies(),
         params=TrainRewardModelParams.model_validate(values | changes),
         seed=1,
         run=run,
@@ -216,14 +238,16 @@ RUNS = {
     "grpo": run_grpo,
     "online": run_online,
     "dpo": run_dpo,
+    "kto": run_kto,
+    "orpo": run_orpo,
     "reward_model": run_reward_model,
 }
 
 
-def run_here(algorithm, folder, model=None, **changes):
+def run_here(algorithm, folder, model=None, *, progress=lambda *_: None, **changes):
     """In this process: the model, a tiny one unless it is given, and the lines of metrics.jsonl."""
     model = model or tiny_model()
-    with open_run(folder) as run:
+    with open_run(folder, progress=progress) as run:
         RUNS[algorithm](run, model, **changes)
     return model, read_metrics(folder / METRICS)
 

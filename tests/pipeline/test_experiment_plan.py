@@ -59,7 +59,7 @@ def test_only_the_lines_of_the_knobs_change_and_comments_stay(params):
 
 
 def test_a_whole_section_may_be_another_choice(params):
-    dpo = {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5}
+    dpo = {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5, "loss": "sigmoid"}
     content = yaml.safe_load(with_knobs(params, Variant("dpo", {"train_policy.algorithm": dpo})))
     assert content["train_policy"]["algorithm"] == dpo
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.vllm_process import REPOSITORY
-from posttrain.algorithms.episode_sampler import EpisodeSampler, episode_seeds
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
@@ -42,7 +42,9 @@ class Experiment:
         )
 
     def greedy(self, model: Any, tasks: Sequence[Task]) -> list[Trajectory]:
-        return self.sampler(model, temperature=0.0).sample(tasks, episode_seeds(1, count=len(tasks)))
+        return self.sampler(model, temperature=0.0).sample(
+            tasks, episode_seeds(Stream.MEASUREMENT, 1, count=len(tasks))
+        )
 
     def train(self, model: Any, folder: Path, *, num_steps: int, lr: float) -> list[dict[str, Any]]:
         """GRPO as the default run has it, but for the arguments; the metrics of each step."""

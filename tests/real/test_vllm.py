@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from posttrain.algorithms.episode_sampler import episode_seeds
+from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from tests.real.experiment import success, worst_gap
 
 pytest_plugins = ["tests.real.vllm_fixtures"]
@@ -37,7 +37,7 @@ def test_after_every_update_tokens_are_drawn_by_the_new_weights(experiment):
     torch.manual_seed(0)
     for version in range(5):
         sampler.refresh()
-        played = sampler.sample(tasks, episode_seeds(version, count=len(tasks)))
+        played = sampler.sample(tasks, episode_seeds(Stream.MEASUREMENT, version, count=len(tasks)))
         assert {turn.policy_version for one in played for turn in one.turns} == {version}
         gap = worst_gap(model, played)
         print(f"\nversion {version}: log-probs differ by {gap:.1e} at most")
@@ -55,7 +55,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_loses_no_episode(servers, expe
         if num_done == num_episodes // 4:
             servers[1].kill()
 
-    played = sampler.sample(tasks * 3, episode_seeds(3, count=3 * len(tasks)), progress=kill_one)
+    played = sampler.sample(tasks * 3, episode_seeds(Stream.MEASUREMENT, 3, count=3 * len(tasks)), progress=kill_one)
     assert not servers[1].is_up()
     assert not [one for one in played if one.failure]
     assert worst_gap(model, played) < 1e-3
@@ -67,7 +67,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_loses_no_episode(servers, expe
         model.lm_head.weight.mul_(1.01)
     sampler.refresh()
     wait_until(lambda: len(sampler._engine._router.up) == 2)
-    assert worst_gap(model, sampler.sample(tasks, episode_seeds(4, count=len(tasks)))) < 1e-3
+    assert worst_gap(model, sampler.sample(tasks, episode_seeds(Stream.MEASUREMENT, 4, count=len(tasks)))) < 1e-3
 
 
 def test_grpo_lifts_dev_success_as_with_the_torch_engine(monkeypatch, experiment, tmp_path):

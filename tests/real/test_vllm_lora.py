@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import torch
 
-from posttrain.algorithms.episode_sampler import episode_seeds
+from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.exits import ConfigurationError
 from posttrain.models.lora import add_lora
 from posttrain.params import LoraAdapter
@@ -41,7 +41,7 @@ def test_after_every_update_tokens_are_drawn_by_the_new_adapter(servers, experim
     adapters = []
     for version in range(5):
         sampler.refresh()
-        played = sampler.sample(tasks, episode_seeds(version, count=len(tasks)))
+        played = sampler.sample(tasks, episode_seeds(Stream.MEASUREMENT, version, count=len(tasks)))
         assert {turn.policy_version for one in played for turn in one.turns} == {version}
         gap, moved = worst_gap(model, played), worst_gap(base, played)
         print(

@@ -91,7 +91,7 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "reward: the weights sum to 1.47, not 1",
         "train_sft.optimizer = 'moun': Input should be 'muon' or 'adamw'. Did you mean 'muon'?",
         "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature are of online; "
-        "batch_size, beta are missing",
+        "batch_size, beta, loss are missing",
         "\n    beta: 0.5  # above 0\n",
         "train_reward_model.max_steps = 80000000: Input should be less than or equal to 10000000",
         "evaluate.teacher.type = 'exprt': there is no such type; there are expert, openai. Did you mean 'expert'?",
