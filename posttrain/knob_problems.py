@@ -1,8 +1,8 @@
 """Says in a person's words what pydantic found wrong with the knobs: key, value, what is accepted,
 what was meant.
 
-A choice (`algorithm: {type: grpo, …}`) is a discriminated union, whose tag pydantic puts among the
-keys (`algorithm.grpo.group_size`); here it is left out. Where the type was changed and the keys of
+A choice (`algorithm: {type: online, …}`) is a discriminated union, whose tag pydantic puts among the
+keys (`algorithm.online.group_size`); here it is left out. Where the type was changed and the keys of
 the old one are still there, the problem is one, and its remedy is a block to paste.
 """
 
@@ -70,7 +70,7 @@ def explain(error: ValidationError, model: type[BaseModel], content: Any) -> lis
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'grpo'?`, or nothing where none of the known names is spelt alike."""
+    """` Did you mean 'online'?`, or nothing where none of the known names is spelt alike."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 

@@ -311,26 +311,6 @@ class TrainRewardModelParams(Section):
         return self
 
 
-class GrpoParams(Section):
-    """Group-relative policy optimisation (arXiv 2402.03300); `group_mean` leaves out the division
-    by the std (Dr.GRPO, arXiv 2503.20783)."""
-
-    example: ClassVar[str] = (
-        "{max_steps: 88, tasks_per_step: 16, group_size: 8, temperature: 1.0, beta: 0.0, epsilon: 0.2, "
-        "advantage: group_std, importance_cap: 2.0, max_staleness: 0}"
-    )
-    type: Literal["grpo"]
-    max_steps: Count
-    tasks_per_step: SmallCount
-    group_size: Annotated[int, Field(ge=2, le=100_000, description=SLIP)]
-    temperature: Temperature
-    beta: Annotated[float, Field(ge=0)]
-    epsilon: Annotated[float, Field(gt=0, lt=1)]
-    advantage: Literal["group_std", "group_mean"]
-    importance_cap: Annotated[float, Field(ge=1)]
-    max_staleness: Literal[0, 1]
-
-
 class DpoParams(Section):
     """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs. The example is the
     one that README has figures of. `loss`: `sigmoid`, `hinge` (SLiC), which lets go of a pair once
@@ -390,7 +370,7 @@ class AlarmParams(Section):
 
 
 class TrainPolicyParams(Section):
-    algorithm: Annotated[GrpoParams | OnlineParams | DpoParams | KtoParams | OrpoParams, Field(discriminator="type")]
+    algorithm: Annotated[OnlineParams | DpoParams | KtoParams | OrpoParams, Field(discriminator="type")]
     lr: Rate
     optimizer: Literal["muon", "adamw"]
     reward_model_weight: Annotated[float, Field(ge=0)]
@@ -526,7 +506,7 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"sample_preferences.num_tasks is {preferences.num_tasks} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; preferences are sampled on the rl split: raise the split or lower the number"
         )
-    if isinstance(algorithm, GrpoParams | OnlineParams) and algorithm.tasks_per_step > world.num_rl_tasks:
+    if isinstance(algorithm, OnlineParams) and algorithm.tasks_per_step > world.num_rl_tasks:
         yield (
             f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"

@@ -89,7 +89,6 @@ class Stream(IntEnum):
 
     EVALUATION = 1
     PREFERENCES = 2
-    GRPO = 3
     ONLINE = 4
     MEASUREMENT = 5  # of a program, in benchmarks and tests
 

@@ -50,10 +50,16 @@ def is_first() -> bool:
 
 def parts_of(batch_size: int, knob: str) -> tuple[int, int]:
     """Into how many parts a process cuts its share of a step's rows, and how many rows a part has:
-    32 rows for 2 processes are 4 parts of 4.
-
-    Raises ConfigurationError where the rows cannot be shared out.
+    32 rows for 2 processes are 4 parts of 4. Raises as `refuse_unequal_shares` does.
     """
+    refuse_unequal_shares(batch_size, knob)
+    share = batch_size // count()
+    num_parts = NUM_PARTS if share % NUM_PARTS == 0 else 1
+    return num_parts, share // num_parts
+
+
+def refuse_unequal_shares(batch_size: int, knob: str) -> None:
+    """Raises ConfigurationError where the rows or episodes of a step cannot be shared out."""
     if batch_size % count():
         raise ConfigurationError(
             f"{knob} is {batch_size}, which {count()} processes cannot share equally; "
@@ -61,9 +67,6 @@ def parts_of(batch_size: int, knob: str) -> tuple[int, int]:
             "processes that divides it (POSTTRAIN_PROCESSES, or the gpus that infra/dispatch.yaml reserves) or "
             f"change {knob}"
         )
-    share = batch_size // count()
-    num_parts = NUM_PARTS if share % NUM_PARTS == 0 else 1
-    return num_parts, share // num_parts
 
 
 def share_of(count_all: int) -> slice:

@@ -106,7 +106,7 @@ def _open_metrics(
 def trainer_arguments(
     run: TrainingRun, model: Any, *, max_steps: int, checkpoint_every_steps: int, lr: float, seed: int
 ) -> dict[str, Any]:
-    """The arguments common to the four trainers. Rows come in the order of the dataset, one epoch:
+    """The arguments common to the trainers. Rows come in the order of the dataset, one epoch:
     the order is ours to draw and to test."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # TRL's trainers report themselves when they are made
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"

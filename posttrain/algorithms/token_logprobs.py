@@ -18,13 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 IGNORED = -100
 
 
-def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, *, temperature: float = 1.0) -> Tensor:
+def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor) -> Tensor:
     """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where
     the label is `IGNORED`.
 
     Column t belongs to token t+1. Rows are padded on the right and so need no attention mask, which
-    would cost a tenth of a step: causal attention never looks there. In TRL's fused head the
-    temperature is the one that its trainer gave it.
+    would cost a tenth of a step: causal attention never looks there.
     """
     targets_N_T = labels_N_T[:, 1:]
     is_scored = targets_N_T != IGNORED
@@ -36,7 +35,7 @@ def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, *, tem
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
     hidden = causal_lm.base_model(input_ids=input_ids_N_T, use_cache=False).last_hidden_state[:, :-1]
     logits = causal_lm.get_output_embeddings()(hidden[is_scored])
-    picked = -torch.nn.functional.cross_entropy(logits.float() / temperature, targets_N_T[is_scored], reduction="none")
+    picked = -torch.nn.functional.cross_entropy(logits.float(), targets_N_T[is_scored], reduction="none")
     return torch.zeros(is_scored.shape, dtype=picked.dtype).masked_scatter(is_scored, picked)
 
 

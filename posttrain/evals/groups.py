@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 # plotted as one; 1 compared rewards bit by bit
 DEFINITION_VERSION = 2
 ROUNDING = 1e-12
-LEAST_ADVANTAGE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +62,6 @@ def are_equal(rewards_G: Sequence[float] | NDArray[np.float64]) -> bool:
     advantages are exactly 0. -0.3 and -0.2 - 0.1 are equal, 0.2 and 0.2000001 are not."""
     rewards = np.asarray(rewards_G, dtype=np.float64)
     return float(rewards.max() - rewards.min()) <= ROUNDING * max(1.0, float(np.abs(rewards).max()))
-
-
-def frac_tokens_nonzero_advantage(advantages_N: Sequence[float], num_tokens_N: Sequence[int]) -> float:
-    """Share of the agent's tokens that get a gradient, an advantage beyond 1e-6: 0, 0.5, -0.5 with
-    10, 20, 10 tokens give 30 / 40. 0.0 where nothing was written."""
-    total = sum(num_tokens_N)
-    learnt = sum(
-        num_tokens
-        for advantage, num_tokens in zip(advantages_N, num_tokens_N, strict=True)
-        if abs(advantage) > LEAST_ADVANTAGE
-    )
-    return learnt / total if total else 0.0
 
 
 def _std(rewards_G: Sequence[float] | np.ndarray) -> float:

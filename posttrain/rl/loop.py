@@ -45,6 +45,9 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
 ) -> None:
     """Train `model` in place on the episodes of `setup.source`, which plays with its weights. The
     rate falls to 0 in a line. Resumes from `run.checkpoint` where there is one."""
+    processes.refuse_unequal_shares(
+        params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
+    )
     without_dropout(model)
     reference = None if hasattr(model, "disable_adapter") else copy.deepcopy(model).eval().requires_grad_(False)
     crediting = Crediting(model, tokenizer, params, setup.score_weights, seed=seed)

@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from posttrain.algorithms import processes
-from posttrain.algorithms.grpo_metrics import kl_estimate, step_metrics
 from posttrain.algorithms.importance import importance_metrics, turn_numbers
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.algorithms.token_logprobs import IGNORED, labels_of, pad_right
-from posttrain.evals.groups import LEAST_ADVANTAGE
 from posttrain.models.codec import TokenRow
 from posttrain.rl.params import Compared, OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.rl.rows import Member, Rows, rows_of
+from posttrain.rl.step_metrics import kl_estimate, step_metrics
 from posttrain.rl.updates import Updates, scored
 
+_LEAST_ADVANTAGE = 1e-6
 _TOLD_TURNS = 3  # each by itself, the later ones together
 
 
@@ -32,7 +32,6 @@ def episode_metrics(groups: Sequence[PlayedGroup], group_size: int) -> dict[str,
         played,
         rule_rewards_P_G=np.array([one.rule_reward for one in played]).reshape(shape),
         is_lost_P_G=np.array([one.is_lost for one in played]).reshape(shape),
-        advantages_P_G=np.zeros((len(groups), group_size)),
     )
 
 
@@ -72,7 +71,7 @@ def credit_metrics(groups: Sequence[PlayedGroup], members: Sequence[Sequence[Mem
             if is_joined:
                 continue
             num_tokens += len(one.advantages_T)
-            num_credited += int((np.abs(one.advantages_T) > LEAST_ADVANTAGE).sum())
+            num_credited += int((np.abs(one.advantages_T) > _LEAST_ADVANTAGE).sum())
             ends = np.cumsum([turn.num_tokens for turn in turns])[:-1]
             for place, advantages_T in enumerate(np.split(one.advantages_T, ends)):
                 by_turn[min(place, _TOLD_TURNS)] += np.abs(advantages_T).tolist()

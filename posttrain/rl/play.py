@@ -1,6 +1,7 @@
 """Plays a step: which tasks, under which seeds, what joins their groups, and which of the groups
 are learnt from."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,8 +45,9 @@ class Player:
         return groups, staleness
 
     def _batch(self, step: int, refill: int, missing: int) -> tuple[list[Task], RolloutBatch]:
-        size, count = self._params.group_size, processes.count()
-        tasks = self._memory.sampler.choose(-(-missing // count) * count)
+        size = self._params.group_size
+        shared = processes.count() // math.gcd(processes.count(), size)  # the fewest tasks that can be shared equally
+        tasks = self._memory.sampler.choose(-(-missing // shared) * shared)
         seeds = episode_seeds(Stream.ONLINE, self._seed, step, refill, count=len(tasks) * size)
         return tasks, RolloutBatch(
             [task for task in tasks for _ in range(size)], seeds, [hint for task in tasks for hint in self._hints(task)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from tiny import play_words, tiny_model
-from tiny_runs import Death, run_grpo, train
+from tiny_runs import Death, run_online, train
 
 from posttrain.algorithms.resumable import open_run
 from posttrain.params import AlarmParams
@@ -45,7 +45,7 @@ def trained(tmp_path, limits, monkeypatch):
 
         monkeypatch.setattr("tiny_runs.play_words", play)
         with open_run(tmp_path, alarms=Alarms(AlarmParams.model_validate(limits), on_alarm="warn")) as started:
-            run_grpo(started, tiny_model(), tasks_per_step=4, group_size=8, lr=lr, max_steps=max_steps)
+            run_online(started, tiny_model(), tasks_per_step=4, group_size=8, lr=lr, max_steps=max_steps)
         return [(step, name) for step, name, _ in read_alarms(read_metrics(tmp_path / "metrics.jsonl"))]
 
     return run
@@ -105,9 +105,9 @@ def test_a_learning_rate_that_destroys_the_policy_is_told(trained):
 
 def test_a_killed_training_raises_what_an_undisturbed_one_does(tmp_path, limits):
     limits |= {"kl": 1e-4, "entropy_collapse": 0.999, "steps": 2}
-    code, expected = train("grpo", tmp_path / "whole", limits=limits)
-    train("grpo", tmp_path / "cut", Death(after=7), limits=limits)
+    code, expected = train("online", tmp_path / "whole", limits=limits)
+    train("online", tmp_path / "cut", Death(after=7), limits=limits)
 
     assert code == 0
     assert any("alarms" in json.loads(line) for line in expected["metrics"].splitlines())
-    assert train("grpo", tmp_path / "cut", limits=limits) == (0, expected)
+    assert train("online", tmp_path / "cut", limits=limits) == (0, expected)

@@ -57,7 +57,7 @@ def test_no_two_uses_of_a_run_draw_the_same_seeds(seed):
 
 
 def test_a_zero_at_the_end_counts():
-    assert episode_seeds(Stream.GRPO, 1, count=4) != episode_seeds(Stream.GRPO, 1, 0, count=4)
+    assert episode_seeds(Stream.ONLINE, 1, count=4) != episode_seeds(Stream.ONLINE, 1, 0, count=4)
 
 
 def test_the_same_numbers_give_the_same_seeds():

@@ -10,7 +10,7 @@ pytestmark = [
     pytest.mark.xdist_group("resumable"),  # one worker makes what they share
 ]
 
-ALGORITHMS = ["sft", "grpo", "online", "dpo", "kto", "orpo", "reward_model"]
+ALGORITHMS = ["sft", "online", "dpo", "kto", "orpo", "reward_model"]
 DEATHS = [Death(after=2), Death(after=7), Death(in_save=4), Death(in_save=8), Death(asked=6)]
 KILLED = -signal.SIGKILL
 

@@ -27,7 +27,6 @@ from tiny import (
 
 from posttrain.algorithms import resumable
 from posttrain.algorithms.dpo import train_dpo
-from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.kto import train_kto
 from posttrain.algorithms.orpo import train_orpo
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
@@ -38,7 +37,6 @@ from posttrain.exits import Interrupted
 from posttrain.params import (
     AlarmParams,
     DpoParams,
-    GrpoParams,
     KtoParams,
     OrpoParams,
     TrainRewardModelParams,
@@ -122,35 +120,16 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def run_grpo(run: TrainingRun, model, *, lr=3e-2, demonstrations=DEMONSTRATIONS, on_step=lambda *_: None, **changes):
-    values = {
-        "type": "grpo",
-        "max_steps": 12,
-        "tasks_per_step": 2,
-        "group_size": 4,
-        "temperature": 1.0,
-        "beta": 0.0,
-        "epsilon": 0.2,
-    }
-    values |= {"advantage": "group_std", "importance_cap": 2.0, "max_staleness": 0}
-    params = GrpoParams.model_validate(values | changes)
-    train_grpo(
-        model,
-        tiny_tokenizer(),
-        tasks=[word_task(x, y) for x in range(4, 9) for y in range(9, 12)],
-        source=WordEpisodes(model),
-        params=params,
-        lr=lr,
-        optimizer="muon",
-        checkpoint_every_steps=4,
-        seed=1,
-        run=run,
-        demonstrations=demonstrations,
-        on_step=on_step,
-    )
-
-
-def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=lambda *_: None, **changes):
+def run_online(
+    run: TrainingRun,
+    model,
+    *,
+    lr=3e-2,
+    optimizer="muon",
+    demonstrations=DEMONSTRATIONS,
+    on_step=lambda *_: None,
+    **changes,
+):
     values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
         "max_steps": 12,
@@ -162,7 +141,7 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
     train_online(
         model,
         tiny_tokenizer(),
-        Setup(tasks, WordEpisodes(model), DEMONSTRATIONS, on_step),
+        Setup(tasks, WordEpisodes(model), demonstrations, on_step),
         params=OnlineParams.model_validate(values | changes),
         max_context_tokens=16,
         lr=lr,
@@ -235,7 +214,6 @@ def run_reward_model(run: TrainingRun, model, **changes):
 RUNS = {
     "sft": run_sft,
     "sft_on_wrong_dev": run_sft_on_wrong_dev,
-    "grpo": run_grpo,
     "online": run_online,
     "dpo": run_dpo,
     "kto": run_kto,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from posttrain.evals.groups import Group, are_equal, frac_tokens_nonzero_advantage, group_metrics
+from posttrain.evals.groups import Group, are_equal, group_metrics
 
 
 def group(*rewards: float, successes: int) -> Group:
@@ -57,9 +57,3 @@ def test_every_result_names_its_definition():
 def test_a_group_without_a_spread_to_measure_is_refused(groups):
     with pytest.raises(ValueError, match="two or more rewards"):
         group_metrics(groups)
-
-
-def test_tokens_of_episodes_without_an_advantage_teach_nothing():
-    assert frac_tokens_nonzero_advantage([0.0, 0.5, -0.5], [10, 20, 10]) == 0.75
-    assert frac_tokens_nonzero_advantage([1e-9, 0.5, -0.5], [10, 20, 10]) == 0.75
-    assert frac_tokens_nonzero_advantage([], []) == 0.0

@@ -1,23 +1,20 @@
-"""Defines the metrics of every step of group-relative learning. Numbers about the episodes just
-played, under definitions that stay the same."""
+"""Defines the metrics of every step of learning online. Numbers about the episodes just played,
+under definitions that stay the same."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from posttrain.algorithms.advantages import BoolArray, FloatArray
 from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.evals.groups import Group, frac_tokens_nonzero_advantage, group_metrics
+from posttrain.evals.groups import Group, group_metrics
+from posttrain.rl.credit.groups import FloatArray
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
 
 
 def step_metrics(
-    played_PG: Sequence[ScoredEpisode],
-    *,
-    rule_rewards_P_G: FloatArray,
-    is_lost_P_G: BoolArray,
-    advantages_P_G: FloatArray,
+    played_PG: Sequence[ScoredEpisode], *, rule_rewards_P_G: FloatArray, is_lost_P_G: NDArray[np.bool_]
 ) -> dict[str, float]:
     """The group metrics of the rule rewards, and of the episodes: `strict_success` and `success`
     (shares), `turns` (agent messages per episode), `tool_failures` (share of tool results that are
@@ -45,7 +42,6 @@ def step_metrics(
     turns = [len(agent_messages(trajectory)) for trajectory in trajectories_PG]
     return {
         **group_metrics(groups),
-        "frac_tokens_nonzero_advantage": frac_tokens_nonzero_advantage(advantages_P_G[is_kept_P_G].tolist(), lengths),
         "strict_success": float(np.mean([played.trajectory.is_strict_success for played in kept])),
         "success": float(np.mean([played.is_success for played in kept])),
         "turns": float(np.mean(turns)),
