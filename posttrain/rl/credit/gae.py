@@ -36,18 +36,18 @@ def gae(
     advantages 1/16, 5/8, 1/4, returns 9/16, 7/8, 1. Over turns of two tokens and one: deltas 1/4,
     1/4, advantages 3/8, 3/8, 1/4, returns 7/8, NaN, 1.
 
-    Expected gradient at gamma 1: that of the expected reward where lam is 1, or where the values
-    are right; else it is off by what they are wrong by. Raises ValueError where the turns have
+    Expected gradient at gamma 1: the true one where the values are right, or lam is 1, whatever
+    they are; else it is off by what they are wrong by. Raises ValueError where the turns have
     another number of tokens, or a number is not finite.
     """
     if sum(turn_lengths) != len(values_T):
         raise ValueError(
-            f"the turns have {sum(turn_lengths)} tokens and there are {len(values_T)} values: one for each"
+            f"the turns have {sum(turn_lengths)} tokens and there are {len(values_T)} values: credit needs one for each"
         )
     if not np.isfinite([reward, *values_T]).all():
         raise ValueError(
-            f"the reward is {reward} and the values are from {np.min(values_T, initial=np.inf)} to "
-            f"{np.max(values_T, initial=-np.inf)}; a score divided by zero, or the critic diverged: lower credit.critic.lr"
+            f"the reward is {reward} and the values are {np.array2string(values_T, threshold=8)}: a score divided by "
+            "zero or overflowed, or the critic diverged; lower credit.critic.lr then"
         )
     lengths = [1] * len(values_T) if over == "tokens" else [length for length in turn_lengths if length]
     if not lengths:

@@ -5,8 +5,8 @@ from torch import Tensor
 
 
 def kl_estimates(now_N_T: Tensor, reference_N_T: Tensor) -> Tensor:
-    """Of each token r - 1 - log r with r = p_reference / p_now, from the log-probs of both, of their
-    shape; never negative, 0 where both are equal (k3 of http://joschu.net/blog/kl-approx.html; GRPO,
+    """Of each token r - 1 - log r with r = p_reference / p_now, from the log-probs of both, of
+    their shape; never negative, 0 where both are equal (k3 of joschu.net/blog/kl-approx.html; GRPO,
     arXiv 2402.03300, eq. 4). Probabilities 1/2 and 1/4: 1/2 - 1 + log 2 = 0.193.
 
     Its value is unbiased: over tokens of the policy p it is KL(p || ref) in expectation, as E[r] is
