@@ -120,7 +120,7 @@ def test_returns_reach_over_a_tool_result(episodes, parts):
         assert torch.equal(returns_N_T[:, 3], returns_N_T[:, 5])
 
 
-def test_the_error_is_that_of_before_and_its_gradient_is_clipped_and_stepped_by_hand(episodes, parts):
+def test_the_error_is_that_of_before_and_the_first_update_is_made_by_hand(episodes, parts):
     """One update of the head alone, whose values are 0: the error is the mean square of the
     rewards, and the bias, like every weight, goes by AdamW's first step, its rate."""
     critic = made(trunk="shared", lr=1e-3, updates_per_step=1)
@@ -129,6 +129,16 @@ def test_the_error_is_that_of_before_and_its_gradient_is_clipped_and_stepped_by_
     head = critic._learnt["head"]
     assert head.bias.tolist() == pytest.approx([1e-3], rel=1e-3)
     assert head.weight.abs().flatten().tolist() == pytest.approx([1e-3] * 16, rel=1e-2)
+
+
+@pytest.mark.parametrize("trunk", ["shared", "apart"])
+def test_no_gradient_is_longer_than_one(episodes, parts, tmp_path, trunk):
+    """AdamW's first moment is a tenth of its first gradient, which would be some 1000 long."""
+    critic = made(trunk=trunk, updates_per_step=1)
+    critic.learn(parts, [1000 * returns_N_T for returns_N_T in returns_of(critic, episodes, parts)])
+    critic.save(tmp_path)
+    moments = torch.load(tmp_path / OPTIMIZER, weights_only=True)["state"].values()
+    assert sum(float(one["exp_avg"].square().sum()) for one in moments) ** 0.5 == pytest.approx(0.1, rel=1e-4)
 
 
 def test_more_updates_learn_more(episodes, parts):
