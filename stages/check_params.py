@@ -141,12 +141,7 @@ def _labels(params: Params, domain: Domain) -> Iterator[str]:
         "evaluate.by": params.evaluate.by,
         "train_sft.label_weights": list(params.train_sft.label_weights),
     }
-    algorithm = params.train_policy.algorithm
-    match algorithm.sampling.order if isinstance(algorithm, OnlineParams) else None:
-        case HorizonSampling(label=label):
-            named["train_policy.algorithm.sampling.order.label"] = [label]
-        case SpreadSampling(labels=labels):
-            named["train_policy.algorithm.sampling.order.labels"] = labels
+    named |= _order_labels(params)
     for knob, labels in named.items():
         if unknown := [label for label in labels if label not in values]:
             meant = nearest(unknown[0], values)
@@ -158,6 +153,17 @@ def _labels(params: Params, domain: Domain) -> Iterator[str]:
                 f"train_sft.label_weights.{label} names {', '.join(unknown)}; the {len(tasks)} first tasks have "
                 f"{', '.join(sorted(values[label]))}.{meant}"
             )
+
+
+def _order_labels(params: Params) -> dict[str, list[str]]:
+    """Those that tasks are ordered by in learning online."""
+    algorithm, order = params.train_policy.algorithm, "train_policy.algorithm.sampling.order"
+    match algorithm.sampling.order if isinstance(algorithm, OnlineParams) else None:
+        case HorizonSampling(label=label):
+            return {f"{order}.label": [label]}
+        case SpreadSampling(labels=labels):
+            return {f"{order}.labels": labels}
+    return {}
 
 
 def _import(params: Params, *, besides: Collection[str]) -> Iterator[str]:

@@ -99,6 +99,14 @@ def from_first(value: T) -> T:
     return values[0]
 
 
+def add_up(tensors: Sequence[torch.Tensor]) -> None:
+    """Each becomes the sum of what the processes have there, over the channel of the gradients; all
+    of them must call it, with as many of the same shapes."""
+    if count() > 1:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+
+
 def wait_for_all() -> None:
     """Return when every process is here."""
     gather(None)

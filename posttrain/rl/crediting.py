@@ -1,15 +1,18 @@
 """Credits the episodes of a step with what the chosen credit needs to know: entropies of the
 policy, or a critic's expectation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from posttrain.rl.credit.choice import token_credit
+from posttrain.rl.credit.gae import gae_credit
 from posttrain.rl.credit.groups import FloatArray, TokenCredit
 from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.critic import Critic, explained_variance, targets_of
 from posttrain.rl.params import ByEntropy, EpisodeCredit, GaeCredit, OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.rl.rows import Member, by_place, own_parts
@@ -17,39 +20,73 @@ from posttrain.rl.updates import scored
 
 
 class Crediting:
-    """`metrics` are of the last step."""
+    """`learner` is the policy in training, which no other process has a share of yet. `weights` are
+    those of the scores in the reward. `metrics` are of the last step: `explained_variance` of the
+    returns by the critic before it learnt from them, and `value_loss`, its mean squared error; both
+    0 without a critic."""
 
-    def __init__(self, model: Any, tokenizer: Any, params: OnlineParams, weights: Any, *, seed: int) -> None:
-        self._params, self._weights, self._seed = params, weights, seed
-        self._pad_id = tokenizer.pad_token_id
-        self.metrics: dict[str, float] = {}
+    def __init__(
+        self,
+        learner: Any,
+        params: OnlineParams,
+        weights: Mapping[str, float],
+        *,
+        pad_id: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._params, self._weights, self._pad_id, self._seed = params, weights, pad_id, seed
+        credit = params.credit
+        self._critic = Critic(learner, credit.critic, device=device) if isinstance(credit, GaeCredit) else None
+        self.metrics = {"explained_variance": 0.0, "value_loss": 0.0}
 
     def members(
         self, learner: Any, groups: Sequence[PlayedGroup], history: TaskHistory, *, step: int
     ) -> list[list[Member]]:
-        """Of each group its members, in its order, with an advantage for each token."""
-        credit = self._params.credit
-        assert not isinstance(credit, GaeCredit)
-        found = token_credit(
-            [one.group for one in groups],
-            credit,
-            history,
-            weights=self._weights,
-            entropies=self._entropies(learner, groups),
-            seed=self._seed,
-            step=step,
-        )
-        return [_with(group, credit) for group, credit in zip(groups, found, strict=True)]
+        """Of each group its members, in its order, with an advantage for each token. A critic
+        learns from them."""
+        seen, credit = [one.group for one in groups], self._params.credit
+        if isinstance(credit, GaeCredit):
+            found = self._by_critic(groups, credit)
+        else:
+            entropies = self._entropies(learner, groups)
+            found = token_credit(
+                seen, credit, history, weights=self._weights, entropies=entropies, seed=self._seed, step=step
+            )
+        return [_with(group, of_group) for group, of_group in zip(groups, found, strict=True)]
 
     def is_warming(self, step: int) -> bool:
-        """Whether the policy still waits for a critic."""
-        return False
+        """Whether the policy still waits for its critic."""
+        credit = self._params.credit
+        return isinstance(credit, GaeCredit) and step < credit.critic.warmup_steps
 
     def save(self, folder: Path) -> None:
         """What a checkpoint needs of it."""
+        if self._critic is not None:
+            self._critic.save(folder)
 
     def load(self, folder: Path) -> None:
         """The reverse."""
+        if self._critic is not None:
+            self._critic.load(folder)
+
+    def _by_critic(self, groups: Sequence[PlayedGroup], credit: GaeCredit) -> TokenCredit:
+        assert self._critic is not None
+        blank = [one for group in groups for one in _uncredited(group)]
+        if not blank:
+            return [[] for _ in groups]
+        parts = own_parts(blank, self._pad_id)
+        values = by_place(parts, self._critic.values(parts))
+        found, returns = gae_credit([one.group for one in groups], _grouped(groups, values), credit)
+        wanted = [one for of_group in returns for one in of_group]
+        targets = [targets_of([wanted[place] for place in part.places_N.tolist()], part) for part in parts]
+        self.metrics = {
+            "explained_variance": explained_variance(
+                np.concatenate(wanted), np.concatenate([values[place] for place in range(len(blank))])
+            ),
+            "value_loss": self._critic.learn(parts, targets),
+        }
+        return found
 
     def _entropies(self, learner: Any, groups: Sequence[PlayedGroup]) -> TokenCredit | None:
         """Of each token's distribution, in nats; None where no credit asks."""
@@ -67,7 +104,7 @@ class Crediting:
 
 
 def _uncredited(group: PlayedGroup) -> list[Member]:
-    nothing = [torch.zeros(sum(turn.num_tokens for turn in turns)).numpy() for turns in group.group.turns_G]
+    nothing = [np.zeros(sum(turn.num_tokens for turn in turns)) for turns in group.group.turns_G]
     return _with(group, nothing)
 
 
@@ -78,6 +115,6 @@ def _with(group: PlayedGroup, credit: Sequence[FloatArray]) -> list[Member]:
     ]
 
 
-def _grouped(groups: Sequence[PlayedGroup], by_place: Any) -> list[list[FloatArray]]:
+def _grouped(groups: Sequence[PlayedGroup], values: Mapping[int, FloatArray]) -> list[list[FloatArray]]:
     places = iter(range(sum(len(group.kept) for group in groups)))
-    return [[by_place[next(places)] for _ in group.kept] for group in groups]
+    return [[values[next(places)] for _ in group.kept] for group in groups]

@@ -50,10 +50,12 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     )
     without_dropout(model)
     reference = None if hasattr(model, "disable_adapter") else copy.deepcopy(model).eval().requires_grad_(False)
-    crediting = Crediting(model, tokenizer, params, setup.score_weights, seed=seed)
     learner = learner_of(model, optimizer)
     moved = build_optimizer(learner, optimizer, lr)
     accelerator = Accelerator()
+    crediting = Crediting(
+        learner, params, setup.score_weights, pad_id=tokenizer.pad_token_id, seed=seed, device=accelerator.device
+    )
     processes.refuse_another_count(accelerator.num_processes)
     learner, prepared = accelerator.prepare(learner, moved)
     moved = prepared.optimizer

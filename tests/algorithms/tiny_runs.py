@@ -4,6 +4,7 @@ of its own, forked from one that has torch."""
 import copy
 import dataclasses
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -11,8 +12,10 @@ import resource
 import signal
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
+from accelerate import Accelerator
 from tiny import (
     copy_rows,
     play_words,
@@ -25,15 +28,17 @@ from tiny import (
     wrong_copy,
 )
 
-from posttrain.algorithms import resumable
+from posttrain.algorithms import processes, resumable
 from posttrain.algorithms.dpo import train_dpo
 from posttrain.algorithms.kto import train_kto
 from posttrain.algorithms.orpo import train_orpo
 from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
 from posttrain.algorithms.reward_model import train_reward_model
 from posttrain.algorithms.sft import train_sft
+from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import agent_logprobs, labels_of
 from posttrain.exits import Interrupted
+from posttrain.models.optimizers import build_optimizer
 from posttrain.params import (
     AlarmParams,
     DpoParams,
@@ -43,8 +48,10 @@ from posttrain.params import (
     TrainSftParams,
 )
 from posttrain.rl import checkpoints
+from posttrain.rl.critic import Critic, targets_of
 from posttrain.rl.loop import train_online
-from posttrain.rl.params import OnlineParams
+from posttrain.rl.params import CriticParams, OnlineParams
+from posttrain.rl.rows import Member, rows_of
 from posttrain.rl.setup import Setup
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import read_metrics
@@ -152,6 +159,40 @@ def run_online(
     )
 
 
+def critic_params(**knobs):
+    values = {"trunk": "apart", "lr": 1e-2, "updates_per_step": 2, "warmup_steps": 0}
+    return CriticParams.model_validate(values | knobs)
+
+
+def parts_of_words(episodes, num_parts=2):
+    """Rows of the episodes in their order, in that many parts."""
+    cuts = [len(episodes) * place // num_parts for place in range(num_parts + 1)]
+    members = [Member(one, np.zeros(sum(one.trajectory.mask))) for one in episodes]
+    return [rows_of(members[start:end], pad_id=0) for start, end in itertools.pairwise(cuts)]
+
+
+def run_critic(run: TrainingRun, model):
+    """A critic on either trunk. Each process learns of its own share of words that were written
+    once, the first of two of five episodes out of eight; the metrics tell of all."""
+    learner = learner_of(model, "adamw")
+    accelerator = Accelerator()
+    critics = {
+        trunk: Critic(learner, critic_params(trunk=trunk), device=accelerator.device) for trunk in ("shared", "apart")
+    }
+    accelerator.prepare(learner, build_optimizer(learner, "adamw", 1e-2))
+    episodes = [play_words(model, word_task(x, 9), seed) for seed in range(4) for x in (4, 5)]
+    own = episodes if processes.count() == 1 else episodes[:5] if processes.is_first() else episodes[5:]
+    parts = parts_of_words(own)
+    returns = [targets_of([np.full(2, float(ids_T[4])) for ids_T in part.input_ids_N_T], part) for part in parts]
+    for step in range(6):
+        metrics = {}
+        for trunk, critic in critics.items():
+            metrics[f"value_loss_{trunk}"] = critic.learn(parts, returns)
+            own_sum = sum(float(values_N_T.sum()) for values_N_T in critic.values(parts))
+            metrics[f"values_{trunk}"] = sum(processes.gather(own_sum))
+        checkpoints.write_metrics(run, step + 1, metrics)
+
+
 class WordEpisodes:
     """Plays by a copy of the weights, as an engine does. The copy is made of a model that no
     trainer has had: it patches `forward`."""
@@ -215,6 +256,7 @@ RUNS = {
     "sft": run_sft,
     "sft_on_wrong_dev": run_sft_on_wrong_dev,
     "online": run_online,
+    "critic": run_critic,
     "dpo": run_dpo,
     "kto": run_kto,
     "orpo": run_orpo,

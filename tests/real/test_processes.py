@@ -78,6 +78,17 @@ def test_the_first_step_of_learning_online_is_that_of_one_process(config, is_ada
     assert len(found["metrics"]) == 12
 
 
+@pytest.mark.parametrize(("config", "is_adapted"), [("ddp", False), ("fsdp", True)])
+def test_a_critic_of_several_processes_is_that_of_one(config, is_adapted, alone, tmp_path):
+    _, expected = alone("critic", is_adapted=is_adapted)
+    found = run(tmp_path, config, algorithm="critic", is_adapted=is_adapted)
+    for line, of_one in zip(found["metrics"], expected["metrics"], strict=True):
+        close(line, of_one, abs_gap=1e-3)
+    for trunk in ("shared", "apart"):
+        first, *_, last = (line[f"value_loss_{trunk}"] for line in found["metrics"])
+        assert last < first
+
+
 def test_learning_online_goes_on_with_another_number_of_processes(alone, tmp_path):
     for config, at in (("fsdp", 5), ("ddp", 9)):
         code, errors = finish(start(tmp_path, config, algorithm="online", at=at, kill=0))

@@ -13,19 +13,21 @@ from tiny import word_task
 
 from posttrain.algorithms.rollouts import RolloutSchedule, ScoredEpisode
 from posttrain.exits import ConfigurationError
+from posttrain.rl.memory import Memory
 from posttrain.rl.params import OnlineParams, SamplingParams
-from posttrain.rl.play import play_step
+from posttrain.rl.play import Player
 from posttrain.rl.sampling.choice import make_sampler
 from posttrain.rl.sampling.greso import Greso, kind_of, skip_probability
 from posttrain.rl.sampling.horizon import Horizon, level_of
 from posttrain.rl.sampling.pools import Pools, rounded_shares
 from posttrain.rl.sampling.spread import Spread
 from posttrain.rl.sampling.uniform import Uniform
+from posttrain.rl.setup import Setup
 from posttrain.types import Outcome, StopReason, Task, Trajectory
 
 ORDERS = {
     "uniform": "{type: uniform}",
-    "spread": "{type: spread, floor: 0.05, decay: 0.5}",
+    "spread": "{type: spread, labels: [], floor: 0.05, decay: 0.5}",
     "greso": "{type: greso, easy_share: 0.0833, hard_share: 0.1667, start: 0.5}",
     "pools": "{type: pools, low: 0.25, high: 0.75, shares: {hard: 0.25, middle: 0.5, easy: 0.25}, decay: 0.5}",
     "horizon": "{type: horizon, label: difficulty, promote_at: 0.4, decay: 0.5}",
@@ -411,7 +413,10 @@ def test_a_sampler_hears_of_the_members_that_are_left_and_of_no_group_of_one():
     ends = {"t0": [1, 0, 0, 0], "t1": [None, 0, 0, None], "t2": [None, None, 1, None], "t3": [None] * 4}
     ends["t4"] = [1, None, 1, 1]
     knobs = yaml.safe_load(OnlineParams.example) | {"tasks_per_step": 5, "group_size": 4}
-    found = Heard(TASKS[:5])
-    with RolloutSchedule(Script(ends)) as rollouts:
-        play_step(rollouts, found, OnlineParams.model_validate({"type": "online", **knobs}), seed=0, step=0)
+    found, script = Heard(TASKS[:5]), Script(ends)
+    params = OnlineParams.model_validate({"type": "online", **knobs})
+    memory = Memory(params, Setup(TASKS[:5], script), seed=0)
+    memory.sampler = found
+    with RolloutSchedule(script) as rollouts:
+        Player(rollouts, memory, params, seed=0).play(0, is_ahead=False)
     assert found.told == {"t0": (True, 0.25), "t1": (False, 0.0), "t4": (False, 1.0)}
