@@ -20,14 +20,16 @@ from transformers import TrainerCallback
 
 from benchmarks.trl_peer import make_peer
 from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
-from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import GrpoParams, Params, load_params
+from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
+from posttrain.rl.loop import train_online
+from posttrain.rl.params import OnlineParams
+from posttrain.rl.setup import Setup
 from posttrain.types import JsonValue, Task
 from posttrain.worlds.domains import make_domain, score_names
 from posttrain.worlds.lookups.gold import gold_of
@@ -55,7 +57,7 @@ def main() -> None:
 def compare_steps(params: Params) -> None:
     """Tokens per second of play (generating, tools, scoring), and seconds of a whole step, both
     sides."""
-    algorithm = _grpo(params)
+    algorithm = _online(params)
     domain, tasks = make_domain(params.world), _tasks(algorithm.tasks_per_step * 4)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
     sampler = EpisodeSampler(
@@ -72,12 +74,12 @@ def compare_steps(params: Params) -> None:
         with open_run(Path(folder)) as run:
             steps = _StepClock()
             run.progress = steps.on_step_end
-            train_grpo(
+            train_online(
                 model,
                 codec.tokenizer,
-                tasks=tasks,
-                source=source,
+                Setup(tasks, source),
                 params=algorithm.model_copy(update={"max_steps": NUM_STEPS + NUM_WARMUP}),
+                max_context_tokens=params.agent.max_context_tokens,
                 lr=1e-9,
                 optimizer="muon",
                 checkpoint_every_steps=10_000,
@@ -117,7 +119,7 @@ def compare_steps(params: Params) -> None:
 def compare_slow_tools(params: Params) -> None:
     """64 episodes whose every call takes 0.3 s: the time that each side spends waiting for
     tools."""
-    algorithm = _grpo(params).model_copy(update={"tasks_per_step": NUM_SLOW // 8, "group_size": 8, "max_steps": 1})
+    algorithm = _online(params).model_copy(update={"tasks_per_step": NUM_SLOW // 8, "group_size": 8, "max_steps": 1})
     domain, tasks = _Slow(make_domain(params.world)), _tasks(NUM_SLOW // 8)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
     reward = load_reward(params.reward, score_names(domain))
@@ -165,9 +167,9 @@ class _TimedEpisodes(PolicyEpisodes):
         self.written: list[int] = []
         self.num_turns: list[int] = []
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
+    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
         start = time.process_time()
-        episodes = super().play(tasks, seeds)
+        episodes = super().play(tasks, seeds, hints=hints)
         self.play_s.append(time.process_time() - start)
         self.written.append(sum(sum(played.trajectory.mask) for played in episodes))
         self.num_turns.append(sum(len(played.trajectory.turns) for played in episodes))
@@ -233,10 +235,10 @@ class _SlowWorld:
         return self._world.grade(trajectory)
 
 
-def _grpo(params: Params) -> GrpoParams:
+def _online(params: Params) -> OnlineParams:
     algorithm = params.train_policy.algorithm
-    if not isinstance(algorithm, GrpoParams):
-        raise SystemExit("train_policy.algorithm is not grpo; the benchmark needs its batch")
+    if not isinstance(algorithm, OnlineParams):
+        raise SystemExit("train_policy.algorithm is not online; the benchmark needs its batch")
     return algorithm
 
 

@@ -25,8 +25,9 @@ from benchmarks.vllm_process import VLLM, VllmProcess
 from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import GrpoParams, Params, load_params
+from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
+from posttrain.rl.params import OnlineParams
 from posttrain.rollout.engines.vllm_server import BASE
 from posttrain.rollout.engines.weight_files import write_served_folder
 from posttrain.types import Task, Trajectory
@@ -49,8 +50,8 @@ def main() -> None:
     torch.set_num_threads(1)  # threads that wait for each other on busy cores would count as CPU time
     params = load_params()
     algorithm = params.train_policy.algorithm
-    if not isinstance(algorithm, GrpoParams):
-        raise SystemExit("train_policy.algorithm is not grpo; the benchmark needs its batch")
+    if not isinstance(algorithm, OnlineParams):
+        raise SystemExit("train_policy.algorithm is not online; the benchmark needs its batch")
     tasks = [task for task in read_tasks(TASKS, "rl")[: algorithm.tasks_per_step] for _ in range(algorithm.group_size)]
     with tempfile.TemporaryDirectory() as folder:
         write_served_folder(SFT, load_model(SFT, dtype="float32"), Path(folder) / "served")

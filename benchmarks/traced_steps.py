@@ -23,14 +23,16 @@ import torch
 
 from benchmarks.against_trl import SFT, TASKS
 from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import GrpoParams, load_params
+from posttrain.params import load_params
 from posttrain.rewards.total import load_reward
+from posttrain.rl.loop import train_online
+from posttrain.rl.params import OnlineParams
+from posttrain.rl.setup import Setup
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.worlds.domains import make_domain, score_names
@@ -118,8 +120,8 @@ def _train(folder: Path) -> None:
     torch.set_num_threads(1)
     params = load_params()
     algorithm = params.train_policy.algorithm
-    if not isinstance(algorithm, GrpoParams):
-        raise SystemExit("train_policy.algorithm is not grpo; there is no step to measure")
+    if not isinstance(algorithm, OnlineParams):
+        raise SystemExit("train_policy.algorithm is not online; there is no step to measure")
     model, codec, tasks = load_model(SFT, dtype=params.model.dtype), load_codec(SFT), read_tasks(TASKS, "rl")
     task_of = {task.task_id: task for task in tasks}
     domain = make_domain(params.world)
@@ -142,13 +144,12 @@ def _train(folder: Path) -> None:
             record(traced([one.trajectory for one in played], own, advantages=advantages, step=step))
 
         clock.turn()
-        train_grpo(
+        train_online(
             model,
             codec.tokenizer,
-            tasks=tasks,
-            source=PolicyEpisodes(sampler),
-            on_step=on_step,
+            Setup(tasks, PolicyEpisodes(sampler), on_step=on_step),
             params=algorithm,
+            max_context_tokens=params.agent.max_context_tokens,
             lr=params.train_policy.lr,
             optimizer=params.train_policy.optimizer,
             checkpoint_every_steps=params.train_policy.checkpoint_every_steps,

@@ -21,8 +21,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from posttrain.models.codec import ChatCodec
 from posttrain.models.optimizers import build_optimizer
-from posttrain.params import GrpoParams
 from posttrain.rewards.total import RuleReward
+from posttrain.rl.params import OnlineParams
 from posttrain.types import Message, Outcome, StopReason, Task, ToolCall, Trajectory
 from posttrain.worlds.grading import completed
 from posttrain.worlds.protocol import Domain, World
@@ -79,7 +79,7 @@ def make_peer(
     domain: Domain,
     tasks: Sequence[Task],
     reward: RuleReward,
-    params: GrpoParams,
+    params: OnlineParams,
     max_steps: int,
     folder: Path,
 ) -> TrlPeer:

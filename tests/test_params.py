@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from benchmarks.methods import CREDITS, credit_of
 from posttrain.params import (
     DpoParams,
-    GrpoParams,
     KtoParams,
     OrpoParams,
     Params,
@@ -40,7 +39,7 @@ KNOWN: dict[str, Any] = {
     "sample_preferences": {"num_tasks": 256, "num_samples": 8},
     "train_reward_model": {"max_steps": 24, "holdout_frac": 0.2, "checkpoint_every_steps": 12},
     "train_policy": {
-        "algorithm": {"type": "grpo", **yaml.safe_load(GrpoParams.example)},
+        "algorithm": {"type": "online", **yaml.safe_load(OnlineParams.example)},
         "reward_model_weight": 0.0,
         "checkpoint_every_steps": 22,
     },
@@ -409,7 +408,7 @@ def test_an_adapter_of_a_model_from_scratch_names_layers_that_it_has(
 
 
 def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited: Edited):
-    wrong = {"group_size": "1", "epsilonn": "0.2", "advantage": "group_sdt"}
+    wrong = {"group_size": "1", "entropy_bonuss": "0.0", "average": "tokenz"}
     message = edited(
         {f"train_policy.algorithm.{name}": text for name, text in wrong.items()}
         | {
@@ -418,13 +417,13 @@ def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited:
         }
     )
     assert "train_policy.algorithm.group_size = 1: Input should be greater than or equal to 2" in message
-    assert "train_policy.algorithm.epsilonn: unknown key" in message
-    assert "Did you mean 'epsilon'?" in message
-    assert "train_policy.algorithm.advantage = 'group_sdt'" in message
-    assert "Did you mean 'group_std'?" in message
+    assert "train_policy.algorithm.entropy_bonuss: unknown key" in message
+    assert "Did you mean 'entropy_bonus'?" in message
+    assert "train_policy.algorithm.average = 'tokenz'" in message
+    assert "Did you mean 'tokens'?" in message
     assert "model.head_dim = 63" in message
     assert "model.adapter.r = 0" in message
-    assert not any(wrong in message for wrong in ("algorithm.grpo", "model.scratch", "adapter.lora"))
+    assert not any(wrong in message for wrong in ("algorithm.online", "model.scratch", "adapter.lora"))
 
 
 @pytest.mark.parametrize(
@@ -432,8 +431,8 @@ def test_an_error_inside_a_choice_names_the_key_as_it_stands_in_the_file(edited:
     [
         (
             "train_policy.algorithm.type",
-            "grop",
-            " = 'grop': there is no such type; there are grpo, online, dpo, kto, orpo. Did you mean 'grpo'?",
+            "onlin",
+            " = 'onlin': there is no such type; there are online, dpo, kto, orpo. Did you mean 'online'?",
         ),
         (
             "generate_data.source.type",
@@ -532,9 +531,10 @@ def test_each_method_of_credit_is_a_line(content: dict[str, Any], method: str):
 
 
 def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepted(edited: Edited):
-    message = edited({"train_policy.algorithm.type": "dpo", "train_policy.algorithm.max_steps": "55"})
+    knobs = {"type": "dpo", "max_steps": "55", "beta": "0.0"}
+    message = edited({f"train_policy.algorithm.{name}": text for name, text in knobs.items()})
     assert "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature" in message
-    assert "are of grpo, online; batch_size, loss are missing" in message
+    assert "are of online; batch_size, loss are missing" in message
     block, _ = block_of(message)
     assert block.splitlines() == [
         "  algorithm:",

@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks.bytes.operations import digest
 from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
 from posttrain.algorithms.sft import train_sft
@@ -25,8 +24,11 @@ from posttrain.models.loading import load_codec, save_model
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
-from posttrain.params import GrpoParams, Params, ScratchModel
+from posttrain.params import Params, ScratchModel
 from posttrain.rewards.total import load_reward
+from posttrain.rl.loop import train_online
+from posttrain.rl.params import OnlineParams
+from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.worlds.domains import make_domain, score_names, with_expert
 
@@ -134,9 +136,9 @@ def _fine_tune(params: Params, size: Size, splits: tuple[list[TrajectoryRow], ..
 
 
 def _reinforce(params: Params, size: Size, sft: Path) -> str:
-    """As `train_policy` does with GRPO."""
+    """As `train_policy` does online."""
     algorithm = params.train_policy.algorithm
-    assert isinstance(algorithm, GrpoParams), "the default run's algorithm is GRPO"
+    assert isinstance(algorithm, OnlineParams), "the default run learns online"
     changes = {"max_steps": NUM_GRPO_STEPS, "tasks_per_step": size.tasks_per_step, "group_size": size.group_size}
     codec, model = load_codec(sft), load_trainable(sft, params.model, seed=params.seed)
     domain = make_domain(params.world)
@@ -150,12 +152,12 @@ def _reinforce(params: Params, size: Size, sft: Path) -> str:
     )
     before = digest(model.parameters())
     with open_run(sft.parent / "train_policy") as run:
-        train_grpo(
+        train_online(
             model,
             codec.tokenizer,
-            tasks=domain.tasks("rl", NUM_GRPO_STEPS * size.tasks_per_step),
-            source=PolicyEpisodes(sampler),
+            Setup(domain.tasks("rl", NUM_GRPO_STEPS * size.tasks_per_step), PolicyEpisodes(sampler)),
             params=algorithm.model_copy(update=changes),
+            max_context_tokens=params.agent.max_context_tokens,
             lr=params.train_policy.lr,
             optimizer=params.train_policy.optimizer,
             checkpoint_every_steps=NUM_GRPO_STEPS,

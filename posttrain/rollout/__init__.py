@@ -1,7 +1,7 @@
 """Policies play tasks: engines (token ids in and out), policies (messages in, a message out),
 agent loops and episodes.
 
-One episode of GRPO, from the trainer down to a token; an evaluation begins at `EpisodeSampler`:
+One episode of learning online, from the trainer down to a token; an evaluation begins at `EpisodeSampler`:
 
     RolloutSchedule.take        the episodes of a step, now or ahead  algorithms/rollouts.py
     EpisodeSource.play          scored by rules and the reward model  algorithms/policy_episodes.py

@@ -127,16 +127,7 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def run_online(
-    run: TrainingRun,
-    model,
-    *,
-    lr=3e-2,
-    optimizer="muon",
-    demonstrations=DEMONSTRATIONS,
-    on_step=lambda *_: None,
-    **changes,
-):
+def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=lambda *_: None, **changes):
     values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
         "max_steps": 12,
@@ -148,7 +139,7 @@ def run_online(
     train_online(
         model,
         tiny_tokenizer(),
-        Setup(tasks, WordEpisodes(model), demonstrations, on_step),
+        Setup(tasks, WordEpisodes(model), DEMONSTRATIONS, on_step),
         params=OnlineParams.model_validate(values | changes),
         max_context_tokens=16,
         lr=lr,

@@ -1,5 +1,5 @@
 """The default run's experiment as the suites of real components play it: its SFT model, tasks,
-world, reward and GRPO, through any engine."""
+world, reward and learning online, through any engine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +9,14 @@ import torch
 
 from benchmarks.vllm_process import REPOSITORY
 from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
-from posttrain.algorithms.grpo import train_grpo
 from posttrain.algorithms.policy_episodes import PolicyEpisodes
 from posttrain.algorithms.resumable import open_run
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import load_params
 from posttrain.rewards.total import load_reward
+from posttrain.rl.loop import train_online
+from posttrain.rl.setup import Setup
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain, score_names
@@ -47,15 +48,15 @@ class Experiment:
         )
 
     def train(self, model: Any, folder: Path, *, num_steps: int, lr: float) -> list[dict[str, Any]]:
-        """GRPO as the default run has it, but for the arguments; the metrics of each step."""
+        """Online as the default run learns, but for the arguments; the metrics of each step."""
         train_policy = self.params.train_policy
         with open_run(folder) as run:
-            train_grpo(
+            train_online(
                 model,
                 self._codec.tokenizer,
-                tasks=self.tasks("rl"),
-                source=PolicyEpisodes(self.sampler(model)),
+                Setup(self.tasks("rl"), PolicyEpisodes(self.sampler(model))),
                 params=train_policy.algorithm.model_copy(update={"max_steps": num_steps}),
+                max_context_tokens=self.params.agent.max_context_tokens,
                 lr=lr,
                 optimizer=train_policy.optimizer,
                 checkpoint_every_steps=1000,

@@ -18,8 +18,7 @@ from launched import episodes, finish, first_steps, run, start
 
 pytestmark = pytest.mark.needs_processes
 ALGORITHMS = [
-    pytest.param(name, marks=pytest.mark.xdist_group(name))
-    for name in ("sft", "dpo", "kto", "orpo", "reward_model")
+    pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sft", "dpo", "kto", "orpo", "reward_model")
 ]  # one run alone for each
 
 

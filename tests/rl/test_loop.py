@@ -1,6 +1,7 @@
-"""The loop of learning online on a tiny model: it learns, tells every metric, moves nothing without
-a signal, and each of its choices reaches the weights."""
+"""The loop of learning online on a tiny model: it learns, moves nothing without a signal, corrects
+for what drew the tokens, and each of its choices reaches the weights."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ from tiny import play_words, tiny_adapted_model, tiny_model
 from tiny_runs import Death, digest_of, run_here, train
 
 from posttrain.algorithms.rollouts import ScoredEpisode
+from posttrain.rl import loop
 from posttrain.types import StopReason
 
 CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
@@ -45,16 +47,6 @@ def test_the_reward_rises_when_what_earned_more_becomes_likelier(tmp_path, more)
     assert np.mean(rewards[-10:]) > np.mean(rewards[:5]) + 0.1
 
 
-def test_every_step_writes_the_same_metrics(tmp_path):
-    _, lines = trained(tmp_path, max_steps=3)
-    assert [line["step"] for line in lines] == [1, 2, 3]
-    assert len({frozenset(line) for line in lines}) == 1
-    assert {"kl", "grad_norm", "updates", "clip_low", "clip_high", "importance_mean", "demonstration_loss"} <= {
-        *lines[0]
-    }
-    assert lines[0]["kl"] == pytest.approx(0.0, abs=1e-9)
-
-
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_without_a_signal_the_weights_stay_bit_for_bit(tmp_path, monkeypatch, optimizer):
     """From step 5 on all rewards are equal. Muon's momentum alone would go on moving them."""
@@ -79,6 +71,52 @@ def test_without_a_signal_the_weights_stay_bit_for_bit(tmp_path, monkeypatch, op
     assert len({*digests[4:], digest_of(model)}) == 1
     assert [line["updates"] for line in lines][4:] == [0] * 5
     assert [line["grad_norm"] for line in lines][4:] == [0.0] * 5
+
+
+def test_leaving_out_episodes_without_an_advantage_leaves_the_gradient_as_it_is(tmp_path, monkeypatch):
+    lean, lean_lines = trained(tmp_path / "lean", max_steps=3, tasks_per_step=4)
+    monkeypatch.setattr(loop, "teaching", lambda members, params: list(members))
+    full, full_lines = trained(tmp_path / "full", max_steps=3, tasks_per_step=4)
+    assert any(line["groups_idle"] > 0 for line in lean_lines)
+    assert [line["grad_norm"] for line in lean_lines] == pytest.approx(
+        [line["grad_norm"] for line in full_lines], rel=1e-3
+    )
+    for name, weights in lean.state_dict().items():
+        torch.testing.assert_close(weights, full.state_dict()[name], atol=1e-3, rtol=1e-2)
+
+
+def test_an_engine_that_overstates_its_tokens_is_corrected_token_by_token(tmp_path, monkeypatch):
+    """The engine says log p + 1 of each token: every gradient is multiplied by 1/e, and the log
+    says so."""
+
+    def overstated(model, task, seed):
+        played = play_words(model, task, seed)
+        both = zip(played.trajectory.logprobs, played.trajectory.mask, strict=True)
+        return replace(played, trajectory=replace(played.trajectory, logprobs=[one + mask for one, mask in both]))
+
+    _, [honest] = trained(tmp_path / "honest", max_steps=1)
+    monkeypatch.setattr("tiny_runs.play_words", overstated)
+    _, [corrected] = trained(tmp_path / "overstated", max_steps=1)
+    assert honest["importance_mean"] == pytest.approx(1, abs=1e-5)
+    assert corrected["importance_mean"] == pytest.approx(1 / math.e, rel=1e-5)
+    assert corrected["logprob_gap_max"] == pytest.approx(1, abs=1e-5)
+    assert corrected["grad_norm"] == pytest.approx(honest["grad_norm"] / math.e, rel=1e-4)
+
+
+@pytest.mark.parametrize(("dev_every_steps", "staleness"), [(100, [0, 1, 1, 1, 0, 1, 1]), (3, [0, 1, 1, 0, 0, 1, 0])])
+def test_one_step_ahead_each_batch_is_played_by_the_weights_before_the_last_step(tmp_path, dev_every_steps, staleness):
+    """Not over the checkpoint after every 4th step, nor where dev tasks are played."""
+    dev = {"every_steps": dev_every_steps, "num_tasks": 1, "keep": "last"}
+    _, lines = trained(tmp_path, max_steps=7, max_staleness=1, tasks_per_step=4, group_size=8, dev=dev)
+    assert [line["staleness"] for line in lines] == staleness
+    assert max(line["logprob_gap_max"] for line in lines if line["staleness"] == 0) < 1e-5
+    assert min(line["logprob_gap_max"] for line in lines if line["staleness"] == 1) > 1e-3
+
+
+def test_a_kl_term_holds_the_policy_near_its_reference(tmp_path):
+    _, free = trained(tmp_path / "free", max_steps=10)
+    _, held = trained(tmp_path / "held", max_steps=10, kl={"type": "loss", "weight": 5.0})
+    assert held[-1]["kl"] < free[-1]["kl"]
 
 
 def test_a_step_is_used_as_often_as_it_is_told_and_then_the_clip_acts(tmp_path):
@@ -187,6 +225,15 @@ def test_an_order_is_gone_on_with_after_a_kill(tmp_path, order):
     """Six tasks a step of fifteen: the first pass is over when the first checkpoint is written."""
     sampling = {"order": {"type": order, **yaml.safe_load(ORDERS[order])}, "max_refills": 1}
     is_gone_on_with_after_a_kill(tmp_path, tasks_per_step=6, sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_staleness": 1}, {"kl": {"type": "adaptive", "weight": 0.1, "target": 0.01, "horizon": 2}}],
+    ids=["ahead", "adaptive KL"],
+)
+def test_a_run_that_plays_ahead_or_holds_to_its_start_is_gone_on_with_after_a_kill(tmp_path, change):
+    is_gone_on_with_after_a_kill(tmp_path, **change)
 
 
 def is_gone_on_with_after_a_kill(tmp_path, **changes):

@@ -54,7 +54,7 @@ SMALL = {
     "train_reward_model": {"max_steps": 2, "batch_size": 4, "checkpoint_every_steps": 2, "holdout_frac": 0.5},
     "train_policy": {"checkpoint_every_steps": 1},
 }
-GRPO = SMALL_GRAPH["train_policy.algorithm"]
+ONLINE = SMALL_GRAPH["train_policy.algorithm"]
 ON_PAIRS = {  # each with its loss before the first step, where nobody has gained: -log(1/2), 1 - sigmoid(0)
     "dpo": ({"loss": "sigmoid"}, 0.693147),
     "kto": ({"desirable_weight": 1.0, "undesirable_weight": 1.0}, 0.5),
@@ -75,13 +75,13 @@ def content(repository):
     }
     for section, knobs in SMALL.items():
         content[section] |= knobs
-    content["train_policy"] |= {"algorithm": GRPO, "reward_model_weight": 0.1}
+    content["train_policy"] |= {"algorithm": ONLINE, "reward_model_weight": 0.1}
     return content
 
 
 @pytest.fixture(scope="module")
 def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
-    """A folder in which data was generated and every training stage has run, policy by GRPO."""
+    """A folder in which data was generated and every training stage has run, the policy learning online."""
     folder = tmp_path_factory.mktemp("pipeline")
     params = parse_params(content, source="params.yaml")
     with pytest.MonkeyPatch.context() as patch:
