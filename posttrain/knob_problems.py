@@ -1,9 +1,9 @@
 """Says in a person's words what pydantic found wrong with the knobs: key, value, what is accepted,
 what was meant.
 
-A choice (`algorithm: {type: online, …}`) is a discriminated union, whose tag pydantic puts among the
-keys (`algorithm.online.group_size`); here it is left out. Where the type was changed and the keys of
-the old one are still there, the problem is one, and its remedy is a block to paste.
+A choice (`algorithm: {type: online, …}`) is a discriminated union, whose tag pydantic puts among
+the keys (`algorithm.online.group_size`); here it is left out. Where the type was changed and the
+keys of the old one are still there, the problem is one, and its remedy is a block to paste.
 """
 
 import difflib

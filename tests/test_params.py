@@ -533,7 +533,7 @@ def test_each_method_of_credit_is_a_line(content: dict[str, Any], method: str):
 def test_a_block_keeps_the_values_that_a_person_has_set_and_says_what_is_accepted(edited: Edited):
     knobs = {"type": "dpo", "max_steps": "55", "beta": "0.0"}
     message = edited({f"train_policy.algorithm.{name}": text for name, text in knobs.items()})
-    assert "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature" in message
+    assert "train_policy.algorithm: its type is dpo, and max_generated_tokens, tasks_per_step, group_size" in message
     assert "are of online; batch_size, loss are missing" in message
     block, _ = block_of(message)
     assert block.splitlines() == [

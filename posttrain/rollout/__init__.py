@@ -1,8 +1,10 @@
 """Policies play tasks: engines (token ids in and out), policies (messages in, a message out),
 agent loops and episodes.
 
-One episode of learning online, from the trainer down to a token; an evaluation begins at `EpisodeSampler`:
+One episode of a training online, from the loop down to a token; an evaluation begins at
+`EpisodeSampler`:
 
+    Player.play                 which tasks, and what joins them      rl/play.py
     RolloutSchedule.take        the episodes of a step, now or ahead  algorithms/rollouts.py
     EpisodeSource.play          scored by rules and the reward model  algorithms/policy_episodes.py
     EpisodeSampler.sample       by the weights of the last refresh    algorithms/episode_sampler.py

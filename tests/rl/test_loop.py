@@ -94,9 +94,9 @@ def test_an_engine_that_overstates_its_tokens_is_corrected_token_by_token(tmp_pa
         both = zip(played.trajectory.logprobs, played.trajectory.mask, strict=True)
         return replace(played, trajectory=replace(played.trajectory, logprobs=[one + mask for one, mask in both]))
 
-    _, [honest] = trained(tmp_path / "honest", max_steps=1)
+    _, [honest] = trained(tmp_path / "honest", max_steps=1, tasks_per_step=4)
     monkeypatch.setattr("tiny_runs.play_words", overstated)
-    _, [corrected] = trained(tmp_path / "overstated", max_steps=1)
+    _, [corrected] = trained(tmp_path / "overstated", max_steps=1, tasks_per_step=4)
     assert honest["importance_mean"] == pytest.approx(1, abs=1e-5)
     assert corrected["importance_mean"] == pytest.approx(1 / math.e, rel=1e-5)
     assert corrected["logprob_gap_max"] == pytest.approx(1, abs=1e-5)

@@ -81,7 +81,7 @@ def content(repository):
 
 @pytest.fixture(scope="module")
 def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
-    """A folder in which data was generated and every training stage has run, the policy learning online."""
+    """A folder in which data was generated and every training stage has run, the policy online."""
     folder = tmp_path_factory.mktemp("pipeline")
     params = parse_params(content, source="params.yaml")
     with pytest.MonkeyPatch.context() as patch:
