@@ -152,7 +152,7 @@ def _quoted(value: Any) -> Any:
 
 
 class _Representer(RoundTripRepresenter):
-    """`1.0e-05`: PyYAML reads `1e-05` as a string."""
+    """`1.0e-05`: PyYAML reads `1e-05` as a string. `null`, not nothing, as a file has it."""
 
     def represent_float(self, data: float) -> Any:
         text = repr(data)
@@ -160,8 +160,12 @@ class _Representer(RoundTripRepresenter):
             "tag:yaml.org,2002:float", text.replace("e", ".0e") if "e" in text and "." not in text else text
         )
 
+    def represent_null(self, _: None) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:null", "null")
+
 
 _Representer.add_representer(float, _Representer.represent_float)
+_Representer.add_representer(type(None), _Representer.represent_null)
 
 
 def _yaml() -> YAML:

@@ -58,6 +58,12 @@ def test_only_the_lines_of_the_knobs_change_and_comments_stay(params):
     assert after == "+  lr: 4.0e-05                     # on dev: 1.0e-3 is too slow, 8.0e-3 collapses"
 
 
+def test_a_knob_that_is_turned_off_is_written_as_null(params):
+    before, after = changed_lines(params, with_knobs(params, Variant("x", {"train_policy.alarms.kl": None})))
+    assert before.startswith("-    kl: 0.5 ")
+    assert after.startswith("+    kl: null ")
+
+
 def test_a_whole_section_may_be_another_choice(params):
     dpo = {"type": "dpo", "max_steps": 80, "batch_size": 32, "beta": 0.5, "loss": "sigmoid"}
     content = yaml.safe_load(with_knobs(params, Variant("dpo", {"train_policy.algorithm": dpo})))
