@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
-from benchmarks.outcomes import packed, read_outcomes, unpacked
+from posttrain.report.outcomes import packed, read_outcomes, unpacked
 from posttrain.evals.significance import Outcomes, corrected, difference, share_interval
 from posttrain.report.table import points
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
-from benchmarks.outcomes import packed, read_outcomes, unpacked
+from posttrain.report.outcomes import packed, read_outcomes, unpacked
 from posttrain.evals.significance import difference
 from posttrain.report.knobs import parse_knobs
 from posttrain.report.table import points

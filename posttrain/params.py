@@ -500,11 +500,11 @@ def _contradictions(params: Params) -> Iterator[str]:
             f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
             f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"
         )
-    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.credit.baseline, VirtualBest):
+    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.baseline, VirtualBest):
         most = _most_to_earn(params)
-        if algorithm.credit.baseline.best < most:
+        if algorithm.baseline.best < most:
             yield (
-                f"train_policy.algorithm.credit.baseline.best is {algorithm.credit.baseline.best:g} and an episode can "
+                f"train_policy.algorithm.credit.baseline.best is {algorithm.baseline.best:g} and an episode can "
                 f"earn {most:g}: what is better than the best would be pushed down; raise it to {most:g}"
             )
     if params.validate_data.max_tokens > params.agent.max_context_tokens:

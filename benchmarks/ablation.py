@@ -1,0 +1,141 @@
+"""Runs methods of learning online x seeds in a regime, each in a clone of the last commit, into
+`reports/ablation/<regime>.json` and `.md`.
+
+Of each seed one SFT model is made first, and all methods of that seed take it from DVC's cache:
+they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record with
+the same knobs and code is not run again; one that fails is named at the end, and the others go on.
+On a pool: `python -m flows.ablation`.
+"""
+
+import argparse
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.arms import REPOSITORY, run_arm
+from benchmarks.arms import Arm as Clone
+from posttrain.ablation.markdown import table_markdown
+from posttrain.ablation.plan import Arm, Study, arms, parse_seeds, read_study
+from posttrain.ablation.record import (
+    ArmRecord,
+    code_digest,
+    missing,
+    read_arm,
+    read_arms,
+    record_file,
+    write_arms,
+)
+from posttrain.ablation.table import make_table
+from posttrain.exits import DataError, StageError
+from posttrain.pipeline.git import edited_files, file_at
+
+SHARED, OWN = ("train_reward_model",), ("evaluate@policy",)  # the former is all that the policy's training needs
+
+Play = Callable[[Clone, Path], Path]
+Read = Callable[[Path, Arm], ArmRecord]
+
+
+@dataclass(slots=True)
+class Progress:
+    """What came out, by the name of the arm: a record, or why there is none."""
+
+    records: dict[str, ArmRecord]
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def run_ablation(
+    wanted: Sequence[Arm],
+    known: dict[str, ArmRecord],
+    *,
+    jobs: int,
+    play: Play = run_arm,
+    read: Read = read_arm,
+    keep: Callable[[dict[str, ArmRecord]], None] = lambda _: None,
+) -> Progress:
+    """Run arms, `jobs` at a time; `keep` gets all records after each. `play` brings a clone's
+    targets up to date and gives its folder, or raises CalledProcessError."""
+    progress = Progress(dict(known))
+    by_seed = {seed: [arm for arm in wanted if arm.seed == seed] for seed in dict.fromkeys(arm.seed for arm in wanted)}
+    with tempfile.TemporaryDirectory(prefix="posttrain-ablation-") as folder, ThreadPoolExecutor(jobs) as pool:
+
+        def clone(name: str, arm: Arm, targets: tuple[str, ...]) -> Future[Path]:
+            return pool.submit(play, Clone(name, arm.variant.knobs, targets), Path(folder))
+
+        shared = {clone(f"{own[0].regime}-shared-seed{seed}", own[0], SHARED): seed for seed, own in by_seed.items()}
+        running: dict[Future[Path], Arm] = {}
+        while shared or running:
+            done, _ = wait([*shared, *running], return_when=FIRST_COMPLETED)
+            for future in done:
+                if (arm := running.pop(future, None)) is not None:
+                    _take(future, arm, progress, read)
+                    keep(progress.records)
+                    continue
+                own = by_seed[shared.pop(future)]
+                if future.exception() is None:
+                    running |= {clone(arm.variant.name, arm, OWN): arm for arm in own}
+                else:
+                    progress.failed |= {arm.variant.name: f"its SFT model: {future.exception()}" for arm in own}
+    return progress
+
+
+def _take(future: Future[Path], arm: Arm, progress: Progress, read: Read) -> None:
+    name = arm.variant.name
+    try:
+        copy = future.result()
+        progress.records[name] = read(copy, arm)
+    except (subprocess.CalledProcessError, DataError) as error:
+        progress.failed[name] = str(error)
+        print(f"{name}: failed: {error}", flush=True)
+        return
+    shutil.rmtree(copy, ignore_errors=True)
+    print(f"{name}: {progress.records[name].told()}", flush=True)
+
+
+def main() -> None:
+    study = read_study(REPOSITORY)
+    parser = argparse.ArgumentParser("benchmarks.ablation", description="Methods x seeds in a regime, and their table.")
+    parser.add_argument("--regime", default=study.laptop.regime, help=f"of {', '.join(study.regimes)}")
+    parser.add_argument("--methods", default=",".join(study.laptop.methods), help="names with commas between, or all")
+    parser.add_argument("--seeds", default=",".join(map(str, study.laptop.seeds)), help="1,2,3 or 1-3")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each uses one core and up to 1.5 GiB")
+    parser.add_argument("--table", action="store_true", help="run nothing: the table of what is on record")
+    given = parser.parse_args()
+    try:
+        raise SystemExit(_run(study, given))
+    except StageError as error:
+        print(error)
+        raise SystemExit(error.code) from error
+
+
+def _run(study: Study, given: argparse.Namespace) -> int:
+    methods = list(study.methods) if given.methods == "all" else [name.strip() for name in given.methods.split(",")]
+    params = file_at(REPOSITORY, "HEAD", "params.yaml") or ""
+    wanted = arms(study, given.regime, methods, parse_seeds(given.seeds), params)
+    file = record_file(REPOSITORY, given.regime)
+    known, code = read_arms(file), code_digest(REPOSITORY)
+    if given.table:
+        _tell(study, given.regime, known, file)
+        return 0
+    if edited := edited_files(REPOSITORY, "posttrain", "stages", "dvc.yaml", "params.yaml"):
+        print(f"the last commit is run, without your edits of {', '.join(edited[:10])}", flush=True)
+    todo = missing(wanted, known, params=params, code=code)
+    print(f"{len(wanted)} runs, of which {len(wanted) - len(todo)} are on record", flush=True)
+    progress = run_ablation(todo, known, jobs=given.jobs, keep=lambda records: write_arms(file, records))
+    _tell(study, given.regime, progress.records, file)
+    for name, why in progress.failed.items():
+        print(f"{name} failed, see .posttrain/arms: {why}")
+    return 1 if progress.failed else 0
+
+
+def _tell(study: Study, regime: str, records: dict[str, ArmRecord], file: Path) -> None:
+    text = table_markdown(make_table(study, regime, list(records.values())), study)
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(f"\n{text}\n{file.with_suffix('.md').relative_to(REPOSITORY)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
