@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.arms import REPOSITORY, run_arm
 from benchmarks.arms import Arm as Clone
 from posttrain.ablation.markdown import table_markdown
-from posttrain.ablation.plan import Arm, Study, arms, parse_seeds, read_study
+from posttrain.ablation.plan import Arm, Study, arms, parse_methods, parse_seeds, read_study
 from posttrain.ablation.record import (
     ArmRecord,
     code_digest,
@@ -112,8 +112,8 @@ def main() -> None:
 
 
 def _run(study: Study, given: argparse.Namespace) -> int:
-    methods = list(study.methods) if given.methods == "all" else [name.strip() for name in given.methods.split(",")]
     params = file_at(REPOSITORY, "HEAD", "params.yaml") or ""
+    methods = parse_methods(study, given.methods)
     wanted = arms(study, given.regime, methods, parse_seeds(given.seeds), params)
     file = record_file(REPOSITORY, given.regime)
     known, code = read_arms(file), code_digest(REPOSITORY)

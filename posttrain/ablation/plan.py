@@ -118,6 +118,11 @@ def arms(study: Study, regime: str, methods: Sequence[str], seeds: Sequence[int]
     ]
 
 
+def parse_methods(study: Study, text: str) -> list[str]:
+    """`grpo,ngrpo`, or `all` of them."""
+    return list(study.methods) if text == "all" else [name.strip() for name in text.split(",")]
+
+
 def parse_seeds(text: str) -> list[int]:
     """`1-3,7` is 1, 2, 3, 7. Raises ConfigurationError."""
     seeds: list[int] = []
