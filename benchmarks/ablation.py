@@ -1,8 +1,8 @@
 """Runs methods of learning online x seeds in a regime, each in a clone of the last commit, into
 `reports/ablation/<regime>.json` and `.md`.
 
-Of each seed one SFT model is made first, and all methods of that seed take it from DVC's cache:
-they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record with
+Of each seed one SFT model is made first, and every method of that seed begins with a copy of that
+tree: they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record with
 the same knobs and code is not run again; one that fails is named at the end, and the others go on.
 On a pool: `python -m flows.ablation`.
 """
@@ -35,7 +35,7 @@ from posttrain.pipeline.git import edited_files, file_at
 
 SHARED, OWN = ("train_reward_model",), ("evaluate@policy",)  # the former is all that the policy's training needs
 
-Play = Callable[[Clone, Path], Path]
+Play = Callable[[Clone, Path, Path | None], Path]
 Read = Callable[[Path, Arm], ArmRecord]
 
 
@@ -57,13 +57,14 @@ def run_ablation(
     keep: Callable[[dict[str, ArmRecord]], None] = lambda _: None,
 ) -> Progress:
     """Run arms, `jobs` at a time; `keep` gets all records after each. `play` brings a clone's
-    targets up to date and gives its folder, or raises CalledProcessError."""
+    targets up to date, beginning with what is done in a third argument's tree, and gives its
+    folder, or raises CalledProcessError."""
     progress = Progress(dict(known))
     by_seed = {seed: [arm for arm in wanted if arm.seed == seed] for seed in dict.fromkeys(arm.seed for arm in wanted)}
     with tempfile.TemporaryDirectory(prefix="posttrain-ablation-") as folder, ThreadPoolExecutor(jobs) as pool:
 
-        def clone(name: str, arm: Arm, targets: tuple[str, ...]) -> Future[Path]:
-            return pool.submit(play, Clone(name, arm.variant.knobs, targets), Path(folder))
+        def clone(name: str, arm: Arm, targets: tuple[str, ...], start: Path | None = None) -> Future[Path]:
+            return pool.submit(play, Clone(name, arm.variant.knobs, targets), Path(folder), start)
 
         shared = {clone(f"{own[0].regime}-shared-seed{seed}", own[0], SHARED): seed for seed, own in by_seed.items()}
         running: dict[Future[Path], Arm] = {}
@@ -76,7 +77,7 @@ def run_ablation(
                     continue
                 own = by_seed[shared.pop(future)]
                 if future.exception() is None:
-                    running |= {clone(arm.variant.name, arm, OWN): arm for arm in own}
+                    running |= {clone(arm.variant.name, arm, OWN, future.result()): arm for arm in own}
                 else:
                     progress.failed |= {arm.variant.name: f"its SFT model: {future.exception()}" for arm in own}
     return progress

@@ -130,12 +130,18 @@ def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_j
     return results
 
 
-def run_arm(arm: Arm, folder: Path) -> Path:
-    """Run one arm in `folder/<name>` and return that copy. Raises CalledProcessError where the
-    pipeline fails."""
-    copy = clone_checkout(folder / arm.name)
-    cache = REPOSITORY / ".dvc" / "cache"
-    (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
+def run_arm(arm: Arm, folder: Path, start: Path | None = None) -> Path:
+    """Run one arm in `folder/<name>` and return that copy. It begins with what is done in `start`,
+    another arm's: DVC's run cache brings back no stage that has a report which git keeps. Raises
+    CalledProcessError where the pipeline fails."""
+    copy = folder / arm.name
+    if start is None:
+        clone_checkout(copy)
+        cache = REPOSITORY / ".dvc" / "cache"
+        (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
+    else:
+        shutil.copytree(start, copy, symlinks=True)
+        subprocess.run(["git", "checkout", "--quiet", "HEAD", "--", "params.yaml"], cwd=copy, check=True)
     apply_overrides(copy / "params.yaml", arm.overrides)
     log = REPOSITORY / ".posttrain" / "arms" / f"{arm.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Methods of learning online x seeds in a regime, each an experiment on a branch of its own, and one
-table of what came out.
+"""Methods of learning online x seeds in a regime, each an experiment on a branch of its own, and
+one table of what came out.
 
 `python -m flows.ablation --regime hard --methods grpo,ngrpo --seeds 1-5` runs what `python -m
 benchmarks.ablation` with the same words does, on a pool: both read `infra/ablation` and write
