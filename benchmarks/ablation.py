@@ -2,9 +2,9 @@
 `reports/ablation/<regime>.json` and `.md`.
 
 Of each seed one SFT model is made first, and every method of that seed begins with a copy of that
-tree: they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record with
-the same knobs and code is not run again; one that fails is named at the end, and the others go on.
-On a pool: `python -m flows.ablation`.
+tree: they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record
+with the same knobs and code is not run again; one that fails is named at the end, and the others go
+on. On a pool: `python -m flows.ablation`.
 """
 
 import argparse
@@ -119,23 +119,24 @@ def _run(study: Study, given: argparse.Namespace) -> int:
     file = record_file(REPOSITORY, given.regime)
     known, code = read_arms(file), code_digest(REPOSITORY)
     if given.table:
-        _tell(study, given.regime, known, file)
+        _tell(study, given.regime, known, params)
         return 0
     if edited := edited_files(REPOSITORY, "posttrain", "stages", "dvc.yaml", "params.yaml"):
         print(f"the last commit is run, without your edits of {', '.join(edited[:10])}", flush=True)
     todo = missing(wanted, known, params=params, code=code)
     print(f"{len(wanted)} runs, of which {len(wanted) - len(todo)} are on record", flush=True)
     progress = run_ablation(todo, known, jobs=given.jobs, keep=lambda records: write_arms(file, records))
-    _tell(study, given.regime, progress.records, file)
+    _tell(study, given.regime, progress.records, params)
     for name, why in progress.failed.items():
         print(f"{name} failed, see .posttrain/arms: {why}")
     return 1 if progress.failed else 0
 
 
-def _tell(study: Study, regime: str, records: dict[str, ArmRecord], file: Path) -> None:
-    text = table_markdown(make_table(study, regime, list(records.values())), study)
-    file.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(f"\n{text}\n{file.with_suffix('.md').relative_to(REPOSITORY)}", flush=True)
+def _tell(study: Study, regime: str, records: dict[str, ArmRecord], params: str) -> None:
+    text = table_markdown(make_table(study, regime, records, params=params), study)
+    page = record_file(REPOSITORY, regime).with_suffix(".md")
+    page.write_text(text, encoding="utf-8")
+    print(f"\n{text}\n{page.relative_to(REPOSITORY)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ def record_arms(root: Path, study: Study, done: Sequence[Arm]) -> str:
     file = record_file(root, regime)
     records = read_arms(file) | {arm.variant.name: read_arm(folder_of(root, arm.variant), arm) for arm in done}
     write_arms(file, records)
-    text = table_markdown(make_table(study, regime, list(records.values())), study)
+    params = file_at(root, "HEAD", PARAMS) or ""
+    text = table_markdown(make_table(study, regime, records, params=params), study)
     file.with_suffix(".md").write_text(text, encoding="utf-8")
     return text
 

@@ -107,14 +107,19 @@ def arms(study: Study, regime: str, methods: Sequence[str], seeds: Sequence[int]
     """Seed by seed, so that all methods of one are comparable early. `params` is the text of
     `params.yaml`. Raises ConfigurationError for what `overrides` refuses, for knobs that the
     algorithm refuses, and where no seed is given."""
-    names = list(dict.fromkeys(methods))
     if not seeds:
         raise ConfigurationError("no seed is given: methods are compared over training seeds; name some, as 1-5")
-    first = variants(read_plan(None, overrides(study, regime, names), seeds[:1]), params)
+    variants(read_plan(None, overrides(study, regime, methods), seeds[:1]), params)
+    return [one for seed in dict.fromkeys(seeds) for one in arms_of_seed(study, regime, methods, seed)]
+
+
+def arms_of_seed(study: Study, regime: str, methods: Sequence[str], seed: int) -> list[Arm]:
+    """Raises ConfigurationError for what `overrides` refuses; the algorithm is not asked."""
+    names = list(dict.fromkeys(methods))
+    found = overrides(study, regime, names)
     return [
-        Arm(regime, method, seed, Variant(f"{regime}-{method}-seed{seed}", {**checked.knobs, "seed": seed}))
-        for seed in dict.fromkeys(seeds)
-        for method, checked in zip(names, first, strict=True)
+        Arm(regime, method, seed, Variant(f"{one['name']}-seed{seed}", {**one["set"], "seed": seed}))
+        for method, one in zip(names, found, strict=True)
     ]
 
 

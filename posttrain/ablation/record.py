@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from posttrain.ablation.plan import Arm
+from posttrain.ablation.plan import Arm, Study, arms_of_seed
 from posttrain.data.files import write_json
 from posttrain.exits import DataError
 from posttrain.params import read_knobs
@@ -202,6 +202,18 @@ def missing(arms: Iterable[Arm], known: Mapping[str, ArmRecord], *, params: str,
         if (found := known.get(arm.variant.name)) is None
         or (found.params, found.code) != (wanted_params(arm, params), code)
     ]
+
+
+def with_these_knobs(study: Study, regime: str, known: Mapping[str, ArmRecord], *, params: str) -> dict[str, ArmRecord]:
+    """Those that had the knobs that their method has today: the lines of a method may have been
+    edited since, or the regime's. A method that is none any more has none."""
+    kept = {}
+    for name, one in known.items():
+        if one.method in study.methods:
+            [arm] = arms_of_seed(study, regime, [one.method], one.seed)
+            if one.params == wanted_params(arm, params):
+                kept[name] = one
+    return kept
 
 
 def _number(line: Mapping[str, Any], key: str) -> float | None:

@@ -2,14 +2,15 @@
 over tasks and seeds, corrected for how many were tried.
 
 Two runs are a pair where they began from the same model, byte for byte, and the same code made
-them. What is on record and is no such pair is left out and said.
+them. What is on record and is no such pair, or ran with knobs that its method has no more, is left
+out and said.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posttrain.ablation.plan import Method, Study
-from posttrain.ablation.record import ArmRecord
+from posttrain.ablation.record import ArmRecord, with_these_knobs
 from posttrain.evals.significance import Difference, corrected, mean_interval, paired_difference
 from posttrain.exits import DataError
 
@@ -46,16 +47,22 @@ class Table:
     notes: Sequence[str]
 
 
-def make_table(study: Study, regime: str, records: Sequence[ArmRecord]) -> Table:
-    """Of runs in one regime. Raises DataError where the baseline has none."""
+def make_table(study: Study, regime: str, known: Mapping[str, ArmRecord], *, params: str) -> Table:
+    """Of what is on record in a regime. `params` is the text of `params.yaml`. Raises DataError
+    where the baseline has no run."""
+    records = with_these_knobs(study, regime, known, params=params)
     by_method: dict[str, dict[int, ArmRecord]] = {}
-    for one in sorted(records, key=lambda one: one.seed):
+    for one in sorted(records.values(), key=lambda one: one.seed):
         by_method.setdefault(one.method, {})[one.seed] = one
     base = by_method.get(study.baseline)
     if not base:
-        raise DataError(f"no run of {study.baseline} is on record in {regime}: the others are compared with it")
+        raise DataError(
+            f"no run of {study.baseline} with the knobs of today is on record in {regime}: all others are compared "
+            "with it, run it first"
+        )
     names = [study.baseline, *(name for name in study.methods if name in by_method and name != study.baseline)]
-    notes = [f"{name} is no method any more: its runs are left out" for name in by_method if name not in study.methods]
+    others = sorted(known.keys() - records.keys())
+    notes = [f"left out, because their knobs are others today: {', '.join(others)}"] if others else []
     counted: dict[str, dict[int, ArmRecord]] = {}
     for name in names:
         runs = by_method[name]

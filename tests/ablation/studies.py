@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from posttrain.ablation.plan import Laptop, Method, Regime, Study
-from posttrain.ablation.record import ArmRecord, Training
+from posttrain.ablation.plan import Laptop, Method, Regime, Study, arms_of_seed
+from posttrain.ablation.record import ArmRecord, Training, wanted_params
 
 BUDGET = {"max_generated_tokens": 1000, "max_steps": 60, "tasks_per_step": 8, "group_size": 8}
 NUM_TASKS = 200
+PARAMS = "seed: 1\ntrain_policy: {algorithm: {type: grpo}, lr: 2.0e-3}\n"
 
 
 def study_of(names: list[str], *, oracles: tuple[str, ...] = (), controls: tuple[str, ...] = ()) -> Study:
@@ -48,3 +49,15 @@ def run_of(method: str, seed: int, won: str, **figures: Any) -> ArmRecord:
 def digits(num: int) -> str:
     """The first `num` tasks are won."""
     return "1" * num + "0" * (NUM_TASKS - num)
+
+
+def on_record(study: Study, runs: list[ArmRecord]) -> dict[str, ArmRecord]:
+    """By name, each with the knobs of its method, but for those that have some already."""
+    found = {}
+    for run in runs:
+        digest = run.params
+        if digest == "p" and run.method in study.methods:
+            [arm] = arms_of_seed(study, "hard", [run.method], run.seed)
+            digest = wanted_params(arm, PARAMS)
+        found[f"hard-{run.method}-seed{run.seed}"] = run.model_copy(update={"params": digest})
+    return found

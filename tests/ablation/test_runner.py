@@ -13,9 +13,7 @@ from posttrain.ablation.plan import Arm
 from posttrain.ablation.record import ArmRecord, missing, wanted_params
 from posttrain.exits import DataError
 from posttrain.pipeline.experiment_plan import Variant
-from tests.ablation.studies import digits, run_of
-
-PARAMS = "seed: 1\ntrain_policy: {lr: 2.0e-3}\n"
+from tests.ablation.studies import PARAMS, digits, run_of
 
 
 def arm_of(method: str, seed: int) -> Arm:

@@ -3,14 +3,21 @@
 import numpy as np
 import pytest
 
+from posttrain.ablation import table as tables
 from posttrain.ablation.markdown import table_markdown
-from posttrain.ablation.table import Row, Table, make_table
+from posttrain.ablation.plan import Study
+from posttrain.ablation.record import ArmRecord
+from posttrain.ablation.table import Row, Table
 from posttrain.evals.significance import Word, paired_difference
 from posttrain.exits import DataError
-from tests.ablation.studies import digits, run_of, study_of, training
+from tests.ablation.studies import PARAMS, digits, on_record, run_of, study_of, training
 
 SEEDS = (1, 2, 3, 4, 5)
 BASE = {1: 20, 2: 60, 3: 100, 4: 35, 5: 80}  # of 200 tasks: the SFT models of the seeds lie far apart
+
+
+def make_table(study: Study, regime: str, runs: list[ArmRecord]) -> Table:
+    return tables.make_table(study, regime, on_record(study, runs), params=PARAMS)
 
 
 def rows_by_name(table: Table) -> dict[str, Row]:
@@ -73,18 +80,31 @@ def test_a_run_from_another_model_or_of_other_code_is_no_pair_and_is_said(other)
     assert note.startswith("rloo: of seed 2, 4 left out")
 
 
-def test_a_method_without_a_pair_and_one_that_is_no_method_any_more_have_no_row():
+def test_a_method_without_a_pair_has_no_row():
     table = make_table(
-        study_of(["grpo", "rloo"]),
-        "hard",
-        [run_of("grpo", 1, digits(20)), run_of("rloo", 2, digits(20)), run_of("gone", 1, digits(20))],
+        study_of(["grpo", "rloo"]), "hard", [run_of("grpo", 1, digits(20)), run_of("rloo", 2, digits(20))]
     )
-    assert (list(rows_by_name(table)), len(table.notes)) == (["grpo"], 2)
+    assert (list(rows_by_name(table)), len(table.notes)) == (["grpo"], 1)
 
 
-def test_without_the_baseline_there_is_no_table():
-    with pytest.raises(DataError, match="no run of grpo is on record in hard"):
-        make_table(study_of(["grpo", "rloo"]), "hard", [run_of("rloo", 1, digits(20))])
+def test_runs_of_a_method_whose_lines_were_edited_since_are_not_mixed_with_those_of_today():
+    study = study_of(["grpo", "rloo"])
+    runs = [run_of("grpo", seed, digits(BASE[seed])) for seed in SEEDS]
+    runs += [run_of("rloo", seed, digits(BASE[seed]), params="p" if seed < 4 else "older") for seed in SEEDS]
+    table = make_table(study, "hard", [*runs, run_of("gone", 1, digits(20))])
+    assert {name: list(row.runs) for name, row in rows_by_name(table).items()} == {
+        "grpo": list(SEEDS),
+        "rloo": [1, 2, 3],
+    }
+    assert table.notes == [
+        "left out, because their knobs are others today: hard-gone-seed1, hard-rloo-seed4, hard-rloo-seed5"
+    ]
+
+
+@pytest.mark.parametrize("runs", [[], [run_of("rloo", 1, digits(20))], [run_of("grpo", 1, digits(20), params="older")]])
+def test_without_the_baseline_there_is_no_table(runs):
+    with pytest.raises(DataError, match="no run of grpo with the knobs of today is on record in hard"):
+        make_table(study_of(["grpo", "rloo"]), "hard", runs)
 
 
 def test_the_page_says_who_sees_an_expert_who_is_a_control_and_how_the_training_went():
