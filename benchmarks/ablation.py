@@ -1,8 +1,8 @@
 """Runs methods of learning online x seeds in a regime, each in a clone of the last commit, into
 `reports/ablation/<regime>.json` and `.md`.
 
-Of each seed one SFT model is made first, and every method of that seed begins with a copy of that
-tree: they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record
+Of each seed one SFT model is made first, and every method of that seed begins with what was done
+there: they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record
 with the same knobs and code is not run again; one that fails is named at the end, and the others go
 on. On a pool: `python -m flows.ablation`.
 """
@@ -11,12 +11,13 @@ import argparse
 import shutil
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.arms import REPOSITORY, run_arm
+from benchmarks.arms import REPOSITORY, keep_done, run_arm
 from benchmarks.arms import Arm as Clone
 from posttrain.ablation.markdown import table_markdown
 from posttrain.ablation.plan import Arm, Study, arms, parse_methods, parse_seeds, read_study
@@ -32,6 +33,7 @@ from posttrain.ablation.record import (
 from posttrain.ablation.table import make_table
 from posttrain.exits import DataError, StageError
 from posttrain.pipeline.git import edited_files, file_at
+from posttrain.state import STATE_DIR
 
 SHARED, OWN = ("train_reward_model",), ("evaluate@policy",)  # the former is all that the policy's training needs
 
@@ -52,34 +54,48 @@ def run_ablation(
     known: dict[str, ArmRecord],
     *,
     jobs: int,
+    done: Path,
     play: Play = run_arm,
     read: Read = read_arm,
     keep: Callable[[dict[str, ArmRecord]], None] = lambda _: None,
 ) -> Progress:
     """Run arms, `jobs` at a time; `keep` gets all records after each. `play` brings a clone's
-    targets up to date, beginning with what is done in a third argument's tree, and gives its
-    folder, or raises CalledProcessError."""
+    targets up to date, beginning with what a third argument's tree has done, and gives its folder,
+    or raises CalledProcessError. In `done` stays what the next call need not do again."""
     progress = Progress(dict(known))
-    by_seed = {seed: [arm for arm in wanted if arm.seed == seed] for seed in dict.fromkeys(arm.seed for arm in wanted)}
+    by_seed = {arm.seed: [one for one in wanted if one.seed == arm.seed] for arm in wanted}
+    seeds, ready = deque(by_seed), deque[tuple[Arm, Path]]()
     with tempfile.TemporaryDirectory(prefix="posttrain-ablation-") as folder, ThreadPoolExecutor(jobs) as pool:
 
-        def clone(name: str, arm: Arm, targets: tuple[str, ...], start: Path | None = None) -> Future[Path]:
+        def begin(name: str, arm: Arm, targets: tuple[str, ...], start: Path | None) -> Future[Path]:
             return pool.submit(play, Clone(name, arm.variant.knobs, targets), Path(folder), start)
 
-        shared = {clone(f"{own[0].regime}-shared-seed{seed}", own[0], SHARED): seed for seed, own in by_seed.items()}
+        shared: dict[Future[Path], str] = {}
         running: dict[Future[Path], Arm] = {}
-        while shared or running:
-            done, _ = wait([*shared, *running], return_when=FIRST_COMPLETED)
-            for future in done:
-                if (arm := running.pop(future, None)) is not None:
-                    _take(future, arm, progress, read)
-                    keep(progress.records)
-                    continue
-                own = by_seed[shared.pop(future)]
-                if future.exception() is None:
-                    running |= {clone(arm.variant.name, arm, OWN, future.result()): arm for arm in own}
+        names = {seed: f"{own[0].regime}-shared-seed{seed}" for seed, own in by_seed.items()}
+        own_of = {names[seed]: own for seed, own in by_seed.items()}
+        while seeds or ready or shared or running:
+            while len(shared) + len(running) < jobs and (seeds or ready):
+                if seeds and len(ready) < 2 * jobs:  # a model takes as long as two methods: begun before these run out
+                    name = names[seeds.popleft()]
+                    kept = done / name if (done / name / "dvc.lock").exists() else None
+                    shared[begin(name, own_of[name][0], SHARED, kept)] = name
                 else:
-                    progress.failed |= {arm.variant.name: f"its SFT model: {future.exception()}" for arm in own}
+                    arm, start = ready.popleft()
+                    running[begin(arm.variant.name, arm, OWN, start)] = arm
+            ended, _ = wait([*shared, *running], return_when=FIRST_COMPLETED)
+            for future in ended:
+                if (name := shared.pop(future, "")) and future.exception() is None:
+                    keep_done(future.result(), done / name)
+                    ready.extend((arm, done / name) for arm in own_of[name])
+                    shutil.rmtree(future.result(), ignore_errors=True)
+                elif name:
+                    progress.failed |= {
+                        arm.variant.name: f"its SFT model: {future.exception()}" for arm in own_of[name]
+                    }
+                else:
+                    _take(future, running.pop(future), progress, read)
+                    keep(progress.records)
     return progress
 
 
@@ -125,7 +141,8 @@ def _run(study: Study, given: argparse.Namespace) -> int:
         print(f"the last commit is run, without your edits of {', '.join(edited[:10])}", flush=True)
     todo = missing(wanted, known, params=params, code=code)
     print(f"{len(wanted)} runs, of which {len(wanted) - len(todo)} are on record", flush=True)
-    progress = run_ablation(todo, known, jobs=given.jobs, keep=lambda records: write_arms(file, records))
+    done = REPOSITORY / STATE_DIR / "ablation"
+    progress = run_ablation(todo, known, jobs=given.jobs, done=done, keep=lambda records: write_arms(file, records))
     _tell(study, given.regime, progress.records, params)
     for name, why in progress.failed.items():
         print(f"{name} failed, see .posttrain/arms: {why}")

@@ -131,17 +131,13 @@ def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_j
 
 
 def run_arm(arm: Arm, folder: Path, start: Path | None = None) -> Path:
-    """Run one arm in `folder/<name>` and return that copy. It begins with what is done in `start`,
-    another arm's: DVC's run cache brings back no stage that has a report which git keeps. Raises
-    CalledProcessError where the pipeline fails."""
-    copy = folder / arm.name
-    if start is None:
-        clone_checkout(copy)
-        cache = REPOSITORY / ".dvc" / "cache"
-        (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
-    else:
-        shutil.copytree(start, copy, symlinks=True)
-        subprocess.run(["git", "checkout", "--quiet", "HEAD", "--", "params.yaml"], cwd=copy, check=True)
+    """Run one arm in `folder/<name>` and return that copy. It begins with what `start` has done, a
+    tree or what `keep_done` kept of one. Raises CalledProcessError where the pipeline fails."""
+    copy = clone_checkout(folder / arm.name)
+    cache = REPOSITORY / ".dvc" / "cache"
+    (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
+    if start is not None:
+        keep_done(start, copy)
     apply_overrides(copy / "params.yaml", arm.overrides)
     log = REPOSITORY / ".posttrain" / "arms" / f"{arm.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -163,6 +159,15 @@ def run_arm(arm: Arm, folder: Path, start: Path | None = None) -> Path:
             stderr=subprocess.STDOUT,
         )
     return copy
+
+
+def keep_done(tree: Path, folder: Path) -> None:
+    """Copy what a tree with the same cache needs to run nothing again: `dvc.lock`, which DVC holds
+    against what is there, and the reports. Its run cache alone would not do, because it brings back
+    no stage that has an output which git keeps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(tree / "dvc.lock", folder / "dvc.lock")
+    shutil.copytree(tree / "reports", folder / "reports", dirs_exist_ok=True)
 
 
 def clone_checkout(target: Path) -> Path:
