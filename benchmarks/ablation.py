@@ -2,9 +2,9 @@
 `reports/ablation/<regime>.json` and `.md`.
 
 Of each seed one SFT model is made first, and every method of that seed begins with what was done
-there: they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on record
-with the same knobs and code is not run again; one that fails is named at the end, and the others go
-on. On a pool: `python -m flows.ablation`.
+there: they differ in nothing but the lines of `infra/ablation/methods.yaml`. A run that is on
+record with the same knobs and code is not run again; one that fails is named at the end, and the
+others go on. On a pool: `python -m flows.ablation`.
 """
 
 import argparse

@@ -145,6 +145,9 @@ def run_arm(arm: Arm, folder: Path, start: Path | None = None) -> Path:
         "POSTTRAIN_THREADS": "1",
         **environment_of(copy),
     }  # or arms side by side would each take the cores idle at their start
+    if start is not None:  # what the cache has not, the stages make
+        checkout = ["dvc", "checkout", "--quiet", "--force", "--allow-missing"]
+        subprocess.run(checkout, cwd=copy, env=environment, check=False, capture_output=True)
     print(
         f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}; see {log.relative_to(REPOSITORY)}",
         flush=True,
@@ -162,9 +165,9 @@ def run_arm(arm: Arm, folder: Path, start: Path | None = None) -> Path:
 
 
 def keep_done(tree: Path, folder: Path) -> None:
-    """Copy what a tree with the same cache needs to run nothing again: `dvc.lock`, which DVC holds
-    against what is there, and the reports. Its run cache alone would not do, because it brings back
-    no stage that has an output which git keeps."""
+    """Copy what a tree with the same cache needs besides to run nothing again: `dvc.lock`, which
+    DVC holds against what is there, and the reports. DVC's run cache alone would not do, because it
+    brings back no stage that has an output which git keeps."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(tree / "dvc.lock", folder / "dvc.lock")
     shutil.copytree(tree / "reports", folder / "reports", dirs_exist_ok=True)
