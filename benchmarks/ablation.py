@@ -143,9 +143,9 @@ def _run(study: Study, given: argparse.Namespace) -> int:
     print(f"{len(wanted)} runs, of which {len(wanted) - len(todo)} are on record", flush=True)
     done = REPOSITORY / STATE_DIR / "ablation"
     progress = run_ablation(todo, known, jobs=given.jobs, done=done, keep=lambda records: write_arms(file, records))
-    _tell(study, given.regime, progress.records, params)
     for name, why in progress.failed.items():
-        print(f"{name} failed, see .posttrain/arms: {why}")
+        print(f"{name} failed, see .posttrain/arms: {why}", flush=True)
+    _tell(study, given.regime, progress.records, params)
     return 1 if progress.failed else 0
 
 

@@ -22,7 +22,7 @@ from posttrain.ablation.markdown import table_markdown
 from posttrain.ablation.plan import Arm, Study, arms, parse_seeds, read_study
 from posttrain.ablation.record import read_arm, read_arms, record_file, write_arms
 from posttrain.ablation.table import make_table
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.experiment_branches import PARAMS, check_branches
 from posttrain.pipeline.git import file_at
 
@@ -59,13 +59,16 @@ def chosen_arms(root: Path, regime: str, methods: Sequence[str], seeds: Sequence
 
 def record_arms(root: Path, study: Study, done: Sequence[Arm]) -> str:
     """Take over what is in their worktrees, beside what is on record; the table as Markdown, which
-    stands in `reports/ablation`, too."""
+    stands in `reports/ablation`, too, or a sentence why there is none."""
     regime = done[0].regime
     file = record_file(root, regime)
     records = read_arms(file) | {arm.variant.name: read_arm(folder_of(root, arm.variant), arm) for arm in done}
     write_arms(file, records)
-    params = file_at(root, "HEAD", PARAMS) or ""
-    text = table_markdown(make_table(study, regime, records, params=params), study)
+    try:
+        table = make_table(study, regime, records, params=file_at(root, "HEAD", PARAMS) or "")
+    except DataError as error:
+        return str(error)
+    text = table_markdown(table, study)
     file.with_suffix(".md").write_text(text, encoding="utf-8")
     return text
 

@@ -23,7 +23,7 @@ from posttrain.report.knobs import Knobs, flat_knobs, parse_knobs
 from posttrain.report.outcomes import packed, read_outcomes
 from posttrain.report.sources import Source
 from posttrain.report.table import percent
-from posttrain.stage.fingerprint import read_all_inputs
+from posttrain.stage.fingerprint import PARAMS_FILE, read_all_inputs
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.run_records import read_records
 from posttrain.tracking.metrics_log import MetricValue, read_metrics
@@ -170,10 +170,11 @@ def params_digest(knobs: Knobs) -> str:
 
 
 def code_digest(root: Path) -> str:
-    """Of all files of the last commit that a stage before the report declares as its deps."""
+    """Of all files of the last commit that a stage before the report declares as its deps, without
+    the knobs, which a branch has its own of."""
     stages = read_all_inputs(root / "dvc.yaml")
-    deps = sorted({dep for name, stage in stages.items() if name != _REPORT for dep in stage.deps if "$" not in dep})
-    listed = git(root, "ls-tree", "-r", "HEAD", "--", *deps)
+    deps = {dep for name, stage in stages.items() if name != _REPORT for dep in stage.deps if "$" not in dep}
+    listed = git(root, "ls-tree", "-r", "HEAD", "--", *sorted(deps - {PARAMS_FILE}))
     return hashlib.sha256(listed.encode()).hexdigest()[:_DIGITS]
 
 

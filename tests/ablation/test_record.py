@@ -27,7 +27,7 @@ DVC_YAML = """
 stages:
   train:
     cmd: python -m posttrain.stage train
-    deps: [stages/train.py, data/rows]
+    deps: [stages/train.py, params.yaml, data/rows]
     outs: [data/model]
   report:
     cmd: python -m posttrain.stage report
@@ -167,7 +167,12 @@ def test_the_digest_of_a_run_is_that_of_the_params_that_it_had(tree):
 
 def test_code_is_what_a_stage_before_the_report_runs(tree):
     before = code_digest(tree)
-    for name, is_code in (("stages/report.py", False), ("README.md", False), ("stages/train.py", True)):
+    for name, is_code in (
+        ("stages/report.py", False),
+        ("params.yaml", False),
+        ("README.md", False),
+        ("stages/train.py", True),
+    ):
         (tree / name).write_text("EDITED = 1")
         assert code_digest(tree) == before, "the last commit counts"
         commit(tree)
