@@ -73,5 +73,8 @@ seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into
 resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
 	python -m benchmarks.resampling --jobs $(JOBS)
 
-.PHONY: help setup run test test-all lint bench dashboard seeds resampling serve serve-vllm
+ablation: setup  ## four methods of learning online over five seeds, into reports/ablation (JOBS=2; what is on record is not run again)
+	python -m benchmarks.ablation --jobs $(JOBS)
+
+.PHONY: help setup run test test-all lint bench dashboard seeds resampling ablation serve serve-vllm
 .DEFAULT_GOAL := help

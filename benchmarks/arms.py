@@ -143,12 +143,14 @@ def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_j
     return results
 
 
-def run_arm(arm: Arm, folder: Path) -> Path:
-    """Run one arm in `folder/<name>` and return that copy. Raises CalledProcessError where the
-    pipeline fails."""
+def run_arm(arm: Arm, folder: Path, start: Path | None = None) -> Path:
+    """Run one arm in `folder/<name>` and return that copy. It begins with what `start` has done, a
+    tree or what `keep_done` kept of one. Raises CalledProcessError where the pipeline fails."""
     copy = clone_checkout(folder / arm.name)
     cache = REPOSITORY / ".dvc" / "cache"
     (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
+    if start is not None:
+        keep_done(start, copy)
     apply_overrides(copy / "params.yaml", arm.overrides)
     log = REPOSITORY / ".posttrain" / "arms" / f"{arm.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -156,6 +158,9 @@ def run_arm(arm: Arm, folder: Path) -> Path:
         "POSTTRAIN_THREADS": "1",
         **environment_of(copy),
     }  # or arms side by side would each take the cores idle at their start
+    if start is not None:  # what the cache has not, the stages make
+        checkout = ["dvc", "checkout", "--quiet", "--force", "--allow-missing"]
+        subprocess.run(checkout, cwd=copy, env=environment, check=False, capture_output=True)
     print(
         f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}; see {log.relative_to(REPOSITORY)}",
         flush=True,
@@ -170,6 +175,15 @@ def run_arm(arm: Arm, folder: Path) -> Path:
             stderr=subprocess.STDOUT,
         )
     return copy
+
+
+def keep_done(tree: Path, folder: Path) -> None:
+    """Copy what a tree with the same cache needs besides to run nothing again: `dvc.lock`, which
+    DVC holds against what is there, and the reports. DVC's run cache alone would not do, because it
+    brings back no stage that has an output which git keeps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(tree / "dvc.lock", folder / "dvc.lock")
+    shutil.copytree(tree / "reports", folder / "reports", dirs_exist_ok=True)
 
 
 def clone_checkout(target: Path) -> Path:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
-from benchmarks.outcomes import packed, read_outcomes, unpacked
 from posttrain.evals.significance import Outcomes, corrected, difference, share_interval
+from posttrain.report.outcomes import packed, read_outcomes, unpacked
 from posttrain.report.table import points
 
 RESAMPLING_JSON = REPOSITORY / "reports" / "resampling.json"

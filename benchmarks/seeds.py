@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
-from benchmarks.outcomes import packed, read_outcomes, unpacked
 from posttrain.evals.significance import difference
 from posttrain.report.knobs import parse_knobs
+from posttrain.report.outcomes import packed, read_outcomes, unpacked
 from posttrain.report.table import points
 
 SEEDS_JSON = REPOSITORY / "reports" / "seeds.json"

@@ -45,14 +45,19 @@ class SimulatedSetting:
 
 
 def simulated_runs(
-    rng: np.random.Generator, logits: tuple[float, float], tasks_T: NDArray[np.float64], num_seeds: int
+    rng: np.random.Generator,
+    logits: tuple[float, float],
+    tasks_T: NDArray[np.float64],
+    num_seeds: int,
+    shared_S: NDArray[np.float64] | float = 0.0,
 ) -> list[Outcomes]:
-    """The plays of a setting's runs on tasks of these difficulties."""
+    """The plays of a setting's runs on tasks of these difficulties. `shared_S`, in logits: of the
+    model that a run began from, which a run of another setting may share."""
     mean, over_seeds = logits
     shape = (num_seeds, len(tasks_T))
     own_T = rng.normal(size=len(tasks_T)) * OWN
-    seeds_S = rng.normal(size=(num_seeds, 1)) * over_seeds
-    logits_ST = mean + tasks_T + own_T + seeds_S + rng.normal(size=shape) * INTERPLAY
+    seeds_S = rng.normal(size=num_seeds) * over_seeds + shared_S
+    logits_ST = mean + tasks_T + own_T + seeds_S[:, None] + rng.normal(size=shape) * INTERPLAY
     played_ST = rng.random(shape) < special.expit(logits_ST)
     return [{str(task): float(success) for task, success in enumerate(row)} for row in played_ST]
 

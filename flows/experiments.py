@@ -84,6 +84,20 @@ def experiments(
     that is there is gone on with."""
     root = Path.cwd()
     chosen = chosen_variants(root, file, overrides or (), seeds or ())
+    under_way, ended = run_variants(root, chosen, num_beside)
+    text, markdown = compared(root, [variant.branch for variant in chosen if is_done(ended.get(variant.name))])
+    get_run_logger().info("%s", text)
+    create_markdown_artifact(
+        f"{experiments_markdown(root, chosen, ended)}\n{markdown}",
+        key="experiments",
+        description="what each experiment came to",
+    )
+    return came_to(under_way, ended)
+
+
+def run_variants(root: Path, chosen: Sequence[Variant], num_beside: int) -> tuple[UnderWay, dict[str, State[Any]]]:
+    """Each as a child of the flow run that this is called in; the states by the variant's name, of
+    those that were begun. None is left running."""
     log = get_run_logger()
     if edited := edited_files(root):
         log.warning("experiments start from the last commit, without your edits of %s", ", ".join(edited[:10]))
@@ -98,20 +112,18 @@ def experiments(
         except BaseException:  # the job of a stage is ended by no signal to this process
             under_way.stop()
             raise
-    text, markdown = compared(root, [variant.branch for variant in chosen if is_done(ended.get(variant.name))])
-    log.info("%s", text)
-    create_markdown_artifact(
-        f"{experiments_markdown(root, chosen, ended)}\n{markdown}",
-        key="experiments",
-        description="what each experiment came to",
-    )
+    return under_way, ended
+
+
+def came_to(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[Any]:
+    """Of all experiments together: failed with the exit code of the first that did."""
     if under_way.is_stopped:
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
     if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
         message = "; ".join(f"{name}: {state.message}" for name, state in failed.items())
         first = next(iter(failed.values())).result(raise_on_failure=False)
         return Failed(message=message, data=StageFailure(message, getattr(first, "exit_code", 1)))
-    return Completed(message=f"{len(chosen)} experiments are up to date")
+    return Completed(message=f"{len(ended)} experiments are up to date")
 
 
 def chosen_variants(

@@ -62,6 +62,15 @@ def test_an_arm_that_fails_costs_no_other_arm_its_figures(tmp_path: Path, monkey
     assert json.loads((tmp_path / "results.json").read_text()) == {"whole": {"overrides": {}, "success_rate": 0.5}}
 
 
+def test_of_a_tree_lock_and_reports_are_kept_over_those_that_are_there(tmp_path: Path):
+    for name, text in {"a/dvc.lock": "new", "a/reports/x/one": "1", "a/other": "o", "b/reports/x/two": "2"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    arms.keep_done(tmp_path / "a", tmp_path / "b")
+    found = {file.relative_to(tmp_path / "b").as_posix() for file in (tmp_path / "b").rglob("*") if file.is_file()}
+    assert found == {"dvc.lock", "reports/x/one", "reports/x/two"}
+
+
 def test_an_unknown_arm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("sys.argv", ["arms", "sed_1"])
     with pytest.raises(SystemExit):

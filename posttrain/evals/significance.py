@@ -3,7 +3,9 @@
 A setting is run from several training seeds, and each run plays the same held-out tasks. So success
 has two sources of chance that cross: the seeds, which are a setting's own, and the tasks, which
 both settings share. An interval over tasks alone takes a lucky seed for an improvement; one over
-seeds alone forgets that other tasks would have been won. Here both count.
+seeds alone forgets that other tasks would have been won. Here both count. Where the runs of two
+settings come in pairs that share a seed's model, `paired_difference` counts only what the pair does
+not share.
 
 The variance of the difference is the sum of its components in a crossed random-effects model,
 estimated by their mean squares (Searle, Casella and McCulloch, Variance Components, 1992, chapter
@@ -87,19 +89,21 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class _Variances:
     """Of a run's success: `over_seeds` of one setting. Of one task: `over_tasks`, how differently
-    two settings fare on it, and `rest`, what is left of a single play."""
+    two settings fare on it, and `rest`, what is left of a single play. Of pairs (`is_paired`)
+    `over_seeds` is of a pair's difference, and `rest` of one difference of plays."""
 
     over_seeds: float
     over_tasks: float
     rest: float
+    is_paired: bool = False
 
     def smallest_shown(self, num_seeds: tuple[Any, Any], num_tasks: Any) -> Any:
         """The difference that so many seeds and tasks would show; arrays are broadcast."""
-        share = 1 / num_seeds[0] + 1 / num_seeds[1]
+        share = 1 / num_seeds[0] + (0 if self.is_paired else 1 / num_seeds[1])
         of_tasks = (self.over_tasks + self.rest * share) / num_tasks
         of_seeds = self.over_seeds * share
         variance = of_tasks + of_seeds
-        of_freedom = np.maximum(num_seeds[0] + num_seeds[1] - 2, 1)
+        of_freedom = np.maximum(num_seeds[0] - 1 if self.is_paired else num_seeds[0] + num_seeds[1] - 2, 1)
         freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / of_freedom)
         return _smallest_shown(variance, freedom)
 
@@ -128,32 +132,52 @@ def difference(
     of_plays = sum(_rest(runs) / len(runs) for runs in (first, second)) / num_tasks
     of_seeds = _of_seeds(first, second, spread)
     variance, freedom = _variance(of_tasks, of_seeds, of_plays)
-
-    p_value = 2 * float(special.stdtr(freedom, -abs(estimate) / math.sqrt(variance)))
-    half_width = _half_width(variance, freedom)
-    found = Difference(
-        word=Word.TIED,
-        estimate=estimate,
-        low=max(-1.0, estimate - half_width),
-        high=min(1.0, estimate + half_width),
-        p_value=p_value,
-        smallest_shown=float(_smallest_shown(variance, freedom)),
-        num_tasks=num_tasks,
-        num_seeds=num_seeds,
-        is_of_runs_only=not of_seeds,
-    )
+    found = _found(estimate, variance, freedom, num_tasks, num_seeds, is_of_runs_only=not of_seeds)
     variances = _Variances(
         over_seeds=(variance - of_tasks[0]) / share,
         over_tasks=max(0.0, of_tasks[0] - of_plays) * num_tasks,
         rest=of_plays * num_tasks / share,
     )
-    if is_one_setting:
-        return found
-    if min(num_seeds) == 1:
-        return _needs_more(found, variances, margin)
-    if p_value < 1 - LEVEL:
-        return replace(found, word=Word.BETTER if estimate > 0 else Word.WORSE)
-    return found if found.smallest_shown <= margin else _needs_more(found, variances, margin)
+    return found if is_one_setting else _judged(found, variances, margin)
+
+
+def paired_difference(baseline: Sequence[Outcomes], other: Sequence[Outcomes], *, margin: float = MARGIN) -> Difference:
+    """Compare two settings whose runs are pairs: `baseline[s]` and `other[s]` began from the same
+    model, that of seed s, and what this seed adds to both is in neither's favour.
+
+    On task t the pair of seed s differs by d_st, -1, 0 or 1: the mean difference, an effect of the
+    pair, one of the task, and a rest. The effect of the seed's model on both is in none of them:
+    with y = m + a_s + …, d_st = y2_st - y1_st has no a_s. So the table d (S, T) is one of a crossed
+    random-effects model by itself, and the variance of its mean is, by mean squares,
+    (MS_pairs + MS_tasks - MS_rest) / (S T), where MS_pairs / (S T) is the variance of the S means
+    of pairs over S, and MS_tasks / (S T) that of the T means of tasks over T. Its degrees of
+    freedom are Satterthwaite's of S - 1 and T - 1, and for them MS_pairs counts at least MS_rest,
+    which it is expected to be where pairs do not differ: else two pairs that lie close by chance
+    would pass for hundreds of tasks, and one of ten equal settings for another.
+
+    Two seeds and two tasks, baseline ((0, 1), (1, 1)) and other ((1, 1), (1, 1)): d is
+    ((1, 0), (0, 0)), estimate 1/4. A single pair is never called better or worse. Raises DataError
+    where the numbers of runs differ, and as `difference`.
+    """
+    if len(baseline) != len(other):
+        raise DataError(f"{len(baseline)} runs and {len(other)} are no pairs: give the runs of both for each seed")
+    first, second = _on_common_tasks(baseline, other)
+    by_pair_S_T = second - first
+    num_seeds, num_tasks = by_pair_S_T.shape
+    of_tasks = _of_tasks(by_pair_S_T.mean(0), num_seeds)
+    of_plays = _rest(by_pair_S_T) / num_seeds / num_tasks
+    of_seeds = [(float(by_pair_S_T.mean(1).var(ddof=1)) / num_seeds, num_seeds - 1)] if num_seeds > 1 else []
+    variance, _ = _variance(of_tasks, of_seeds, of_plays)
+    freedom = _freedom(variance, [of_tasks, *((max(part, of_plays), num) for part, num in of_seeds)])
+    estimate = float(by_pair_S_T.mean())
+    found = _found(estimate, variance, freedom, num_tasks, (num_seeds, num_seeds), is_of_runs_only=not of_seeds)
+    variances = _Variances(
+        over_seeds=(variance - of_tasks[0]) * num_seeds,
+        over_tasks=max(0.0, of_tasks[0] - of_plays) * num_tasks,
+        rest=of_plays * num_tasks * num_seeds,
+        is_paired=True,
+    )
+    return _judged(found, variances, margin)
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
@@ -175,6 +199,38 @@ def spread_over(success_rates: Sequence[float]) -> Spread | None:
     if len(success_rates) < 2:
         return None
     return Spread(float(np.std(success_rates, ddof=1)), len(success_rates))
+
+
+def _found(
+    estimate: float,
+    variance: float,
+    freedom: float,
+    num_tasks: int,
+    num_seeds: tuple[int, int],
+    *,
+    is_of_runs_only: bool,
+) -> Difference:
+    """Without a word yet."""
+    half_width = _half_width(variance, freedom)
+    return Difference(
+        word=Word.TIED,
+        estimate=estimate,
+        low=max(-1.0, estimate - half_width),
+        high=min(1.0, estimate + half_width),
+        p_value=2 * float(special.stdtr(freedom, -abs(estimate) / math.sqrt(variance))),
+        smallest_shown=float(_smallest_shown(variance, freedom)),
+        num_tasks=num_tasks,
+        num_seeds=num_seeds,
+        is_of_runs_only=is_of_runs_only,
+    )
+
+
+def _judged(found: Difference, variances: _Variances, margin: float) -> Difference:
+    if min(found.num_seeds) == 1:
+        return _needs_more(found, variances, margin)
+    if found.p_value < 1 - LEVEL:
+        return replace(found, word=Word.BETTER if found.estimate > 0 else Word.WORSE)
+    return found if found.smallest_shown <= margin else _needs_more(found, variances, margin)
 
 
 def _on_common_tasks(*settings: Sequence[Outcomes]) -> list[NDArray[np.float64]]:
@@ -199,10 +255,14 @@ def _variance(
 ) -> tuple[float, float]:
     """The sum of both, and its degrees of freedom. A play is of a seed and of a task, and
     `of_plays`, its share, counts once."""
-    parts = [of_tasks, *of_seeds]
     variance = of_tasks[0] + max(0.0, sum(part for part, _ in of_seeds) - of_plays)
+    return variance, _freedom(variance, [of_tasks, *of_seeds])
+
+
+def _freedom(variance: float, parts: Sequence[tuple[float, int]]) -> float:
+    """Satterthwaite's, of a sum of parts, and not below that of the part with the least."""
     freedom = variance**2 / sum(part**2 / num for part, num in parts)
-    return variance, max(freedom, min(num for _, num in parts))
+    return max(freedom, min(num for _, num in parts))
 
 
 def _half_width(variance: float, freedom: float) -> float:

@@ -1,6 +1,7 @@
 """A model of 20,000 parameters over sixteen words, and rows for it, so that a training run takes a
 second."""
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -114,24 +115,45 @@ def word_task(x, y):
     return Task(f"{x} {y}", "rl", (Message("user", f"{x} {y}"),), (), {"difficulty": str(y - 8)})
 
 
-def play_words(model, task, seed):
+def play_words(model, task, seed, *, given=(), is_greedy=False):
     """`<turn> x y <turn>`, a word by the agent, `<turn>` by the world, a word by the agent; half a
-    point for each x."""
+    point for each x. The first of its words are `given`."""
     x, y = map(int, task.task_id.split())
     generator = torch.Generator().manual_seed(seed)
     token_ids, mask, logprobs = [2, x, y, 2], [0] * 4, [0.0] * 4
     for is_agents in (True, False, True):
         with torch.no_grad():
             distribution = model(torch.tensor([token_ids])).logits[0, -1].log_softmax(0)
+        is_given = is_agents and len(given) > len(token_ids) // 6
         token = int(torch.multinomial(distribution.exp(), 1, generator=generator)) if is_agents else 2
+        token = given[len(token_ids) // 6] if is_given else token
+        token = int(distribution.argmax()) if is_agents and is_greedy else token
         token_ids.append(token)
-        mask.append(int(is_agents))
-        logprobs.append(float(distribution[token]) if is_agents else 0.0)
+        mask.append(int(is_agents and not is_given))
+        logprobs.append(float(distribution[token]) if is_agents and not is_given else 0.0)
     reward = (token_ids[4] == x) / 2 + (token_ids[6] == x) / 2
     messages = (*task.messages, Message("assistant", "one"), Message("tool", "{}"), Message("assistant", "two"))
     outcome = Outcome(reward == 1, reward == 1)
     return ScoredEpisode(
         Trajectory(
-            task.task_id, messages, StopReason.DONE, seed, 0, token_ids, mask, logprobs, reward=reward, outcome=outcome
+            task.task_id,
+            messages,
+            StopReason.DONE,
+            seed,
+            0,
+            token_ids,
+            mask,
+            logprobs,
+            scores={"first": float(token_ids[4] == x), "second": float(token_ids[6] == x)},
+            reward=reward,
+            outcome=outcome,
         )
     )
+
+
+def shown_words(task, count):
+    """The right words, that nobody knows how likely they were."""
+    x, y = map(int, task.task_id.split())
+    played = play_words(tiny_model(), task, 0, given=(x, x)).trajectory
+    shown = dataclasses.replace(played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7)
+    return [ScoredEpisode(shown)] * count

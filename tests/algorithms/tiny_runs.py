@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from tiny import (
     copy_rows,
     play_words,
+    shown_words,
     spoilt,
     tiny_adapted_model,
     tiny_model,
@@ -133,13 +134,24 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
         "max_steps": 12,
         "tasks_per_step": 2,
         "group_size": 4,
-        "dev": {"every_steps": 100, "num_tasks": 1, "keep": "last"},
+        "dev": {"every_steps": 100, "num_tasks": 10, "keep": "last"},
     }
     tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
+    source = WordEpisodes(model)
+    setup = Setup(
+        tasks,
+        source,
+        DEMONSTRATIONS,
+        on_step,
+        dev_tasks=[word_task(x, y) for x in range(4, 9) for y in (12, 13)],
+        play_greedily=source.play_greedily,
+        shown=shown_words,
+        score_weights={"first": 0.5, "second": 0.5},
+    )
     train_online(
         model,
         tiny_tokenizer(),
-        Setup(tasks, WordEpisodes(model), DEMONSTRATIONS, on_step),
+        setup,
         params=OnlineParams.model_validate(values | changes),
         max_context_tokens=16,
         lr=lr,
@@ -196,8 +208,18 @@ class WordEpisodes:
     def refresh(self):
         self.copy.load_state_dict(self.model.state_dict())
 
-    def play(self, tasks, seeds):
-        return [play_words(self.copy, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
+    def play(self, tasks, seeds, *, hints=()):
+        if not hints:
+            return [play_words(self.copy, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
+        words = [int(task.task_id.split()[0]) for task in tasks]
+        return [
+            play_words(self.copy, task, seed, given=(word,) if hint >= 0.5 else ())
+            for task, seed, hint, word in zip(tasks, seeds, hints, words, strict=True)
+        ]
+
+    def play_greedily(self, tasks):
+        self.refresh()
+        return [play_words(self.copy, task, 0, is_greedy=True) for task in tasks]
 
 
 def run_dpo(run: TrainingRun, model, **changes):

@@ -1,6 +1,7 @@
 """What a verdict promises, on settings whose truth is known."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ from scipy import stats
 from benchmarks.verdicts import DIFFICULTY, SimulatedSetting, simulated_runs
 from posttrain.evals.significance import (
     Difference,
+    Outcomes,
     Spread,
     Word,
     corrected,
     difference,
     mean_interval,
+    paired_difference,
     share_interval,
     spread_over,
 )
@@ -79,6 +82,90 @@ def test_by_hand():
     assert one.estimate == -0.75
     assert one.p_value == pytest.approx(2 * stats.t.sf(0.75 / variance**0.5, freedom), rel=1e-9)
     assert (one.low, one.high) == (-1.0, pytest.approx(min(1, -0.75 + stats.t.ppf(0.975, freedom) * variance**0.5)))
+
+
+def simulate_pairs(
+    first: float, second: float, num_seeds: int, num_tasks: int, own: float
+) -> Iterator[tuple[list[Outcomes], list[Outcomes]]]:
+    """Runs in pairs. The models that both of a pair began from lie ten points apart, and what each
+    made of it `own`."""
+    rng = np.random.default_rng([num_seeds, num_tasks, int(1000 * second), 7])
+    logits = SimulatedSetting(first, own).logits(), SimulatedSetting(second, own).logits()
+    _, shared = SimulatedSetting(first, 0.1).logits()
+    for _ in range(NUM_SIMULATIONS):
+        tasks_T = rng.normal(size=num_tasks) * DIFFICULTY
+        shared_S = rng.normal(size=num_seeds) * shared
+        one, other = (simulated_runs(rng, one, tasks_T, num_seeds, shared_S) for one in logits)
+        yield one, other
+
+
+def num_called_and_covered(found: list[Difference], truth: float) -> tuple[int, int]:
+    called = sum(one.word in (Word.BETTER, Word.WORSE) for one in found)
+    return called, sum(one.low <= truth <= one.high for one in found)
+
+
+@pytest.mark.parametrize("own", [0.0, 0.03])
+@pytest.mark.parametrize(("num_seeds", "num_tasks"), [(2, 240), (3, 30), (5, 240)])
+def test_equal_settings_in_pairs_are_called_different_in_one_of_twenty_at_most_and_the_interval_covers(
+    num_seeds, num_tasks, own
+):
+    found = [paired_difference(*runs) for runs in simulate_pairs(0.3, 0.3, num_seeds, num_tasks, own)]
+    called, covered = num_called_and_covered(found, 0.0)
+    assert called <= 0.05 * NUM_SIMULATIONS
+    assert covered >= 0.95 * NUM_SIMULATIONS
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5])
+def test_pairs_that_lie_far_apart_for_tasks_to_matter_are_held_to_the_level_as_well(num_seeds):
+    """Hardly anything but S differences of pairs is left then: a t test, of which the level is one
+    of twenty and not less, so a thousand of them may have two standard errors more, 64."""
+    found = [paired_difference(*runs) for runs in simulate_pairs(0.3, 0.3, num_seeds, 240, 0.06)]
+    called, _ = num_called_and_covered(found, 0.0)
+    assert called <= (0.05 + 2 * (0.05 * 0.95 / NUM_SIMULATIONS) ** 0.5) * NUM_SIMULATIONS
+
+
+def test_ten_points_under_a_shared_seed_are_found_by_pairs_and_hardly_without():
+    runs = list(simulate_pairs(0.3, 0.4, 5, 240, 0.03))
+    paired, unpaired = ([way(*one) for one in runs] for way in (paired_difference, difference))
+    assert Counter(one.word for one in paired)[Word.BETTER] >= 0.8 * NUM_SIMULATIONS
+    assert Counter(one.word for one in unpaired)[Word.BETTER] <= 0.4 * NUM_SIMULATIONS
+    assert num_called_and_covered(paired, 0.1)[1] >= 0.93 * NUM_SIMULATIONS
+    # Each says about what it could have shown, and that is near what was there to be shown.
+    assert np.median([one.smallest_shown for one in paired]) == pytest.approx(0.09, abs=0.02)
+
+
+def test_pairs_by_hand():
+    """d is ((1, 0), (0, 0)): means of tasks 1/2 and 0, of pairs 1/2 and 0, the mean of all 1/4."""
+    baseline = [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 1.0}]
+    other = [{"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 1.0}]
+    one = paired_difference(baseline, other)
+    # Tasks: variance 1/8, but at least 1/2 (one play of one task won), over 2. Pairs: 1/8 over 2.
+    # Rest: residuals all 1/4, their mean square 4/16, over 2 x 2.
+    of_tasks, of_pairs, of_rest = max(0.125, 0.5) / 2, 0.125 / 2, 0.25 / 4
+    variance = of_tasks + max(0, of_pairs - of_rest)
+    freedom = max(variance**2 / (of_tasks**2 + max(of_pairs, of_rest) ** 2), 1)
+    assert (one.estimate, one.num_seeds, one.num_tasks) == (0.25, (2, 2), 2)
+    assert one.p_value == pytest.approx(2 * stats.t.sf(0.25 / variance**0.5, freedom), rel=1e-9)
+
+
+def test_what_a_seed_adds_to_both_is_no_chance_of_a_pair():
+    """Seeds 60 points apart, and of each the other wins eight to twelve tasks more."""
+    baseline = [{str(task): float(task < limit) for task in range(100)} for limit in (10, 40, 70)]
+    other = [
+        {str(task): float(task < limit or task >= least) for task in range(100)}
+        for limit, least in ((10, 92), (40, 90), (70, 88))
+    ]
+    assert paired_difference(baseline, other).word is Word.BETTER
+    assert difference(baseline, other).word is Word.NEEDS_MORE
+    assert paired_difference(baseline, other).estimate == pytest.approx(difference(baseline, other).estimate)
+
+
+def test_one_pair_is_never_called_better_or_worse_and_what_is_no_pair_is_said():
+    runs = [[{str(task): float(task < limit) for task in range(100)}] for limit in (10, 90)]
+    one = paired_difference(*runs)
+    assert (one.word, one.is_of_runs_only, one.num_seeds) == (Word.NEEDS_MORE, True, (1, 1))
+    with pytest.raises(DataError, match="2 runs and 1 are no pairs"):
+        paired_difference(runs[0] * 2, runs[1])
 
 
 def test_only_tasks_that_all_runs_played_count():

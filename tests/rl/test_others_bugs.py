@@ -1,9 +1,12 @@
 """Mistakes in credit that others shipped, each tried here: none may come back by another name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import yaml
+from tiny import play_words
 from tiny_runs import run_here
 
 from posttrain.rl.credit.choice import token_credit
@@ -141,3 +144,27 @@ def test_equal_rewards_are_no_spread_at_any_level(level, sign, kind):
     equal = group(*in_float32.tolist())
     assert credited(kind, equal) == [[[0.0]] * 8]
     assert credited(kind, equal, group(1, *[0] * 7))[0] == [[0.0]] * 8
+
+
+def test_a_dropped_group_still_holds_the_policy_to_its_start(tmp_path, monkeypatch):
+    """prime-rl #3223: a group that was filtered lost its divergence from the loss as well. Here all
+    groups are dropped, from a step on in which the policy has moved."""
+
+    def first_then_equal(model, task, seed, **more):
+        played = play_words(model, task, seed, **more)
+        First.num += not more.get("is_greedy")
+        return played if First.num <= 4 * 8 else replace(played, trajectory=replace(played.trajectory, reward=0.5))
+
+    class First:
+        num = 0
+
+    monkeypatch.setattr("tiny_runs.play_words", first_then_equal)
+    credit = yaml.safe_load(
+        "{type: episode, baseline: {type: group_mean}, scale: {type: none}, drop: equal, "
+        "equal_groups: {type: by_baseline}}"
+    )
+    sizes = {"tasks_per_step": 4, "group_size": 8}
+    _, lines = run_here("online", tmp_path, max_steps=6, **sizes, credit=credit, kl={"type": "loss", "weight": 1.0})
+    assert [line["groups_dropped_equal"] for line in lines[1:]] == [4] * 5
+    assert all(line["updates"] == 1 for line in lines)
+    assert lines[1]["grad_norm"] > 0

@@ -9,9 +9,11 @@ from posttrain.evals.significance import Outcomes
 from posttrain.report.sources import held_out_outcomes
 
 
-def read_outcomes(copy: Path, policy: str) -> dict[str, float]:
-    """Success by held-out task."""
-    return held_out_outcomes((copy / "reports" / "evaluate" / f"{policy}.tasks.jsonl").read_text(encoding="utf-8"))
+def read_outcomes(tree: Path, policy: str, *, is_strict: bool = False) -> dict[str, float]:
+    """Success by held-out task, or strict success. Raises OSError where the policy was not
+    evaluated there."""
+    text = (tree / "reports" / "evaluate" / f"{policy}.tasks.jsonl").read_text(encoding="utf-8")
+    return held_out_outcomes(text, is_strict=is_strict)
 
 
 def packed(outcomes: Outcomes) -> dict[str, str]:
