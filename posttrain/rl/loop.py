@@ -84,7 +84,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             played = [one for group in groups for one in group.played]
             if processes.is_first():
                 setup.on_step(step + 1, played, measures.mean_advantages(groups, members))
-            kl = measures.kl_to_start(reference, learner, played[:: params.group_size], tokenizer, params.temperature)
+            kl = measures.kl_to_start(reference, learner, measures.samples(groups), tokenizer, params.temperature)
             metrics |= {
                 **measures.episode_metrics(groups, params.group_size),
                 **measures.group_counts(groups, is_trained, members, params),

@@ -92,11 +92,19 @@ def reference_logprobs(reference: Any, learner: Any, rows: Rows, temperature: fl
         return scored(model, rows.to(next(model.parameters()).device), temperature).logprobs
 
 
+def samples(groups: Sequence[PlayedGroup]) -> list[ScoredEpisode]:
+    """The first episode of each group that was played and not lost: a sixteenth of the tokens tells
+    well enough where the policy is."""
+    kept = [[one for one in group.played if not one.is_lost] for group in groups]
+    return [of_group[0] for of_group in kept if of_group]
+
+
 def kl_to_start(
     reference: Any, learner: Any, played: Sequence[ScoredEpisode], tokenizer: Any, temperature: float
 ) -> float:
-    """To the model that training began from, on the first episode of each group: a sixteenth of the
-    tokens tells it well enough."""
+    """To the model that training began from; 0.0 of nothing."""
+    if not any(any(one.trajectory.mask) for one in played):
+        return 0.0
     members = [Member(one, np.zeros(sum(one.trajectory.mask))) for one in played]
     rows = rows_of(members, pad_id=tokenizer.pad_token_id)
     logprobs = reference_logprobs(reference, learner, rows, temperature).cpu()

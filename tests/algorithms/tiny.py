@@ -157,3 +157,8 @@ def shown_words(task, count):
     played = play_words(tiny_model(), task, 0, given=(x, x)).trajectory
     shown = dataclasses.replace(played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7)
     return [ScoredEpisode(shown)] * count
+
+
+def play_words_greedily(model, task):
+    """The likeliest words."""
+    return play_words(model, task, 0, is_greedy=True)

@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from tiny import (
     copy_rows,
     play_words,
+    play_words_greedily,
     shown_words,
     spoilt,
     tiny_adapted_model,
@@ -219,7 +220,7 @@ class WordEpisodes:
 
     def play_greedily(self, tasks):
         self.refresh()
-        return [play_words(self.copy, task, 0, is_greedy=True) for task in tasks]
+        return [play_words_greedily(self.copy, task) for task in tasks]
 
 
 def run_dpo(run: TrainingRun, model, **changes):
