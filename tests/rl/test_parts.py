@@ -82,7 +82,7 @@ def test_a_policy_waits_for_its_critic(tmp_path):
 
 
 def test_a_policy_learns_from_a_critic(tmp_path):
-    more = {"max_steps": 40, "tasks_per_step": 4, "group_size": 8}
+    more = {"max_steps": 80, "tasks_per_step": 4, "group_size": 8}
     _, lines = run_here("online", tmp_path, **more, **chosen("critic apart"))
     rewards = [line["reward_mean"] for line in lines]
     assert np.mean(rewards[-10:]) > np.mean(rewards[:5]) + 0.1
