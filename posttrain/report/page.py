@@ -177,8 +177,8 @@ def _abilities(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[Sc
 
 
 def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
-    """GRPO's lines carry the spread of groups, those of pairs their order; a file with neither
-    fails with what GRPO's lack."""
+    """Lines of learning online carry the spread of groups, those of pairs their order; a file with
+    neither fails with what the former lack."""
     has_pairs = '"pair_accuracy"' in path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else False
     return read_lines(path, DpoLine) if has_pairs else read_lines(path, GrpoLine)
 
@@ -191,7 +191,7 @@ def _policy_charts(
     dpo = [line for line in lines if isinstance(line, DpoLine)]
     on_pairs = {"kto": "KTO", "orpo": "ORPO"}.get(knobs.get("train_policy.algorithm.type", ""), "DPO")
     return (
-        ("GRPO", figures.grpo_charts(grpo), figures.spread_charts(grpo))
+        ("learning online", figures.grpo_charts(grpo), figures.spread_charts(grpo))
         if grpo
         else (on_pairs, figures.dpo_charts(dpo), [])
     )
