@@ -209,7 +209,7 @@ def test_a_step_that_finds_no_group_that_differs_ends_at_its_bound_and_moves_not
     "baseline", [{"type": "task_mean", "decay": 0.5}, {"type": "weighted", "decay": 0.5, "batch_count": 2.0}]
 )
 def test_what_remembers_is_gone_on_with_after_a_kill(tmp_path, baseline):
-    sampling = {"order": {"type": "spread", "floor": 0.1, "decay": 0.5}, "max_refills": 1}
+    sampling = {"order": {"type": "spread", "labels": [], "floor": 0.1, "decay": 0.5}, "max_refills": 1}
     is_gone_on_with_after_a_kill(tmp_path, credit=MEAN | {"baseline": baseline}, sampling=sampling)
 
 
