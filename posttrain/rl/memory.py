@@ -26,8 +26,7 @@ class Memory:
         self.sampler = make_sampler(params.sampling, setup.tasks, seed=seed)
         self.history = TaskHistory(_decay(params))
         self.best = BestEpisodes()
-        hints = params.join if isinstance(params.join, JoinsHints) else JoinsHints.model_construct(start=0.0, step=0.0)
-        self.hints = Hints(start=hints.start, step=hints.step)
+        self.hints = _hints(params)
         self.kl = KlWeight(params.kl)
         self.dev = Dev(params.dev, setup)
         self.num_generated = 0
@@ -77,6 +76,15 @@ class Memory:
 
 
 _PARTS = ("sampler", "history", "best", "hints", "kl", "dev")
+
+
+def _hints(params: OnlineParams) -> Hints:
+    """Of a training without hints, ones that give nothing."""
+    match params.join:
+        case JoinsHints(start=start, step=step):
+            return Hints(start=start, step=step)
+        case _:
+            return Hints(start=0.0, step=0.0)
 
 
 def _decay(params: OnlineParams) -> float:

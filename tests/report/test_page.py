@@ -67,7 +67,8 @@ def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(ma
     # 12 of 40 tasks differ: 30 points, with a standard error of sqrt(.3 * .7 / 39) = 7.3 points
     better = said({"evaluate/sft.tasks.jsonl": won(24), "evaluate/policy.tasks.jsonl": won(36)})
     assert (
-        "After learning online the agent succeeds strictly on 80.0 % of 40 held-out tasks; after fine-tuning alone it was 50.0 %. "
+        "After learning online the agent succeeds strictly on 80.0 % of 40 held-out tasks; "
+        "after fine-tuning alone it was 50.0 %. "
         "+30.0 (+15.2 … +44.8) points: more than the choice of tasks explains. "
         "How far other seeds lie from this one is not known." in better
     )
