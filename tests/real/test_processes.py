@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
 from launched import episodes, finish, first_steps, run, start
 
 pytestmark = pytest.mark.needs_processes
-ALGORITHMS = [
-    pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("sft", "dpo", "kto", "orpo", "reward_model")
-]  # one run alone for each
+RUNS = [("sft", "ddp"), ("sft", "fsdp"), ("dpo", "ddp"), ("dpo", "fsdp"), ("kto", "ddp"), ("orpo", "ddp")]
+RUNS += [("reward_model", "ddp"), ("reward_model", "fsdp")]
+FIRST_STEPS = [pytest.param(*run, marks=pytest.mark.xdist_group(run[0])) for run in RUNS]  # one run alone for each
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,7 @@ def close(found, expected, *, abs_gap=1e-4, but=()):
     )
 
 
-@pytest.mark.parametrize("config", ["ddp", "fsdp"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("algorithm", "config"), FIRST_STEPS)
 def test_the_first_step_is_that_of_one_process(algorithm, config, alone, tmp_path):
     _, expected = alone(algorithm)
     found = run(tmp_path, config, algorithm=algorithm)
