@@ -3,7 +3,7 @@
 import yaml
 from pydantic import TypeAdapter
 
-from posttrain.rl.params import CreditParams
+from posttrain.rl.credit.params import CreditParams
 
 CREDITS = {
     "grpo": "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, "

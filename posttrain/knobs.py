@@ -16,6 +16,7 @@ Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a generator takes s
 Rate = Annotated[float, Field(gt=0, lt=1)]  # a learning rate
 Below = Annotated[float, Field(gt=0, lt=1)]  # a share of what it was at first that is taken for a collapse
 Above = Annotated[float, Field(gt=1)]  # so many times what it was at first
+Decay = Annotated[float, Field(ge=0, lt=1)]  # what a memory is worth after each further one
 Temperature = Annotated[float, Field(gt=0, le=5)]
 
 

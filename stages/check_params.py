@@ -26,7 +26,9 @@ from posttrain.params import (
     target_problem,
 )
 from posttrain.rewards.total import load_reward
-from posttrain.rl.params import HorizonSampling, JoinsExpert, JoinsHints, OnlineParams, SpreadSampling
+from posttrain.rl.joining.params import JoinsExpert, JoinsHints
+from posttrain.rl.params import OnlineParams
+from posttrain.rl.sampling.params import HorizonSampling, SpreadSampling
 from posttrain.stage.fingerprint import read_all_inputs
 from posttrain.stage.frame import StageRun, run_stage
 from posttrain.stage.named_files import SOURCE_KNOB, live_root, score_knob, undeclared, world_knob

@@ -23,8 +23,9 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.params import DpoParams, KtoParams, OrpoParams, Params
 from posttrain.rewards.total import load_reward
+from posttrain.rl.joining.params import JoinsExpert, JoinsHints
 from posttrain.rl.loop import train_online
-from posttrain.rl.params import JoinsExpert, JoinsHints, OnlineParams
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.expert_traces import ExpertTraces
@@ -109,7 +110,7 @@ def _online(
             on_step,
             dev_tasks=dev_tasks,
             play_greedily=lambda own: source.play_greedily(own, [params.seed] * len(own)),
-            shown=source.shown,
+            shown=source.shown if traces is not None else None,
             score_weights=reward.weights,
         ),
         params=algorithm,

@@ -24,7 +24,8 @@ from posttrain.params import (
     parse_params,
     read_knobs,
 )
-from posttrain.rl.params import OnlineParams, StatesCredit
+from posttrain.rl.credit.params import StatesCredit
+from posttrain.rl.params import OnlineParams
 from posttrain.worlds.stocks.params import StocksParams
 
 # what these tests are about stands here, so that they hold whatever a person has set in the

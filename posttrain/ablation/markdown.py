@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from posttrain.ablation.plan import Study
-from posttrain.ablation.record import ALL_BAD, ALL_GOOD, SIGNAL, Training
+from posttrain.ablation.record import ALL_BAD, ALL_GOOD, SIGNAL, TRAINED_SIGNAL, Training
 from posttrain.ablation.table import Measured, Row, Table
 from posttrain.report.table import UNKNOWN, percent, percent_range, points
 
 _COUNTS = ("steps", "generated_tokens", "rollouts", "groups")
-_SHARES, _NUMBERS = (SIGNAL, ALL_BAD, ALL_GOOD), ("kl", "entropy")
+_SHARES, _NUMBERS = (SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD), ("kl", "entropy")
 _DEV = ("dev_strict_success", "dev_success")
 _TRAINING = (
-    *("method", "steps", "tokens", "rollouts", "groups", "signal", "all bad", "all good", "KL", "entropy"),
-    *("strict on dev", "on dev", "seconds"),
+    *("method", "steps", "tokens", "rollouts", "groups", "signal", "of trained", "all bad", "all good"),
+    *("KL", "entropy", "strict on dev", "on dev", "seconds"),
 )
 
 
@@ -33,9 +33,9 @@ def table_markdown(table: Table, study: Study) -> str:
         "",
         *_table(_TRAINING, map(_training, table.rows)),
         "",
-        "Mean over seeds. Signal: share of the agent's tokens with an advantage; all bad, all good: share of groups in "
-        "which nothing, or everything, succeeded; these, KL and entropy of all steps → of the last 20. Dev: before → "
-        "after.",
+        "Mean over seeds. Signal: share of the agent's tokens with an advantage, of what was played and of the groups "
+        "that were trained; all bad, all good: share of groups in which nothing, or everything, succeeded; these, KL "
+        "and entropy of all steps → of the last 20. Dev: before → after.",
         "",
         *notes,
     ]

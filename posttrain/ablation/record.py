@@ -29,12 +29,13 @@ from posttrain.stage.run_records import read_records
 from posttrain.tracking.metrics_log import MetricValue, read_metrics
 
 NUM_LAST = 20  # steps
-SIGNAL, ALL_BAD, ALL_GOOD = (
+SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD = (
     "frac_tokens_nonzero_advantage",
+    "frac_trained_tokens_nonzero_advantage",
     "frac_reward_zero_std_all_bad",
     "frac_reward_zero_std_all_good",
 )
-MEASURES = (SIGNAL, ALL_BAD, ALL_GOOD, "kl", "entropy")
+MEASURES = (SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD, "kl", "entropy")
 _DIGITS = 16
 _MODEL, _TRAINING, _REPORT = "data/models/sft", "train_policy", "report"
 

@@ -38,11 +38,6 @@ class EpisodeSampler:
         self._domain, self._reward, self._limits = domain, reward, limits
         self._engine: Engine | None = None
 
-    @property
-    def reward(self) -> RuleReward:
-        """What it scores by."""
-        return self._reward
-
     def refresh(self) -> None:
         """Take the weights as they are now; the first time into an engine that is made for them."""
         if self._engine is None:

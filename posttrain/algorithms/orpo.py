@@ -30,6 +30,7 @@ from posttrain.algorithms.pair_training import (
 from posttrain.algorithms.resumable import Resumable, TrainingRun
 from posttrain.algorithms.sharding import learner_of
 from posttrain.algorithms.token_logprobs import agent_logprobs
+from posttrain.models.adapted import behind_adapters
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.params import OrpoParams
 
@@ -52,7 +53,7 @@ def train_orpo(
     `run.checkpoint` where there is one."""
     learner = learner_of(model, optimizer)
     disable_progress_bars()  # of TRL's passes over the rows, which change nothing
-    add_fused_lm_head(learner.get_base_model() if hasattr(learner, "get_base_model") else learner)
+    add_fused_lm_head(behind_adapters(learner))
     trainer = _Orpo(
         model=learner,
         whole=model,

@@ -48,9 +48,8 @@ class PolicyEpisodes:
         return self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
 
     def shown(self, task: Task, count: int) -> list[ScoredEpisode]:
-        """`count` traces of the expert, scored as episodes are. Raises ValueError without one."""
-        if self._traces is None:
-            raise ValueError(f"no expert shows task {task.task_id}; give the episodes its traces")
+        """`count` of its expert's traces, which it must have, scored as episodes are."""
+        assert self._traces is not None
         return self._scored(self._traces.traces(task, count))
 
     def _scored(self, trajectories: Sequence[Trajectory]) -> list[ScoredEpisode]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.rl.params import AdaptiveKl, KlParams, NoKl
+from posttrain.rl.objective.params import AdaptiveKl, KlParams, NoKl
 
 LARGEST_ERROR = 0.2
 

@@ -12,11 +12,12 @@ from posttrain.rl.credit.choice import token_credit
 from posttrain.rl.credit.gae import gae_credit
 from posttrain.rl.credit.groups import FloatArray, TokenCredit
 from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.credit.params import ByEntropy, EpisodeCredit, GaeCredit
 from posttrain.rl.critic import Critic, explained_variance, targets_of
-from posttrain.rl.params import ByEntropy, EpisodeCredit, GaeCredit, OnlineParams
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.rl.rows import Member, by_place, own_parts
-from posttrain.rl.updates import scored
+from posttrain.rl.updates import entropies
 
 
 class Crediting:
@@ -49,9 +50,14 @@ class Crediting:
         if isinstance(credit, GaeCredit):
             found = self._by_critic(groups, credit)
         else:
-            entropies = self._entropies(learner, groups)
             found = token_credit(
-                seen, credit, history, weights=self._weights, entropies=entropies, seed=self._seed, step=step
+                seen,
+                credit,
+                history,
+                weights=self._weights,
+                entropies=self._entropies(learner, groups),
+                seed=self._seed,
+                step=step,
             )
         return [_with(group, of_group) for group, of_group in zip(groups, found, strict=True)]
 
@@ -96,11 +102,8 @@ class Crediting:
         parts = own_parts([one for group in groups for one in _uncredited(group)], self._pad_id)
         device = next(learner.parameters()).device
         with torch.no_grad():
-            found = [
-                scored(learner, part.to(device), self._params.temperature, with_entropies=True).entropies
-                for part in parts
-            ]
-        return _grouped(groups, by_place(parts, [one for one in found if one is not None]))
+            found = [entropies(learner, part.to(device), self._params.temperature) for part in parts]
+        return _grouped(groups, by_place(parts, found))
 
 
 def _uncredited(group: PlayedGroup) -> list[Member]:

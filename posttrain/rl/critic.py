@@ -18,15 +18,16 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from posttrain.algorithms import processes, sharding
+from posttrain.algorithms.token_logprobs import placed
 from posttrain.evals.groups import are_equal
+from posttrain.models.adapted import behind_adapters
 from posttrain.models.optimizers import build_optimizer
 from posttrain.rl.credit.groups import FloatArray
-from posttrain.rl.params import CriticParams
+from posttrain.rl.credit.params import CriticParams
 from posttrain.rl.rows import Rows
-from posttrain.rl.updates import without_dropout
+from posttrain.rl.updates import MAX_GRAD_NORM, without_dropout
 
 WEIGHTS, OPTIMIZER = "critic.safetensors", "critic.pt"
-MAX_GRAD_NORM = 1.0
 
 
 class Critic:
@@ -40,7 +41,7 @@ class Critic:
         nn.init.zeros_(head.bias)
         self._learnt = nn.ModuleDict({"head": head})
         if params.trunk == "apart":
-            self._learnt["trunk"] = copy.deepcopy(_causal_lm(policy).base_model)
+            self._learnt["trunk"] = copy.deepcopy(behind_adapters(policy).base_model)
             without_dropout(self._learnt["trunk"])
         self._learnt.to(device)
         self._optimizer = build_optimizer(self._learnt, "adamw", params.lr)
@@ -55,11 +56,7 @@ class Critic:
             for part in parts:
                 rows = part.to(self._device)
                 picked = self._head(self._hidden(rows)[rows.is_scored_N_T])
-                found.append(
-                    torch.zeros(rows.is_scored_N_T.shape, device=self._device).masked_scatter(
-                        rows.is_scored_N_T, picked
-                    )
-                )
+                found.append(placed(picked, rows.is_scored_N_T))
         return found
 
     def learn(self, parts: Sequence[Rows], returns: Sequence[Tensor]) -> float:
@@ -145,7 +142,7 @@ def _causal_lm(policy: Any) -> Any:
 def _last_hidden(policy: Any, input_ids_N_T: Tensor) -> Tensor:
     """Heard on the way through the whole model's `forward`, where shards are gathered."""
     heard: list[Tensor] = []
-    hook = _causal_lm(policy).base_model.register_forward_hook(
+    hook = behind_adapters(policy).base_model.register_forward_hook(
         lambda _, __, output: heard.append(output.last_hidden_state)
     )
     try:

@@ -88,7 +88,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             metrics |= {
                 **measures.episode_metrics(groups, params.group_size),
                 **measures.group_counts(groups, is_trained, members, params),
-                **measures.credit_metrics(groups, members),
+                **measures.credit_metrics(groups, is_trained, members),
                 **crediting.metrics,
                 "generated_tokens": memory.num_generated,
                 "kl": kl,

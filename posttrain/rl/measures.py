@@ -15,7 +15,8 @@ from posttrain.algorithms.importance import importance_metrics, turn_numbers
 from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.algorithms.token_logprobs import IGNORED, labels_of, pad_right
 from posttrain.models.codec import TokenRow
-from posttrain.rl.params import Compared, OnlineParams
+from posttrain.rl.credit.params import Compared
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.rl.rows import Member, Rows, rows_of
 from posttrain.rl.step_metrics import kl_estimate, step_metrics
@@ -60,24 +61,28 @@ def group_counts(
     }
 
 
-def credit_metrics(groups: Sequence[PlayedGroup], members: Sequence[Sequence[Member]]) -> dict[str, float]:
+def credit_metrics(
+    groups: Sequence[PlayedGroup], is_trained: Sequence[bool], members: Sequence[Sequence[Member]]
+) -> dict[str, float]:
     """`frac_tokens_nonzero_advantage`: of the agent's tokens in what was played, the share with an
-    advantage beyond 1e-6. `advantage_turn_1` to `_3` and `_later`: the mean |advantage| of tokens
+    advantage beyond 1e-6; `frac_trained_tokens_nonzero_advantage`, of those in groups that were
+    trained. `advantage_turn_1` to `_3` and `_later`: the mean |advantage| of tokens
     of an episode's first turn and so on; 0 where there is none."""
     by_turn: list[list[float]] = [[] for _ in range(_TOLD_TURNS + 1)]
-    num_tokens = num_credited = 0
-    for group, own in zip(groups, members, strict=True):
+    num_tokens, num_credited = [0, 0], [0, 0]  # of what was played and not trained, of what was
+    for group, is_one, own in zip(groups, is_trained, members, strict=True):
         for one, turns, is_joined in zip(own, group.group.turns_G, group.group.is_joined_G, strict=True):
             if is_joined:
                 continue
-            num_tokens += len(one.advantages_T)
-            num_credited += int((np.abs(one.advantages_T) > _LEAST_ADVANTAGE).sum())
+            num_tokens[is_one] += len(one.advantages_T)
+            num_credited[is_one] += int((np.abs(one.advantages_T) > _LEAST_ADVANTAGE).sum())
             ends = np.cumsum([turn.num_tokens for turn in turns])[:-1]
             for place, advantages_T in enumerate(np.split(one.advantages_T, ends)):
                 by_turn[min(place, _TOLD_TURNS)] += np.abs(advantages_T).tolist()
     names = [*(f"advantage_turn_{place + 1}" for place in range(_TOLD_TURNS)), "advantage_turn_later"]
     return {
-        "frac_tokens_nonzero_advantage": num_credited / max(num_tokens, 1),
+        "frac_tokens_nonzero_advantage": sum(num_credited) / max(sum(num_tokens), 1),
+        "frac_trained_tokens_nonzero_advantage": num_credited[True] / max(num_tokens[True], 1),
         **{name: float(np.mean(values)) if values else 0.0 for name, values in zip(names, by_turn, strict=True)},
     }
 

@@ -5,28 +5,25 @@ earned, what joined, how many tokens were written. All of it is in the checkpoin
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.rl.adaptive_kl import KlWeight
 from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.credit.params import TaskMean, Weighted
 from posttrain.rl.dev import Dev
-from posttrain.rl.joining.best import BestEpisodes
-from posttrain.rl.joining.hints import Hints
-from posttrain.rl.params import JoinsBest, JoinsExpert, JoinsHints, OnlineParams, TaskMean, Weighted
+from posttrain.rl.joining.choice import make_joining
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.rl.sampling.choice import make_sampler
 from posttrain.rl.setup import Setup
-from posttrain.types import Task
 
 
 class Memory:
     """Of the parts that params.yaml chooses, those that remember."""
 
     def __init__(self, params: OnlineParams, setup: Setup, *, seed: int) -> None:
-        self._params, self._setup = params, setup
+        self._params = params
         self.sampler = make_sampler(params.sampling, setup.tasks, seed=seed)
         self.history = TaskHistory(_decay(params))
-        self.best = BestEpisodes()
-        self.hints = _hints(params)
+        self.joining = make_joining(params.join, setup.shown)
         self.kl = KlWeight(params.kl)
         self.dev = Dev(params.dev, setup)
         self.num_generated = 0
@@ -37,21 +34,9 @@ class Memory:
         budget = self._params.max_generated_tokens
         return max(step / self._params.max_steps, self.num_generated / budget if budget else 0.0)
 
-    def joined(self, task: Task, played: Sequence[ScoredEpisode]) -> PlayedGroup:
-        """The group of `played` and of what joins it."""
-        match self._params.join:
-            case JoinsExpert(count=count):
-                return PlayedGroup(task, played, self._setup.shown(task, count), is_shown=True)
-            case JoinsBest():
-                return PlayedGroup(task, played, self.best.join(task.task_id, played))
-            case _:
-                return PlayedGroup(task, played)
-
     def observe(self, group: PlayedGroup) -> None:
         """A group of this step, before the next tasks are chosen."""
         self.num_generated += sum(sum(one.trajectory.mask) for one in group.played)
-        is_won = any(one.is_success for one in group.played)
-        self.hints.observe(group.task.task_id, is_won=is_won)
         kept = [one for one in group.played if not one.is_lost]
         if len(kept) > 1:
             success = sum(one.is_success for one in kept) / len(kept)
@@ -75,16 +60,7 @@ class Memory:
         self.num_generated = state["num_generated"]
 
 
-_PARTS = ("sampler", "history", "best", "hints", "kl", "dev")
-
-
-def _hints(params: OnlineParams) -> Hints:
-    """Of a training without hints, ones that give nothing."""
-    match params.join:
-        case JoinsHints(start=start, step=step):
-            return Hints(start=start, step=step)
-        case _:
-            return Hints(start=0.0, step=0.0)
+_PARTS = ("sampler", "history", "joining", "kl", "dev")
 
 
 def _decay(params: OnlineParams) -> float:

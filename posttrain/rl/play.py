@@ -10,7 +10,7 @@ from posttrain.algorithms import processes
 from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule
 from posttrain.rl.memory import Memory
-from posttrain.rl.params import JoinsHints, OnlineParams
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.played import PlayedGroup
 from posttrain.types import Task
 
@@ -34,7 +34,8 @@ class Player:
             played, staleness = self._rollouts.take(batch, following=self._ahead and self._ahead[1])
             size = self._params.group_size
             more = [
-                self._memory.joined(task, played[place * size : (place + 1) * size]) for place, task in enumerate(tasks)
+                self._memory.joining.join(task, played[place * size : (place + 1) * size])
+                for place, task in enumerate(tasks)
             ]
             for one in more:
                 self._memory.observe(one)
@@ -49,16 +50,8 @@ class Player:
         shared = processes.count() // math.gcd(processes.count(), size)  # the fewest tasks that can be shared equally
         tasks = self._memory.sampler.choose(-(-missing // shared) * shared)
         seeds = episode_seeds(Stream.ONLINE, self._seed, step, refill, count=len(tasks) * size)
-        return tasks, RolloutBatch(
-            [task for task in tasks for _ in range(size)], seeds, [hint for task in tasks for hint in self._hints(task)]
-        )
-
-    def _hints(self, task: Task) -> list[float]:
-        join, size = self._params.join, self._params.group_size
-        if not isinstance(join, JoinsHints):
-            return []
-        num_hinted = round(join.share * size)
-        return [self._memory.hints.share(task.task_id)] * num_hinted + [0.0] * (size - num_hinted)
+        hints = [share for task in tasks for share in self._memory.joining.hints(task, size)]
+        return tasks, RolloutBatch([task for task in tasks for _ in range(size)], seeds, hints)
 
 
 def learnt_groups(groups: Sequence[PlayedGroup], params: OnlineParams) -> list[bool]:

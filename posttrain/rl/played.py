@@ -1,6 +1,7 @@
 """The episodes of a task as credit sees them: a group of members, each with its turns."""
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,16 +17,21 @@ from posttrain.types import Task, Trajectory
 @dataclass(frozen=True, slots=True)
 class PlayedGroup:
     """The episodes of one task: those played now, lost ones among them, and those that joined, of
-    which `is_shown` says whether an expert wrote them."""
+    which `is_shown` says whether an expert wrote them. `has_spread`: whether the rewards of those
+    that were played differ, by more than rounding."""
 
     task: Task
     played: Sequence[ScoredEpisode]
     joined: Sequence[ScoredEpisode] = ()
     is_shown: bool = False
     group: Group = field(init=False)
+    has_spread: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group", _group(self.task.task_id, self.kept, len(self.joined)))
+        group = _group(self.task.task_id, self.kept, len(self.joined))
+        rewards_G = group.rewards_G[: len(group.rewards_G) - len(self.joined)]
+        object.__setattr__(self, "group", group)
+        object.__setattr__(self, "has_spread", len(rewards_G) > 1 and not are_equal(rewards_G))
 
     @property
     def kept(self) -> list[ScoredEpisode]:
@@ -37,28 +43,20 @@ class PlayedGroup:
         """Of each member whether it joined."""
         return np.array(self.group.is_joined_G, dtype=np.bool_)
 
-    @property
-    def has_spread(self) -> bool:
-        """Whether the rewards of those that were played differ, by more than rounding."""
-        rewards_G = [one.rule_reward + one.bonus for one in self.played if not one.is_lost]
-        return len(rewards_G) > 1 and not are_equal(rewards_G)
-
 
 def turns_of(trajectory: Trajectory) -> list[Turn]:
     """The agent's messages, by the runs of its tokens. A state is what was read before the turn,
     not what the agent wrote itself."""
     turns: list[Turn] = []
     read = hashlib.blake2b(digest_size=16)
-    mask, ids = list(trajectory.mask), list(trajectory.token_ids)
-    scores, place = _turn_scores(trajectory), 0
-    while place < len(mask):
-        end = next((index for index in range(place, len(mask)) if mask[index] != mask[place]), len(mask))
-        if mask[place]:
+    mask_T, ids_T = np.asarray(trajectory.mask), np.asarray(trajectory.token_ids, dtype=np.int64)
+    scores, starts = _turn_scores(trajectory), np.flatnonzero(np.diff(mask_T, prepend=-1))
+    for start, end in itertools.pairwise([*starts.tolist(), len(mask_T)]):
+        if mask_T[start]:
             score = scores[len(turns)] if len(turns) < len(scores) else None
-            turns.append(Turn(end - place, read.hexdigest(), score))
+            turns.append(Turn(end - start, read.hexdigest(), score))
         else:
-            read.update(np.asarray(ids[place:end], dtype=np.int64).tobytes() + b"|")
-        place = end
+            read.update(ids_T[start:end].tobytes() + b"|")
     return turns
 
 

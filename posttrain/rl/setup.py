@@ -5,22 +5,19 @@ from dataclasses import dataclass, field
 
 from posttrain.algorithms.rollouts import EpisodeSource, ScoredEpisode
 from posttrain.models.codec import TokenRow
+from posttrain.rl.joining.expert import Shown
 from posttrain.types import Task
 
 Hear = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
-
-
-def _nothing_shown(task: Task, count: int) -> Sequence[ScoredEpisode]:
-    raise NotImplementedError(f"an expert is to show {count} ways through {task.task_id}, and there is none")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
     """`tasks` are played to learn, `dev_tasks` greedily to see how far it got, by `play_greedily`
     with the weights as they are. `shown` gives a number of an expert's traces of a task, with
-    tokens and rewards. `score_weights`: what the rewards are sums of. `on_step` hears of a step,
-    its episodes and their mean advantages, before they are learnt from; of `demonstrations` the
-    loss is told."""
+    tokens and rewards; None where none are to join. `score_weights`: what the rewards are sums of.
+    `on_step` hears of a step, its episodes and their mean advantages, before they are learnt from;
+    of `demonstrations` the loss is told."""
 
     tasks: Sequence[Task]
     source: EpisodeSource
@@ -28,5 +25,5 @@ class Setup:
     on_step: Hear = lambda *_: None
     dev_tasks: Sequence[Task] = ()
     play_greedily: Callable[[Sequence[Task]], Sequence[ScoredEpisode]] = lambda _: ()
-    shown: Callable[[Task, int], Sequence[ScoredEpisode]] = _nothing_shown
+    shown: Shown | None = None
     score_weights: Mapping[str, float] = field(default_factory=dict)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.importance import importance_weights
-from posttrain.algorithms.token_logprobs import can_pick_before_head
+from posttrain.algorithms.token_logprobs import agent_logits, placed
+from posttrain.rl.joining.params import JoinsExpert
 from posttrain.rl.objective.kl import kl_estimates
 from posttrain.rl.objective.token_losses import held_side, shown_losses, token_losses, token_weights
-from posttrain.rl.params import JoinsExpert, OnlineParams
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.rows import Member, Rows
 
 MAX_GRAD_NORM = 1.0
@@ -64,21 +65,24 @@ def weights_of(
 
 
 def scored(model: Any, rows: Rows, temperature: float, *, with_entropies: bool = False) -> Scored:
-    """By the weights as they are; only the agent's positions go through the head where they can."""
+    """By the weights as they are."""
     is_scored_N_T = rows.is_scored_N_T
-    if can_pick_before_head(model, rows.input_ids_N_T):
-        causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
-        hidden = causal_lm.base_model(input_ids=rows.input_ids_N_T, use_cache=False).last_hidden_state[:, :-1]
-        logits = causal_lm.get_output_embeddings()(hidden[is_scored_N_T])
-    else:
-        logits = model(input_ids=rows.input_ids_N_T, use_cache=False).logits[:, :-1][is_scored_N_T]
-    logits = logits.float() / temperature
+    logits = agent_logits(model, rows.input_ids_N_T, is_scored_N_T) / temperature
     targets = rows.labels_N_T[:, 1:][is_scored_N_T]
     picked = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-    if not with_entropies:
-        return Scored(_placed(picked, is_scored_N_T), None)
+    found = placed(_entropies(logits), is_scored_N_T) if with_entropies else None
+    return Scored(placed(picked, is_scored_N_T), found)
+
+
+def entropies(model: Any, rows: Rows, temperature: float) -> Tensor:
+    """Those of `scored` alone."""
+    is_scored_N_T = rows.is_scored_N_T
+    return placed(_entropies(agent_logits(model, rows.input_ids_N_T, is_scored_N_T) / temperature), is_scored_N_T)
+
+
+def _entropies(logits: Tensor) -> Tensor:
     logprobs = logits.log_softmax(-1)
-    return Scored(_placed(picked, is_scored_N_T), _placed(-(logprobs.exp() * logprobs).sum(-1), is_scored_N_T))
+    return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def part_loss(
@@ -185,9 +189,3 @@ def without_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-
-
-def _placed(values: Tensor, is_scored_N_T: Tensor) -> Tensor:
-    return torch.zeros(is_scored_N_T.shape, dtype=values.dtype, device=values.device).masked_scatter(
-        is_scored_N_T, values
-    )

@@ -50,9 +50,10 @@ from posttrain.params import (
     TrainSftParams,
 )
 from posttrain.rl import checkpoints
+from posttrain.rl.credit.params import CriticParams
 from posttrain.rl.critic import Critic, targets_of
 from posttrain.rl.loop import train_online
-from posttrain.rl.params import CriticParams, OnlineParams
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.rows import Member, rows_of
 from posttrain.rl.setup import Setup
 from posttrain.tracking.alarms import Alarms

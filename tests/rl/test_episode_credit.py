@@ -10,7 +10,8 @@ from posttrain.rl.credit import baselines
 from posttrain.rl.credit.episode import episode_advantages
 from posttrain.rl.credit.groups import Group
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.params import EpisodeCredit, OnlineParams
+from posttrain.rl.credit.params import EpisodeCredit
+from posttrain.rl.params import OnlineParams
 from tests.rl.bandit import LOGITS, expected_gradient, expected_of_ways, group_of, sum_over_ways, true_gradient
 
 STD = {"type": "group_std", "floor": 1e-4}

@@ -7,7 +7,7 @@ import yaml
 
 from posttrain.rl.credit.gae import gae, gae_credit, scaled
 from posttrain.rl.credit.groups import Group, Turn
-from posttrain.rl.params import BatchStd, GaeCredit, Unscaled
+from posttrain.rl.credit.params import BatchStd, GaeCredit, Unscaled
 from tests.rl.bandit import REWARDS, expected_gradient, true_gradient, ways
 
 VALUES = np.array([0.5, 0.25, 0.75])

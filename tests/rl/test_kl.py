@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from posttrain.rl.adaptive_kl import KlWeight
 from posttrain.rl.objective.kl import kl_estimates
-from posttrain.rl.params import KlParams
+from posttrain.rl.objective.params import KlParams
 
 LOGITS, REFERENCE = [0.4, -0.3, 0.9, 0.1], [1.0, 0.2, -0.7, 0.3]
 

@@ -12,14 +12,8 @@ from tiny_runs import run_here
 from posttrain.rl.credit.choice import token_credit
 from posttrain.rl.credit.groups import Group, Turn
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.params import (
-    DiscountedCredit,
-    EpisodeCredit,
-    OnlineParams,
-    ScoresCredit,
-    StatesCredit,
-    TurnScoresCredit,
-)
+from posttrain.rl.credit.params import DiscountedCredit, EpisodeCredit, ScoresCredit, StatesCredit, TurnScoresCredit
+from posttrain.rl.params import OnlineParams
 
 KINDS = [EpisodeCredit, ScoresCredit, DiscountedCredit, TurnScoresCredit, StatesCredit]
 OWN = [{"type": "group_mean"}, {"type": "leave_one_out"}]

@@ -14,11 +14,12 @@ from tiny import word_task
 from posttrain.algorithms.rollouts import RolloutSchedule, ScoredEpisode
 from posttrain.exits import ConfigurationError
 from posttrain.rl.memory import Memory
-from posttrain.rl.params import OnlineParams, SamplingParams
+from posttrain.rl.params import OnlineParams
 from posttrain.rl.play import Player
 from posttrain.rl.sampling.choice import make_sampler
 from posttrain.rl.sampling.greso import Greso, kind_of, skip_probability
 from posttrain.rl.sampling.horizon import Horizon, level_of
+from posttrain.rl.sampling.params import SamplingParams
 from posttrain.rl.sampling.pools import Pools, rounded_shares
 from posttrain.rl.sampling.spread import Spread
 from posttrain.rl.sampling.uniform import Uniform

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from posttrain.rl.credit.groups import Group
+from posttrain.rl.credit.params import ScoresCredit
 from posttrain.rl.credit.scores import score_advantages
-from posttrain.rl.params import ScoresCredit
 from tests.rl.bandit import expected_of_ways, sum_over_ways, true_gradient, ways
 
 TINY = 1e-13

@@ -21,7 +21,12 @@ OF_GROUPS = {"definition_version", "reward_mean", "reward_std", "reward_std_batc
 OF_GROUPS |= {f"frac_reward_zero_std_{which}" for which in ("all_bad", "all_good", "other")}
 COUNTS = {f"groups_{what}" for what in ("played", "trained", "unneeded", "dropped_equal", "dropped_all_good", "idle")}
 COUNTS |= {"frac_equal_trained", "joined", "generated_tokens"}
-OF_CREDIT = {"frac_tokens_nonzero_advantage", "explained_variance", "value_loss"}
+OF_CREDIT = {
+    "frac_tokens_nonzero_advantage",
+    "frac_trained_tokens_nonzero_advantage",
+    "explained_variance",
+    "value_loss",
+}
 OF_CREDIT |= {f"advantage_turn_{which}" for which in ("1", "2", "3", "later")}
 OF_ENGINE = {"staleness", "logprob_gap_max", "logprob_gap_turn"}
 OF_ENGINE |= {f"importance_{what}" for what in ("mean", "max", "capped_frac")}
@@ -90,8 +95,8 @@ def test_metrics_of_episodes_are_worked_out_by_hand():
 
 
 def test_tokens_with_an_advantage_and_its_size_by_turn_are_worked_out_by_hand():
-    """Of 8 tokens of the agent's, 2 and 3 in an episode of two turns have one; one that joined is
-    told of nowhere."""
+    """Of 8 tokens of the agent's that are trained, 2 and 3 in an episode of two turns have one, and
+    of 3 that are not, none; an episode that joined is told of nowhere."""
 
     def written(*mask):
         played = episode(1.0, [], len(mask))
@@ -101,9 +106,11 @@ def test_tokens_with_an_advantage_and_its_size_by_turn_are_worked_out_by_hand():
     group = PlayedGroup(word_task(5, 9), [two_turns, one_turn], [one_turn])
     advantages = [[0.5, 0.5, -0.1, -0.1, -0.1], [0.0, 1e-9, 0.0], [9.0, 9.0, 9.0]]
     members = [Member(one, np.array(of_one)) for one, of_one in zip(group.kept, advantages, strict=True)]
-    assert credit_metrics([group], [members]) == {
-        "frac_tokens_nonzero_advantage": 5 / 8,
-        "advantage_turn_1": pytest.approx((2 * 0.5 + 3 * 0) / 5),
+    other, idle = PlayedGroup(word_task(6, 9), [one_turn]), [Member(one_turn, np.zeros(3))]
+    assert credit_metrics([group, other], [True, False], [members, idle]) == {
+        "frac_tokens_nonzero_advantage": 5 / 11,
+        "frac_trained_tokens_nonzero_advantage": 5 / 8,
+        "advantage_turn_1": pytest.approx((2 * 0.5 + 6 * 0) / 8),
         "advantage_turn_2": pytest.approx(0.1),
         "advantage_turn_3": 0.0,
         "advantage_turn_later": 0.0,

@@ -10,7 +10,7 @@ from posttrain.rl.credit.choice import token_credit
 from posttrain.rl.credit.equal_groups import by_coin, by_entropy
 from posttrain.rl.credit.groups import Group, Turn, over_tokens
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.params import (
+from posttrain.rl.credit.params import (
     CreditParams,
     DiscountedCredit,
     EpisodeCredit,

@@ -8,8 +8,9 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
+from posttrain.rl.objective.params import Cispo, Clip, Gspo, Objective, PolicyGradient, Sapo
 from posttrain.rl.objective.token_losses import held_side, token_losses, token_weights
-from posttrain.rl.params import Cispo, Clip, Gspo, Objective, OnlineParams, PolicyGradient, Sapo
+from posttrain.rl.params import OnlineParams
 
 CLIP = {"type": "clip", "low": 0.16, "high": 0.24}
 OBJECTIVES = {

@@ -9,9 +9,9 @@ import pytest
 from posttrain.rl.credit.discounted import discounted
 from posttrain.rl.credit.groups import Group, Turn
 from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.credit.params import DiscountedCredit, StatesCredit, TurnScoresCredit
 from posttrain.rl.credit.states import states
 from posttrain.rl.credit.turn_scores import first_call, turn_scores
-from posttrain.rl.params import DiscountedCredit, StatesCredit, TurnScoresCredit
 from tests.rl.bandit import TURN_SCORES, expected_of_ways, group_of, sum_over_ways, true_gradient, ways
 
 MEAN, OTHERS = {"type": "group_mean"}, {"type": "leave_one_out"}

@@ -10,10 +10,7 @@ from posttrain.rl.credit.episode import episode_advantages, is_dropped
 from posttrain.rl.credit.equal_groups import by_coin, by_entropy
 from posttrain.rl.credit.groups import FloatArray, Group, TokenCredit, TurnCredit, of_members, over_tokens
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.credit.scores import score_advantages
-from posttrain.rl.credit.states import states
-from posttrain.rl.credit.turn_scores import turn_scores
-from posttrain.rl.params import (
+from posttrain.rl.credit.params import (
     ByBaseline,
     ByCoin,
     ByEntropy,
@@ -24,6 +21,9 @@ from posttrain.rl.params import (
     StatesCredit,
     TurnScoresCredit,
 )
+from posttrain.rl.credit.scores import score_advantages
+from posttrain.rl.credit.states import states
+from posttrain.rl.credit.turn_scores import turn_scores
 
 WithoutCritic = EpisodeCredit | ScoresCredit | DiscountedCredit | TurnScoresCredit | StatesCredit | ImitationCredit
 

@@ -7,7 +7,7 @@ import numpy as np
 from posttrain.rl.credit.episode import episode_advantages
 from posttrain.rl.credit.groups import FloatArray, Group, TurnCredit
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.params import DiscountedCredit
+from posttrain.rl.credit.params import DiscountedCredit
 
 
 def discounted(groups: Sequence[Group], credit: DiscountedCredit, history: TaskHistory) -> TurnCredit:

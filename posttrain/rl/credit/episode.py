@@ -13,8 +13,7 @@ from posttrain.rl.credit import baselines
 from posttrain.rl.credit.baselines import Baseline
 from posttrain.rl.credit.groups import FloatArray, Group
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.credit.scales import scaled
-from posttrain.rl.params import (
+from posttrain.rl.credit.params import (
     BaselineParams,
     BatchMean,
     Compared,
@@ -25,6 +24,7 @@ from posttrain.rl.params import (
     VirtualEnds,
     Weighted,
 )
+from posttrain.rl.credit.scales import scaled
 
 _OWN = (GroupMean, LeaveOneOut)  # baselines that are the reward itself where all are equal
 

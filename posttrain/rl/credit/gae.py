@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from posttrain.rl.credit.groups import FloatArray, Group, TokenCredit
-from posttrain.rl.params import BatchStd, GaeCredit, Unscaled
+from posttrain.rl.credit.params import BatchStd, GaeCredit, Unscaled
 
 
 def gae(

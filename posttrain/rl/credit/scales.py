@@ -1,7 +1,7 @@
 """What the difference to a baseline is measured by."""
 
 from posttrain.rl.credit.groups import FloatArray
-from posttrain.rl.params import BatchStd, GroupStd, ScaleParams, Unscaled
+from posttrain.rl.credit.params import BatchStd, GroupStd, ScaleParams, Unscaled
 
 
 def scaled(differences_G: FloatArray, scale: ScaleParams, *, compared: FloatArray, batch: FloatArray) -> FloatArray:

@@ -7,8 +7,8 @@ import numpy as np
 
 from posttrain.evals.groups import are_equal
 from posttrain.rl.credit.groups import FloatArray, Group
+from posttrain.rl.credit.params import ScoresCredit
 from posttrain.rl.credit.scales import deviation
-from posttrain.rl.params import ScoresCredit
 
 
 def score_advantages(groups: Sequence[Group], credit: ScoresCredit, weights: Mapping[str, float]) -> list[FloatArray]:

@@ -12,8 +12,8 @@ from posttrain.rl.credit.discounted import discounts_K
 from posttrain.rl.credit.episode import episode_advantages, is_dropped
 from posttrain.rl.credit.groups import FloatArray, Group, TurnCredit
 from posttrain.rl.credit.history import TaskHistory
+from posttrain.rl.credit.params import LeaveOneOut, StatesCredit, VirtualBest
 from posttrain.rl.credit.scales import scaled
-from posttrain.rl.params import LeaveOneOut, StatesCredit, VirtualBest
 
 
 def states(groups: Sequence[Group], credit: StatesCredit, history: TaskHistory) -> TurnCredit:

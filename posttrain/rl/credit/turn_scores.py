@@ -9,7 +9,7 @@ import numpy as np
 from posttrain.rl.credit.episode import episode_advantages, is_dropped
 from posttrain.rl.credit.groups import FloatArray, Group, Turn, TurnCredit
 from posttrain.rl.credit.history import TaskHistory
-from posttrain.rl.params import BaselineParams, TurnScoresCredit, VirtualBest, VirtualEnds
+from posttrain.rl.credit.params import BaselineParams, TurnScoresCredit, VirtualBest, VirtualEnds
 
 
 def turn_scores(groups: Sequence[Group], credit: TurnScoresCredit, history: TaskHistory) -> TurnCredit:

@@ -9,23 +9,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.types import Outcome, StopReason, Trajectory
+from posttrain.rl.joining.nothing import NothingJoins
+from posttrain.rl.played import PlayedGroup
+from posttrain.types import Outcome, StopReason, Task, Trajectory
 
 
-class BestEpisodes:
+class BestEpisodes(NothingJoins):
     """The latest success of each task. Its state is in the checkpoint: tokens, and what they were
     drawn with."""
 
     def __init__(self) -> None:
         self._by_task: dict[str, ScoredEpisode] = {}
 
-    def join(self, task_id: str, played: Sequence[ScoredEpisode]) -> list[ScoredEpisode]:
-        """What joins these, and what is kept of them."""
+    def join(self, task: Task, played: Sequence[ScoredEpisode]) -> PlayedGroup:
+        """The group with the task's latest success where it has none of its own."""
         if successes := [one for one in played if one.is_success]:
-            self._by_task[task_id] = successes[-1]
-            return []
-        kept = self._by_task.get(task_id)
-        return [kept] if kept is not None else []
+            self._by_task[task.task_id] = successes[-1]
+            return PlayedGroup(task, played)
+        kept = self._by_task.get(task.task_id)
+        return PlayedGroup(task, played, [kept] if kept is not None else [])
 
     def state(self) -> Mapping[str, object]:
         """As JSON has it, for a checkpoint."""

@@ -1,29 +1,40 @@
 """How much of the expert's way is given away: for each task less with each group in which one
 succeeded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from posttrain.algorithms.rollouts import ScoredEpisode
+from posttrain.rl.joining.nothing import NothingJoins
+from posttrain.rl.played import PlayedGroup
+from posttrain.types import Task
 
 
-class Hints:
-    """`start` of the expert's turns are given at first, `step` fewer with each success, until none
-    are."""
+class Hints(NothingJoins):
+    """`share` of a group's episodes begin behind `start` of the expert's turns at first, behind
+    `step` fewer with each group of the task in which one succeeded, until behind none."""
 
-    def __init__(self, *, start: float, step: float) -> None:
-        self._start, self._step = start, step
+    def __init__(self, *, share: float, start: float, step: float) -> None:
+        self._share, self._start, self._step = share, start, step
         self._num_won: dict[str, int] = {}
 
-    def share(self, task_id: str) -> float:
-        """Of the expert's turns: 0.75, a step of 0.25 and one group with a success give 0.5."""
-        return max(0.0, self._start - self._step * self._num_won.get(task_id, 0))
+    def hints(self, task: Task, group_size: int) -> list[float]:
+        """Of eight episodes at a share of 0.5, with 0.75 at first and 0.25 fewer, after one group
+        with a success: 0.5 four times, then 0 four times."""
+        num_hinted = round(self._share * group_size)
+        given = max(0.0, self._start - self._step * self._num_won.get(task.task_id, 0))
+        return [given] * num_hinted + [0.0] * (group_size - num_hinted)
 
-    def observe(self, task_id: str, *, is_won: bool) -> None:
-        """A group of the task, and whether one of its episodes succeeded."""
-        self._num_won[task_id] = self._num_won.get(task_id, 0) + is_won
+    def join(self, task: Task, played: Sequence[ScoredEpisode]) -> PlayedGroup:
+        """What was played, and whether one succeeded is remembered."""
+        is_won = any(one.is_success for one in played)
+        self._num_won[task.task_id] = self._num_won.get(task.task_id, 0) + is_won
+        return PlayedGroup(task, played)
 
     def state(self) -> Mapping[str, object]:
         """As JSON has it, for a checkpoint."""
         return dict(self._num_won)
 
-    def restore(self, state: Mapping[str, int]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """The reverse."""
         self._num_won = dict(state)

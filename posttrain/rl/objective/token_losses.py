@@ -6,7 +6,7 @@ With one update a step the ratio to the policy that played is 1, and all of thes
 import torch
 from torch import Tensor
 
-from posttrain.rl.params import Cispo, Clip, Gspo, LossMean, Objective, PolicyGradient, Sapo
+from posttrain.rl.objective.params import Cispo, Clip, Gspo, LossMean, Objective, PolicyGradient, Sapo
 
 
 def token_losses(

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from posttrain.rl.params import (
+from posttrain.rl.sampling.greso import Greso
+from posttrain.rl.sampling.horizon import Horizon
+from posttrain.rl.sampling.params import (
     GresoSampling,
     HorizonSampling,
     PoolSampling,
@@ -11,8 +13,6 @@ from posttrain.rl.params import (
     SpreadSampling,
     UniformSampling,
 )
-from posttrain.rl.sampling.greso import Greso
-from posttrain.rl.sampling.horizon import Horizon
 from posttrain.rl.sampling.pools import Pool, Pools
 from posttrain.rl.sampling.spread import Spread
 from posttrain.rl.sampling.uniform import Uniform

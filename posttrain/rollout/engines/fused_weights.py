@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.adapted import behind_adapters
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length of the text
@@ -71,8 +72,7 @@ def fuse(model: nn.Module) -> FusedWeights:
     Raises ConfigurationError where the architecture is none of `MODEL_TYPES` or a part of it is not
     what it is in plain transformers.
     """
-    wrapper: Any = model
-    causal_lm = wrapper.get_base_model() if hasattr(model, "get_base_model") else wrapper
+    causal_lm = behind_adapters(model)
     config = causal_lm.config
     _require(
         config.model_type in MODEL_TYPES, f"model type {config.model_type!r} is not one of {', '.join(MODEL_TYPES)}"

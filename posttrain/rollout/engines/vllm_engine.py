@@ -23,11 +23,12 @@ import torch
 
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.limits import reason
+from posttrain.models.adapted import is_adapted
 from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
-from posttrain.rollout.engines.weight_files import WeightFiles, is_adapted
+from posttrain.rollout.engines.weight_files import WeightFiles
 
 T = TypeVar("T")
 

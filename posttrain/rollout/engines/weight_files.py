@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.adapted import is_adapted
 
 _NUM_KEPT = 2
 
@@ -53,11 +54,6 @@ class WeightFiles:
             shutil.rmtree(old, ignore_errors=True)
         del self._written[:-_NUM_KEPT]
         return target
-
-
-def is_adapted(model: Any) -> bool:
-    """Whether a LoRA adapter is trained on it."""
-    return hasattr(model, "get_base_model")
 
 
 def full_weights(model: Any) -> dict[str, torch.Tensor]:
