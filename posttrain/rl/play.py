@@ -60,4 +60,4 @@ def learnt_groups(groups: Sequence[PlayedGroup], params: OnlineParams) -> list[b
     if not params.sampling.max_refills:
         return [True] * len(groups)
     num_before = np.cumsum([0, *(one.has_spread for one in groups)])
-    return [one.has_spread and num_before[place] < params.tasks_per_step for place, one in enumerate(groups)]
+    return [one.has_spread and bool(num_before[place] < params.tasks_per_step) for place, one in enumerate(groups)]
