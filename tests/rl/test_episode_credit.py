@@ -17,6 +17,7 @@ from tests.rl.bandit import LOGITS, expected_gradient, expected_of_ways, group_o
 STD = {"type": "group_std", "floor": 1e-4}
 NONE = {"type": "none"}
 BASELINES = {
+    "nothing": {"type": "nothing"},
     "group_mean": {"type": "group_mean"},
     "leave_one_out": {"type": "leave_one_out"},
     "virtual_best": {"type": "virtual_best", "best": 1.0},
@@ -56,6 +57,14 @@ def test_a_group_is_compared_with_its_own_mean():
     assert advantages(credit(scale="group_std"), group(1, 0, 0, 0))[0] == pytest.approx(
         [0.75 / 0.5001, *[-0.25 / 0.5001] * 3]
     )
+
+
+def test_compared_with_nothing_each_counts_what_it_earned():
+    assert advantages(credit("nothing"), group(1, 0, 0.5, 0), group(1, 1), group(0, 0)) == [
+        [1.0, 0.0, 0.5, 0.0],
+        [1.0, 1.0],
+        [0.0, 0.0],
+    ]
 
 
 def test_without_its_own_reward_each_is_compared_with_the_others():
@@ -231,6 +240,7 @@ def test_the_true_gradient_is_that_of_finite_differences():
     [
         ("group_mean", 2, 1 / 2),  # (G - 1) / G
         ("group_mean", 3, 2 / 3),
+        ("nothing", 3, 1.0),
         ("leave_one_out", 3, 1.0),
         ("virtual_best", 3, 3 / 4),  # G / (G + 1)
         ("batch_mean", 3, 2 / 3),  # a batch of one group

@@ -1,6 +1,7 @@
 """Advantages of single turns: worked out on paper, and their expected gradients on a problem that
 is enumerated in full, against what each docstring says that they are."""
 
+import itertools
 from math import comb, sqrt
 
 import numpy as np
@@ -22,7 +23,8 @@ NOTHING_KNOWN = TaskHistory(0.0)
 
 RULES = {
     "discounted": (discounted, DiscountedCredit, {"gamma": 0.5}),
-    "turn_scores": (turn_scores, TurnScoresCredit, {"weight": 1.0}),
+    "turn_scores": (turn_scores, TurnScoresCredit, {"turns": "first", "weight": 1.0}),
+    "every_turn": (turn_scores, TurnScoresCredit, {"type": "turn_scores", "turns": "every", "weight": 1.0}),
     "states": (states, StatesCredit, {"gamma": 0.5, "weight": 1.0, "state_baseline": MEAN}),
 }
 
@@ -69,6 +71,20 @@ def test_who_called_nothing_is_compared_by_both_sums_at_once():
     three = group([1.5, 0.0, 1.0], [turns(("a", 0.5)), turns(("a", 0.5)), silent])
     [[_, _, alone]] = credited("turn_scores", three, scale=STD)
     assert alone == pytest.approx([(1.0 - 3.5 / 3) / np.std([2.0, 0.5, 1.0], ddof=1)] * 2)
+
+
+def test_every_turn_with_a_score_is_compared_with_all_the_groups():
+    two = group([1, 0], [turns(("a", 1.0), ("b", 0.25), "c"), turns("a", ("b", 0.25))])
+    [found] = credited("turn_scores", two, turns="every")  # the mean score is 1/2
+    assert found == [[1.0, 0.25, 0.5], [-0.5, -0.75]]
+    [doubled] = credited("turn_scores", two, turns="every", weight=2.0, scale=STD)
+    deviation, outcome = np.std([1, 0.25, 0.25], ddof=1) + STD["floor"], 0.5 / (np.std([1, 0], ddof=1) + STD["floor"])
+    np.testing.assert_allclose(doubled[0], [outcome + 1 / deviation, outcome - 0.5 / deviation, outcome])
+    best = {"type": "virtual_best", "best": 1.0}
+    [bad] = credited("turn_scores", group([1, 1], [turns(("a", 0.0)), turns(("a", 0.0))]), turns="every", baseline=best)
+    np.testing.assert_allclose(bad, [[-1 / 3]] * 2)  # 0 less the mean of 0, 0 and 1
+    silent = group([1, 0], [turns("a"), turns(("a", 0.5))])
+    assert credited("turn_scores", silent, turns="every") == [[[0.5], [-0.5]]], "one score is compared with none"
 
 
 def test_a_turns_score_has_a_virtual_best_of_one():
@@ -129,7 +145,7 @@ def test_the_order_of_members_changes_nothing(name, scale):
 
 
 @pytest.mark.parametrize("baseline", [MEAN, OTHERS], ids=["group_mean", "leave_one_out"])
-@pytest.mark.parametrize("name", ["discounted", "turn_scores"])
+@pytest.mark.parametrize("name", ["discounted", "turn_scores", "every_turn"])
 def test_the_same_for_all_rewards_raised_alike(name, baseline):
     one, _ = three_of_each()
     [plain] = credited(name, one, baseline=baseline)
@@ -261,6 +277,29 @@ def test_compared_with_those_alone_that_called_a_first_score_would_push_against_
     ours = expected("turn_scores", baseline=OTHERS) - true_gradient()
     np.testing.assert_allclose(ours, unbiased, atol=1e-9)
     assert np.abs(mean * of_calling).max() > 0.05
+
+
+def test_every_turn_adds_the_gradient_of_its_own_score_less_what_the_groups_are_expected_to_be():
+    """Of no objective: it is not the gradient of the sum of scores."""
+    weight = 0.7
+
+    def scores(*members):
+        return [turn.score for way in members for turn in way.turns if turn.score is not None]
+
+    def added(way, turn):
+        if (score := way.turns[turn].score) is None:
+            return 0.0
+        total = 0.0
+        for others in itertools.product(ways(), repeat=SIZE - 1):
+            pool = scores(way, *others)
+            chance = np.prod([other.probability for other in others])
+            total += chance * (score - np.mean(pool) if len(pool) > 1 else 0.0)
+        return total
+
+    found = expected("every_turn", baseline=MEAN, weight=weight)
+    of_turns = weight * sum_over_ways(added)
+    np.testing.assert_allclose(found, SHARES[0][1] * true_gradient() + of_turns, atol=1e-9)
+    assert not are_along(of_turns, sum_over_ways(lambda way, _: sum(scores(way))))
 
 
 @pytest.mark.parametrize("state_baseline", [MEAN, OTHERS, BEST], ids=NAMES[:3])

@@ -23,6 +23,13 @@ class Baseline:
     compared: FloatArray
 
 
+def nothing(rewards_G: FloatArray) -> Baseline:
+    """0 (REINFORCE). Gradient: J's. Of rewards of 0 and 1 this is learning from successes alone
+    (RAFT, arXiv 2304.06767, without a ranking): failures push nothing down. Rewards 1, 0, 0, 0: 0
+    for each."""
+    return Baseline(np.zeros(len(rewards_G)), rewards_G)
+
+
 def group_mean(rewards_G: FloatArray) -> Baseline:
     """The mean of the group (GRPO, arXiv 2402.03300). Gradient: (G - 1)/G of J's. Rewards 1, 0, 0,
     0: 1/4 for each."""

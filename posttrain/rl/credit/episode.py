@@ -19,6 +19,7 @@ from posttrain.rl.credit.params import (
     Compared,
     GroupMean,
     LeaveOneOut,
+    Nothing,
     TaskMean,
     VirtualBest,
     VirtualEnds,
@@ -72,6 +73,8 @@ def is_dropped(group: Group, credit: Compared) -> bool:
 def _baseline(group: Group, params: BaselineParams, history: TaskHistory, batch: FloatArray) -> Baseline:
     rewards_G, known = group.rewards_G, history.mean(group.task_id)
     match params:
+        case Nothing():
+            return baselines.nothing(rewards_G)
         case GroupMean():
             return baselines.group_mean(rewards_G)
         case LeaveOneOut():

@@ -13,6 +13,13 @@ class GroupMean(Section):
     type: Literal["group_mean"]
 
 
+class Nothing(Section):
+    """Nothing: an episode counts what it earned, and one that earned nothing does not (REINFORCE;
+    of rewards of 0 and 1, RAFT)."""
+
+    type: Literal["nothing"]
+
+
 class LeaveOneOut(Section):
     """The mean of the group's other members (RLOO)."""
 
@@ -59,7 +66,8 @@ class Weighted(Section):
 
 
 BaselineParams = Annotated[
-    GroupMean | LeaveOneOut | VirtualBest | VirtualEnds | TaskMean | BatchMean | Weighted, Field(discriminator="type")
+    Nothing | GroupMean | LeaveOneOut | VirtualBest | VirtualEnds | TaskMean | BatchMean | Weighted,
+    Field(discriminator="type"),
 ]
 
 
@@ -156,14 +164,16 @@ class DiscountedCredit(Compared):
 
 
 class TurnScoresCredit(Compared):
-    """As `episode`, and the turns before the first result are credited with `weight` times how well
-    they did themselves, compared within the group in the same way (MT-GRPO): the world's score of a
-    turn, or the share of its calls that worked."""
+    """As `episode`, and turns are credited with `weight` times how well they did themselves,
+    compared within the group in the same way: the world's score of a turn, or the share of its
+    calls that worked. `first`: those before the first result, with its score (MT-GRPO); `every`:
+    each with its own, compared with all of the group's."""
 
     example: ClassVar[str] = (
-        "{weight: 1.0, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
+        "{turns: first, weight: 1.0, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
     )
     type: Literal["turn_scores"]
+    turns: Literal["first", "every"]
     weight: Annotated[float, Field(gt=0)]
     # what is known of a task before the step is of rewards, not of turns
     baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest | VirtualEnds | BatchMean, Field(discriminator="type")]
