@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from posttrain.ablation.plan import Study
-from posttrain.ablation.record import ALL_BAD, ALL_GOOD, SIGNAL, TRAINED_SIGNAL, Training
+from posttrain.ablation.record import ALL_BAD, ALL_GOOD, SIGNAL, TRAINED_SIGNAL, Measure, Training
 from posttrain.ablation.table import Measured, Row, Table
 from posttrain.report.table import UNKNOWN, percent, percent_range, points
 
@@ -20,16 +20,17 @@ _TRAINING = (
 def table_markdown(table: Table, study: Study) -> str:
     """Ends with a line for each method, and what was left out."""
     regime, runs = study.regimes[table.regime], [run for row in table.rows for run in row.runs.values()]
-    titles = (f"less {table.baseline}'s", "p", "verdict")
+    measures = [title for one in Measure for title in (one.value, f"less {table.baseline}'s", "p", "verdict")]
     notes = [f"- `{row.name}`: {row.method.about}" for row in table.rows] + [f"- {note}" for note in table.notes]
     lines = [
         f"# Methods in the regime {table.regime}",
         "",
-        f"{regime.about}. Greedy on {len(runs[0].won):,} held-out tasks; intervals at 95 %, over tasks and seeds. "
-        f"A difference is between runs from the same SFT model; its p is corrected for {len(table.rows) - 1} methods "
-        f"(Holm). Code and knobs are of {', '.join(sorted({run.commit for run in runs}))}.",
+        f"{regime.about}. On {len(runs[0].won):,} held-out tasks, greedily and, where it says so, by plays sampled at "
+        "temperature 1; intervals at 95 %, over tasks and seeds. A difference is between runs from the same SFT model; "
+        f"its p is corrected for {len(table.rows) - 1} methods (Holm). Code and knobs are of "
+        f"{', '.join(sorted({run.commit for run in runs}))}.",
         "",
-        *_table(("method", "sees", "seeds", "strict success", *titles, "success", *titles), map(_verdict, table.rows)),
+        *_table(("method", "sees", "seeds", *measures), map(_verdict, table.rows)),
         "",
         *_table(_TRAINING, map(_training, table.rows)),
         "",
@@ -50,7 +51,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def _verdict(row: Row) -> list[str]:
     sees = "an expert" if row.method.is_oracle else ""
     name = f"`{row.name}`{' (control)' if row.method.is_control else ''}"
-    return [name, sees, str(len(row.runs)), *_measured(row.strict), *_measured(row.plain)]
+    return [name, sees, str(len(row.runs)), *(cell for one in Measure for cell in _measured(row.measured[one]))]
 
 
 def _measured(measured: Measured) -> list[str]:

@@ -8,6 +8,7 @@ made again of any of them without a model.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +21,7 @@ from posttrain.exits import DataError
 from posttrain.params import read_knobs
 from posttrain.pipeline.git import git
 from posttrain.report.knobs import Knobs, flat_knobs, parse_knobs
-from posttrain.report.outcomes import packed, read_outcomes
+from posttrain.report.outcomes import packed, read_outcomes, read_samples
 from posttrain.report.sources import Source
 from posttrain.report.table import percent
 from posttrain.stage.fingerprint import PARAMS_FILE, read_all_inputs
@@ -56,10 +57,20 @@ class Training(Source):
     seconds: float | None
 
 
+class Measure(Enum):
+    """What a run is judged by: strict success and success of the greedy plays, success of the
+    sampled ones."""
+
+    STRICT = "strict success"
+    PLAIN = "success"
+    SAMPLED = "sampled"
+
+
 class ArmRecord(Source):
     """A run. `params` and `code` are digests of the knobs that it had and of all code that led to
     its figures; `sft` is the MD5 of the model that it began from, `commit` the last commit of its
-    tree. `won` and `strict_won` have a digit for each held-out task of `tasks`."""
+    tree. `won` and `strict_won`, of greedy plays, have a digit for each held-out task of `tasks`,
+    `sampled_won` the share of its sampled plays that succeeded, with blanks between."""
 
     method: str
     seed: int
@@ -70,20 +81,27 @@ class ArmRecord(Source):
     tasks: str
     won: str
     strict_won: str
+    sampled_won: str
     training: Training
 
     def told(self) -> str:
         """In a line."""
-        strict, plain = (fmean(self.outcomes(is_strict=is_strict).values()) for is_strict in (True, False))
+        strict, plain, sampled = (percent(fmean(self.outcomes(measure).values())) for measure in Measure)
         return (
-            f"strict success {percent(strict)}, success {percent(plain)}, after {self.training.steps} steps and "
-            f"{self.training.generated_tokens:,} tokens"
+            f"strict success {strict}, success {plain}, of sampled plays {sampled}, after {self.training.steps} steps "
+            f"and {self.training.generated_tokens:,} tokens"
         )
 
-    def outcomes(self, *, is_strict: bool) -> dict[str, float]:
-        """Success, or strict success, by task."""
-        won = self.strict_won if is_strict else self.won
-        return {f"{self.tasks}-{place}": float(digit) for place, digit in enumerate(won)}
+    def outcomes(self, measure: Measure) -> dict[str, float]:
+        """By task."""
+        match measure:
+            case Measure.STRICT:
+                won: Sequence[str] = self.strict_won
+            case Measure.PLAIN:
+                won = self.won
+            case Measure.SAMPLED:
+                won = self.sampled_won.split()
+        return {f"{self.tasks}-{place}": float(share) for place, share in enumerate(won)}
 
 
 def record_file(root: Path, regime: str) -> Path:
@@ -97,10 +115,14 @@ def read_arm(tree: Path, arm: Arm) -> ArmRecord:
     try:
         knobs = parse_knobs((tree / "params.yaml").read_bytes())
         strict, plain = (packed(read_outcomes(tree, "policy", is_strict=is_strict)) for is_strict in (True, False))
+        sampled = read_samples(tree, "policy")
     except (OSError, ValueError) as error:
         raise DataError(f"{arm.variant.name}: what came out of it cannot be read: {error}") from error
-    if not plain["won"] or strict["tasks"] != plain["tasks"]:
-        raise DataError(f"{arm.variant.name}: {tree}/reports/evaluate has no held-out task with both kinds of success")
+    if not plain["won"] or not strict["tasks"] == plain["tasks"] == packed(sampled)["tasks"]:
+        raise DataError(
+            f"{arm.variant.name}: {tree}/reports/evaluate has no held-out task, or not of every one both kinds of "
+            "success and a sampled play"
+        )
     entries, costs = lock_entries(tree), read_records(tree)
     sft = {out["path"]: out["md5"] for out in entries.get("train_sft", {}).get("outs", ())}.get(_MODEL)
     if sft is None:
@@ -117,6 +139,7 @@ def read_arm(tree: Path, arm: Arm) -> ArmRecord:
         commit=git(tree, "rev-parse", "--short", "HEAD"),
         **plain,
         strict_won=strict["won"],
+        sampled_won=" ".join(f"{sampled[name]:.4g}" for name in sorted(sampled)),
         training=training_of(metrics, group_size=group_size, seconds=seconds),
     )
 

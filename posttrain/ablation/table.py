@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from posttrain.ablation.plan import Method, Study
-from posttrain.ablation.record import ArmRecord, with_these_knobs
+from posttrain.ablation.record import ArmRecord, Measure, with_these_knobs
 from posttrain.evals.significance import Difference, corrected, mean_interval, paired_difference
 from posttrain.exits import DataError
 
@@ -19,7 +19,7 @@ Interval = tuple[float, float, float]  # a mean, and what bounds it
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A method by one kind of success. `difference` to the baseline is None of the baseline itself,
+    """A method by one measure. `difference` to the baseline is None of the baseline itself,
     and where there are no pairs."""
 
     success: Interval
@@ -33,8 +33,7 @@ class Row:
     name: str
     method: Method
     runs: Mapping[int, ArmRecord]
-    strict: Measured
-    plain: Measured
+    measured: Mapping[Measure, Measured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,11 @@ def make_table(study: Study, regime: str, known: Mapping[str, ArmRecord], *, par
                 "of the same code from the same model; run both again"
             )
     names = [name for name in names if counted[name]]
-    strict, plain = (_measured(counted, names, is_strict=is_strict) for is_strict in (True, False))
-    rows = [Row(name, study.methods[name], counted[name], strict[name], plain[name]) for name in names]
+    by_measure = {measure: _measured(counted, names, measure) for measure in Measure}
+    rows = [
+        Row(name, study.methods[name], counted[name], {measure: found[name] for measure, found in by_measure.items()})
+        for name in names
+    ]
     return Table(regime, study.baseline, rows, notes)
 
 
@@ -83,12 +85,10 @@ def _is_pair(one: ArmRecord, base: ArmRecord) -> bool:
 
 
 def _measured(
-    counted: Mapping[str, Mapping[int, ArmRecord]], names: Sequence[str], *, is_strict: bool
+    counted: Mapping[str, Mapping[int, ArmRecord]], names: Sequence[str], measure: Measure
 ) -> dict[str, Measured]:
     """The first is the baseline; the differences are one family."""
-    outcomes = {
-        name: {seed: run.outcomes(is_strict=is_strict) for seed, run in counted[name].items()} for name in names
-    }
+    outcomes = {name: {seed: run.outcomes(measure) for seed, run in counted[name].items()} for name in names}
     base, others = outcomes[names[0]], names[1:]
     found = corrected(
         [paired_difference([base[seed] for seed in outcomes[name]], list(outcomes[name].values())) for name in others]

@@ -6,7 +6,7 @@ it has no use for are ignored, so that a stage may add some.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -318,15 +318,25 @@ def held_out_outcomes(text: str, *, is_strict: bool = False) -> dict[str, float]
     """Success by task, 0 or 1, of the held-out tasks in a `.tasks.jsonl`, or their strict success;
     lines that are none, or did not record it, are left out."""
     field = "strict_success" if is_strict else "success"
-    outcomes = {}
+    return _held_out(text, lambda record: float(record[field] is True))
+
+
+def held_out_samples(text: str) -> dict[str, float]:
+    """The share of successes among each held-out task's sampled plays; a task that lost all of
+    them is left out, and so are lines that are none."""
+    return _held_out(text, lambda record: sum(record["samples"]) / len(record["samples"]))
+
+
+def _held_out(text: str, figure: Callable[[Mapping[str, Any]], float]) -> dict[str, float]:
+    found = {}
     for line in text.splitlines():
         try:
             record = json.loads(line.partition(_TRANSCRIPT)[0] + "}" if _TRANSCRIPT in line else line)
             if record["split"] == HELD_OUT:
-                outcomes[str(record["task_id"])] = float(record[field] is True)
-        except (ValueError, KeyError, TypeError, RecursionError):
+                found[str(record["task_id"])] = figure(record)
+        except (ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError):
             continue
-    return outcomes
+    return found
 
 
 def _text(path: Path) -> str:

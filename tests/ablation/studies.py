@@ -42,7 +42,15 @@ def training(**figures: Any) -> Training:
 
 def run_of(method: str, seed: int, won: str, **figures: Any) -> ArmRecord:
     """`won` has a digit for each task."""
-    plain = {"params": "p", "code": "c", "sft": f"sft{seed}", "commit": "abc1234", "tasks": "t", "strict_won": won}
+    plain = {
+        "params": "p",
+        "code": "c",
+        "sft": f"sft{seed}",
+        "commit": "abc1234",
+        "tasks": "t",
+        "strict_won": won,
+        "sampled_won": " ".join(won),
+    }
     return ArmRecord(method=method, seed=seed, won=won, **{**plain, "training": training(), **figures})
 
 

@@ -9,6 +9,7 @@ import yaml
 
 from posttrain.ablation.plan import Arm
 from posttrain.ablation.record import (
+    Measure,
     code_digest,
     missing,
     read_arm,
@@ -66,7 +67,9 @@ def tree(tmp_path: Path) -> Path:
     """In which a policy was trained and evaluated on six tasks, of which it won three and two of
     these strictly."""
     plays = [task_record(f"t{index}", failure=None if index < 3 else "wrong_value") for index in range(6)]
-    plays = [{**one, "strict_success": index < 2} for index, one in enumerate(plays)]
+    plays = [
+        {**one, "strict_success": index < 2, "samples": [1, 0, 0, index]} for index, one in enumerate(plays[:2])
+    ] + [{**one, "strict_success": False} for one in plays[2:]]
     files = {
         "dvc.yaml": DVC_YAML,
         "dvc.lock": LOCK.lstrip(),
@@ -112,9 +115,12 @@ def test_a_training_without_groups_has_no_figures():
 def test_a_tree_is_read_with_the_model_that_it_began_from(tree):
     found = read_arm(tree, ARM)
     assert (found.won, found.strict_won, found.sft) == ("111000", "110000", "0123456789abcdef0123456789abcdef.dir")
-    assert sum(found.outcomes(is_strict=True).values()) == 2
+    assert sum(found.outcomes(Measure.STRICT).values()) == 2
+    assert sorted(found.outcomes(Measure.SAMPLED).values()) == [0.25, *[0.5] * 5]
     assert found.training.generated_tokens == 160
-    assert found.told() == "strict success 33.3 %, success 50.0 %, after 2 steps and 160 tokens"
+    assert (
+        found.told() == "strict success 33.3 %, success 50.0 %, of sampled plays 45.8 %, after 2 steps and 160 tokens"
+    )
 
 
 @pytest.mark.parametrize(

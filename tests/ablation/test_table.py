@@ -6,7 +6,7 @@ import pytest
 from posttrain.ablation import table as tables
 from posttrain.ablation.markdown import table_markdown
 from posttrain.ablation.plan import Study
-from posttrain.ablation.record import ArmRecord
+from posttrain.ablation.record import ArmRecord, Measure
 from posttrain.ablation.table import Row, Table
 from posttrain.evals.significance import Word, paired_difference
 from posttrain.exits import DataError
@@ -38,11 +38,11 @@ def test_a_planted_difference_is_found_under_seeds_that_lie_far_apart_and_equal_
     runs += [run_of("more", seed, noisy(seed, BASE[seed] + 30, by="more")) for seed in SEEDS]
     rows = rows_by_name(make_table(study, "hard", runs))
     assert list(rows) == ["grpo", "same", "more"]
-    assert rows["grpo"].plain.difference is None
-    assert rows["more"].plain.difference.word is Word.BETTER
-    assert rows["more"].plain.difference.estimate == pytest.approx(0.15, abs=0.03)
-    assert rows["same"].plain.difference.word in (Word.TIED, Word.NEEDS_MORE)
-    low, high = rows["more"].plain.success[1:]
+    assert rows["grpo"].measured[Measure.PLAIN].difference is None
+    assert rows["more"].measured[Measure.PLAIN].difference.word is Word.BETTER
+    assert rows["more"].measured[Measure.PLAIN].difference.estimate == pytest.approx(0.15, abs=0.03)
+    assert rows["same"].measured[Measure.PLAIN].difference.word in (Word.TIED, Word.NEEDS_MORE)
+    low, high = rows["more"].measured[Measure.PLAIN].success[1:]
     assert high - low > 0.3, "a mean alone knows of the seeds, too"
 
 
@@ -54,9 +54,9 @@ def test_p_values_are_corrected_for_the_number_of_methods():
         for name, more in (("grpo", 0), ("more", 30), ("same", 0))
     }
     rows = rows_by_name(make_table(study, "hard", [run for own in runs.values() for run in own]))
-    outcomes = {name: [run.outcomes(is_strict=False) for run in own] for name, own in runs.items()}
+    outcomes = {name: [run.outcomes(Measure.PLAIN) for run in own] for name, own in runs.items()}
     alone = paired_difference(outcomes["grpo"], outcomes["more"]).p_value
-    assert rows["more"].plain.difference.p_value == pytest.approx(2 * alone)
+    assert rows["more"].measured[Measure.PLAIN].difference.p_value == pytest.approx(2 * alone)
 
 
 def test_strict_success_has_a_verdict_of_its_own():
@@ -66,7 +66,10 @@ def test_strict_success_has_a_verdict_of_its_own():
         run_of("loose", seed, noisy(seed, BASE[seed] + 40, by="loose"), strict_won=digits(BASE[seed])) for seed in SEEDS
     ]
     row = rows_by_name(make_table(study, "hard", runs))["loose"]
-    assert (row.plain.difference.word, row.strict.difference.estimate) == (Word.BETTER, 0.0)
+    assert (row.measured[Measure.PLAIN].difference.word, row.measured[Measure.STRICT].difference.estimate) == (
+        Word.BETTER,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("other", [{"sft": "another"}, {"code": "another"}, {"tasks": "others"}])
@@ -133,4 +136,4 @@ def test_the_page_says_who_sees_an_expert_who_is_a_control_and_how_the_training_
     assert "corrected for 2 methods" in page
     assert "abc1234" in page
     widths = {line.count("|") for line in lines if line.startswith("|")}
-    assert widths == {12, 15}, "every row has the cells of its titles"
+    assert widths == {16, 15}, "every row has the cells of its titles"
