@@ -92,7 +92,7 @@ def test_a_clone_a_branch_and_the_flow_run_the_same_params(study, params, reposi
 @pytest.mark.parametrize(
     ("regime", "methods", "seeds", "reason"),
     [
-        ("hrad", ["grpo"], [1], r"no regime 'hrad'; there are default, hard. Did you mean 'hard'"),
+        ("hrad", ["grpo"], [1], r"no regime 'hrad'; there are default, hard, hard_long. Did you mean 'hard'"),
         ("hard", ["gpro"], [1], r"no method 'gpro'; there are grpo, .* Did you mean 'grpo'"),
         ("hard", [], [1], "no method is given"),
         ("hard", ["grpo"], [], "no seed is given"),
@@ -126,7 +126,7 @@ def test_a_method_that_is_not_accepted_is_refused_by_its_name(repository, params
         (METHODS, "baseline: grpo  #", "baseline: gpro  #", "no method 'gpro'"),
         (METHODS, "methods: [grpo, ngrpo,", "methods: [grpo, nrgpo,", "no method 'nrgpo'"),
         (METHODS, "about: no deviation, and", "abuot: no deviation, and", "methods.dr_grpo"),
-        (REGIMES, "max_generated_tokens: 500000", "max_generated_tokens: 0500", "is not|reads this as"),
+        (REGIMES, "max_generated_tokens: 70000", "max_generated_tokens: 0500", "is not|reads this as"),
         (REGIMES, "  about: params.yaml as it is", "  bout: x", "regimes.yaml cannot be read"),
     ],
 )
