@@ -134,10 +134,6 @@ def explained_variance(returns: FloatArray, values: FloatArray) -> float:
     return float(1 - np.var(wanted - values[is_wanted]) / np.var(wanted))
 
 
-def _causal_lm(policy: Any) -> Any:
-    return policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-
-
 @torch.no_grad()
 def _last_hidden(policy: Any, input_ids_N_T: Tensor) -> Tensor:
     """Heard on the way through the whole model's `forward`, where shards are gathered."""

@@ -19,6 +19,7 @@ from posttrain.algorithms.resumable import TrainingRun
 from posttrain.algorithms.rollouts import RolloutSchedule
 from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import Interrupted
+from posttrain.models.adapted import is_adapted
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
 from posttrain.rl import checkpoints, measures
 from posttrain.rl.crediting import Crediting
@@ -49,7 +50,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
     )
     without_dropout(model)
-    reference = None if hasattr(model, "disable_adapter") else copy.deepcopy(model).eval().requires_grad_(False)
+    reference = None if is_adapted(model) else copy.deepcopy(model).eval().requires_grad_(False)
     learner = learner_of(model, optimizer)
     moved = build_optimizer(learner, optimizer, lr)
     accelerator = Accelerator()

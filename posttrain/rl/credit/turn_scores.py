@@ -81,8 +81,7 @@ def _every(
         for group in groups
         for scores in [np.array(_scores(group), dtype=np.float64)]
     ]
-    baseline = _baseline_of(credit.baseline, of_reward=0.0, of_score=1.0)
-    found = _compared_alone(groups, pools, credit.model_copy(update={"baseline": baseline}), history)
+    found = _compared_alone(groups, pools, credit, history, of_reward=0.0, of_score=1.0)
     compared = [
         iter(one.tolist() if len(group.rewards_G) > 1 else [0.0] * len(one))
         for group, one in zip(groups, found, strict=True)
@@ -107,15 +106,21 @@ def _compared(
 ) -> list[FloatArray]:
     """Of `of_reward` times the reward and `of_score` times the first score."""
     changed = [replace(one, rewards_G=of_reward * one.rewards_G + of_score * _first_scores(one)) for one in groups]
-    baseline = _baseline_of(credit.baseline, of_reward=of_reward, of_score=of_score)
-    return _compared_alone(groups, changed, credit.model_copy(update={"baseline": baseline}), history)
+    return _compared_alone(groups, changed, credit, history, of_reward=of_reward, of_score=of_score)
 
 
 def _compared_alone(
-    groups: Sequence[Group], changed: Sequence[Group], credit: TurnScoresCredit, history: TaskHistory
+    groups: Sequence[Group],
+    changed: Sequence[Group],
+    credit: TurnScoresCredit,
+    history: TaskHistory,
+    *,
+    of_reward: float,
+    of_score: float,
 ) -> list[FloatArray]:
     """`changed` have in place of rewards what is compared. Nothing of a group that is dropped."""
-    found = episode_advantages(changed, credit.model_copy(update={"drop": "none"}), history)
+    baseline = _baseline_of(credit.baseline, of_reward=of_reward, of_score=of_score)
+    found = episode_advantages(changed, credit.model_copy(update={"baseline": baseline, "drop": "none"}), history)
     return [
         np.zeros_like(of_group) if is_dropped(group, credit) else of_group
         for group, of_group in zip(groups, found, strict=True)
