@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from posttrain.models.muon import Muon
+
 OptimizerKind = Literal["muon", "adamw"]
 OTHERS_RATE = (
     0.3  # of Muon's: at the full rate the embeddings of rare tokens never settle, and copying them is not learnt
@@ -64,7 +66,7 @@ def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.o
         return _adamw(trainable, lr)
     matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in embeddings]
     others = [weight for weight in trainable if weight.ndim != 2 or id(weight) in embeddings]
-    muon = torch.optim.Muon(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    muon = Muon(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
     return OptimizerPair(muon, _adamw(others, OTHERS_RATE * lr)) if others else muon
 
 

@@ -14,6 +14,8 @@ from posttrain.algorithms.rollouts import ScoredEpisode
 from posttrain.algorithms.token_logprobs import IGNORED, labels_of, pad_right
 from posttrain.rl.credit.groups import FloatArray
 
+NUM_PARTS = 8  # of a process's share of a step: rows of one length stand together, and little of a part is padding
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -79,7 +81,7 @@ def rows_of(members: Sequence[Member], *, pad_id: int) -> Rows:
 def own_parts(members: Sequence[Member], pad_id: int) -> list[Rows]:
     """This process's share of `members`, in parts of one length. Every process has as many parts as
     every other, each with a row."""
-    num_parts = max(min(processes.NUM_PARTS, len(members) // processes.count()), 1)
+    num_parts = max(min(NUM_PARTS, len(members) // processes.count()), 1)
     return parts_by_length(rows_of(members, pad_id=pad_id), num_parts)
 
 

@@ -34,7 +34,7 @@ def teaching(members: Sequence[Member], params: OnlineParams) -> list[Member]:
     if is_of_all(params):
         return list(members)
     kept, idle = [one for one in members if not one.is_idle], [one for one in members if one.is_idle]
-    return kept + idle[: max(processes.NUM_PARTS * processes.count() - len(kept), 0)]
+    return kept + idle[: max(processes.count() - len(kept), 0)]
 
 
 def has_signal(members: Sequence[Member], params: OnlineParams) -> bool:

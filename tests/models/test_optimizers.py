@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from posttrain.models.muon import Muon, orthogonalised
 from posttrain.models.optimizers import build_optimizer
 
 
@@ -70,3 +71,36 @@ def test_a_scheduler_and_a_closure_meet_one_optimizer() -> None:
     assert scheduler.get_last_lr() == pytest.approx([0.005, 0.0015])
     with pytest.raises(ValueError, match="closure"):
         optimizer.step(lambda: 0.0)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
+def test_an_orthogonalised_matrix_keeps_its_directions_and_loses_its_lengths(shape: tuple[int, int]) -> None:
+    """The quintic iteration by each singular value alone: s becomes as + bs³ + cs⁵, five times."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
+    left, lengths, right = torch.linalg.svd(matrix, full_matrices=False)
+    a, b, c = 3.4445, -4.7750, 2.0315
+    wanted = lengths / matrix.norm()
+    for _ in range(5):
+        wanted = a * wanted + b * wanted**3 + c * wanted**5
+    found = orthogonalised(matrix, (a, b, c), 5, 1e-7)
+    assert found.numpy() == pytest.approx((left @ torch.diag(wanted) @ right).numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("adjusted", ["original", "match_rms_adamw"])
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_muon_goes_where_torchs_goes_but_for_its_rounding(adjusted: str, nesterov: bool) -> None:
+    """bfloat16 keeps eight bits. On gradients of full rank: where directions are missing, the iteration
+    blows its rounding up into them."""
+    mine, its = (nn.Linear(12, 20, bias=False) for _ in range(2))
+    its.load_state_dict(mine.state_dict())
+    start = mine.weight.detach().clone()
+    knobs = {"lr": 1e-2, "weight_decay": 0.1, "adjust_lr_fn": adjusted, "nesterov": nesterov}
+    optimizers = Muon(mine.parameters(), **knobs), torch.optim.Muon(its.parameters(), **knobs)
+    rows = torch.randn(40, 12, generator=torch.Generator().manual_seed(1))
+    for _ in range(5):
+        for model, optimizer in zip((mine, its), optimizers, strict=True):
+            model(rows).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    way = (its.weight - start).norm()
+    assert (mine.weight - its.weight).norm() < 0.03 * way
