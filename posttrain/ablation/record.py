@@ -36,13 +36,13 @@ SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD = (
     "frac_reward_zero_std_all_bad",
     "frac_reward_zero_std_all_good",
 )
-MEASURES = (SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD, "kl", "entropy")
+AVERAGED = (SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD, "kl", "entropy")
 _DIGITS = 16
 _MODEL, _TRAINING, _REPORT = "data/models/sft", "train_policy", "report"
 
 
 class Training(Source):
-    """`means` over all steps and `last` over the last `NUM_LAST`, of each of MEASURES that its
+    """`means` over all steps and `last` over the last `NUM_LAST`, of each of AVERAGED that its
     metrics have; `dev_first` and `dev_last` what was measured on dev tasks, by its name, empty
     where nothing was. `seconds` is None where no record of it came along."""
 
@@ -159,7 +159,7 @@ def training_of(
     kept = [1 - (_number(line, "lost") or 0.0) for line in steps]
     lengths = [_number(line, "length") or 0.0 for line in steps]
     dev = {key: _values(metrics, key) for key in sorted({key for line in metrics for key in line}) if _is_dev(key)}
-    found = {name: values for name in MEASURES if (values := _values(metrics, name))}
+    found = {name: values for name in AVERAGED if (values := _values(metrics, name))}
     return Training(
         steps=len(steps),
         generated_tokens=round(
