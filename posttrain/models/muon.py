@@ -17,12 +17,12 @@ class Muon(torch.optim.Muon):
     iteration is in single precision."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step by the gradients as they are; a closure is not supported."""
         if closure is not None:
             raise ValueError("a closure is not supported: compute the loss before the step")
         if any(weight.device.type != "cpu" for group in self.param_groups for weight in group["params"]):
-            super().step()
+            super().step()  # type: ignore[no-untyped-call]
             return
         for group in self.param_groups:
             weights: list[Tensor] = []

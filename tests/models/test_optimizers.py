@@ -89,8 +89,8 @@ def test_an_orthogonalised_matrix_keeps_its_directions_and_loses_its_lengths(sha
 @pytest.mark.parametrize("adjusted", ["original", "match_rms_adamw"])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_muon_goes_where_torchs_goes_but_for_its_rounding(adjusted: str, nesterov: bool) -> None:
-    """bfloat16 keeps eight bits. On gradients of full rank: where directions are missing, the iteration
-    blows its rounding up into them."""
+    """bfloat16 keeps eight bits. On gradients of full rank: where directions are missing, the
+    iteration blows its rounding up into them."""
     mine, its = (nn.Linear(12, 20, bias=False) for _ in range(2))
     its.load_state_dict(mine.state_dict())
     start = mine.weight.detach().clone()
