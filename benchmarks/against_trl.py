@@ -29,6 +29,7 @@ from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
 from posttrain.rl.params import OnlineParams
+from posttrain.rl.sampling.params import SamplingParams
 from posttrain.rl.setup import Setup
 from posttrain.types import JsonValue, Task
 from posttrain.worlds.domains import make_domain, score_names
@@ -239,7 +240,8 @@ def _online(params: Params) -> OnlineParams:
     algorithm = params.train_policy.algorithm
     if not isinstance(algorithm, OnlineParams):
         raise SystemExit("train_policy.algorithm is not online; the benchmark needs its batch")
-    return algorithm
+    sampling = SamplingParams.model_validate({"order": {"type": "uniform"}, "max_refills": 0})  # the peer has no other
+    return algorithm.model_copy(update={"sampling": sampling, "temperature": 1.0})
 
 
 def _tasks(count: int) -> list[Task]:
