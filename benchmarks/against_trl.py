@@ -28,6 +28,7 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
+from posttrain.rl.objective.params import NoKl
 from posttrain.rl.params import OnlineParams
 from posttrain.rl.sampling.params import SamplingParams
 from posttrain.rl.setup import Setup
@@ -240,8 +241,9 @@ def _online(params: Params) -> OnlineParams:
     algorithm = params.train_policy.algorithm
     if not isinstance(algorithm, OnlineParams):
         raise SystemExit("train_policy.algorithm is not online; the benchmark needs its batch")
-    sampling = SamplingParams.model_validate({"order": {"type": "uniform"}, "max_refills": 0})  # the peer has no other
-    return algorithm.model_copy(update={"sampling": sampling, "temperature": 1.0})
+    # what the peer has, too: tasks in turn, and no divergence in the loss
+    sampling = SamplingParams.model_validate({"order": {"type": "uniform"}, "max_refills": 0})
+    return algorithm.model_copy(update={"sampling": sampling, "temperature": 1.0, "kl": NoKl(type="none")})
 
 
 def _tasks(count: int) -> list[Task]:

@@ -78,6 +78,7 @@ def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: 
     content["generate_data"]["source"] = {"type": "scripted"}
     content["train_sft"] |= {"batch_size": 16, "label_weights": {}}
     content["resample_data"]["cells"] = content["evaluate"]["by"] = ["kind", "language"]
+    content["train_policy"]["algorithm"]["sampling"]["order"] = {"type": "uniform"}
     content["reward"] |= {"weights": {"completion": 0.8, "strictness": 0.2}, "penalties": {}}
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
