@@ -54,7 +54,7 @@ mean20     | 近20日平均成交   | 20-day average volume    | 四周日均股
 trend      | 量能方向         | direction of volume      | 交投冷热走向     | drift of trading activity
 lot_size   | 一手股数         | shares in one lot        | 最小买入股数     | smallest order in shares
 """
-# Sentences by family and language; the lines with a star are test_paraphrase's.
+# Sentences by family and language, of one or more lines; those with a star are test_paraphrase's.
 _FRAME_TEXT = """
 field      zh   {x}的{f}? ~ {x}{f}多少? ~ 查{x}的{f} ~ 请问{x}{f}
 field      zh * 我想知道{x}的{f} ~ 劳驾,{x},{f}报一下
@@ -97,8 +97,10 @@ ending     zh * {ending}
 ending     en   {ending}
 ending     en * {ending}
 stop       zh   不用查{x}了,谢谢 ~ {x}先不看了 ~ 够了,{x}不必再查
+stop       zh   {x}不查了 ~ 取消查{x} ~ {x}的数据已经有了 ~ 刚问的{x}作废
 stop       zh * {x}就算了吧 ~ 关于{x},到此为止
 stop       en   No need to check {x}, thanks ~ Never mind {x} ~ Stop, {x} is settled
+stop       en   Cancel {x} ~ I already have {x} ~ {x} is not needed any more ~ No more on {x}, please
 stop       en * Leave {x} alone now ~ Forget about {x}, all good
 """
 
@@ -109,10 +111,11 @@ def _table(text: str) -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def _sentences(text: str) -> dict[tuple[str, str], tuple[Sequence[str], Sequence[str]]]:
-    found: dict[tuple[str, str, bool], Sequence[str]] = {}
+    found: dict[tuple[str, str, bool], list[str]] = {}
     for line in text.strip().splitlines():
         family, language, sentences = line.split(maxsplit=2)
-        found[family, language, sentences.startswith("* ")] = sentences.removeprefix("* ").split(" ~ ")
+        is_paraphrase = sentences.startswith("* ")
+        found.setdefault((family, language, is_paraphrase), []).extend(sentences.removeprefix("* ").split(" ~ "))
     return {
         (family, language): (found[family, language, False], found[family, language, True])
         for family, language, _ in found
