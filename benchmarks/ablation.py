@@ -8,6 +8,8 @@ others go on. On a pool: `python -m flows.ablation`.
 """
 
 import argparse
+import hashlib
+import json
 import shutil
 import subprocess
 import tempfile
@@ -72,7 +74,7 @@ def run_ablation(
 
         shared: dict[Future[Path], str] = {}
         running: dict[Future[Path], Arm] = {}
-        names = {seed: f"{own[0].regime}-shared-seed{seed}" for seed, own in by_seed.items()}
+        names = {seed: shared_name(own[0]) for seed, own in by_seed.items()}
         own_of = {names[seed]: own for seed, own in by_seed.items()}
         while seeds or ready or shared or running:
             while len(shared) + len(running) < jobs and (seeds or ready):
@@ -97,6 +99,16 @@ def run_ablation(
                     _take(future, running.pop(future), progress, read)
                     keep(progress.records)
     return progress
+
+
+def shared_name(arm: Arm) -> str:
+    """Of what is done before the policy's training: one of all methods of a seed, and of regimes
+    that differ in nothing but the budget."""
+    knobs = {
+        key: value for key, value in arm.variant.knobs.items() if key.partition(".")[0] not in ("train_policy", "seed")
+    }
+    digest = hashlib.sha256(json.dumps(knobs, sort_keys=True).encode()).hexdigest()[:8]
+    return f"shared-{digest}-seed{arm.seed}"
 
 
 def _take(future: Future[Path], arm: Arm, progress: Progress, read: Read) -> None:

@@ -3,11 +3,14 @@ figures, and what is on record is not run again."""
 
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
-from benchmarks.ablation import OWN, SHARED, run_ablation
+from benchmarks.ablation import OWN, SHARED, run_ablation, shared_name
 from benchmarks.arms import Arm as Clone
 from posttrain.ablation.plan import Arm
 from posttrain.ablation.record import ArmRecord, missing, wanted_params
@@ -16,8 +19,13 @@ from posttrain.pipeline.experiment_plan import Variant
 from tests.ablation.studies import PARAMS, digits, run_of
 
 
-def arm_of(method: str, seed: int) -> Arm:
-    return Arm("hard", method, seed, Variant(f"hard-{method}-seed{seed}", {"train_policy.lr": 0.1, "seed": seed}))
+def arm_of(method: str, seed: int, *, regime: str = "hard", knobs: Mapping[str, Any] = MappingProxyType({})) -> Arm:
+    changed = {"train_policy.lr": 0.1, "seed": seed, **knobs}
+    return Arm(regime, method, seed, Variant(f"{regime}-{method}-seed{seed}", changed))
+
+
+def shared(seed: int) -> str:
+    return shared_name(arm_of("grpo", seed))
 
 
 ARMS = [arm_of(method, seed) for seed in (1, 2) for method in ("grpo", "rloo")]
@@ -61,7 +69,7 @@ def test_the_models_of_a_seed_are_made_once_and_before_its_methods(tmp_path, job
     assert len(names) == len(set(names)) == 6
     for seed in (1, 2):
         own = [names.index(arm.variant.name) for arm in ARMS if arm.seed == seed]
-        assert names.index(f"hard-shared-seed{seed}") < min(own)
+        assert names.index(shared(seed)) < min(own)
     assert {targets for name, targets in player.asked if "shared" in name} == {SHARED}
     assert {targets for name, targets in player.asked if "shared" not in name} == {OWN}
 
@@ -74,7 +82,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path):
 
 
 def test_where_the_model_of_a_seed_fails_its_methods_are_not_begun_and_other_seeds_are(tmp_path):
-    player = Player(failing=("hard-shared-seed1",))
+    player = Player(failing=(shared(1),))
     progress = run_ablation(ARMS, {}, jobs=1, done=tmp_path, play=player, read=read)
     assert sorted(progress.failed) == ["hard-grpo-seed1", "hard-rloo-seed1"]
     assert sorted(progress.records) == ["hard-grpo-seed2", "hard-rloo-seed2"]
@@ -102,7 +110,7 @@ def test_what_is_on_record_is_not_run_again_and_stays(tmp_path):
     assert [arm.variant.name for arm in todo] == ["hard-grpo-seed2", "hard-rloo-seed2"]
     player = Player()
     second = run_ablation(todo, kept[-1], jobs=1, done=tmp_path, play=player, read=read)
-    assert [name for name, _ in player.asked] == ["hard-shared-seed2", "hard-grpo-seed2", "hard-rloo-seed2"]
+    assert [name for name, _ in player.asked] == [shared(2), "hard-grpo-seed2", "hard-rloo-seed2"]
     assert second.records.items() > first.records.items()
     assert missing(ARMS, second.records, params=PARAMS, code="c") == []
     assert run_ablation([], second.records, jobs=2, done=tmp_path, play=Player(), read=read).records == second.records
@@ -112,5 +120,17 @@ def test_a_method_that_is_asked_for_later_begins_from_the_models_that_were_kept(
     first = run_ablation([arm_of("grpo", 1)], {}, jobs=1, done=tmp_path, play=Player(), read=read)
     player = Player()
     run_ablation([arm_of("rloo", 1), arm_of("rloo", 2)], first.records, jobs=1, done=tmp_path, play=player, read=read)
-    assert player.starts["hard-shared-seed1"] == tmp_path / "hard-shared-seed1"
-    assert player.starts["hard-shared-seed2"] is None
+    assert player.starts[shared(1)] == tmp_path / shared(1)
+    assert player.starts[shared(2)] is None
+
+
+def test_regimes_that_differ_in_their_budget_begin_from_one_model():
+    short, long = (
+        arm_of(
+            "grpo", 1, regime=regime, knobs={"train_sft.max_steps": 200, "train_policy.algorithm": {"max_steps": steps}}
+        )
+        for regime, steps in (("hard", 60), ("hard_long", 120))
+    )
+    assert shared_name(short) == shared_name(long)
+    others = [arm_of("grpo", 2), arm_of("grpo", 1, knobs={"train_sft.max_steps": 150}), arm_of("grpo", 1)]
+    assert len({shared_name(one) for one in [short, *others]}) == 4
