@@ -20,6 +20,7 @@ from posttrain.cli.command import add_command
 from posttrain.cli.compare import add_compare
 from posttrain.cli.dashboard import add_dashboard
 from posttrain.cli.evaluate_endpoint import add_evaluate_endpoint
+from posttrain.cli.get_model import add_get_model
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.traces import add_traces
@@ -61,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_compare(commands)
     add_dashboard(commands)
+    add_get_model(commands)
     command = add_command(commands, "export-served", export_served)
     command.add_argument("folder", type=Path, help="a model's folder, such as data/models/sft")
     command.add_argument("target", type=Path, help="where the copy goes")

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
+from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.params import PretrainedModel
 
@@ -65,6 +66,8 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
         raise _unavailable(params.name, params.revision, error) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if params.chat_template is not None:
+        tokenizer.chat_template = named_template(params.chat_template, tokenizer)
     return model, tokenizer
 
 
