@@ -114,7 +114,8 @@ class ScratchModel(Section):
 
 
 class PretrainedModel(Section):
-    """Any causal LM in Hugging Face format: a hub name or a folder."""
+    """Any causal LM in Hugging Face format: a hub name or a folder. `chat_template` is one of ours,
+    for models whose own has no tools: `compact` (ChatML, tools by their signatures)."""
 
     example: ClassVar[str] = (
         "{name: Qwen/Qwen2.5-7B-Instruct, "
@@ -124,6 +125,7 @@ class PretrainedModel(Section):
     type: Literal["pretrained"]
     name: str
     revision: str | None = None
+    chat_template: str | None = None
     adapter: Adapter
     gradient_checkpointing: bool
     dtype: Literal["float32", "bfloat16"]

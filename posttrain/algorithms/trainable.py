@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from posttrain.models.loading import load_codec, load_model, save_model, use_gradient_checkpointing
+from posttrain.algorithms.processes import is_sharded
+from posttrain.models.loading import load_codec, load_model, load_whole, save_model, use_gradient_checkpointing
 from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 
@@ -18,7 +19,7 @@ from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
     asks for them."""
-    model = load_model(path, dtype=params.dtype)
+    model = (load_whole if is_sharded() else load_model)(path, dtype=params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
     return add_lora(model, params.adapter, seed=seed) if isinstance(params.adapter, LoraAdapter) else model

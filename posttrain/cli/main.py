@@ -20,6 +20,7 @@ from posttrain.cli.command import add_command
 from posttrain.cli.compare import add_compare
 from posttrain.cli.dashboard import add_dashboard
 from posttrain.cli.evaluate_endpoint import add_evaluate_endpoint
+from posttrain.cli.get_model import add_get_model
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.traces import add_traces
@@ -61,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_compare(commands)
     add_dashboard(commands)
+    add_get_model(commands)
     command = add_command(commands, "export-served", export_served)
     command.add_argument("folder", type=Path, help="a model's folder, such as data/models/sft")
     command.add_argument("target", type=Path, help="where the copy goes")
@@ -163,10 +165,10 @@ def clean(names: Sequence[str], is_agreed: bool) -> None:
 def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat16"]) -> None:
     """Copy a model's folder as vLLM serves it for rollouts: with the output matrix written out, so
     that a weight update reaches it."""
-    from posttrain.models.loading import load_model
+    from posttrain.models.loading import load_whole
     from posttrain.rollout.engines.weight_files import write_served_folder
 
-    write_served_folder(folder, load_model(folder, dtype=dtype), target)
+    write_served_folder(folder, load_whole(folder, dtype=dtype), target)
 
 
 def merge_driver(path: str, base: Path, ours: Path, theirs: Path) -> None:

@@ -1,12 +1,17 @@
-"""The chat format of a model from scratch: its markers, one token each, and its Jinja template.
+"""The chat formats of our own: of a model from scratch its markers, one token each, and its Jinja
+template; for pretrained models whose template has no tools one that does (`templates/`).
 
-The decision to argue with: the template drops the system text and names the offered tools without
-their schemas. A usual template with fourteen schemas costs a hundred times the tokens, and a model
-that has seen 6,000 conversations learns what a tool takes from its uses, not from its description.
-Pretrained models keep the template they were trained with.
+The decision to argue with: the template of the former drops the system text and names the offered
+tools without their schemas. A usual template with fourteen schemas costs a hundred times the
+tokens, and a model that has seen 6,000 conversations learns what a tool takes from its uses, not
+from its description. Pretrained models keep the template they were trained with, where it has
+tools.
 """
 
 from pathlib import Path
+from typing import Any
+
+from posttrain.exits import ConfigurationError
 
 PAD = "<|pad|>"
 END = "<|end|>"  # the agent writes it at the end of its message
@@ -21,9 +26,26 @@ AGENT_MARKERS = (
     "<tool_call>",
     "</tool_call>",
 )  # written by the agent, so ordinary tokens: decoding must show them
+# by name, with the control tokens that it is written in
+TEMPLATES = {"compact": ("<|im_start|>", "<|im_end|>")}
 
 
 def scratch_template() -> str:
     """The template's text; it takes OpenAI messages with `arguments` as JSON text, written as they
     are."""
     return (Path(__file__).parent / "scratch.jinja").read_text(encoding="utf-8").rstrip("\n")
+
+
+def named_template(name: str, tokenizer: Any) -> str:
+    """The text of a template of ours. Raises ConfigurationError where there is none of this name,
+    or where the tokenizer has not its control tokens: new ones would be untrained."""
+    if name not in TEMPLATES:
+        raise ConfigurationError(f"model.chat_template is {name!r}; there are {', '.join(TEMPLATES)}")
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    if missing := [mark for mark in TEMPLATES[name] if mark not in added]:
+        raise ConfigurationError(
+            f"model.chat_template {name} is written with {', '.join(missing)}, which the tokenizer of "
+            f"{tokenizer.name_or_path!r} does not have: leave model.chat_template out, or choose a model that was "
+            "trained on ChatML"
+        )
+    return (Path(__file__).parent / "templates" / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")

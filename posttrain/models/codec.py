@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.call_formats.form import CallForm
 from posttrain.models.control_marks import BREAK
 from posttrain.models.parsing import parse_assistant
 from posttrain.models.rendering import ChatRenderer
@@ -30,7 +31,7 @@ Segment = tuple[Literal["agent", "given"], str]
 # kept: the episodes of a group hear the same from the same tools, and rendering that costs as much
 # as a turn of a small model
 _NUM_RESULTS = 4096
-_REASONING_OR_CALL = re.compile(r"\s*(?:(<think>.*?(?:</think>|\Z))|<tool_call>.*?(?:</tool_call>|\Z))\s*", re.DOTALL)
+_REASONING = re.compile(r"\s*<think>.*?(?:</think>|\Z)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class ChatCodec:
         segments_N = [self._segments(*conversation) for conversation in conversations]
         texts = list(dict.fromkeys(text for segments in segments_N for _, text in segments))
         encoded = dict(zip(texts, self._encode(texts), strict=True))
-        return [_compose(segments, encoded) for segments in segments_N]
+        return [_compose(segments, encoded, self._renderer.form) for segments in segments_N]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of all ids, markers shown."""
@@ -94,7 +95,7 @@ class ChatCodec:
         """The message that an agent wrote; the ids may end with a stop token or, where it was cut
         off, not."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        return parse_assistant(self.decode(ids[:end]))
+        return parse_assistant(self.decode(ids[:end]), self._renderer.form)
 
     def _encode_results(self, messages: tuple[Message, ...]) -> list[int]:
         return self._ids(self._renderer.between(messages))
@@ -107,10 +108,9 @@ class ChatCodec:
             (call.name, call.arguments.replace(" ", ""))
         ]:
             raise ConfigurationError(
-                f"the chat template of {self.tokenizer.name_or_path!r} does not write calls as "
-                "<tool_call>{…}</tool_call>, the form that is read "
-                "back: every call of this model would be lost. Choose a model with Hermes' format, "
-                "such as Qwen2.5 and Qwen3"
+                f"the chat template of {self.tokenizer.name_or_path!r} writes calls that are read back "
+                "otherwise: every call of this model would be lost. Choose another model, or one of our templates "
+                "as model.chat_template"
             )
 
     def _segments(self, messages: Sequence[Message], tools: Schemas, unlearnt: Collection[int] = ()) -> list[Segment]:
@@ -159,22 +159,26 @@ def _joined(
     return ids, spans
 
 
-def _compose(segments: Sequence[Segment], encoded: Mapping[str, tuple[list[int], list[tuple[int, int]]]]) -> TokenRow:
+def _compose(
+    segments: Sequence[Segment], encoded: Mapping[str, tuple[list[int], list[tuple[int, int]]]], form: CallForm
+) -> TokenRow:
     row = TokenRow([], [], [])
     for author, text in segments:
         ids, spans = encoded[text]
         row.input_ids.extend(ids)
         row.mask.extend([int(author == "agent")] * len(ids))
-        row.category.extend(_categories(text.replace(BREAK, ""), spans) if author == "agent" else [NONE] * len(ids))
+        row.category.extend(
+            _categories(text.replace(BREAK, ""), spans, form) if author == "agent" else [NONE] * len(ids)
+        )
     return row
 
 
-def _categories(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+def _categories(text: str, spans: Sequence[tuple[int, int]], form: CallForm) -> list[int]:
     """The category of each token of an assistant message, by where it begins."""
-    category_of_character = [TEXT] * len(text)
-    for found in _REASONING_OR_CALL.finditer(text):
-        category_of_character[found.start() : found.end()] = [REASONING if found[1] else CALL] * (
-            found.end() - found.start()
-        )
+    thought = _REASONING.match(text)
+    said = thought.end() if thought else 0
+    category_of_character = [REASONING] * said + [TEXT] * (len(text) - said)
+    for found in form.calls.finditer(text[said:]):
+        category_of_character[said + found.start() : said + found.end()] = [CALL] * (found.end() - found.start())
     categories = [category_of_character[start] for start, _ in spans]
     return [*categories[:-1], categories[-2] if len(categories) > 1 else TEXT]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from posttrain.models.chat_template import AGENT_MARKERS
+from posttrain.models.call_formats.form import CallForm
 
 # comes out of any template and of JSON as it went in; no end of it is a beginning of it, so that
 # breaking a text that has it makes no further one
@@ -26,17 +26,18 @@ class ControlMarks:
     its other added ones those in brackets that the template writes or that an agent's message is
     made of. The name of a tool may be an added token and is none."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, form: CallForm) -> None:
+        agents = {"<think>", "</think>", *form.marks}
         known = set(tokenizer.all_special_tokens)
         written = str(tokenizer.chat_template)
         folded = set()
         for added in tokenizer.added_tokens_decoder.values():
             text = added.content
-            if added.special or (_BRACKETED.fullmatch(text) and (text in written or text in AGENT_MARKERS)):
+            if added.special or (_BRACKETED.fullmatch(text) and (text in written or text in agents)):
                 known.add(text)
                 folded |= {text} if added.normalized else set()
         self._marks = _any_of(known)
-        self._not_agents = _any_of(known - set(AGENT_MARKERS))
+        self._not_agents = _any_of(known - agents)
         # of tokens that are looked for in normalised text (full-width letters, capitals)
         self._folded = re.compile("|".join(map(re.escape, sorted(folded)))) if folded else None
         self._normalizer = tokenizer.backend_tokenizer.normalizer

@@ -13,7 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
+from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
+from posttrain.models.placement import placed
 from posttrain.params import PretrainedModel
 
 Dtype = Literal["float32", "bfloat16"]
@@ -21,8 +23,14 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a folder, in evaluation mode. Raises ConfigurationError where the folder has
-    pickled weights or none, DataError where they are cut off."""
+    """The causal LM of a folder, in evaluation mode, where models live here (`placement`). Raises
+    ConfigurationError where the folder has pickled weights or none, DataError where they are cut
+    off."""
+    return placed(load_whole(path, dtype=dtype))
+
+
+def load_whole(path: Path, *, dtype: Dtype = "float32") -> Any:
+    """The same in main memory, for a trainer that shards it, or to be saved."""
     refuse_unsafe_folder(path)
     return _from_pretrained(str(path), revision=None, dtype=dtype)
 
@@ -65,6 +73,8 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
         raise _unavailable(params.name, params.revision, error) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if params.chat_template is not None:
+        tokenizer.chat_template = named_template(params.chat_template, tokenizer)
     return model, tokenizer
 
 

@@ -4,22 +4,25 @@ the difference.
 What is given to the agent has breaks in it (`control_marks`) where it names a control token; who
 tokenises a text cuts it there. Nothing here knows a model family. Marked texts are put through the
 template, and where the mark comes out says how the template ends a message, whether it writes
-reasoning, and what it wants as the arguments of a call.
+reasoning, in which form it writes calls, and what it wants as their arguments.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jinja2
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.call_formats.choice import FORMS, form_of
+from posttrain.models.call_formats.form import CallForm, is_nested_deep
 from posttrain.models.control_marks import ControlMarks
-from posttrain.models.parsing import is_nested_deep
 from posttrain.types import Message, ToolCall
 
 _MARK = "mark-5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
+_DAY = "26 Jul 2024"  # what Llama's templates write where they know no date: theirs is today's
 _USER = {"role": "user", "content": "u"}
 
 
@@ -34,20 +37,22 @@ class ChatRenderer:
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, so an agent's turns have no form: "
                 "choose an instruction-tuned model"
             )
-        if "strftime_now" in str(tokenizer.chat_template):
+        if "strftime_now" in str(tokenizer.chat_template) and "date_string" not in str(tokenizer.chat_template):
             raise ConfigurationError(
                 f"the chat template of {tokenizer.name_or_path!r} writes today's date into the prompt, "
                 "so equal inputs would give other tokens "
                 "tomorrow: remove strftime_now from a copy of the template"
             )
         self._texts: dict[Message, str] = {}
-        self._marks = ControlMarks(tokenizer)
+        self._template_id: Callable[[str], str] = str
         self._turn_mark = self._render([_USER], is_agents_turn=True)
         self.stop_text = self._find_stop_text()
+        self.form, self._wants_objects = self._find_form()
+        self._marks = ControlMarks(tokenizer, self.form)
+        self._may_repeat = self._find_may_repeat()
         self._has_reasoning = _MARK in self._render(
             [_USER, {"role": "assistant", "content": "c", "reasoning_content": _MARK}]
         )
-        self._wants_objects = self._find_wants_objects()
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
         """The opening messages with the tools offered, and the mark of the agent's turn."""
@@ -69,11 +74,11 @@ class ChatRenderer:
                 for index, message in enumerate(messages)
                 if message.role == "tool"
             ]
-            before = self._with_arguments(
-                Message(
-                    "assistant", "", None, tuple(ToolCall(call_id, "f", json.dumps({"a": _MARK})) for call_id in ids)
-                )
-            )
+            marked = {"a": _MARK} if self._wants_objects else json.dumps({"a": _MARK})
+            calls = [
+                _call(self._template_id(call_id), "f", marked) for call_id in ids[: None if self._may_repeat else 1]
+            ]
+            before = {"role": "assistant", "content": "", "tool_calls": calls}
         else:
             before = {"role": "assistant", "content": _MARK}
         num_marks = len(before.get("tool_calls", [before]))
@@ -82,7 +87,8 @@ class ChatRenderer:
         return behind_marks[behind_marks.index(self.stop_text) + len(self.stop_text) :]
 
     def _assistant(self, message: Message) -> str:
-        rendered = self._render([_USER, self._with_reasoning(self._with_arguments(message))])
+        content = self._with_reasoning(self._with_arguments(message))
+        rendered = self._render([_USER, content])
         if not rendered.startswith(self._turn_mark):
             raise ConfigurationError(
                 f"the chat template writes an agent's message as {rendered!r}, "
@@ -92,8 +98,15 @@ class ChatRenderer:
             )
         written = rendered[len(self._turn_mark) :]
         written = written[: written.rindex(self.stop_text) + len(self.stop_text)]
+        if (said := (content.get("content") or "").strip()) not in written:
+            raise ConfigurationError(
+                f"the chat template of {self._tokenizer.name_or_path!r} leaves out what an agent says beside a call "
+                f"({said[:80]!r}), and nobody would learn it: choose another model or one of our templates as "
+                "model.chat_template, or demonstrations that say nothing there (generate_data.reasoning_frac: 0)"
+            )
         for index, call in enumerate(message.tool_calls):
-            written = written.replace(json.dumps(_stand_in(index)), call.arguments)
+            if (stand_in := self.form.stand_in(_key(index), written)) is not None:
+                written = written.replace(stand_in, self.form.arguments(call.arguments, stand_in))
         return written
 
     def _own(self, message: Message) -> Message:
@@ -116,22 +129,25 @@ class ChatRenderer:
         if message.role == "assistant":
             return self._own(message).to_openai()
         content = message.to_openai()
+        if message.tool_call_id is not None:
+            content["tool_call_id"] = self._template_id(message.tool_call_id)
         return {key: self._marks.broken(value) for key, value in content.items() if isinstance(value, str)}
 
     def _with_arguments(self, message: Message) -> dict[str, Any]:
         """Arguments as objects where the template wants them; text that is no object gets a
         stand-in, whose place it takes once rendered."""
         content = message.to_openai()
-        if message.tool_calls and self._wants_objects:
+        if message.tool_calls:
             content["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": _as_object(call.arguments, index)},
-                }
+                _call(self._template_id(call.id), call.name, self._as_wanted(call.arguments, index))
                 for index, call in enumerate(message.tool_calls)
             ]
         return content
+
+    def _as_wanted(self, arguments: str, index: int) -> Mapping[str, Any] | str:
+        if not self._wants_objects:
+            return arguments
+        return _as_object(arguments, index) if self.form.writes_objects else _stand_in(index)
 
     def _with_reasoning(self, content: dict[str, Any]) -> dict[str, Any]:
         """Reasoning goes into the text where the template has no place of its own for it."""
@@ -155,24 +171,39 @@ class ChatRenderer:
             )
         return str(self._tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _find_wants_objects(self) -> bool:
-        """OpenAI's arguments are JSON text; most templates of open models write an object with
-        `tojson` and would quote the text once more."""
-        for arguments, wants_objects in (({"a": _MARK}, True), (json.dumps({"a": _MARK}), False)):
-            call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": arguments}}
-            try:
-                rendered = self._render([_USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
-            except (
-                ConfigurationError,
-                TypeError,
-            ):  # a template that joins strings was given an object, or the other way round
-                continue
-            if json.dumps({"a": _MARK}) in rendered:
-                return wants_objects
+    def _find_form(self) -> tuple[CallForm, bool]:
+        """The form of the template's calls, and whether it takes arguments as an object: OpenAI's
+        are JSON text, and most templates of open models write an object with `tojson` and would
+        quote the text once more."""
+        found = ""
+        for as_id in (str, _nine_letters):  # Mistral's templates refuse other ids
+            for arguments, wants_objects in (({_MARK: _MARK}, True), (json.dumps({_MARK: _MARK}), False)):
+                call = _call(as_id("call_0"), "f", arguments)
+                try:
+                    rendered = self._render([_USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
+                except (ConfigurationError, TypeError):
+                    continue  # a template that joins strings was given an object, or the other way round
+                found = found or (rendered if _MARK in rendered else "")
+                if form := form_of(_MARK, rendered):
+                    self._template_id = as_id
+                    return form, wants_objects
+        known = ", ".join(form.name for form in FORMS)
+        what = "writes calls in a form that is not read back" if found else "writes no tool call"
         raise ConfigurationError(
-            f"the chat template of {self._tokenizer.name_or_path!r} writes no tool call with JSON arguments: "
-            "choose a model that was trained to call tools in Hermes' format, such as Qwen2.5 and Qwen3"
+            f"the chat template of {self._tokenizer.name_or_path!r} {what} ({known} are): choose a model that was "
+            "trained to call tools in one of these, such as Qwen2.5 and Qwen3, or give one of ours as "
+            "model.chat_template"
         )
+
+    def _find_may_repeat(self) -> bool:
+        """Whether a message may have several calls: Llama's templates refuse them, and its models
+        write them nevertheless."""
+        calls = [ToolCall(f"call_{number}", "f", "{}") for number in range(2)]
+        try:
+            self._render([_USER, self._with_arguments(Message("assistant", "", None, tuple(calls)))])
+        except ConfigurationError:
+            return False
+        return True
 
     def _render(
         self, messages: list[dict[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), is_agents_turn: bool = False
@@ -181,7 +212,11 @@ class ChatRenderer:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    messages, tools=schemas, add_generation_prompt=is_agents_turn, tokenize=False
+                    messages,
+                    tools=schemas,
+                    add_generation_prompt=is_agents_turn,
+                    tokenize=False,
+                    date_string=_DAY,
                 )
             )
         except jinja2.TemplateError as error:
@@ -189,6 +224,10 @@ class ChatRenderer:
                 f"the chat template of {self._tokenizer.name_or_path!r} refuses an agent's conversation "
                 f"({error}): choose another model"
             ) from error
+
+
+def _call(call_id: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _as_object(arguments: str, index: int) -> Mapping[str, Any]:
@@ -202,4 +241,15 @@ def _as_object(arguments: str, index: int) -> Mapping[str, Any]:
 
 
 def _stand_in(index: int) -> dict[str, str]:
-    return {f"arguments_{index}": "as text"}
+    return {_key(index): _key(index)}
+
+
+def _key(index: int) -> str:
+    return f"arguments_{index}_as_text"
+
+
+def _nine_letters(call_id: str) -> str:
+    number = call_id.removeprefix("call_")
+    if number.isdecimal() and len(number) <= 5:
+        return f"call{int(number):05d}"
+    return hashlib.sha256(call_id.encode()).hexdigest()[:9]

@@ -24,8 +24,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.call_formats.form import is_nested_deep
 from posttrain.models.chat_template import AGENT_MARKERS, END, PAD, ROLE_MARKERS, scratch_template
-from posttrain.models.parsing import is_nested_deep
 from posttrain.types import Message
 
 MIN_COUNT = 20  # a token seen less often in all conversations would stay untrained

@@ -30,9 +30,9 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
+from posttrain.models.call_formats.form import is_nested_deep
 from posttrain.models.chat_template import ASSISTANT, END, TOOL, USER
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.parsing import is_nested_deep
 from posttrain.params import PrepareModelParams
 from posttrain.types import Message
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.importance import importance_weights
-from posttrain.algorithms.token_logprobs import agent_logits, placed
+from posttrain.algorithms.token_logprobs import agent_scores, placed
 from posttrain.rl.joining.params import JoinsExpert
 from posttrain.rl.objective.kl import kl_estimates
 from posttrain.rl.objective.token_losses import held_side, shown_losses, token_losses, token_weights
@@ -67,22 +67,23 @@ def weights_of(
 def scored(model: Any, rows: Rows, temperature: float, *, with_entropies: bool = False) -> Scored:
     """By the weights as they are."""
     is_scored_N_T = rows.is_scored_N_T
-    logits = agent_logits(model, rows.input_ids_N_T, is_scored_N_T) / temperature
-    targets = rows.labels_N_T[:, 1:][is_scored_N_T]
-    picked = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-    found = placed(_entropies(logits), is_scored_N_T) if with_entropies else None
-    return Scored(placed(picked, is_scored_N_T), found)
+    found = agent_scores(
+        model,
+        rows.input_ids_N_T,
+        rows.labels_N_T[:, 1:],
+        is_scored_N_T,
+        temperature=temperature,
+        with_entropies=with_entropies,
+    )
+    entropies = placed(found.entropies_P, is_scored_N_T) if found.entropies_P is not None else None
+    return Scored(placed(found.logprobs_P, is_scored_N_T), entropies)
 
 
 def entropies(model: Any, rows: Rows, temperature: float) -> Tensor:
     """Those of `scored` alone."""
-    is_scored_N_T = rows.is_scored_N_T
-    return placed(_entropies(agent_logits(model, rows.input_ids_N_T, is_scored_N_T) / temperature), is_scored_N_T)
-
-
-def _entropies(logits: Tensor) -> Tensor:
-    logprobs = logits.log_softmax(-1)
-    return -(logprobs.exp() * logprobs).sum(-1)
+    found = scored(model, rows, temperature, with_entropies=True).entropies
+    assert found is not None
+    return found
 
 
 def part_loss(

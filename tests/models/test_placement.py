@@ -1,0 +1,60 @@
+"""Every model that a stage computes with is asked to go where models live; what is only saved or
+sharded is not. `meta` stands for the GPU: a tensor there knows its place and has no values."""
+
+import pytest
+import torch
+
+from posttrain.algorithms.reward_model import load_reward_model, new_reward_model
+from posttrain.algorithms.trainable import load_trainable
+from posttrain.models import placement
+from posttrain.models.loading import load_model, load_whole, save_model
+from posttrain.models.scratch import scratch_model
+from posttrain.params import LoraAdapter
+from tests.models.episodes import SCRATCH_PARAMS
+
+LORA = SCRATCH_PARAMS.model_copy(
+    update={"adapter": LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj"])}
+)
+GPU = torch.device("meta")
+
+
+@pytest.fixture
+def folder(tmp_path, scratch_tokenizer):
+    model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=64, seed=0)
+    save_model(model, scratch_tokenizer, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        load_model,
+        lambda path: load_trainable(path, SCRATCH_PARAMS, seed=0),
+        lambda path: load_trainable(path, LORA, seed=0),
+        load_reward_model,
+        lambda path: new_reward_model(path, SCRATCH_PARAMS, seed=0),
+    ],
+    ids=["evaluated", "trained", "with adapters", "a reward model", "a new reward model"],
+)
+def test_what_computes_lives_where_models_live(monkeypatch, folder, load):
+    monkeypatch.setattr(placement, "device", lambda: GPU)
+    assert {weight.device.type for weight in load(folder).parameters()} == {"meta"}
+
+
+def test_what_is_saved_or_sharded_stays_in_main_memory(monkeypatch, folder):
+    monkeypatch.setattr(placement, "device", lambda: GPU)
+    assert {weight.device.type for weight in load_whole(folder).parameters()} == {"cpu"}
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    for model in (load_trainable(folder, SCRATCH_PARAMS, seed=0), load_reward_model(folder)):
+        assert {weight.device.type for weight in model.parameters()} == {"cpu"}
+
+
+def test_each_process_has_a_gpu_of_its_own_and_may_be_told_to_use_none(monkeypatch):
+    assert placement.device() == torch.device("cpu") or torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert placement.device() == torch.device("cuda", 0)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert placement.device() == torch.device("cuda", 3)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert placement.device() == torch.device("cpu")
