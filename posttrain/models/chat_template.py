@@ -1,5 +1,5 @@
 """The chat formats of our own: of a model from scratch its markers, one token each, and its Jinja
-template; for pretrained models whose template has no tools one that does (`templates/`).
+template; for pretrained models whose template has no tools one that does.
 
 The decision to argue with: the template of the former drops the system text and names the offered
 tools without their schemas. A usual template with fourteen schemas costs a hundred times the
@@ -33,7 +33,7 @@ TEMPLATES = {"compact": ("<|im_start|>", "<|im_end|>")}
 def scratch_template() -> str:
     """The template's text; it takes OpenAI messages with `arguments` as JSON text, written as they
     are."""
-    return (Path(__file__).parent / "scratch.jinja").read_text(encoding="utf-8").rstrip("\n")
+    return _text("scratch")
 
 
 def named_template(name: str, tokenizer: Any) -> str:
@@ -48,4 +48,8 @@ def named_template(name: str, tokenizer: Any) -> str:
             f"{tokenizer.name_or_path!r} does not have: leave model.chat_template out, or choose a model that was "
             "trained on ChatML"
         )
-    return (Path(__file__).parent / "templates" / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+    return _text(name)
+
+
+def _text(name: str) -> str:
+    return (Path(__file__).parent / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
