@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -236,7 +237,7 @@ def apply_overrides(params_yaml: Path, overrides: Mapping[str, Any]) -> None:
             section = section[part]
         if last not in section:
             raise KeyError(f"params.yaml has no {key}")
-        section[last] = value
+        section[last] = deepcopy(value)  # a later key may lie below it
     params_yaml.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 

@@ -73,9 +73,10 @@ def agent_scores(
     size = max(1, MAX_LOGITS // head.weight.shape[0])
     if len(targets_P) <= size:
         return of(hidden_P_H, targets_P)
+    cuts = list(range(size, len(targets_P), size))
     pieces = [
         TokenScores(*checkpoint(of, *both, use_reentrant=False))
-        for both in zip(hidden_P_H.split(size), targets_P.split(size), strict=True)
+        for both in zip(hidden_P_H.tensor_split(cuts), targets_P.tensor_split(cuts), strict=True)
     ]
     entropies = (
         torch.cat([one.entropies_P for one in pieces if one.entropies_P is not None]) if with_entropies else None

@@ -4,13 +4,16 @@ figures, and what is on record is not run again."""
 import subprocess
 import threading
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+import yaml
 
 from benchmarks.ablation import OWN, SHARED, run_ablation, shared_name
+from benchmarks.arms import SMALL, apply_overrides
 from benchmarks.arms import Arm as Clone
 from posttrain.ablation.plan import Arm
 from posttrain.ablation.record import ArmRecord, missing, wanted_params
@@ -134,3 +137,11 @@ def test_regimes_that_differ_in_their_budget_begin_from_one_model():
     assert shared_name(short) == shared_name(long)
     others = [arm_of("grpo", 2), arm_of("grpo", 1, knobs={"train_sft.max_steps": 150}), arm_of("grpo", 1)]
     assert len({shared_name(one) for one in [short, *others]}) == 4
+
+
+def test_a_key_below_another_changes_a_copys_knobs_and_not_those_of_all_copies(tmp_path):
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"world": {}}))
+    before = deepcopy(SMALL["world"])
+    apply_overrides(tmp_path / "params.yaml", {"world": SMALL["world"], "world.num_rl_tasks": 128})
+    assert yaml.safe_load((tmp_path / "params.yaml").read_text())["world"] == before | {"num_rl_tasks": 128}
+    assert SMALL["world"] == before

@@ -11,7 +11,7 @@ _READER = JsonCall("arguments")
 
 class Hermes:
     name = "hermes"
-    marks = ("<tool_call>", "</tool_call>")
+    marks: tuple[str, ...] = ("<tool_call>", "</tool_call>")
     calls = re.compile(r"\s*<tool_call>.*?(?:</tool_call>|\Z)\s*", re.DOTALL)
     writes_objects = True
 

@@ -17,7 +17,7 @@ _READER, _DECODER = JsonCall("parameters"), json.JSONDecoder()
 
 class Llama3Json:
     name = "llama3_json"
-    marks = (_TAG,)
+    marks: tuple[str, ...] = (_TAG,)
     calls = re.compile(r'\A\s*(?:<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters)".*\Z', re.DOTALL)
     writes_objects = True
 

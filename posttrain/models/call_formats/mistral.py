@@ -14,7 +14,7 @@ _ID = re.compile(r',\s*"id"\s*:\s*"[^"]*"\s*\}\s*\Z')
 
 class Mistral:
     name = "mistral"
-    marks = (_MARK, "[ARGS]", "[CALL_ID]")
+    marks: tuple[str, ...] = (_MARK, "[ARGS]", "[CALL_ID]")
     calls = re.compile(r"\s*\[TOOL_CALLS\].*\Z", re.DOTALL)
     writes_objects = True
 

@@ -22,7 +22,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}  # JSON's, which model
 
 class Pythonic:
     name = "pythonic"
-    marks = (_START, _END)
+    marks: tuple[str, ...] = (_START, _END)
     calls = re.compile(
         r"\s*<\|tool_call_start\|>.*?(?:<\|tool_call_end\|>|\Z)\s*|\A\s*\[\s*[A-Za-z_][\w.]*\(.*\Z", re.DOTALL
     )
