@@ -50,11 +50,12 @@ class Experiment:
     def train(self, model: Any, folder: Path, *, num_steps: int, lr: float) -> list[dict[str, Any]]:
         """Online as the default run learns, but for the arguments; the metrics of each step."""
         train_policy = self.params.train_policy
+        sampler = self.sampler(model, temperature=train_policy.algorithm.temperature)
         with open_run(folder) as run:
             train_online(
                 model,
                 self._codec.tokenizer,
-                Setup(self.tasks("rl"), PolicyEpisodes(self.sampler(model))),
+                Setup(self.tasks("rl"), PolicyEpisodes(sampler)),
                 params=train_policy.algorithm.model_copy(update={"max_steps": num_steps}),
                 max_context_tokens=self.params.agent.max_context_tokens,
                 lr=lr,

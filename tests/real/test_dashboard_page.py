@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.dashboard import Dashboard
+from posttrain.params import load_params
 from posttrain.pipeline.git import git
 from tests.real.browser import asked_for, browsing, complaints, find_browser
 
@@ -22,6 +23,7 @@ def test_the_dashboard_lists_compares_and_follows_what_moves(tmp_path):
     copy = root / ".posttrain" / "frozen" / "train_policy"
     (copy / "reports" / "train_policy").mkdir(parents=True)
     (copy / "params.yaml").write_text(git(root, "show", "exp/a:params.yaml") + "\n")
+    num_steps = load_params(copy / "params.yaml").train_policy.algorithm.max_steps
     metrics = copy / "reports" / "train_policy" / "metrics.jsonl"
     metrics.write_text(
         "".join(f'{{"step": {step}, "reward_mean": {step / 50}, "success": 0.5}}\n' for step in range(1, 21))
@@ -36,10 +38,12 @@ def test_the_dashboard_lists_compares_and_follows_what_moves(tmp_path):
         assert page.run("location.pathname + location.search") == "/"  # the key is not left in the address
         assert page.run("document.querySelector('#baseline').value") == "main"
         assert "policy of exp/a" in page.run("document.querySelector('#trainings').innerText")
-        assert "step 20 of 88" in page.run("document.querySelector('#trainings').innerText")
+        assert f"step 20 of {num_steps}" in page.run("document.querySelector('#trainings').innerText")
         with metrics.open("a") as file:
             file.write('{"step": 21, "reward_mean": 0.5, "success": 0.5}\n')
-        page.wait_for("document.querySelector('#trainings').innerText.includes('step 21 of 88')", "the next step")
+        page.wait_for(
+            f"document.querySelector('#trainings').innerText.includes('step 21 of {num_steps}')", "the next step"
+        )
         git(root, "branch", "exp/c", "main")
         page.wait_for("document.querySelectorAll('#branches tbody tr').length == 4", "the new branch")
         page.screenshot(tmp_path / "dashboard.png")

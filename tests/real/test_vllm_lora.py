@@ -22,10 +22,8 @@ pytestmark = [pytest.mark.needs_vllm, pytest.mark.usefixtures("_play_by_vllm")]
 RANK = 8
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LORA = LoraAdapter(type="lora", r=RANK, alpha=2 * RANK, dropout=0.0, target_modules=LINEAR)
-NUM_GRPO_STEPS, LR = (
-    8,
-    0.03,
-)  # the default run's 0.002, which is for full weights, hardly moves an adapter in so few steps
+NUM_GRPO_STEPS = 8
+LR = 0.03  # the default run's 0.002, which is for full weights, hardly moves an adapter in so few steps
 
 
 @pytest.fixture(scope="module")
