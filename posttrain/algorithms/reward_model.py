@@ -17,16 +17,15 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
-from posttrain.algorithms.processes import is_sharded, parts_of
+from posttrain.algorithms.processes import parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
-from posttrain.algorithms.sharding import learner_of
-from posttrain.algorithms.token_logprobs import pad_right
+from posttrain.algorithms.sharding import at_home, learner_of
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import refuse_unsafe_folder, use_gradient_checkpointing
 from posttrain.models.lora import add_lora
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.placement import placed
+from posttrain.models.token_logprobs import pad_right
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel, TrainRewardModelParams
 
 SCORE_BATCH_SIZE = 64
@@ -43,7 +42,7 @@ def load_reward_model(path: Path, *, dtype: str = "float32") -> Any:
     model = AutoModelForSequenceClassification.from_pretrained(
         str(path), num_labels=1, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
     )
-    return model.eval() if is_sharded() else placed(model.eval())
+    return at_home(model.eval())
 
 
 def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:

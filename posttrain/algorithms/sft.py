@@ -22,9 +22,9 @@ from posttrain.algorithms.processes import count, gather, index, parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import sort_within_batches, weighted_order
 from posttrain.algorithms.sharding import learner_of
-from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.models.codec import CALL, NONE, REASONING, TokenRow
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.params import TrainSftParams
 
 CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 from posttrain.algorithms.processes import is_sharded
 from posttrain.exits import ConfigurationError
 from posttrain.models.optimizers import OptimizerKind, OptimizerPair
+from posttrain.models.placement import placed
 
 
 def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
@@ -33,6 +34,12 @@ def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
             "optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml"
         )
     return copy.deepcopy(model) if is_sharded() else model
+
+
+def at_home(model: Any) -> Any:
+    """The model that a trainer is given, where it waits for it: in main memory where it will be
+    sharded, else where models live."""
+    return model if is_sharded() else placed(model)
 
 
 @torch.no_grad()

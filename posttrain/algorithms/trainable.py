@@ -6,12 +6,11 @@ adapter was, and with adapters turned off a model in training is the one that it
 DPO and a KL term take as their reference.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.processes import is_sharded
-from posttrain.models.loading import load_codec, load_model, load_whole, save_model, use_gradient_checkpointing
+from posttrain.algorithms.sharding import at_home
+from posttrain.models.loading import load_codec, load_whole, save_model, use_gradient_checkpointing, whole_folder
 from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 
@@ -19,7 +18,7 @@ from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
     asks for them."""
-    model = (load_whole if is_sharded() else load_model)(path, dtype=params.dtype)
+    model = at_home(load_whole(path, dtype=params.dtype))
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
     return add_lora(model, params.adapter, seed=seed) if isinstance(params.adapter, LoraAdapter) else model
@@ -28,9 +27,6 @@ def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: 
 def save_trained(model: Any, tokenizer: Any, path: Path) -> None:
     """Write the model's folder, adapters folded in; it appears under its name when it is whole. The
     model given is used up."""
-    partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    save_model(merge_adapters(model), tokenizer, partial)
-    load_codec(partial)  # a folder that the next stage cannot read should fail here
-    shutil.rmtree(path, ignore_errors=True)
-    partial.rename(path)
+    with whole_folder(path) as partial:
+        save_model(merge_adapters(model), tokenizer, partial)
+        load_codec(partial)  # a folder that the next stage cannot read should fail here

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.call_formats.choice import HERMES
 
 PAD = "<|pad|>"
 END = "<|end|>"  # the agent writes it at the end of its message
@@ -20,12 +21,8 @@ USER = "<|user|>"
 ASSISTANT = "<|assistant|>"
 TOOL = "<|tool|>"
 ROLE_MARKERS = (PAD, END, TOOLS, USER, ASSISTANT, TOOL)
-AGENT_MARKERS = (
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-)  # written by the agent, so ordinary tokens: decoding must show them
+THOUGHT = ("<think>", "</think>")
+AGENT_MARKERS = (*THOUGHT, *HERMES.marks)  # written by the agent, so ordinary tokens: decoding must show them
 # by name, with the control tokens that it is written in
 TEMPLATES = {"compact": ("<|im_start|>", "<|im_end|>")}
 

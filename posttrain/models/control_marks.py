@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from posttrain.models.call_formats.form import CallForm
+from posttrain.models.chat_template import THOUGHT
 
 # comes out of any template and of JSON as it went in; no end of it is a beginning of it, so that
 # breaking a text that has it makes no further one
@@ -27,7 +28,7 @@ class ControlMarks:
     made of. The name of a tool may be an added token and is none."""
 
     def __init__(self, tokenizer: Any, form: CallForm) -> None:
-        agents = {"<think>", "</think>", *form.marks}
+        agents = {*THOUGHT, *form.marks}
         known = set(tokenizer.all_special_tokens)
         written = str(tokenizer.chat_template)
         folded = set()

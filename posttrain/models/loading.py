@@ -5,6 +5,9 @@ Two things are refused everywhere, because they run a stranger's code at load: w
 format, and a repository's own Python modules.
 """
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +59,17 @@ def save_model(model: Any, tokenizer: Any, path: Path) -> None:
     disable_progress_bar()  # of transformers: one line per shard among the stage's own progress
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Where to write what appears under its name when it is whole; what stood there is replaced
+    then."""
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    yield partial
+    shutil.rmtree(path, ignore_errors=True)
+    partial.rename(path)
 
 
 def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:

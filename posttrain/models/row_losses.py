@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from posttrain.models.codec import TokenRow
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 
 BATCH_TOKENS = 4096
 
@@ -43,21 +44,9 @@ def _next_batch(order: Sequence[int], rows: Sequence[TokenRow], start: int) -> l
 
 
 def _batch_losses(model: Any, rows: Sequence[TokenRow], pad_id: int) -> NDArray[np.float64]:
-    width = max(len(row.input_ids) for row in rows)
-    ids_N_T = torch.tensor(
-        [[*row.input_ids, *[pad_id] * (width - len(row.input_ids))] for row in rows], device=model.device
-    )
-    is_agents_N_T = torch.tensor(
-        [[*row.mask, *[0] * (width - len(row.mask))] for row in rows], dtype=torch.bool, device=model.device
-    )[:, 1:]
-    hidden_N_T_H = model.base_model(input_ids=ids_N_T, use_cache=False).last_hidden_state[:, :-1]
-    logits = model.get_output_embeddings()(
-        hidden_N_T_H[is_agents_N_T]
-    )  # the head only where the agent wrote: a third of the tokens
-    losses = torch.nn.functional.cross_entropy(logits.float(), ids_N_T[:, 1:][is_agents_N_T], reduction="none")
-    per_token_N_T = torch.zeros(is_agents_N_T.shape, dtype=losses.dtype, device=model.device).masked_scatter(
-        is_agents_N_T, losses
-    )
-    mean_N = per_token_N_T.sum(dim=1) / is_agents_N_T.sum(dim=1).clamp(min=1)
+    ids_N_T = pad_right([row.input_ids for row in rows], pad_id).to(model.device)
+    labels_N_T = pad_right([labels_of(row.input_ids, row.mask) for row in rows], IGNORED).to(model.device)
+    num_agents_N = (labels_N_T[:, 1:] != IGNORED).sum(dim=1).clamp(min=1)
+    mean_N = -agent_logprobs(model, ids_N_T, labels_N_T).sum(dim=1) / num_agents_N
     result: NDArray[np.float64] = mean_N.double().cpu().numpy()
     return result

@@ -18,10 +18,10 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from posttrain.algorithms import processes, sharding
-from posttrain.algorithms.token_logprobs import placed
 from posttrain.evals.groups import are_equal
 from posttrain.models.adapted import behind_adapters
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.token_logprobs import placed
 from posttrain.rl.credit.groups import FloatArray
 from posttrain.rl.credit.params import CriticParams
 from posttrain.rl.rows import Rows

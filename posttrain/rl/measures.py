@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from posttrain.algorithms import processes
 from posttrain.algorithms.importance import importance_metrics, turn_numbers
 from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.algorithms.token_logprobs import IGNORED, labels_of, pad_right
 from posttrain.models.codec import TokenRow
+from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
 from posttrain.rl.credit.params import Compared
 from posttrain.rl.params import OnlineParams
 from posttrain.rl.played import PlayedGroup

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.algorithms.token_logprobs import IGNORED, labels_of, pad_right
+from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
 from posttrain.rl.credit.groups import FloatArray
 
 NUM_PARTS = 8  # of a process's share of a step: rows of one length stand together, and little of a part is padding

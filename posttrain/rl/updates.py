@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.importance import importance_weights
-from posttrain.algorithms.token_logprobs import agent_scores, placed
+from posttrain.models.token_logprobs import agent_scores, placed
 from posttrain.rl.joining.params import JoinsExpert
 from posttrain.rl.objective.kl import kl_estimates
 from posttrain.rl.objective.token_losses import held_side, shown_losses, token_losses, token_weights

@@ -38,9 +38,9 @@ from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
 from posttrain.algorithms.reward_model import train_reward_model
 from posttrain.algorithms.sft import train_sft
 from posttrain.algorithms.sharding import learner_of
-from posttrain.algorithms.token_logprobs import agent_logprobs, labels_of
 from posttrain.exits import Interrupted
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.token_logprobs import agent_logprobs, labels_of
 from posttrain.params import (
     AlarmParams,
     DpoParams,

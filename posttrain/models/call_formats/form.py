@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+_DECODER = json.JSONDecoder()
 MAX_NESTING = 100  # people nest five deep; Python's readers and writers of JSON end at a thousand, with its stack
 _BRACKET = re.compile(r"[\[\]{}]")
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
@@ -91,10 +92,36 @@ class JsonCall:
         return name[1] if name else "", text.strip()
 
 
-def json_stand_in(key: str, rendered: str) -> str | None:
-    """Of the forms whose arguments are JSON."""
-    written = json.dumps({key: key})
-    return written if written in rendered else None
+class JsonForm:
+    """What the forms have in common whose arguments are JSON: a subclass is a `CallForm`."""
+
+    writes_objects = True
+    sign: str  # what a call of this form has beside its arguments, and one of another has not
+
+    def stand_in(self, key: str, rendered: str) -> str | None:
+        """As `CallForm`."""
+        written = json.dumps({key: key})
+        return written if self.sign in rendered and written in rendered else None
+
+    def arguments(self, text: str, _like: str, /) -> str:
+        """As they are."""
+        return text
+
+
+def leading_values(text: str, behind: re.Pattern[str]) -> tuple[list[str], str]:
+    """The texts of the JSON values at the beginning, each with what `behind` matches after it, and
+    the rest, which is empty where all was read."""
+    found: list[str] = []
+    while text and not is_nested_deep(text):
+        try:
+            _, end = _DECODER.raw_decode(text)
+        except (ValueError, RecursionError):
+            break
+        if not (passed := behind.match(text, end)):
+            break
+        found.append(text[:end])
+        text = text[passed.end() :]
+    return found, text
 
 
 def loads(text: str) -> Any:

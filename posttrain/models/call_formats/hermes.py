@@ -3,27 +3,19 @@ them behind text."""
 
 import re
 
-from posttrain.models.call_formats.form import JsonCall, Written, joined, json_stand_in
+from posttrain.models.call_formats.form import JsonCall, JsonForm, Written, joined
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)  # a missing end is the message's own end
 _READER = JsonCall("arguments")
 
 
-class Hermes:
+class Hermes(JsonForm):
     name = "hermes"
     marks: tuple[str, ...] = ("<tool_call>", "</tool_call>")
     calls = re.compile(r"\s*<tool_call>.*?(?:</tool_call>|\Z)\s*", re.DOTALL)
-    writes_objects = True
+    sign = "<tool_call>"
 
     def read(self, said: str) -> tuple[str, list[Written]]:
         """As `CallForm`."""
         written = [_READER.read(found[1]) for found in _CALL.finditer(said)]
         return joined(_CALL.split(said)[::2]), written  # every second piece is the inside of a call
-
-    def stand_in(self, key: str, rendered: str) -> str | None:
-        """As `CallForm`."""
-        return json_stand_in(key, rendered) if "<tool_call>" in rendered else None
-
-    def arguments(self, text: str, _like: str, /) -> str:
-        """As they are."""
-        return text

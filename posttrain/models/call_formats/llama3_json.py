@@ -5,50 +5,25 @@ Text that begins with a brace and names something is a call, read as far as it c
 text is content. Llama's templates leave content out beside a call, so a message has one of both.
 """
 
-import json
 import re
 
-from posttrain.models.call_formats.form import JsonCall, Written, is_nested_deep, json_stand_in
+from posttrain.models.call_formats.form import JsonCall, JsonForm, Written, leading_values
 
 _TAG = "<|python_tag|>"
 _BEGINS = re.compile(r'\s*(?:<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters)"')
-_READER, _DECODER = JsonCall("parameters"), json.JSONDecoder()
+_BETWEEN = re.compile(r"\s*(?:;\s*|\Z)")
+_READER = JsonCall("parameters")
 
 
-class Llama3Json:
+class Llama3Json(JsonForm):
     name = "llama3_json"
     marks: tuple[str, ...] = (_TAG,)
     calls = re.compile(r'\A\s*(?:<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters)".*\Z', re.DOTALL)
-    writes_objects = True
+    sign = '"parameters"'
 
     def read(self, said: str) -> tuple[str, list[Written]]:
         """As `CallForm`."""
         if not _BEGINS.match(said):
             return said.strip(), []
-        return "", [_READER.read(text) for text in _one_by_one(said.strip().removeprefix(_TAG).strip())]
-
-    def stand_in(self, key: str, rendered: str) -> str | None:
-        """As `CallForm`."""
-        return json_stand_in(key, rendered) if '"parameters"' in rendered else None
-
-    def arguments(self, text: str, _like: str, /) -> str:
-        """As they are."""
-        return text
-
-
-def _one_by_one(text: str) -> list[str]:
-    """The objects of `{…}; {…}`; what cannot be read is the last."""
-    found: list[str] = []
-    while text:
-        try:
-            if is_nested_deep(text):
-                return [*found, text]
-            _, end = _DECODER.raw_decode(text)
-        except (ValueError, RecursionError):
-            return [*found, text]
-        behind = text[end:].lstrip()
-        if behind and not behind.startswith(";"):
-            return [*found, text]
-        found.append(text[:end])
-        text = behind[1:].lstrip()
-    return found
+        found, rest = leading_values(said.strip().removeprefix(_TAG).strip(), _BETWEEN)
+        return "", [_READER.read(text) for text in (*found, rest) if text]

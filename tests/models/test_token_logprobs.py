@@ -3,7 +3,7 @@ import torch
 from tiny import tiny_model
 
 from posttrain.algorithms import token_logprobs
-from posttrain.algorithms.token_logprobs import IGNORED, agent_logprobs, agent_scores, labels_of, pad_right
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_scores, labels_of, pad_right
 
 ROW = [2, 7, 9, 2, 5, 6, 1]
 MASK = [0, 0, 0, 0, 1, 0, 1]
