@@ -125,6 +125,14 @@ def plan(root: Path, *, is_all: bool = False) -> list[tuple[str, str, str]]:
     except ValueError as error:
         return [("run", suite.name, f"{error}: no record counts") for suite in suites.all]
     since = {one.commit: changed(root, one.commit) for one in records.values()}
+    shared = {
+        commit: {
+            file
+            for file in files or ()
+            if any(is_in(file, entry) for entry in suites.common) and matters(root, file, commit)
+        }
+        for commit, files in since.items()
+    }
 
     def why(suite: Suite) -> str | None:
         """None where nothing asks for it."""
@@ -134,9 +142,7 @@ def plan(root: Path, *, is_all: bool = False) -> list[tuple[str, str, str]]:
             return f"it was green at {green}, which is not within the last two weeks"
         if (files := since[green.commit]) is None:
             return f"it was green at {green}, which is no ancestor of HEAD, or not in this clone"
-        to_blame = [
-            file for file in files if suite.can_break_by(file) or any(is_in(file, entry) for entry in suites.common)
-        ]
+        to_blame = [file for file in files if suite.can_break_by(file) or file in shared[green.commit]]
         return f"{_some(to_blame)} changed since {green}, where it was green" if to_blame else None
 
     reasons = [(suite.name, why(suite)) for suite in suites.all]
@@ -161,6 +167,33 @@ def changed(root: Path, commit: str) -> list[str] | None:
     since = _git(root, "diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-relative", "-z", commit)
     new = _git(root, "ls-files", "--others", "--exclude-standard", "-z")
     return sorted({*since, *new} - {GREEN})
+
+
+def matters(root: Path, file: str, commit: str) -> bool:
+    """Whether a file that all suites have in common differs in what can break one.
+
+    Nothing that was green imports a package that is new in the lock file; which are optional, and
+    how sources are linted, no test reads off pyproject.toml.
+    """
+    what = {"requirements.lock": _pins, "pyproject.toml": _installed_and_run}.get(file)
+    if what is None:
+        return True
+    try:
+        before = what("\0".join(_git(root, "show", f"{commit}:{file}")))
+        return not before.items() <= what((root / file).read_text(encoding="utf-8")).items()
+    except (subprocess.CalledProcessError, OSError, ValueError):  # new, removed or damaged
+        return True
+
+
+def _pins(lock: str) -> Mapping[str, str]:
+    return dict(line.partition("==")[::2] for line in lock.splitlines() if line and not line.startswith("#"))
+
+
+def _installed_and_run(pyproject: str) -> Mapping[str, object]:
+    content = tomllib.loads(pyproject)
+    content.get("project", {}).pop("optional-dependencies", None)
+    tools = content.pop("tool", {})
+    return content | {f"tool.{name}": tools[name] for name in tools if name not in ("importlinter", "mypy", "ruff")}
 
 
 def tree(root: Path) -> str:

@@ -126,12 +126,39 @@ def test_an_edit_of_what_is_ignored_does_not_run_a_suite(tree, suite):
     assert suite.name not in chosen(tree)
 
 
-@pytest.mark.parametrize(
-    "file",
-    ["requirements.lock", "pyproject.toml", "Makefile", ".ci/run", ".ci/suites.toml", ".ci/new", "tests/conftest.py"],
-)
+@pytest.mark.parametrize("file", ["Makefile", ".ci/run", ".ci/suite", "tests/conftest.py"])
 def test_an_edit_of_what_all_have_in_common_runs_all(tree, file):
     edit(tree, file)
+    assert list(chosen(tree)) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "are_all"),
+    [
+        ("requirements.lock", "\ndvc==", "\ndvc==9", True),
+        ("requirements.lock", "\ndvc==", "\n# dvc==", True),
+        ("requirements.lock", "\ndvc==", "\na-new-package==1.0\ndvc==", False),
+        ("pyproject.toml", "[project]\n", '[project]\nreadme = "other"\n', True),
+        ("pyproject.toml", "[tool.pytest.ini_options]\n", "[tool.pytest.ini_options]\nxfail_strict = 1\n", True),
+        ("pyproject.toml", "[project]\n", "[project\n", True),
+        ("pyproject.toml", "\ndev = [", '\ndev = ["a-new-package", ', False),
+        ("pyproject.toml", "[tool.ruff]\n", '[tool.ruff]\nextend = "other"\n', False),
+    ],
+)
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_of_packages_and_settings_only_those_count_that_a_suite_can_have_met(
+    tree, file, old, new, are_all, is_committed
+):
+    text = (tree / file).read_text()
+    assert old in text
+    (tree / file).write_text(text.replace(old, new, 1))
+    if is_committed:
+        commit(tree)
+    assert list(chosen(tree)) == (NAMES if are_all else [])
+
+
+def test_a_lock_file_that_is_gone_runs_all(tree):
+    (tree / "requirements.lock").unlink()
     assert list(chosen(tree)) == NAMES
 
 
@@ -140,6 +167,8 @@ def test_an_edit_of_what_all_have_in_common_runs_all(tree, file):
     [
         "README.md",
         "reports/log.md",
+        ".ci/suites.py",  # tested here
+        ".ci/suites.toml",
         "dvc.lock",
         "notes",
         "posttrain/evals/passk.py",

@@ -4,10 +4,10 @@ import threading
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from benchmarks.branches import Branch, make_repository
 from posttrain.comparison.dashboard import Dashboard
-from posttrain.params import load_params
 from posttrain.pipeline.git import git
 from tests.real.browser import asked_for, browsing, complaints, find_browser
 
@@ -23,7 +23,7 @@ def test_the_dashboard_lists_compares_and_follows_what_moves(tmp_path):
     copy = root / ".posttrain" / "frozen" / "train_policy"
     (copy / "reports" / "train_policy").mkdir(parents=True)
     (copy / "params.yaml").write_text(git(root, "show", "exp/a:params.yaml") + "\n")
-    num_steps = load_params(copy / "params.yaml").train_policy.algorithm.max_steps
+    num_steps = yaml.safe_load((copy / "params.yaml").read_text())["train_policy"]["algorithm"]["max_steps"]
     metrics = copy / "reports" / "train_policy" / "metrics.jsonl"
     metrics.write_text(
         "".join(f'{{"step": {step}, "reward_mean": {step / 50}, "success": 0.5}}\n' for step in range(1, 21))
