@@ -76,6 +76,9 @@ class LoraAdapter(Section):
 Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
 
 
+Dtype = Literal["float32", "bfloat16"]
+
+
 class ScratchModel(Section):
     """A Qwen3-architecture decoder with random weights and a byte-level BPE tokenizer of its
     own."""
@@ -94,7 +97,7 @@ class ScratchModel(Section):
     vocab_size: Annotated[int, Field(ge=400, le=10_000_000, description=SLIP)]
     adapter: Adapter
     gradient_checkpointing: bool
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Dtype
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -128,7 +131,7 @@ class PretrainedModel(Section):
     chat_template: str | None = None
     adapter: Adapter
     gradient_checkpointing: bool
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Dtype
 
 
 class ExtraScore(Section):
@@ -387,6 +390,11 @@ class TrainPolicyParams(Section):
             raise ValueError(
                 f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type}, which "
                 "learns from pairs and earns no reward, so the weight would change nothing; set it to 0.0"
+            )
+        if isinstance(self.algorithm, OnlineParams) and not self.algorithm.measures_kl and self.alarms.kl is not None:
+            raise ValueError(
+                f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false: it would never be raised; set "
+                "it to null, or measure"
             )
         return self
 

@@ -357,6 +357,14 @@ def test_a_weight_that_would_change_nothing_is_refused(content: dict[str, Any], 
     parse_params(content, source="params.yaml")
 
 
+def test_an_alarm_on_what_is_not_measured_is_refused(content: dict[str, Any]):
+    content["train_policy"]["algorithm"]["kl"] = {"type": "none", "is_measured": False}
+    content["train_policy"]["alarms"]["kl"] = 0.5
+    assert "train_policy: alarms.kl is 0.5 and algorithm.kl.is_measured false" in refusal(content)
+    content["train_policy"]["alarms"]["kl"] = None
+    parse_params(content, source="params.yaml")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

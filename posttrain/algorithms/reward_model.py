@@ -25,13 +25,14 @@ from posttrain.models.codec import TokenRow
 from posttrain.models.loading import refuse_unsafe_folder, use_gradient_checkpointing
 from posttrain.models.lora import add_lora
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.precision import computing_in, loaded_dtype
 from posttrain.models.token_logprobs import pad_right
-from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel, TrainRewardModelParams
+from posttrain.params import Dtype, LoraAdapter, PretrainedModel, ScratchModel, TrainRewardModelParams
 
 SCORE_BATCH_SIZE = 64
 
 
-def load_reward_model(path: Path, *, dtype: str = "float32") -> Any:
+def load_reward_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     """The reward model of a folder, in evaluation mode, where models live here. From a causal LM's
     folder: its body under a head of zeros, every episode scored 0.
 
@@ -47,7 +48,8 @@ def load_reward_model(path: Path, *, dtype: str = "float32") -> Any:
 
 def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The body of the causal LM in `path` under a fresh head, ready for the trainer."""
-    model = load_reward_model(path, dtype=params.dtype)
+    model = computing_in(load_reward_model(path, dtype=loaded_dtype(params)), params.dtype)
+    model.score.float()  # learnt whole, whatever is frozen beneath
     with torch.no_grad():
         model.score.weight.zero_()
     if params.gradient_checkpointing:

@@ -12,13 +12,14 @@ from typing import Any
 from posttrain.algorithms.sharding import at_home
 from posttrain.models.loading import load_codec, load_whole, save_model, use_gradient_checkpointing, whole_folder
 from posttrain.models.lora import add_lora, merge_adapters
+from posttrain.models.precision import computing_in, loaded_dtype
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 
 
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
     asks for them."""
-    model = at_home(load_whole(path, dtype=params.dtype))
+    model = computing_in(at_home(load_whole(path, dtype=loaded_dtype(params))), params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
     return add_lora(model, params.adapter, seed=seed) if isinstance(params.adapter, LoraAdapter) else model

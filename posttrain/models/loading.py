@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,9 +19,8 @@ from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.placement import placed
-from posttrain.params import PretrainedModel
+from posttrain.params import Dtype, PretrainedModel
 
-Dtype = Literal["float32", "bfloat16"]
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 

@@ -60,6 +60,7 @@ def load_adapters(model: Any, path: Path, *, is_trainable: bool = False) -> Any:
 
 
 def merge_adapters(model: Any) -> Any:
-    """The plain model with the adapters folded into its weights (the model given is used up); a
-    model without adapters as it is."""
-    return model.merge_and_unload() if isinstance(model, PeftModel) else model
+    """The plain model with the adapters folded into its weights (the model given is used up), in
+    single precision: a bfloat16 base would lose most of what they add. A model without adapters as
+    it is."""
+    return model.float().merge_and_unload() if isinstance(model, PeftModel) else model

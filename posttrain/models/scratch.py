@@ -44,7 +44,7 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     _look_back(model)
-    return model.to(getattr(torch, params.dtype))
+    return model
 
 
 def _look_back(model: Qwen3ForCausalLM) -> None:

@@ -8,7 +8,6 @@ step in which nothing has an advantage makes no optimizer step: the weights stay
 bit, and so does an optimizer's momentum.
 """
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import Interrupted
 from posttrain.models.adapted import is_adapted
 from posttrain.models.optimizers import OptimizerKind, build_optimizer
+from posttrain.models.precision import frozen_copy
 from posttrain.rl import checkpoints, measures
 from posttrain.rl.crediting import Crediting
 from posttrain.rl.memory import Memory
@@ -50,7 +50,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
     )
     without_dropout(model)
-    reference = None if is_adapted(model) else copy.deepcopy(model).eval().requires_grad_(False)
+    reference = frozen_copy(model) if params.measures_kl and not is_adapted(model) else None
     learner = learner_of(model, optimizer)
     moved = build_optimizer(learner, optimizer, lr)
     accelerator = Accelerator()
@@ -85,14 +85,15 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             played = [one for group in groups for one in group.played]
             if processes.is_first():
                 setup.on_step(step + 1, played, measures.mean_advantages(groups, members))
-            kl = measures.kl_to_start(reference, learner, measures.samples(groups), tokenizer, params.temperature)
+            by_start = partial(measures.reference_logprobs, reference, learner, temperature=params.temperature)
+            kl = measures.kl_to_start(by_start, measures.samples(groups), tokenizer) if params.measures_kl else None
             metrics |= {
                 **measures.episode_metrics(groups, params.group_size),
                 **measures.group_counts(groups, is_trained, members, params),
                 **measures.credit_metrics(groups, is_trained, members),
                 **crediting.metrics,
                 "generated_tokens": memory.num_generated,
-                "kl": kl,
+                **({} if kl is None else {"kl": kl}),
                 "kl_weight": memory.kl.weight,
                 "staleness": staleness,
             }
@@ -105,10 +106,10 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             if has_signal(learnt, params) and not crediting.is_warming(step):
                 parts = own_parts(teaching(learnt, params), tokenizer.pad_token_id)
                 weights = weights_of(parts, learnt, params, max_context_tokens)
-                by_start = partial(measures.reference_logprobs, reference, learner, temperature=params.temperature)
                 references = [by_start(part) if memory.kl.weight else None for part in parts]
                 updates = learn(accelerator, learner, moved, parts, weights, references, memory.kl.weight, params)
-            memory.kl.hear(kl)
+            if kl is not None:
+                memory.kl.hear(kl)
             metrics |= {**measures.engine_gap(updates, params), **updates.metrics(), "lr": moved.param_groups[0]["lr"]}
             if processes.is_sharded():
                 sharding.gather_weights(learner, model)

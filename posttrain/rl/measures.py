@@ -2,7 +2,7 @@
 policy has moved, and what it has forgotten."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,15 +104,13 @@ def samples(groups: Sequence[PlayedGroup]) -> list[ScoredEpisode]:
     return [of_group[0] for of_group in kept if of_group]
 
 
-def kl_to_start(
-    reference: Any, learner: Any, played: Sequence[ScoredEpisode], tokenizer: Any, temperature: float
-) -> float:
-    """To the model that training began from; 0.0 of nothing."""
+def kl_to_start(by_start: Callable[[Rows], Tensor], played: Sequence[ScoredEpisode], tokenizer: Any) -> float:
+    """To the model that training began from, whose log-probs `by_start` gives; 0.0 of nothing."""
     if not any(any(one.trajectory.mask) for one in played):
         return 0.0
     members = [Member(one, np.zeros(sum(one.trajectory.mask))) for one in played]
     rows = rows_of(members, pad_id=tokenizer.pad_token_id)
-    logprobs = reference_logprobs(reference, learner, rows, temperature).cpu()
+    logprobs = by_start(rows).cpu()
     is_scored_N_T = rows.is_scored_N_T
     return kl_estimate(rows.engine_logprobs_N_T[is_scored_N_T].tolist(), logprobs[is_scored_N_T].tolist())
 

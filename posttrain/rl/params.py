@@ -22,7 +22,7 @@ from posttrain.rl.credit.params import (
     VirtualEnds,
 )
 from posttrain.rl.joining.params import JoinParams, JoinsExpert, JoinsHints, JoinsNothing
-from posttrain.rl.objective.params import KlParams, LossMean, Objective, PolicyGradient
+from posttrain.rl.objective.params import KlParams, LossMean, NoKl, Objective, PolicyGradient
 from posttrain.rl.sampling.params import SamplingParams
 
 
@@ -81,6 +81,11 @@ class OnlineParams(Section):
         if isinstance(self.credit, StatesCredit):
             places["state_baseline"] = self.credit.state_baseline
         return {key: one.best for key, one in places.items() if isinstance(one, VirtualBest | VirtualEnds)}
+
+    @property
+    def measures_kl(self) -> bool:
+        """Whether the policy is compared with the model that training began from."""
+        return not isinstance(self.kl, NoKl) or self.kl.is_measured
 
     @model_validator(mode="after")
     def _clips_where_it_can_act(self) -> Self:

@@ -184,6 +184,15 @@ def test_adapters_are_trained_without_dropout_and_are_their_own_reference(tmp_pa
     )
 
 
+def test_a_first_model_that_nothing_asks_for_is_not_kept(tmp_path, monkeypatch):
+    plain, lines = trained(tmp_path / "measured", max_steps=4)
+    assert all("kl" in line for line in lines)
+    monkeypatch.setattr("posttrain.rl.loop.frozen_copy", lambda model: pytest.fail("a copy was made"))
+    spared, lines = trained(tmp_path / "spared", max_steps=4, kl={"type": "none", "is_measured": False})
+    assert not any("kl" in line for line in lines)
+    assert digest_of(spared) == digest_of(plain)
+
+
 def test_a_step_plays_on_until_it_has_groups_that_differ_and_learns_from_these_alone(tmp_path):
     bounded = {"order": {"type": "uniform"}, "max_refills": 5}
     _, plain = trained(tmp_path / "plain", max_steps=4, tasks_per_step=4)

@@ -59,9 +59,12 @@ LossMean = Literal["tokens", "episodes", "max_tokens"]
 
 
 class NoKl(Section):
-    """Nothing holds the policy to the model that training began from."""
+    """Nothing holds the policy to the model that training began from. That model is kept all the
+    same, for the metric `kl` and its alarm; without `is_measured` it is not, which spares a copy of
+    the weights where no adapters are trained."""
 
     type: Literal["none"]
+    is_measured: bool = True
 
 
 class KlLoss(Section):

@@ -10,7 +10,7 @@ embedding is one complex multiplication (q·k does not depend on the order of a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import behind_adapters
+from posttrain.models.precision import compute_dtype
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length of the text
@@ -66,8 +67,8 @@ class FusedWeights:
 
 
 def fuse(model: nn.Module) -> FusedWeights:
-    """Read the weights of a Hugging Face causal LM as they are now, LoRA adapters included. Dropout
-    plays no part.
+    """Read the weights of a Hugging Face causal LM as they are now, LoRA adapters included, in the
+    type that the model computes in. Dropout plays no part.
 
     Raises ConfigurationError where the architecture is none of `MODEL_TYPES` or a part of it is not
     what it is in plain transformers.
@@ -94,12 +95,13 @@ def fuse(model: nn.Module) -> FusedWeights:
     )
     _require(type(decoder.embed_tokens) is nn.Embedding, f"the embedding is a {type(decoder.embed_tokens).__name__}")
     head, head_bias = _dense(causal_lm.lm_head)
+    dtype = compute_dtype(causal_lm)
     with torch.no_grad():
         return FusedWeights(
-            embedding=decoder.embed_tokens.weight.detach().clone(),
-            layers=tuple(_fuse_layer(layer) for layer in decoder.layers),
-            head=_scaled(head, decoder.norm.weight),
-            head_bias=head_bias,
+            embedding=decoder.embed_tokens.weight.detach().to(dtype, copy=True),
+            layers=tuple(_in_type(_fuse_layer(layer), dtype) for layer in decoder.layers),
+            head=_scaled(head, decoder.norm.weight).to(dtype),
+            head_bias=None if head_bias is None else head_bias.to(dtype),
             final_eps=decoder.norm.variance_epsilon,
             inv_freq=rotary.inv_freq.detach().float().clone(),
             rope_scale=rotary.attention_scaling,
@@ -131,6 +133,12 @@ def _fuse_layer(layer: Any) -> FusedLayer:
         attention_eps=layer.input_layernorm.variance_epsilon,
         mlp_eps=layer.post_attention_layernorm.variance_epsilon,
     )
+
+
+def _in_type(layer: FusedLayer, dtype: torch.dtype) -> FusedLayer:
+    values = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    cast: dict[str, Any] = {name: value.to(dtype) for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(layer, **cast)
 
 
 def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -24,6 +24,7 @@ import torch
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.limits import reason
 from posttrain.models.adapted import is_adapted
+from posttrain.models.precision import compute_dtype
 from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
@@ -237,7 +238,7 @@ class VllmEngine:
                 max((abs(one - other) for one, other in zip(logprobs[:length], expected, strict=False)), default=0.0)
             )
             num_compared += length
-        allowed = MAX_GAP.get(self._model.dtype, MAX_GAP[torch.bfloat16])
+        allowed = MAX_GAP.get(compute_dtype(self._model), MAX_GAP[torch.bfloat16])
         if max(gaps) > allowed or num_compared < sum(len(ids) for ids, _ in self._reference) / 2:
             raise ConfigurationError(
                 f"{redact(server.url)} was given the weights of version {self.policy_version} and writes with "

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import is_adapted
+from posttrain.models.precision import compute_dtype
 
 _NUM_KEPT = 2
 
@@ -57,10 +58,12 @@ class WeightFiles:
 
 
 def full_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Every weight by its name in the file, the output matrix among them, tied or not."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    """Every weight by its name in the file, the output matrix among them, tied or not, in the type
+    that the model computes in."""
+    dtype = compute_dtype(model)
+    weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
-        weights["lm_head.weight"] = model.get_output_embeddings().weight.detach().cpu().clone()
+        weights["lm_head.weight"] = model.get_output_embeddings().weight.detach().to("cpu", dtype, copy=True)
     return weights
 
 
