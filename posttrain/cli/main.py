@@ -23,6 +23,7 @@ from posttrain.cli.evaluate_endpoint import add_evaluate_endpoint
 from posttrain.cli.get_model import add_get_model
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
+from posttrain.cli.serving import add_serving
 from posttrain.cli.traces import add_traces
 from posttrain.exits import Interrupted, exit_codes
 from posttrain.redaction import redact_uncaught
@@ -72,6 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="float32",
         help="of the weights; model.dtype of the training",
     )
+    add_serving(commands)
     command = add_command(commands, "clean", clean)
     command.add_argument("names", nargs="*", metavar="NAME", help="what is to go; all is shown by default")
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")

@@ -48,5 +48,13 @@ def named_template(name: str, tokenizer: Any) -> str:
     return _text(name)
 
 
+def served_template(template: str) -> str:
+    """A template of ours that also takes arguments as an object, as vLLM gives them, and writes it
+    without spaces; any other as it is. In training they are text, and stay as they were written."""
+    as_text = "call.function.arguments"
+    either = f"({as_text} if {as_text} is string else {as_text} | tojson(separators=(',', ':')))"
+    return template.replace(f" + {as_text} + ", f" + {either} + ")
+
+
 def _text(name: str) -> str:
     return (Path(__file__).parent / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")

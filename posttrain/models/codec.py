@@ -60,6 +60,11 @@ class ChatCodec:
         self._result_ids = functools.lru_cache(_NUM_RESULTS)(self._encode_results)
         self._refuse_other_calls()
 
+    @property
+    def form(self) -> CallForm:
+        """In which the agent writes calls."""
+        return self._renderer.form
+
     def encode_prompt(self, messages: Sequence[Message], tools: Schemas) -> list[int]:
         """What the agent reads before its first message, up to and including the mark that says it
         is its turn."""
@@ -85,7 +90,7 @@ class ChatCodec:
         segments_N = [self._segments(*conversation) for conversation in conversations]
         texts = list(dict.fromkeys(text for segments in segments_N for _, text in segments))
         encoded = dict(zip(texts, self._encode(texts), strict=True))
-        return [_compose(segments, encoded, self._renderer.form) for segments in segments_N]
+        return [_compose(segments, encoded, self.form) for segments in segments_N]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of all ids, markers shown."""
@@ -95,7 +100,7 @@ class ChatCodec:
         """The message that an agent wrote; the ids may end with a stop token or, where it was cut
         off, not."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        return parse_assistant(self.decode(ids[:end]), self._renderer.form)
+        return parse_assistant(self.decode(ids[:end]), self.form)
 
     def _encode_results(self, messages: tuple[Message, ...]) -> list[int]:
         return self._ids(self._renderer.between(messages))

@@ -1,0 +1,24 @@
+"""Writes a trained model as others read it: a Hugging Face folder whose chat template takes
+arguments as servers give them."""
+
+from pathlib import Path
+
+import torch
+
+from posttrain.exits import ConfigurationError
+from posttrain.models.chat_template import served_template
+from posttrain.models.loading import load_codec, load_whole, save_model, whole_folder
+from posttrain.params import Dtype
+
+
+def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> None:
+    """`folder` with its weights in `dtype`, and `card` as README.md. Raises ConfigurationError
+    where `target` exists."""
+    if target.exists():
+        raise ConfigurationError(f"{target} exists: remove it, or name another folder")
+    model, tokenizer = load_whole(folder), load_codec(folder).tokenizer
+    tokenizer.chat_template = served_template(tokenizer.chat_template)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(target) as partial:
+        save_model(model.to(getattr(torch, dtype)), tokenizer, partial)
+        (partial / "README.md").write_text(card, encoding="utf-8")
