@@ -59,7 +59,7 @@ def model_card(root: Path, name: str, *, licence: str | None) -> str:
         [
             f"---\n{yaml.safe_dump(head, sort_keys=False).strip()}\n---",
             f"# {name}, a tool-using agent\n",
-            f"{_origin(model)}, trained by [posttrain](#how-it-was-made), as dvc.lock of commit `{_commit(root)}` records it.\n",
+            f"{_origin(model)}, trained as dvc.lock of commit `{_commit(root)}` records it.\n",
             "## Measured\n",
             *_table(evaluation),
             "",

@@ -126,7 +126,7 @@ def test_a_method_that_is_not_accepted_is_refused_by_its_name(repository, params
         (METHODS, "baseline: grpo  #", "baseline: gpro  #", "no method 'gpro'"),
         (METHODS, "methods: [grpo, ngrpo,", "methods: [grpo, nrgpo,", "no method 'nrgpo'"),
         (METHODS, "about: no deviation, and", "abuot: no deviation, and", "methods.dr_grpo"),
-        (REGIMES, "max_generated_tokens: 70000", "max_generated_tokens: 0500", "is not|reads this as"),
+        (REGIMES, "max_generated_tokens: 60000", "max_generated_tokens: 0500", "is not|reads this as"),
         (REGIMES, "  about: params.yaml as it is", "  bout: x", "regimes.yaml cannot be read"),
     ],
 )
