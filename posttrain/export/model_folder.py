@@ -1,6 +1,7 @@
 """Writes a trained model as others read it: a Hugging Face folder whose chat template takes
-arguments as servers give them."""
+arguments as servers give them, and what vLLM has to be told of one."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -22,3 +23,12 @@ def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> No
     with whole_folder(target) as partial:
         save_model(model.to(getattr(torch, dtype)), tokenizer, partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
+
+
+def vllm_settings(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Flags for infra/vllm/serve.sh that make it answer chats of an exported model, tool calls
+    among it, and its environment. The model is called as its folder."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    parser = load_codec(folder).form.name
+    flags = ("--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", parser)
+    return flags, {"DTYPE": str(config["dtype"]), "MAX_MODEL_LEN": str(config["max_position_embeddings"])}

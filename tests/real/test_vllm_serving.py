@@ -1,0 +1,44 @@
+"""A model is judged as it is served: exported, behind vLLM's chat endpoint, with its template and
+the parser of its calls, it does as it does in this process."""
+
+from contextlib import closing
+
+import pytest
+
+from benchmarks.vllm_process import VllmProcess
+from posttrain.export.model_folder import vllm_settings, write_exported
+from posttrain.rollout.openai_policy import OpenAiPolicy
+from tests.real.experiment import success
+from tests.real.vllm_fixtures import SFT
+
+pytest_plugins = ["tests.real.vllm_fixtures"]
+pytestmark = pytest.mark.needs_vllm
+NUM_TASKS = 128
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "mine"
+    write_exported(SFT, folder, card="", dtype="float32")
+    flags, settings = vllm_settings(folder)
+    with closing(VllmProcess(folder, 8615, tmp_path_factory.mktemp("vllm"), flags=flags, **settings)) as server:
+        server.wait()
+        yield f"{server.url}/v1"
+
+
+def test_an_exported_model_plays_behind_an_endpoint_as_in_this_process(monkeypatch, experiment, endpoint):
+    tasks = experiment.tasks("dev")[:NUM_TASKS]
+    assert len(tasks) == NUM_TASKS
+    here = experiment.greedy(experiment.model(), tasks)
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    policy = OpenAiPolicy("mine", temperature=0.0, max_new_tokens=experiment.params.agent.max_new_tokens)
+    served = experiment.played(policy, tasks)
+    won_here, won_served = (round(success(plays) * NUM_TASKS) for plays in (here, served))
+    num_equal = sum(
+        [one.tool_calls for one in a.messages] == [one.tool_calls for one in b.messages]
+        for a, b in zip(here, served, strict=True)
+    )
+    print(f"\n{won_served} of {NUM_TASKS} behind vLLM, {won_here} in this process; the same calls in {num_equal}")
+    assert not any(one.failure for one in served)
+    assert abs(won_served - won_here) <= 2
