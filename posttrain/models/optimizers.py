@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from posttrain.models.adapted import behind_adapters
 from posttrain.models.muon import Muon
 
 OptimizerKind = Literal["muon", "adamw"]
@@ -52,15 +53,12 @@ class OptimizerPair(torch.optim.Optimizer):
 def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.optim.Optimizer:
     """The optimizer of a model's trainable weights.
 
-    `adamw`: one rate for all. `muon`: 2-D matrices that are no embedding go to Muon (Jordan 2024;
-    `match_rms_adamw` scales its step by
-    0.2 sqrt(max(rows, columns)), arXiv 2502.16982) at `lr`, the rest to AdamW at `OTHERS_RATE` of
-    it. Adapters of LoRA are 2-D matrices too. Weight decay is 0: runs are short and the embeddings
-    tied.
+    `adamw`: one rate for all. `muon`: 2-D matrices that are neither an embedding nor the head go to
+    Muon (Jordan 2024; `match_rms_adamw` scales its step by 0.2 sqrt(max(rows, columns)), arXiv
+    2502.16982) at `lr`, the rest to AdamW at `OTHERS_RATE` of it. Adapters of LoRA are 2-D matrices
+    too. Weight decay is 0: runs are short.
     """
-    embeddings = {
-        id(weight) for module in model.modules() if isinstance(module, nn.Embedding) for weight in module.parameters()
-    }
+    embeddings = {id(weight) for module in _embeddings(model) for weight in module.parameters()}
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
     if kind == "adamw":
         return _adamw(trainable, lr)
@@ -68,6 +66,13 @@ def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.o
     others = [weight for weight in trainable if weight.ndim != 2 or id(weight) in embeddings]
     muon = Muon(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
     return OptimizerPair(muon, _adamw(others, OTHERS_RATE * lr)) if others else muon
+
+
+def _embeddings(model: nn.Module) -> list[nn.Module]:
+    """Those of the tokens that are read, and the matrix of those that are written, tied or not."""
+    found: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    head = getattr(behind_adapters(model), "get_output_embeddings", lambda: None)()
+    return found if head is None else [*found, head]
 
 
 def _adamw(weights: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
