@@ -62,8 +62,13 @@ class FullAdapter(Section):
     type: Literal["full"]
 
 
+Quantization = Literal["none", "int8", "nf4"]
+OptimizerKind = Literal["muon", "adamw", "adamw_8bit"]
+
+
 class LoraAdapter(Section):
-    """Low-rank adapters (arXiv 2106.09685): W + (alpha / r) B A on the named linear layers."""
+    """Low-rank adapters (arXiv 2106.09685): W + (alpha / r) B A on the named linear layers, W kept
+    as `quantization` says while they are trained."""
 
     example: ClassVar[str] = "{r: 16, alpha: 32, dropout: 0.05, target_modules: [q_proj, v_proj]}"
     type: Literal["lora"]
@@ -71,6 +76,7 @@ class LoraAdapter(Section):
     alpha: SmallCount
     dropout: Annotated[float, Field(ge=0, lt=1)]
     target_modules: Annotated[list[str], Field(min_length=1)]
+    quantization: Quantization = "none"
 
 
 Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
@@ -267,7 +273,7 @@ class TrainSftParams(Section):
     batch_size: SmallCount
     lr: Rate
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
-    optimizer: Literal["muon", "adamw"]
+    optimizer: OptimizerKind
     label_weights: dict[str, dict[str, Frac]]
     eval_every_steps: Count  # a checkpoint each time: the best evaluation needs one to return to
     early_stopping_patience: Count
@@ -377,7 +383,7 @@ class AlarmParams(Section):
 class TrainPolicyParams(Section):
     algorithm: Annotated[OnlineParams | DpoParams | KtoParams | OrpoParams, Field(discriminator="type")]
     lr: Rate
-    optimizer: Literal["muon", "adamw"]
+    optimizer: OptimizerKind
     reward_model_weight: Annotated[float, Field(ge=0)]
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]

@@ -30,8 +30,8 @@ from posttrain.algorithms.pair_training import (
 )
 from posttrain.algorithms.resumable import Resumable, TrainingRun
 from posttrain.algorithms.sharding import learner_of
-from posttrain.models.optimizers import OptimizerKind, build_optimizer
-from posttrain.params import DpoParams
+from posttrain.models.optimizers import build_optimizer
+from posttrain.params import DpoParams, OptimizerKind
 
 
 def train_dpo(

@@ -34,8 +34,8 @@ from posttrain.algorithms.resumable import Resumable, TrainingRun
 from posttrain.algorithms.row_order import IntArray
 from posttrain.algorithms.sharding import learner_of
 from posttrain.models.codec import TokenRow
-from posttrain.models.optimizers import OptimizerKind, build_optimizer
-from posttrain.params import KtoParams
+from posttrain.models.optimizers import build_optimizer
+from posttrain.params import KtoParams, OptimizerKind
 
 MATCHED, MISMATCHED = "", "KL_"  # how the names of TRL's columns begin
 

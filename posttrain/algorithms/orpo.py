@@ -30,9 +30,9 @@ from posttrain.algorithms.pair_training import (
 from posttrain.algorithms.resumable import Resumable, TrainingRun
 from posttrain.algorithms.sharding import learner_of
 from posttrain.models.adapted import behind_adapters
-from posttrain.models.optimizers import OptimizerKind, build_optimizer
+from posttrain.models.optimizers import build_optimizer
 from posttrain.models.token_logprobs import agent_logprobs
-from posttrain.params import OrpoParams
+from posttrain.params import OptimizerKind, OrpoParams
 
 LEAST_DOUBT = 1e-6  # in nats per token; below it an episode's odds are taken for those there
 

@@ -20,9 +20,8 @@ from posttrain.algorithms.resumable import TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import IntArray, repeated_passes, sort_within_batches
 from posttrain.algorithms.sharding import learner_of
 from posttrain.models.codec import TokenRow
-from posttrain.models.optimizers import OptimizerKind
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
-from posttrain.params import DpoParams, KtoParams, OrpoParams
+from posttrain.params import DpoParams, KtoParams, OptimizerKind, OrpoParams
 
 SIDES = ("chosen", "rejected")
 COLUMNS = ("input_ids", "mask")

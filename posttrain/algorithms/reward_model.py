@@ -20,19 +20,20 @@ from trl import RewardConfig, RewardTrainer
 from posttrain.algorithms.processes import parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
-from posttrain.algorithms.sharding import at_home, learner_of
+from posttrain.algorithms.sharding import at_home, learner_of, quantization_of
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import refuse_unsafe_folder, use_gradient_checkpointing
 from posttrain.models.lora import add_lora
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.precision import computing_in, loaded_dtype
+from posttrain.models.quantization import quantised
 from posttrain.models.token_logprobs import pad_right
-from posttrain.params import Dtype, LoraAdapter, PretrainedModel, ScratchModel, TrainRewardModelParams
+from posttrain.params import Dtype, LoraAdapter, PretrainedModel, Quantization, ScratchModel, TrainRewardModelParams
 
 SCORE_BATCH_SIZE = 64
 
 
-def load_reward_model(path: Path, *, dtype: Dtype = "float32") -> Any:
+def load_reward_model(path: Path, *, dtype: Dtype = "float32", quantization: Quantization = "none") -> Any:
     """The reward model of a folder, in evaluation mode, where models live here. From a causal LM's
     folder: its body under a head of zeros, every episode scored 0.
 
@@ -40,15 +41,18 @@ def load_reward_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     has pickled weights or none.
     """
     refuse_unsafe_folder(path)
+    how = {} if quantization == "none" else quantised(quantization, dtype)
     model = AutoModelForSequenceClassification.from_pretrained(
-        str(path), num_labels=1, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
-    )
-    return at_home(model.eval())
+        str(path), num_labels=1, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True, **how
+    ).eval()
+    return model if how else at_home(model)
 
 
 def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The body of the causal LM in `path` under a fresh head, ready for the trainer."""
-    model = computing_in(load_reward_model(path, dtype=loaded_dtype(params)), params.dtype)
+    quantization = quantization_of(params)
+    model = load_reward_model(path, dtype=loaded_dtype(params), quantization=quantization)
+    model = computing_in(model, params.dtype)
     model.score.float()  # learnt whole, whatever is frozen beneath
     with torch.no_grad():
         model.score.weight.zero_()

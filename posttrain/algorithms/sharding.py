@@ -19,16 +19,19 @@ from torch.utils._pytree import tree_map
 
 from posttrain.algorithms.processes import is_sharded
 from posttrain.exits import ConfigurationError
-from posttrain.models.optimizers import OptimizerKind, OptimizerPair
+from posttrain.models.optimizers import OptimizerPair
 from posttrain.models.placement import placed
+from posttrain.params import LoraAdapter, OptimizerKind, PretrainedModel, Quantization, ScratchModel
 
 
 def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
     """The model to give to the trainer: a copy where it will be sharded, else the model itself.
 
     Raises ConfigurationError where the optimizer cannot work on such shards: DeepSpeed's are flat,
-    and Muon's step is made of whole matrices.
+    and Muon's step is made of whole matrices; averages in eight bits have scales of a whole tensor.
     """
+    if optimizer == "adamw_8bit" and is_sharded():
+        raise ConfigurationError("optimizer is adamw_8bit, and FSDP shards what it keeps: take adamw")
     if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
         raise ConfigurationError(
             "optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml"
@@ -40,6 +43,18 @@ def at_home(model: Any) -> Any:
     """The model that a trainer is given, where it waits for it: in main memory where it will be
     sharded, else where models live."""
     return model if is_sharded() else placed(model)
+
+
+def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
+    """Of the frozen weights beneath adapters. Raises ConfigurationError where they will be sharded:
+    a shard of a quantised matrix has no scales."""
+    kind = params.adapter.quantization if isinstance(params.adapter, LoraAdapter) else "none"
+    if kind != "none" and is_sharded():
+        raise ConfigurationError(
+            f"model.adapter.quantization is {kind}, and FSDP would cut quantised matrices: take none, or processes "
+            "that each have the whole model (infra/accelerate/ddp.yaml)"
+        )
+    return kind
 
 
 @torch.no_grad()

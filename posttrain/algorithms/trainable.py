@@ -9,8 +9,15 @@ DPO and a KL term take as their reference.
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.sharding import at_home
-from posttrain.models.loading import load_codec, load_whole, save_model, use_gradient_checkpointing, whole_folder
+from posttrain.algorithms.sharding import at_home, quantization_of
+from posttrain.models.loading import (
+    load_codec,
+    load_quantised,
+    load_whole,
+    save_model,
+    use_gradient_checkpointing,
+    whole_folder,
+)
 from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.models.precision import computing_in, loaded_dtype
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
@@ -18,11 +25,17 @@ from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
-    asks for them."""
-    model = computing_in(at_home(load_whole(path, dtype=loaded_dtype(params))), params.dtype)
+    asks for them. Raises ConfigurationError where a quantised base would have to be sharded."""
+    model = computing_in(_load(path, params), params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
     return add_lora(model, params.adapter, seed=seed) if isinstance(params.adapter, LoraAdapter) else model
+
+
+def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
+    if (quantization := quantization_of(params)) == "none":
+        return at_home(load_whole(path, dtype=loaded_dtype(params)))
+    return load_quantised(path, quantization, dtype=params.dtype)
 
 
 def save_trained(model: Any, tokenizer: Any, path: Path) -> None:

@@ -5,7 +5,6 @@ A quantised weight is a whole number times the scale of its block, so the folder
 has, and not what the weights were before they were rounded.
 """
 
-import copy
 import hashlib
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.loading import save_model, whole_folder
+from posttrain.models.quantization import without_quantisation
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,4 @@ def _read(file: Path) -> tuple[Any, Any]:
     except Exception as error:  # a damaged file ends the readers anywhere, tokenizers with this very class
         first = str(error).strip().partition("\n")[0][:200]
         raise ConfigurationError(f"{file} cannot be read as a causal language model in GGUF ({first})") from error
-    return _plain(model), tokenizer
-
-
-def _plain(dequantised: Any) -> Any:
-    """A model of the same weights that knows nothing of their file; the one read refuses to be
-    saved."""
-    config = copy.deepcopy(dequantised.config)
-    del config.quantization_config
-    config.name_or_path = ""
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.load_state_dict(dequantised.state_dict())
-    return model.eval()
+    return without_quantisation(model), tokenizer

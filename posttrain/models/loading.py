@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,6 +19,7 @@ from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.placement import placed
+from posttrain.models.quantization import quantised
 from posttrain.params import Dtype, PretrainedModel
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
@@ -35,6 +36,13 @@ def load_whole(path: Path, *, dtype: Dtype = "float32") -> Any:
     """The same in main memory, for a trainer that shards it, or to be saved."""
     refuse_unsafe_folder(path)
     return _from_pretrained(str(path), revision=None, dtype=dtype)
+
+
+def load_quantised(path: Path, quantization: Literal["int8", "nf4"], *, dtype: Dtype) -> Any:
+    """As `load_model`, its linear layers but the head in fewer bits. Raises ConfigurationError
+    where bitsandbytes is missing, too."""
+    refuse_unsafe_folder(path)
+    return _from_pretrained(str(path), revision=None, dtype=dtype, **quantised(quantization, dtype))
 
 
 def load_codec(path: Path) -> ChatCodec:
@@ -112,7 +120,7 @@ def refuse_unsafe_folder(path: Path) -> None:
         )
 
 
-def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype) -> Any:
+def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype, **how: Any) -> Any:
     disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -121,6 +129,7 @@ def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype) -> Any:
             dtype=getattr(torch, dtype),
             use_safetensors=True,
             trust_remote_code=False,
+            **how,
         )
     except (OSError, ValueError, KeyError) as error:
         raise _unavailable(name, revision, error) from error

@@ -11,7 +11,10 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.adapted import behind_adapters
+from posttrain.models.dense import dense_layer
 from posttrain.models.loading import refuse_unsafe_folder
+from posttrain.models.quantization import is_quantised, without_quantisation
 from posttrain.params import LoraAdapter
 
 
@@ -61,6 +64,14 @@ def load_adapters(model: Any, path: Path, *, is_trainable: bool = False) -> Any:
 
 def merge_adapters(model: Any) -> Any:
     """The plain model with the adapters folded into its weights (the model given is used up), in
-    single precision: a bfloat16 base would lose most of what they add. A model without adapters as
-    it is."""
-    return model.float().merge_and_unload() if isinstance(model, PeftModel) else model
+    single precision: a bfloat16 base would lose most of what they add, a quantised one all. A model
+    without adapters as it is."""
+    if not isinstance(model, PeftModel):
+        return model
+    causal_lm = behind_adapters(model)
+    if not getattr(causal_lm, "is_quantized", False):
+        return model.float().merge_and_unload()
+    for name, module in list(causal_lm.named_modules()):
+        if is_quantised(getattr(module, "base_layer", module)) and not name.endswith(".base_layer"):
+            causal_lm.set_submodule(name, dense_layer(module))
+    return without_quantisation(model.merge_and_unload())

@@ -2,15 +2,17 @@
 and norms have no such geometry and keep AdamW."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from posttrain.models.adapted import behind_adapters
 from posttrain.models.muon import Muon
+from posttrain.models.quantization import bitsandbytes_for
+from posttrain.params import OptimizerKind
 
-OptimizerKind = Literal["muon", "adamw"]
+BETAS = (0.9, 0.95)
 OTHERS_RATE = (
     0.3  # of Muon's: at the full rate the embeddings of rare tokens never settle, and copying them is not learnt
 )
@@ -56,12 +58,18 @@ def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.o
     `adamw`: one rate for all. `muon`: 2-D matrices that are neither an embedding nor the head go to
     Muon (Jordan 2024; `match_rms_adamw` scales its step by 0.2 sqrt(max(rows, columns)), arXiv
     2502.16982) at `lr`, the rest to AdamW at `OTHERS_RATE` of it. Adapters of LoRA are 2-D matrices
-    too. Weight decay is 0: runs are short.
+    too. `adamw_8bit`: AdamW's two averages in eight bits each (arXiv 2110.02861; bitsandbytes),
+    but of small tensors. Weight decay is 0: runs are short.
     """
     embeddings = {id(weight) for module in _embeddings(model) for weight in module.parameters()}
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
     if kind == "adamw":
         return _adamw(trainable, lr)
+    if kind == "adamw_8bit":
+        eight_bits: torch.optim.Optimizer = bitsandbytes_for("optimizer is adamw_8bit").optim.AdamW8bit(
+            trainable, lr=lr, betas=BETAS, weight_decay=0.0
+        )
+        return eight_bits
     matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in embeddings]
     others = [weight for weight in trainable if weight.ndim != 2 or id(weight) in embeddings]
     muon = Muon(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
@@ -76,4 +84,4 @@ def _embeddings(model: nn.Module) -> list[nn.Module]:
 
 
 def _adamw(weights: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(list(weights), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    return torch.optim.AdamW(list(weights), lr=lr, betas=BETAS, weight_decay=0.0)

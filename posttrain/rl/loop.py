@@ -19,8 +19,9 @@ from posttrain.algorithms.rollouts import RolloutSchedule
 from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import Interrupted
 from posttrain.models.adapted import is_adapted
-from posttrain.models.optimizers import OptimizerKind, build_optimizer
+from posttrain.models.optimizers import build_optimizer
 from posttrain.models.precision import frozen_copy
+from posttrain.params import OptimizerKind
 from posttrain.rl import checkpoints, measures
 from posttrain.rl.crediting import Crediting
 from posttrain.rl.memory import Memory

@@ -56,12 +56,12 @@ def test_a_rate_set_from_outside_reaches_both() -> None:
 def test_frozen_weights_are_left_out() -> None:
     model = small_model()
     model[3].weight.requires_grad_(False)
-    for kind in ("muon", "adamw"):
+    for kind in ("muon", "adamw", "adamw_8bit"):
         weights = [weight for group in build_optimizer(model, kind, 1e-2).param_groups for weight in group["params"]]
         assert all(weight is not model[3].weight for weight in weights)
 
 
-@pytest.mark.parametrize("kind", ["muon", "adamw"])
+@pytest.mark.parametrize("kind", ["muon", "adamw", "adamw_8bit"])
 def test_a_saved_state_continues_as_if_never_stopped(kind: str) -> None:
     straight = small_model()
     optimizer = build_optimizer(straight, kind, 1e-2)
@@ -73,6 +73,28 @@ def test_a_saved_state_continues_as_if_never_stopped(kind: str) -> None:
     for model, its_optimizer in ((straight, optimizer), (resumed, again)):
         step(model, its_optimizer)
     assert all(one.equal(same) for one, same in zip(straight.parameters(), resumed.parameters(), strict=True))
+
+
+def test_averages_in_eight_bits_take_a_quarter_and_move_the_weights_alike() -> None:
+    layers = [nn.Linear(128, 128, bias=False) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    start = layers[0].weight.detach().clone()
+    optimizers = [
+        build_optimizer(layer, kind, 1e-3) for layer, kind in zip(layers, ("adamw", "adamw_8bit"), strict=True)
+    ]
+    torch.manual_seed(0)
+    for rows in torch.randn(20, 16, 128):
+        for layer, optimizer in zip(layers, optimizers, strict=True):
+            layer(rows).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    exact, rounded = layers
+    assert (exact.weight - rounded.weight).norm() < 0.1 * (exact.weight - start).norm()
+    sizes = [
+        sum(value.nbytes for value in optimizer.state[layer.weight].values() if torch.is_tensor(value) and value.ndim)
+        for layer, optimizer in zip(layers, optimizers, strict=True)
+    ]
+    assert sizes[1] < 0.3 * sizes[0]
 
 
 def test_a_scheduler_and_a_closure_meet_one_optimizer() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import behind_adapters
+from posttrain.models.dense import dense
 from posttrain.models.precision import compute_dtype
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
@@ -94,7 +95,7 @@ def fuse(model: nn.Module) -> FusedWeights:
         f"the rotary embedding turns {2 * len(rotary.inv_freq)} of a head's {head_dim} dimensions",
     )
     _require(type(decoder.embed_tokens) is nn.Embedding, f"the embedding is a {type(decoder.embed_tokens).__name__}")
-    head, head_bias = _dense(causal_lm.lm_head)
+    head, head_bias = dense(causal_lm.lm_head)
     dtype = compute_dtype(causal_lm)
     with torch.no_grad():
         return FusedWeights(
@@ -114,10 +115,10 @@ def fuse(model: nn.Module) -> FusedWeights:
 def _fuse_layer(layer: Any) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
     qkv, qkv_bias, head_norm = _fuse_heads(attention, layer.input_layernorm.weight)
-    gate, gate_bias = _dense(mlp.gate_proj)
-    up, up_bias = _dense(mlp.up_proj)
-    out, out_bias = _dense(attention.o_proj)
-    down, down_bias = _dense(mlp.down_proj)
+    gate, gate_bias = dense(mlp.gate_proj)
+    up, up_bias = dense(mlp.up_proj)
+    out, out_bias = dense(attention.o_proj)
+    down, down_bias = dense(mlp.down_proj)
     return FusedLayer(
         qkv=qkv,
         qkv_bias=qkv_bias,
@@ -152,7 +153,7 @@ def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | N
         (attention.k_proj, 1.0),
         (attention.v_proj, 1.0),
     ):
-        weight, bias = _dense(projection)
+        weight, bias = dense(projection)
         is_turned = projection is not attention.v_proj
         weights.append((_interleaved(weight, dim) if is_turned else weight) * factor)
         biases.append(None if bias is None else (_interleaved(bias, dim) if is_turned else bias) * factor)
@@ -163,26 +164,6 @@ def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | N
         of_k = _interleaved(attention.k_norm.weight, dim)
         head_norm = torch.cat([of_q.expand(num_heads, dim), of_k.expand(num_kv_heads, dim)])
     return _scaled(torch.cat(weights), norm_weight), _concatenated(biases), head_norm
-
-
-def _dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a linear layer, with its active LoRA adapters added. PEFT is known by its
-    methods only, so that it need not be installed."""
-    lora: Any = module
-    linear = lora.base_layer if hasattr(module, "get_delta_weight") else lora
-    _require(type(linear) is nn.Linear, f"a projection is a {type(linear).__name__}, not a plain linear layer")
-    weight = linear.weight.detach()
-    bias = None if linear.bias is None else linear.bias.detach().clone()
-    if linear is module or lora.merged or lora.disable_adapters:
-        return weight, bias
-    for adapter in lora.active_adapters:
-        if adapter in lora.lora_A:
-            _require(
-                not lora.use_dora.get(adapter, False), f"adapter {adapter!r} is a DoRA, which is not a sum of matrices"
-            )
-            _require(not lora.lora_bias.get(adapter, False), f"adapter {adapter!r} trains a bias")
-            weight = weight + lora.get_delta_weight(adapter).detach()
-    return weight, bias
 
 
 def _interleaved(rows: Tensor, dim: int) -> Tensor:
