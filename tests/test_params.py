@@ -260,7 +260,9 @@ def test_what_is_written_strangely_is_named_beside_all_else_that_is_wrong(edited
     assert "seed = 01: YAML reads this as 1" in message
     assert "the key 'seed' stands twice, in lines 1 and 2" in message
     assert "Did you mean 'batch_size'?" in message
-    assert "train_sft.optimizer = 'moun': Input should be 'muon', 'adamw' or 'adamw_8bit'. Did you mean 'muon'?" in message
+    assert (
+        "train_sft.optimizer = 'moun': Input should be 'muon', 'adamw' or 'adamw_8bit'. Did you mean 'muon'?" in message
+    )
 
 
 @pytest.mark.parametrize("text", ["\xff\xfe", "seed: 2024-13-45\n", f"seed: {'1' * 5000}\n", "a: *nothing\n", "- [\n"])
