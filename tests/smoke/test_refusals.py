@@ -89,7 +89,7 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "http_env, gymnasium, module:function. Did you mean 'stocks'?",
         "model: adapter.target_modules has q_prj",
         "reward: the weights sum to 1.47, not 1",
-        "train_sft.optimizer = 'moun': Input should be 'muon' or 'adamw'. Did you mean 'muon'?",
+        "train_sft.optimizer = 'moun': Input should be 'muon', 'adamw' or 'adamw_8bit'. Did you mean 'muon'?",
         "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature are of online; "
         "batch_size, beta, loss are missing",
         "\n    beta: 0.5  # above 0\n",
