@@ -8,7 +8,7 @@ import torch
 
 from posttrain.exits import ConfigurationError
 from posttrain.models.chat_template import served_template
-from posttrain.models.loading import load_codec, load_whole, save_model, whole_folder
+from posttrain.models.loading import load_codec, load_whole, refuse_unsafe_folder, save_model, whole_folder
 from posttrain.params import Dtype
 
 
@@ -27,8 +27,10 @@ def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> No
 
 def vllm_settings(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
     """Flags for infra/vllm/serve.sh that make it answer chats of an exported model, tool calls
-    among it, and its environment. The model is called as its folder."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    among it, and its environment. The model is called as its folder. Raises ConfigurationError
+    where it is no model's."""
+    refuse_unsafe_folder(folder)
     parser = load_codec(folder).form.name
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     flags = ("--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", parser)
     return flags, {"DTYPE": str(config["dtype"]), "MAX_MODEL_LEN": str(config["max_position_embeddings"])}

@@ -10,7 +10,9 @@ it, is not chained to ours.
 
 import asyncio
 import os
+import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from posttrain.accounts import Account, account_of
@@ -28,6 +30,7 @@ NUM_RETRIES = (
     6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
 )
 TIMEOUT_S = 120.0
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 class OpenAiPolicy:
@@ -42,6 +45,7 @@ class OpenAiPolicy:
         self._model, self._temperature, self._max_new_tokens = model, temperature, max_new_tokens
         self.account = account or account_of("POSTTRAIN_OPENAI")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thinks_in_content = False  # a server without a parser of thoughts leaves them there
 
     async def reply(self, episode: Episode) -> Reply:
         """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint
@@ -78,7 +82,10 @@ class OpenAiPolicy:
     def _request(self, episode: Episode) -> dict[str, Any]:
         messages = [message.to_openai() for message in episode.messages]
         for message in messages:
-            message.pop("reasoning_content", None)  # an answer's field, which endpoints refuse in a request
+            # an answer's field, which endpoints refuse in a request
+            thought = message.pop("reasoning_content", None)
+            if thought and self._thinks_in_content:
+                message["content"] = f"<think>{thought}</think>{message['content'] or ''}"
         request: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
@@ -95,7 +102,7 @@ class OpenAiPolicy:
             if answer.usage is not None:
                 self.account.pay(answer.usage.prompt_tokens or 0, answer.usage.completion_tokens or 0)
             choice = answer.choices[0]
-            message = Message.from_openai(choice.message.model_dump())
+            message = self._split(Message.from_openai(choice.message.model_dump()))
             if choice.finish_reason not in ("stop", "length", "tool_calls"):
                 raise ValueError(f"finish_reason {choice.finish_reason!r}")
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -104,6 +111,14 @@ class OpenAiPolicy:
                 f"{clip(str(answer), 200)}"
             ) from None
         return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
+
+    def _split(self, message: Message) -> Message:
+        """A thought that stands in the content, to where others have it."""
+        found = _THOUGHT.match(message.content)
+        if message.reasoning_content is not None or not found:
+            return message
+        self._thinks_in_content = True
+        return replace(message, content=message.content[found.end() :], reasoning_content=found[1].strip() or None)
 
     def _of_this_loop(self) -> "tuple[AsyncOpenAI, asyncio.Semaphore]":
         """Connections belong to an event loop, and every batch of episodes has its own."""

@@ -65,3 +65,8 @@ def test_vllm_is_told_the_parser_the_type_and_the_length(folder, tmp_path):
     flags, environment = vllm_settings(tmp_path / "mine")
     assert flags == ("--served-model-name", "mine", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
     assert environment == {"DTYPE": "bfloat16", "MAX_MODEL_LEN": "64"}
+
+
+def test_a_folder_that_is_no_models_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"nothing has no \*\.safetensors: it is not a model's folder"):
+        vllm_settings(tmp_path / "nothing")

@@ -72,6 +72,20 @@ def test_an_endpoint_plays_with_the_tools_of_the_task(endpoint):
     assert set(server.keys) == {"Bearer planted-key"}
 
 
+def test_a_thought_in_the_text_is_one_and_goes_back_where_it_stood(endpoint):
+    def thinks(_, body):
+        if body["messages"][-1]["role"] == "tool":
+            return answer_of("<think>open</think>done")
+        return answer_of(" <think> try </think>\n", calls=[("try_code", '{"code":"123"}')], finish="tool_calls")
+
+    server = endpoint(thinks)
+    [trajectory] = play()
+    said = [(one.reasoning_content, one.content) for one in trajectory.messages if one.role == "assistant"]
+    assert said == [("try", ""), ("open", "done")]
+    assert server.bodies[1]["messages"][2]["content"] == "<think>try</think>"
+    assert "reasoning_content" not in server.bodies[1]["messages"][2]
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_endpoint_that_is_busy_or_broken_for_a_while_is_asked_again(endpoint, status):
     server = endpoint(lambda number, body: status if number <= 2 else opens_the_lock(number, body))
