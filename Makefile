@@ -34,8 +34,6 @@ lint: setup  ## ruff, mypy --strict and the import contracts
 infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.lock
 	infra/vllm/setup.sh
 
-vllm: infra/vllm/.venv/.installed  ## vLLM into infra/vllm/.venv
-
 infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock infra/foreign/package-lock.json
 	infra/foreign/setup.sh
 
@@ -78,5 +76,5 @@ resampling: setup  ## every way to resample over three seeds, into reports/resam
 ablation: setup  ## four methods of learning online over five seeds, into reports/ablation (JOBS=2; what is on record is not run again)
 	python -m benchmarks.ablation --jobs $(JOBS)
 
-.PHONY: help setup run test test-all lint bench dashboard seeds resampling ablation serve serve-vllm vllm
+.PHONY: help setup run test test-all lint bench dashboard seeds resampling ablation serve serve-vllm
 .DEFAULT_GOAL := help

@@ -44,6 +44,6 @@ def serve(folder: Path, port: int) -> None:
     if not SERVE.is_file():
         raise ConfigurationError(f"{SERVE} is not here: run this from the root of the repository")
     if not (SERVE.parent / ".venv").exists():
-        raise ConfigurationError(f"vLLM is not in {SERVE.parent / '.venv'}: `make vllm` puts it there")
+        raise ConfigurationError(f"vLLM is not in {SERVE.parent / '.venv'}: {SERVE.parent / 'setup.sh'} puts it there")
     flags, environment = vllm_settings(folder)
     os.execve(SERVE, [str(SERVE), str(folder), str(port), *flags], environment | os.environ)  # noqa: S606
