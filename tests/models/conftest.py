@@ -83,3 +83,10 @@ def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("qwen")
     save_model(Qwen2ForCausalLM(config), tokenizer, folder)
     return folder
+
+
+@pytest.fixture
+def rows(scratch_tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
+    """Four of 24 tokens, of which any may follow any."""
+    torch.manual_seed(1)
+    return torch.randint(len(scratch_tokenizer), (4, 24))

@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+from torch import Tensor
+
+from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.params import FullAdapter, ScratchModel
 from posttrain.types import Message, ToolCall
 
@@ -64,3 +67,8 @@ def asked_back() -> tuple[Message, ...]:
         Message("tool", '{"error":"arguments are not valid JSON"}', tool_call_id="call_0"),
         Message("assistant", "ANSWER: none"),
     )
+
+
+def logprobs(model: Any, rows: Tensor) -> Tensor:
+    """Of every token of the rows but the first."""
+    return agent_logprobs(model, rows, rows)

@@ -13,11 +13,10 @@ from posttrain.models.lora import merge_adapters
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.precision import compute_dtype, frozen_copy
 from posttrain.models.scratch import scratch_model
-from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.params import LoraAdapter
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.weight_files import full_weights
-from tests.models.episodes import SCRATCH_PARAMS
+from tests.models.episodes import SCRATCH_PARAMS, logprobs
 
 BF16 = SCRATCH_PARAMS.model_copy(update={"dtype": "bfloat16"})
 ADAPTER = LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj", "down_proj"])
@@ -34,16 +33,6 @@ def folder(request, tmp_path, scratch_tokenizer):
         model = Qwen3ForCausalLM(config)
     save_model(model, scratch_tokenizer, tmp_path / "model")
     return tmp_path / "model"
-
-
-@pytest.fixture
-def rows(scratch_tokenizer):
-    torch.manual_seed(1)
-    return torch.randint(len(scratch_tokenizer), (4, 24))
-
-
-def logprobs(model, rows):
-    return agent_logprobs(model, rows, rows)
 
 
 def updated(model, optimizer, rows):

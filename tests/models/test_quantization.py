@@ -14,10 +14,9 @@ from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
 from posttrain.models.quantization import is_quantised
 from posttrain.models.scratch import scratch_model
-from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.params import LoraAdapter
 from posttrain.rollout.engines.fused_weights import fuse
-from tests.models.episodes import SCRATCH_PARAMS
+from tests.models.episodes import SCRATCH_PARAMS, logprobs
 
 KINDS = ("int8", "nf4")
 
@@ -35,16 +34,6 @@ def folder(tmp_path_factory, scratch_tokenizer):
     model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=64, seed=0)
     save_model(model, scratch_tokenizer, path)
     return path
-
-
-@pytest.fixture
-def rows(scratch_tokenizer):
-    torch.manual_seed(1)
-    return torch.randint(len(scratch_tokenizer), (4, 24))
-
-
-def logprobs(model, rows):
-    return agent_logprobs(model, rows, rows)
 
 
 def step(model, rows):
