@@ -84,6 +84,9 @@ class _Recording:
     def refresh_weights(self) -> None:
         self._engine.refresh_weights()
 
+    def sleep(self) -> None:
+        self._engine.sleep()
+
 
 def _play(
     model: Any, codec: ChatCodec, params: Params, *, count: int, temperature: float

@@ -155,7 +155,7 @@ def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int6
 
 
 def _losses(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float64]:
-    model = load_model(BASE)
+    model = load_model(BASE, dtype=run.params.model.dtype)
     losses_N = np.empty(len(good))
     num_done = 0
 

@@ -50,6 +50,11 @@ class EpisodeSampler:
         else:
             self._engine.refresh_weights()
 
+    def sleep(self) -> None:
+        """Hold no memory until the next `refresh`."""
+        if self._engine is not None:
+            self._engine.sleep()
+
     def sample(
         self,
         tasks: Sequence[Task],

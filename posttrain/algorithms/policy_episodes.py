@@ -37,6 +37,10 @@ class PolicyEpisodes:
         """As `EpisodeSource` has it."""
         self._sampler.refresh()
 
+    def sleep(self) -> None:
+        """As `EpisodeSource` has it."""
+        self._sampler.sleep()
+
     def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
         """As `EpisodeSource` has it."""
         given = given_turns(self._traces, tasks, hints) if self._traces is not None and hints else ()
@@ -45,7 +49,9 @@ class PolicyEpisodes:
     def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
         """At temperature 0, by the weights as they are now."""
         self._sampler.refresh()
-        return self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
+        played = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
+        self._sampler.sleep()
+        return played
 
     def shown(self, task: Task, count: int) -> list[ScoredEpisode]:
         """`count` of its expert's traces, which it must have, scored as episodes are."""

@@ -21,14 +21,14 @@ from posttrain.algorithms.processes import parts_of
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
 from posttrain.algorithms.sharding import at_home, learner_of, quantization_of
+from posttrain.algorithms.trainable import prepared
 from posttrain.models.codec import TokenRow
-from posttrain.models.loading import refuse_unsafe_folder, use_gradient_checkpointing
-from posttrain.models.lora import add_lora
+from posttrain.models.loading import refuse_unsafe_folder
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.precision import computing_in, loaded_dtype
+from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised
 from posttrain.models.token_logprobs import pad_right
-from posttrain.params import Dtype, LoraAdapter, PretrainedModel, Quantization, ScratchModel, TrainRewardModelParams
+from posttrain.params import Dtype, PretrainedModel, Quantization, ScratchModel, TrainRewardModelParams
 
 SCORE_BATCH_SIZE = 64
 
@@ -52,17 +52,10 @@ def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed
     """The body of the causal LM in `path` under a fresh head, ready for the trainer."""
     quantization = quantization_of(params)
     model = load_reward_model(path, dtype=loaded_dtype(params), quantization=quantization)
-    model = computing_in(model, params.dtype)
     model.score.float()  # learnt whole, whatever is frozen beneath
     with torch.no_grad():
         model.score.weight.zero_()
-    if params.gradient_checkpointing:
-        use_gradient_checkpointing(model)
-    return (
-        add_lora(model, params.adapter, seed=seed, task_type="SEQ_CLS")
-        if isinstance(params.adapter, LoraAdapter)
-        else model
-    )
+    return prepared(model, params, seed=seed, task_type="SEQ_CLS")
 
 
 def train_reward_model(

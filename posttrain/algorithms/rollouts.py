@@ -63,6 +63,10 @@ class EpisodeSource(Protocol):
         """Take a copy of the model's weights as they are now."""
         ...
 
+    def sleep(self) -> None:
+        """Play nothing until the next `refresh`: the memory is the trainer's."""
+        ...
+
     def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
         """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
         `refresh`, behind the share `hints[i]` of an expert's turns where there are any; called from
@@ -112,7 +116,11 @@ class RolloutSchedule:
         else:
             self._refresh(own)
             played = self._play(own)
-        self._ahead = (own_following, self._thread.submit(self._play, own_following)) if own_following else None
+        if own_following is None:
+            self._ahead = None
+            self._source.sleep()
+        else:
+            self._ahead = own_following, self._thread.submit(self._play, own_following)
         return [one for of_process in gather(played) for one in of_process], staleness
 
     def _own(self, batch: RolloutBatch) -> RolloutBatch:

@@ -7,7 +7,7 @@ DPO and a KL term take as their reference.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from posttrain.algorithms.sharding import at_home, quantization_of
 from posttrain.models.loading import (
@@ -26,10 +26,23 @@ from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
     asks for them. Raises ConfigurationError where a quantised base would have to be sharded."""
-    model = computing_in(_load(path, params), params.dtype)
+    return prepared(_load(path, params), params, seed=seed)
+
+
+def prepared(
+    model: Any,
+    params: ScratchModel | PretrainedModel,
+    *,
+    seed: int,
+    task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM",
+) -> Any:
+    """A loaded model, ready for a trainer."""
+    model = computing_in(model, params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
-    return add_lora(model, params.adapter, seed=seed) if isinstance(params.adapter, LoraAdapter) else model
+    if isinstance(params.adapter, LoraAdapter):
+        return add_lora(model, params.adapter, seed=seed, task_type=task_type)
+    return model
 
 
 def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:

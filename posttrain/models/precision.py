@@ -1,4 +1,4 @@
-"""Says in which precision a model in training computes: the one place that loads one for it.
+"""Says in which precision a model in training computes, the one place that does.
 
 Weights that are trained are float32, whatever `model.dtype` is: a bfloat16 number keeps eight bits,
 and at a learning rate of 1e-6 hardly an update reaches half the distance to the next one. With

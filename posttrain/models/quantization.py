@@ -19,7 +19,7 @@ from posttrain.models.placement import device
 from posttrain.params import Dtype
 
 _QUANTISED = ("Linear4bit", "Linear8bitLt")
-_HEADS = ["lm_head", "score"]  # stay as they are
+HEADS = ["lm_head", "score"]  # stay as they are
 
 
 def quantised(kind: Literal["int8", "nf4"], computed: Dtype) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def quantised(kind: Literal["int8", "nf4"], computed: Dtype) -> dict[str, Any]:
     from transformers import BitsAndBytesConfig
 
     how = {"load_in_8bit": True} if kind == "int8" else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
-    config = BitsAndBytesConfig(**how, bnb_4bit_compute_dtype=getattr(torch, computed), llm_int8_skip_modules=_HEADS)
+    config = BitsAndBytesConfig(**how, bnb_4bit_compute_dtype=getattr(torch, computed), llm_int8_skip_modules=HEADS)
     return {"quantization_config": config, "device_map": {"": device()}}
 
 

@@ -64,6 +64,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     rates = [group["lr"] for group in moved.param_groups]
     if reference is not None:
         reference.to(accelerator.device)
+    by_start = partial(measures.reference_logprobs, reference, learner, temperature=params.temperature)
 
     memory, step = Memory(params, setup, seed=seed), 0
     if run.checkpoint is not None:
@@ -86,7 +87,6 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             played = [one for group in groups for one in group.played]
             if processes.is_first():
                 setup.on_step(step + 1, played, measures.mean_advantages(groups, members))
-            by_start = partial(measures.reference_logprobs, reference, learner, temperature=params.temperature)
             kl = measures.kl_to_start(by_start, measures.samples(groups), tokenizer) if params.measures_kl else None
             metrics |= {
                 **measures.episode_metrics(groups, params.group_size),

@@ -118,6 +118,9 @@ class _Tokens:
     def refresh_weights(self) -> None:
         """There are none."""
 
+    def sleep(self) -> None:
+        """Nothing is held."""
+
 
 @dataclass(frozen=True, slots=True)
 class _TokenTurn:

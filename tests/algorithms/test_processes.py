@@ -10,7 +10,7 @@ from tiny_runs import run_online
 
 from posttrain.algorithms.processes import from_first, gather, parts_of, share_of, share_rows
 from posttrain.algorithms.resumable import TrainingRun
-from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule
+from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule, ScoredEpisode
 from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import ConfigurationError
 
@@ -42,6 +42,36 @@ def test_where_servers_play_the_first_process_alone_asks_them(second_of_two, mon
     assert RolloutSchedule(elsewhere)._own(plays) == RolloutBatch((), ())
     monkeypatch.setenv("RANK", "0")
     assert RolloutSchedule(elsewhere)._own(plays) == plays
+
+
+class Diary:
+    is_elsewhere = False
+
+    def __init__(self):
+        self.lines = []
+
+    def refresh(self):
+        self.lines.append("refresh")
+
+    def sleep(self):
+        self.lines.append("sleep")
+
+    def play(self, tasks, seeds):
+        self.lines.append(f"play {tasks[0]}")
+        return [ScoredEpisode(None)]
+
+
+def test_what_plays_sleeps_while_a_step_is_learnt_unless_it_plays_ahead():
+    first, second = (RolloutBatch([name], [1]) for name in ("a", "b"))
+    with RolloutSchedule(Diary()) as rollouts:
+        rollouts.take(first, following=second)
+        rollouts.take(second)
+        rollouts.take(first)
+    assert rollouts._source.lines == [
+        *("refresh", "play a", "play b"),
+        *("refresh", "sleep"),
+        *("refresh", "play a", "sleep"),
+    ]
 
 
 def test_muon_is_refused_where_matrices_are_cut_into_flat_pieces(monkeypatch):

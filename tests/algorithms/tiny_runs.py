@@ -210,6 +210,8 @@ class WordEpisodes:
     def refresh(self):
         self.copy.load_state_dict(self.model.state_dict())
 
+    def sleep(self): ...
+
     def play(self, tasks, seeds, *, hints=()):
         if not hints:
             return [play_words(self.copy, task, seed) for task, seed in zip(tasks, seeds, strict=True)]

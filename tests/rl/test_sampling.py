@@ -120,6 +120,8 @@ class Script:
 
     def refresh(self): ...
 
+    def sleep(self): ...
+
     def play(self, tasks, seeds):
         return [self.end(task.task_id, next(self.ends[task.task_id])) for task in tasks]
 

@@ -1,13 +1,16 @@
 import asyncio
 import contextlib
 import random
+import weakref
 
 import pytest
 import torch
 from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from posttrain.exits import ConfigurationError
+from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.protocol import GenerateRequest
+from posttrain.rollout.engines.slotted_decoder import SlottedDecoder, num_slots_within
 from posttrain.rollout.engines.torch_engine import TorchEngine
 from tests.rollout.tiny_models import MODELS, SIZES, reference_logprobs, tiny_model
 
@@ -189,6 +192,27 @@ def test_weights_are_not_replaced_in_the_middle_of_a_message():
         await writing
 
     asyncio.run(scenario())
+
+
+def test_a_sleeping_engine_holds_neither_weights_nor_cache_and_goes_on_with_new_ones():
+    engine = TorchEngine(tiny_model("qwen3"), num_slots=2, max_context_tokens=64)
+    before = asyncio.run(engine.generate(request("one")))
+    held = [weakref.ref(engine._decoder.cache), weakref.ref(engine._decoder._weights.embedding)]
+    engine.sleep()
+    assert [one() for one in held] == [None, None]
+    with pytest.raises(RuntimeError, match="the engine sleeps"):
+        asyncio.run(engine.generate(request("one")))
+    engine.release("one")
+    engine.refresh_weights()
+    again = asyncio.run(engine.generate(request("two")))
+    assert (again.token_ids, again.logprobs) == (before.token_ids, before.logprobs)
+
+
+def test_as_many_slots_as_a_third_of_the_free_memory_holds():
+    weights = fuse(tiny_model("qwen3"))
+    cache = SlottedDecoder(weights, num_slots=5, max_context_tokens=40).cache
+    for free, num_slots in ((3 * cache.nbytes, 5), (3 * cache.nbytes - 1, 4), (0, 1)):
+        assert num_slots_within(free, weights, 40) == num_slots
 
 
 def test_an_episode_that_is_cancelled_leaves_its_slot_to_others():

@@ -69,3 +69,8 @@ class Engine(Protocol):
         """Take the model's weights as they are now; every context is computed anew. Raises
         RuntimeError while a message is being written."""
         ...
+
+    def sleep(self) -> None:
+        """Give back the memory that `refresh_weights`, before which nothing is written any more,
+        can take again. Raises as it does."""
+        ...

@@ -33,3 +33,6 @@ class ScriptedEngine:
 
     def refresh_weights(self) -> None:
         self.policy_version += 1
+
+    def sleep(self) -> None:
+        """Nothing is held."""

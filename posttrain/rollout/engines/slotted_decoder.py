@@ -7,26 +7,26 @@ dimensions a head, V vocabulary. Query heads that share a KV head are neighbours
 transformers.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from posttrain.rollout.engines.fused_weights import FusedLayer, FusedWeights, fuse
+from posttrain.rollout.engines.fused_weights import FusedLayer, FusedWeights
 
 _RANGE = 16  # on a CPU attention reads the cache of so many slots at a time, up to the longest context of these
 _SPAN_STEP = 16  # which is rounded up to this
-_SPLIT_ROWS, _ROW_STEP = (
-    frozenset({5, 6, 7, 9, 10, 11}),
-    4,
-)  # of a product of so many rows MKL splits the sums between threads
-_MIN_WIDTH = (
-    4  # queries of attention: of 1 or 3 the kernel splits the keys between threads, and the bits depend on their number
-)
+# MKL splits the sums of a product of so many rows between threads
+_SPLIT_ROWS, _ROW_STEP = frozenset({5, 6, 7, 9, 10, 11}), 4
+# of attention over 1 or 3 queries the kernel splits the keys: the bits depend on the threads
+_MIN_WIDTH = 4
+_ALIGNMENT = 64  # bytes
+_CACHE_SHARE = 3  # one part in so many of a GPU's free memory: the rest is for what trains beside it
 _MAX_PACKED_TOKENS = 1024  # read in one pass: bounds the memory of a pass, and keeps its activations in the CPU's cache
 
 
@@ -40,20 +40,14 @@ class Extension:
 
 
 class SlottedDecoder:
-    """Weights and cache of one model. Token ids must be in the vocabulary and positions below
-    `max_context_tokens`; both are the caller's care."""
+    """Weights and cache of one model, the latter (layers, 2, S, K, C, D). Token ids must be in the
+    vocabulary and positions below `max_context_tokens`; both are the caller's care."""
 
-    def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
-        """Raises ConfigurationError where the architecture is not supported."""
-        self._model = model
-        self.refresh()
-        weights = self._weights
-        self._num_slots = num_slots
+    def __init__(self, weights: FusedWeights, *, num_slots: int, max_context_tokens: int) -> None:
+        self._weights = weights
         self._max_context_tokens = max_context_tokens
-        # Zeros, not empty: what is masked is still multiplied by 0, and 0 · NaN is NaN. The system
-        # gives zero pages lazily: unused slots are free.
         shape = (len(weights.layers), 2, num_slots, weights.num_kv_heads, max_context_tokens, weights.head_dim)
-        self._cache = torch.zeros(shape, dtype=weights.embedding.dtype, device=self.device)
+        self.cache = zeros(shape, dtype=weights.embedding.dtype, device=self.device)
         angles = torch.arange(max_context_tokens, device=self.device).float()[:, None] * weights.inv_freq
         self._rotations_C_D = torch.complex(angles.cos(), angles.sin()) * weights.rope_scale
 
@@ -61,15 +55,10 @@ class SlottedDecoder:
     def device(self) -> torch.device:
         return self._weights.embedding.device
 
-    def refresh(self) -> None:
-        """Read the model's weights as they are now. What is cached was computed with the old ones
-        and is the caller's to forget."""
-        self._weights: FusedWeights = fuse(self._model)
-
     @torch.inference_mode()
     def copy(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` positions of one slot into another."""
-        self._cache[:, :, target, :, :num_tokens] = self._cache[:, :, source, :, :num_tokens]
+        self.cache[:, :, target, :, :num_tokens] = self.cache[:, :, source, :, :num_tokens]
 
     @torch.inference_mode()
     def read(self, extensions: Sequence[Extension]) -> None:
@@ -106,7 +95,7 @@ class SlottedDecoder:
         x = functional.embedding(torch.from_numpy(token_N).to(self.device), weights.embedding)
         for index, layer in enumerate(weights.layers):
             q, k, v = self._heads(layer, x, rotations)
-            keys, values = self._cache[index].flatten(1, 2).unbind()  # (S K, C, D)
+            keys, values = self.cache[index].flatten(1, 2).unbind()  # (S K, C, D)
             keys.flatten(0, 1).index_copy_(0, rows_NK, k.flatten(0, 1))
             values.flatten(0, 1).index_copy_(0, rows_NK, v.flatten(0, 1))
             queries = q.reshape(len(rows_NK), -1, dim)
@@ -141,7 +130,7 @@ class SlottedDecoder:
         x = functional.embedding(pack.token_P, weights.embedding)
         for index, layer in enumerate(weights.layers):
             q, k, v = self._heads(layer, x, rotations)
-            keys, values = self._cache[index].unbind()  # (S, K, C, D)
+            keys, values = self.cache[index].unbind()  # (S, K, C, D)
             keys.flatten(0, 2).index_copy_(0, rows_PK, k.flatten(0, 1))
             values.flatten(0, 2).index_copy_(0, rows_PK, v.flatten(0, 1))
             if layer is weights.layers[-1]:
@@ -171,6 +160,24 @@ class SlottedDecoder:
         return qk[:, : weights.num_heads], qk[:, weights.num_heads :], v
 
 
+def num_slots_within(free: int, weights: FusedWeights, max_context_tokens: int) -> int:
+    """How many slots, at least one, take no more of a GPU's free bytes than is theirs."""
+    numbers = 2 * len(weights.layers) * weights.num_kv_heads * weights.head_dim * max_context_tokens
+    return max(free // _CACHE_SHARE // (numbers * weights.embedding.dtype.itemsize), 1)
+
+
+def zeros(shape: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """For a cache: what is masked is still multiplied by 0, and 0 · NaN is NaN. On a CPU pages that
+    nothing was written to take no memory, so that slots which are not used are free; torch.zeros
+    writes to all."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    pages = torch.from_numpy(np.zeros(size + _ALIGNMENT, np.uint8))
+    start = -pages.data_ptr() % _ALIGNMENT  # where torch would begin: kernels may round otherwise elsewhere
+    return pages[start : start + size].view(dtype).view(shape)
+
+
 class _Packing:
     """Where the tokens of a batch of extensions stand: packed (P) in one row, and padded (R, T) for
     attention."""
@@ -181,7 +188,7 @@ class _Packing:
         start_R = torch.tensor([extension.start for extension in batch])
         slot_R = torch.tensor([extension.slot for extension in batch])
         first_R = count_R.cumsum(0) - count_R
-        request_P = torch.arange(len(batch)).repeat_interleave(count_R)
+        request_P = torch.arange(len(batch)).repeat_interleave(count_R, output_size=sum(counts))
         offset_P = torch.arange(sum(counts)) - first_R[request_P]
         width = max(_MIN_WIDTH, *counts)
         offset_T = torch.arange(width)

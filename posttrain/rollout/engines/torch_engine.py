@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.protocol import GenerateRequest, Generation
 from posttrain.rollout.engines.slot_table import MAX_STOP_IDS, SlotTable
-from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder
+from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder, num_slots_within
 from posttrain.rollout.engines.token_sampling import sample
 
 _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather than copied
@@ -28,13 +29,21 @@ _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather t
 
 class TorchEngine:
     """Serves one model. Weights are read at the start and in `refresh_weights`, not in between:
-    call it after every optimiser step."""
+    call it after every optimiser step. While it sleeps it holds neither weights nor a cache."""
 
     def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
-        """A slot's cache has 2 · layers · KV heads · head size · `max_context_tokens` numbers.
+        """A slot's cache has 2 · layers · KV heads · head size · `max_context_tokens` numbers; on a
+        GPU there are fewer than `num_slots` where a third of the free memory has no room for them.
         Raises ConfigurationError for an unsupported model."""
         self.policy_version = 0
-        self._decoder = SlottedDecoder(model, num_slots=num_slots, max_context_tokens=max_context_tokens)
+        weights = fuse(model)
+        if weights.embedding.is_cuda:
+            free, _ = torch.cuda.mem_get_info(weights.embedding.device)
+            num_slots = min(num_slots, num_slots_within(free, weights, max_context_tokens))
+        self._model = model
+        self._awake: SlottedDecoder | None = SlottedDecoder(
+            weights, num_slots=num_slots, max_context_tokens=max_context_tokens
+        )
         self._table = SlotTable(num_slots, max_context_tokens)
         self._max_context_tokens = max_context_tokens
         self._ready: list[GenerateRequest] = []  # of episodes that have a slot
@@ -83,14 +92,26 @@ class TorchEngine:
             self._free(episode_id)
 
     def refresh_weights(self) -> None:
+        self.sleep()  # before the new ones are made: two copies may not have room
+        self._awake = SlottedDecoder(
+            fuse(self._model), num_slots=len(self._table), max_context_tokens=self._max_context_tokens
+        )
+        self.policy_version += 1
+
+    def sleep(self) -> None:
         if self._futures:
             raise RuntimeError(
                 f"{len(self._futures)} messages are being written; half of each would be by the old weights: "
                 "await them first"
             )
-        self._decoder.refresh()
+        self._awake = None
         self._table.forget_cache()
-        self.policy_version += 1
+
+    @property
+    def _decoder(self) -> SlottedDecoder:
+        if self._awake is None:
+            raise RuntimeError("the engine sleeps: let it read the weights again")
+        return self._awake
 
     def _give_up(self, episode_id: str) -> "asyncio.Future[Generation] | None":
         """Write no more of an episode's message. What its slot holds stays, and is compared with

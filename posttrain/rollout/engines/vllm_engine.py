@@ -104,6 +104,9 @@ class VllmEngine:
             )
         self._await(self._refresh())
 
+    def sleep(self) -> None:
+        """The servers' memory is their own."""
+
     def close(self) -> None:
         """Ends the thread; servers go on."""
         if self._watching is not None:

@@ -1,0 +1,243 @@
+"""Holds what `posttrain plan --gpu` says of a stage's memory against the peak of a process that
+runs it, on this machine's processor.
+
+    python -m benchmarks.footprint [--sizes 10M,135M,0.5B] [--adapters full,lora] [--stages sft,...]
+
+Random weights of three shapes (0.5B and 135M are Qwen2.5's and SmolLM2's), rows as long as the
+knobs allow, one row a part. What a process holds before it has a model (Python, PyTorch, TRL) is in
+both sums, as it was measured. Writes `reports/footprint.json`.
+"""
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config, Qwen3Config
+
+from benchmarks.arms import REPOSITORY, SMALL, apply_overrides
+from posttrain.algorithms.dpo import train_dpo
+from posttrain.algorithms.episode_sampler import EpisodeSampler
+from posttrain.algorithms.policy_episodes import PolicyEpisodes
+from posttrain.algorithms.resumable import open_run
+from posttrain.algorithms.reward_model import new_reward_model, train_reward_model
+from posttrain.algorithms.sft import train_sft
+from posttrain.algorithms.trainable import load_trainable
+from posttrain.data.files import write_json
+from posttrain.footprint.stages import stage_memory
+from posttrain.models.codec import CALL, TokenRow
+from posttrain.models.loading import load_codec, save_model
+from posttrain.models.tokenizer import train_tokenizer
+from posttrain.params import DpoParams, Params
+from posttrain.rewards.total import load_reward
+from posttrain.rl.loop import train_online
+from posttrain.rl.params import OnlineParams
+from posttrain.rl.setup import Setup
+from posttrain.rollout.demonstrations import demonstrate
+from posttrain.stage.processor import processor_kind
+from posttrain.worlds.domains import make_domain, score_names, with_expert
+
+WIDTH = 512  # tokens of a row
+NUM_EPISODES = 8  # of a step; as many slots of the engine are used
+LORA = {
+    "type": "lora",
+    "r": 16,
+    "alpha": 32,
+    "dropout": 0.0,
+    "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+}
+SIZES: dict[str, PretrainedConfig] = {
+    "10M": Qwen3Config(
+        vocab_size=4000,
+        hidden_size=256,
+        num_hidden_layers=10,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=64,
+        intermediate_size=1024,
+        tie_word_embeddings=True,
+    ),
+    "135M": Qwen2Config(
+        vocab_size=49152,
+        hidden_size=576,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        intermediate_size=1536,
+        tie_word_embeddings=True,
+    ),
+    "0.5B": Qwen2Config(
+        vocab_size=151936,
+        hidden_size=896,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        intermediate_size=4864,
+        tie_word_embeddings=True,
+    ),
+}
+STAGES = {"sft": "train_sft", "reward": "train_reward_model", "dpo": "train_policy", "grpo": "train_policy"}
+ADAPTERS = {"full": {"type": "full"}, "lora": LORA}
+# one row a part, and an episode that its turns fill
+KNOBS: dict[str, Any] = {
+    "agent.max_context_tokens": WIDTH,
+    "agent.max_new_tokens": 128,
+    "agent.max_turns": 8,
+    "validate_data.max_tokens": WIDTH,
+    "train_sft.batch_size": 4,
+    "train_sft.max_steps": 2,
+    "train_sft.eval_every_steps": 2,
+    "train_sft.optimizer": "adamw",
+    "train_sft.label_weights": {},
+    "train_reward_model.batch_size": 4,
+    "train_reward_model.max_steps": 2,
+    "train_reward_model.checkpoint_every_steps": 2,
+    "train_policy.optimizer": "adamw",
+    "train_policy.checkpoint_every_steps": 2,
+    "world.num_rl_tasks": 16,
+}
+DPO = {"type": "dpo", "max_steps": 2, "batch_size": 4, "beta": 0.5, "loss": "sigmoid"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.footprint", description=__doc__)
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--adapters", default=",".join(ADAPTERS))
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--to", type=Path, default=Path("reports/footprint.json"))
+    parser.add_argument("--run", nargs=3, metavar=("STAGE", "PARAMS", "MODEL"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.run:
+        stage, params, model = given.run
+        _run(stage, read_params(Path(params)), Path(model))
+        return
+    chosen = [getattr(given, name).split(",") for name in ("sizes", "adapters", "stages")]
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size, adapter, stage in itertools.product(*chosen):
+            found.append(_compared(size, adapter, stage, Path(folder)))
+            print(json.dumps(found[-1]), flush=True)
+    write_json(given.to, {"processor": processor_kind(), "width": WIDTH, "runs": found})
+
+
+def _compared(size: str, adapter: str, stage: str, folder: Path) -> dict[str, Any]:
+    """A run and its plan, in GB."""
+    params_yaml, model = folder / "params.yaml", folder / size
+    write_params(params_yaml, adapter, stage, size)
+    params = read_params(params_yaml)
+    planned = stage_memory(STAGES[stage], params, SIZES[size], num_slots=NUM_EPISODES)
+    if not model.exists():
+        _make_model(SIZES[size], params, model)
+    command = [sys.executable, "-m", "benchmarks.footprint", "--run", stage, str(params_yaml), str(model)]
+    # what was given back is not counted: the allocator would keep pieces of it
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    measured = json.loads(ran.stdout.splitlines()[-1])
+    before, peak = measured["before"] / 1e9, measured["peak"] / 1e9
+    expected = before + planned.total / 1e9
+    return {
+        "size": size,
+        "adapter": adapter,
+        "stage": stage,
+        "before": round(before, 3),
+        "planned": {name: round(value / 1e9, 3) for name, value in sorted(planned.parts.items())},
+        "expected": round(expected, 3),
+        "measured": round(peak, 3),
+        "error": round(expected / peak - 1, 4),
+        "error_without_before": round((expected - before) / (peak - before) - 1, 4),
+    }
+
+
+def write_params(path: Path, adapter: str, stage: str, size: str) -> None:
+    """As the run and its plan read them."""
+    path.write_text((REPOSITORY / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    model = {
+        "type": "pretrained",
+        "name": size,
+        "adapter": ADAPTERS[adapter],
+        "gradient_checkpointing": False,
+        "dtype": "float32",
+    }
+    small = {key: value for key, value in SMALL.items() if key.split(".")[0] in ("world", "resample_data", "evaluate")}
+    policy = {"train_policy.algorithm": DPO if stage == "dpo" else SMALL["train_policy.algorithm"]}
+    apply_overrides(path, {**small, **KNOBS, **policy, "model": model})
+
+
+def read_params(path: Path) -> Params:
+    return Params.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def _make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
+    shown = demonstrate(
+        with_expert(make_domain(params.world), wanted_by="a tokenizer"),
+        make_domain(params.world).tasks("sft", 64),
+        limits=params.agent,
+        seed=0,
+        is_flawless=True,
+        reasoning_frac=0.0,
+    )
+    conversations = [row.trajectory.messages for row in shown]
+    names = {tool["function"]["name"] for row in shown for tool in row.tools}
+    tokenizer = train_tokenizer(conversations, tool_names=names, vocab_size=1000, max_length=WIDTH)
+    config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    save_model(AutoModelForCausalLM.from_config(config), tokenizer, folder)
+
+
+def _run(stage: str, params: Params, folder: Path) -> None:
+    codec = load_codec(folder)
+    before = _restart_peak()
+    with tempfile.TemporaryDirectory() as scratch, open_run(Path(scratch)) as run:
+        common: dict[str, Any] = {"seed": 0, "run": run}
+        rows = [_row(params, seed) for seed in range(8)]
+        pairs = [(rows[place], rows[-1 - place]) for place in range(4)]
+        if stage == "reward":
+            model = new_reward_model(folder, params.model, seed=0)
+            train_reward_model(model, codec.tokenizer, pairs=pairs, params=params.train_reward_model, **common)
+        else:
+            model = load_trainable(folder, params.model, seed=0)
+        if stage == "sft":
+            own = {"values": [""] * 8, "shares": {}, "dev_rows": rows[:4], "params": params.train_sft}
+            train_sft(model, codec.tokenizer, rows=rows, **own, **common)
+        how = {"lr": 1e-3, "optimizer": params.train_policy.optimizer, "checkpoint_every_steps": 2, **common}
+        if isinstance(algorithm := params.train_policy.algorithm, DpoParams):
+            train_dpo(model, codec.tokenizer, pairs=pairs, params=algorithm, **how)
+        elif stage == "grpo" and isinstance(algorithm, OnlineParams):
+            domain = make_domain(params.world)
+            reward = load_reward(params.reward, score_names(domain))
+            sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
+            setup = Setup(domain.tasks("rl", 16), PolicyEpisodes(sampler))
+            train_online(model, codec.tokenizer, setup, params=algorithm, max_context_tokens=WIDTH, **how)
+    print(json.dumps({"before": before, "peak": _memory("VmHWM")}))
+
+
+def _row(params: Params, seed: int) -> TokenRow:
+    num_written = min(params.agent.max_turns * params.agent.max_new_tokens, WIDTH - 1)
+    ids = torch.randint(4, 400, (WIDTH,), generator=torch.Generator().manual_seed(seed)).tolist()
+    mask = [0] * (WIDTH - num_written) + [1] * num_written
+    return TokenRow(ids, mask, [CALL * one for one in mask])
+
+
+def _restart_peak() -> int:
+    """The bytes that are held now, from which on the peak is counted."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""How much memory each stage that computes with a model takes at its peak, from the knobs and the
+model's config alone: the stage's own forward and backward passes, optimizer and engine run on
+tensors without numbers (`tracker`).
+
+Rows are taken to be as long as the knobs allow, and the agent to write as much of each as it may,
+so that no data can take more. What is counted is tensors; a process has its libraries besides, and
+a GPU its context.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+from trl.trainer.utils import add_fused_lm_head
+
+from posttrain.algorithms.processes import parts_of
+from posttrain.algorithms.sharding import quantization_of
+from posttrain.algorithms.trainable import prepared
+from posttrain.footprint.model import QuantisedShape, shapes_of
+from posttrain.footprint.tracker import (
+    CACHE,
+    ENGINE,
+    OPTIMIZER,
+    REFERENCE,
+    WEIGHTS,
+    MemoryTracker,
+    tracked,
+)
+from posttrain.models.adapted import behind_adapters, is_adapted
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.precision import frozen_copy, loaded_dtype
+from posttrain.models.row_losses import BATCH_TOKENS
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_scores
+from posttrain.params import OptimizerKind, Params
+from posttrain.rl.credit.params import GaeCredit
+from posttrain.rl.critic import Critic
+from posttrain.rl.params import OnlineParams
+from posttrain.rl.rows import NUM_PARTS, Rows
+from posttrain.rl.updates import MAX_GRAD_NORM
+from posttrain.rollout.engines.choice import NUM_SLOTS
+from posttrain.rollout.engines.fused_weights import fuse
+from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder
+from posttrain.rollout.engines.token_sampling import sample
+
+_EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that share a scale, and the fewest it packs
+_READ_AT_ONCE = 8  # contexts that are read in one pass: more are shorter
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Of a stage at its peak: bytes by what they are for."""
+
+    stage: str
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        return sum(self.parts.values())
+
+
+def stage_memory(stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS) -> StageMemory:
+    """`num_slots` of an engine are in memory; on a processor only those that were used. Raises
+    ConfigurationError where the knobs cannot be, as the stage would."""
+    row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
+
+    def num_picked(shape: Sequence[int]) -> int:
+        return shape[0] * min(row_tokens, shape[1]) if len(shape) == 2 else shape[0]
+
+    with tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
+        STAGES[stage](_Setting(params, config, tracker, num_slots))
+    return StageMemory(stage, {name: size for name, size in tracker.at_peak.items() if size})
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    params: Params
+    config: PretrainedConfig
+    tracker: MemoryTracker
+    num_slots: int
+
+    def trainable(self, *, is_reward: bool = False) -> Any:
+        model = self.params.model
+        with self.tracker.labelled(WEIGHTS):
+            begun = shapes_of(self.config, loaded_dtype(model), quantization_of(model), is_reward=is_reward)
+            made = prepared(begun, model, seed=0, task_type="SEQ_CLS" if is_reward else "CAUSAL_LM").train()
+        self.tracker.gradients_of(made)
+        self.tracker.forget_peak()  # bitsandbytes quantises a matrix at a time
+        return made
+
+    def loaded(self) -> Any:
+        """As it is evaluated."""
+        with self.tracker.labelled(WEIGHTS):
+            return shapes_of(self.config, self.params.model.dtype)
+
+
+def _resampling(own: _Setting) -> None:
+    model = own.loaded()
+    width = own.params.validate_data.max_tokens
+    with torch.inference_mode():
+        agent_logprobs(model, *_rows(max(BATCH_TOKENS // width, 1), width))
+
+
+def _sft(own: _Setting) -> None:
+    knobs, model = own.params.train_sft, own.trainable()
+    _, rows_per_part = parts_of(knobs.batch_size, "train_sft.batch_size")
+    width = own.params.validate_data.max_tokens
+
+    def loss() -> Tensor:
+        return -agent_logprobs(model, *_rows(rows_per_part, width)).sum()
+
+    _steps(own, model, _optimizer(model, knobs.optimizer), [loss, loss])
+    with torch.no_grad():
+        agent_logprobs(model, *_rows(knobs.batch_size, width))
+
+
+def _reward_model(own: _Setting) -> None:
+    knobs, model = own.params.train_reward_model, own.trainable(is_reward=True)
+    _, pairs_per_part = parts_of(knobs.batch_size, "train_reward_model.batch_size")
+    input_ids, _ = _rows(2 * pairs_per_part, own.params.agent.max_context_tokens)
+
+    def loss() -> Tensor:
+        scores: Tensor = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
+        return scores.sum()
+
+    _steps(own, model, _optimizer(model, "adamw"), [loss, loss])
+
+
+def _policy(own: _Setting) -> None:
+    algorithm = own.params.train_policy.algorithm
+    if isinstance(algorithm, OnlineParams):
+        _online(own, algorithm)
+        return
+    model = own.trainable()
+    add_fused_lm_head(behind_adapters(model))
+    _, pairs_per_part = parts_of(algorithm.batch_size, "train_policy.algorithm.batch_size")
+    input_ids, labels = _rows(2 * pairs_per_part, own.params.agent.max_context_tokens)
+
+    def loss() -> Tensor:
+        mask = torch.ones_like(input_ids)
+        found: Tensor = model(input_ids=input_ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs
+        return found.sum()
+
+    _steps(own, model, _optimizer(model, own.params.train_policy.optimizer), [loss, loss])
+
+
+def _online(own: _Setting, algorithm: OnlineParams) -> None:
+    model, width = own.trainable(), own.params.agent.max_context_tokens
+    reference = None
+    if algorithm.measures_kl and not is_adapted(model):
+        with own.tracker.labelled(REFERENCE):
+            reference = frozen_copy(model)
+    critic = None
+    if isinstance(algorithm.credit, GaeCredit):
+        with own.tracker.labelled(REFERENCE):
+            critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
+    optimizer = _optimizer(model, own.params.train_policy.optimizer)
+    num_episodes = algorithm.tasks_per_step * algorithm.group_size
+    rows_per_part = -(-num_episodes // NUM_PARTS)
+
+    def loss() -> Tensor:
+        scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)
+        return -scores.sum()
+
+    with _playing(own, model):
+        with torch.no_grad():
+            if algorithm.measures_kl:
+                _scores(reference if reference is not None else model, algorithm.tasks_per_step, width)
+            _scores(model, algorithm.tasks_per_step, width)
+        if critic is not None:
+            critic.learn([_whole_rows(rows_per_part, width)] * 2, [torch.zeros(rows_per_part, width - 1)] * 2)
+        _steps(own, model, optimizer, [loss, loss])
+
+
+def _playing_alone(own: _Setting) -> None:
+    with _playing(own, own.loaded()):
+        pass
+
+
+STAGES: dict[str, Callable[[_Setting], None]] = {
+    "resample_data": _resampling,
+    "train_sft": _sft,
+    "sample_preferences": _playing_alone,
+    "train_reward_model": _reward_model,
+    "train_policy": _policy,
+    "evaluate": _playing_alone,
+}
+
+
+@contextmanager
+def _playing(own: _Setting, model: Any) -> Iterator[None]:
+    """With an engine of its own, which has played."""
+    num_slots, width = own.num_slots, own.params.agent.max_context_tokens
+    with own.tracker.labelled(ENGINE):
+        decoder = SlottedDecoder(fuse(_as_numbers(own, model)), num_slots=num_slots, max_context_tokens=width)
+    own.tracker.label(decoder.cache, CACHE)
+    size = max(width // _READ_AT_ONCE, 1)
+    decoder.read([Extension(slot, width - size, [0] * size) for slot in range(min(num_slots, _READ_AT_ONCE))])
+    logits = decoder.write(np.zeros(num_slots, np.int64), np.full(num_slots, width))
+    sample(logits, torch.ones(num_slots), torch.zeros(num_slots))
+    del logits
+    yield
+
+
+def _as_numbers(own: _Setting, model: Any) -> Any:
+    """The model, or where it is in fewer bits one of the same shapes that is not."""
+    if not any(isinstance(module, QuantisedShape) for module in model.modules()):
+        return model
+    with own.tracker.labelled(None):
+        return shapes_of(own.config, own.params.model.dtype)
+
+
+def _optimizer(model: nn.Module, kind: OptimizerKind) -> Any:
+    return build_optimizer(model, kind, 1e-3) if kind != "adamw_8bit" else _EightBits(model)
+
+
+class _EightBits:
+    """As much as AdamW's averages in eight bits take."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._state: list[Tensor] = []
+
+    def step(self) -> None:
+        if not self._state:
+            sizes = [_bytes_of_averages(weight.numel()) for weight in self._weights]
+            self._state = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+
+    def zero_grad(self) -> None:
+        for weight in self._weights:
+            weight.grad = None
+
+
+def _bytes_of_averages(size: int) -> int:
+    return 8 * size if size < _EIGHT_BIT_LEAST else 2 * (size + 4 * -(-size // _EIGHT_BIT_BLOCK))
+
+
+def _steps(own: _Setting, model: nn.Module, optimizer: Any, parts: Sequence[Callable[[], Tensor]]) -> None:
+    """Two optimizer steps: the second one has what the first one left."""
+    for _ in range(2):
+        for part in parts:
+            part().backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+        with own.tracker.labelled(OPTIMIZER):
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+def _rows(count: int, width: int) -> tuple[Tensor, Tensor]:
+    """Ids and labels, shape (N, T)."""
+    return torch.zeros(count, width, dtype=torch.long), torch.zeros(count, width, dtype=torch.long)
+
+
+def _scores(model: Any, count: int, width: int, *, with_entropies: bool = False) -> Tensor:
+    input_ids, labels = _rows(count, width)
+    targets = labels[:, 1:]
+    return agent_scores(model, input_ids, targets, targets != IGNORED, with_entropies=with_entropies).logprobs_P
+
+
+def _whole_rows(count: int, width: int) -> Rows:
+    input_ids, labels = _rows(count, width)
+    numbers, places = torch.zeros(count, width - 1), torch.arange(count)
+    return Rows(input_ids, labels, numbers, numbers, places, places > count, places)

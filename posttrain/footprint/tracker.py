@@ -1,0 +1,136 @@
+"""Follows the memory of a computation without computing it: the code runs on tensors that have
+shapes and no numbers (PyTorch's `FakeTensorMode`), and every storage is counted from the operation
+that makes it until nothing holds it."""
+
+import contextlib
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from posttrain.rollout.engines import slotted_decoder
+
+WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
+ACTIVATIONS, LOGITS = "activations", "logits"
+_ASKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default)
+ENGINE, CACHE, REFERENCE = "engine's weights", "KV cache", "reference"
+
+
+class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Bytes by what they are for, now (`live`) and at the peak (`at_peak`).
+
+    Two things a shape does not tell. Where rows are picked by what they hold, `num_picked` says how
+    many, of the shape of the mask; and whatever is asked of numbers is not so.
+    """
+
+    def __init__(self, *, vocab_size: int, num_picked: Callable[[Sequence[int]], int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: Counter[str] = Counter()
+        self.at_peak: Counter[str] = Counter()
+        self._vocab_size, self._num_picked = vocab_size, num_picked
+        self._label: str | None = ACTIVATIONS
+        self._storages: dict[int, tuple[int, str]] = {}
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were held at once."""
+        return self.at_peak.total()
+
+    def forget_peak(self) -> None:
+        """What is there now is the most from here on."""
+        self.at_peak = self.live.copy()
+
+    @contextlib.contextmanager
+    def labelled(self, label: str | None) -> Iterator[None]:
+        """What is made inside is for this; for None it is not counted."""
+        before, self._label = self._label, label
+        try:
+            yield
+        finally:
+            self._label = before
+
+    def label(self, tensor: Tensor, label: str) -> None:
+        """Say of a tensor that is there what it is for."""
+        key = tensor.untyped_storage()._cdata
+        size, before = self._storages[key]
+        self._storages[key] = (size, label)
+        self.live[before] -= size
+        self.live[label] += size
+
+    def gradients_of(self, module: nn.Module) -> None:
+        """From now on the gradients of its weights are known for what they are."""
+        for weight in module.parameters():
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(self._label_gradient)  # type: ignore[no-untyped-call]
+
+    def _label_gradient(self, weight: Tensor) -> None:
+        if weight.grad is not None:
+            self.label(weight.grad, GRADIENTS)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.index.Tensor and _is_mask(args[1]):
+            values, mask = args[0], args[1][0]
+            found = values.new_empty((self._num_picked(mask.shape), *values.shape[mask.ndim :]))
+        elif func in _ASKS and args[0].dtype == torch.bool:
+            return False
+        else:
+            found = func(*args, **(kwargs or {}))
+        for made in tree_leaves(found):
+            if isinstance(made, Tensor):
+                self._count(made)
+        return found
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._storages:
+            return
+        label, size = self._label or ACTIVATIONS, storage.nbytes() if self._label else 0
+        if label == ACTIVATIONS and tensor.ndim and tensor.shape[-1] == self._vocab_size:
+            label = LOGITS
+        self._storages[key] = (size, label)
+        self.live[label] += size
+        if self.live.total() > self.peak:
+            self.at_peak = self.live.copy()
+        weakref.finalize(storage, self._gone, key)
+
+    def _gone(self, key: int) -> None:
+        size, label = self._storages.pop(key)
+        self.live[label] -= size
+
+
+@contextlib.contextmanager
+def tracked(*, vocab_size: int, num_picked: Callable[[Sequence[int]], int]) -> Iterator[MemoryTracker]:
+    """What is computed inside has no numbers, and is followed."""
+    with (
+        warnings.catch_warnings(action="ignore", category=UserWarning),  # of copies: they have no address
+        FakeTensorMode(allow_non_fake_inputs=True),
+        MemoryTracker(vocab_size=vocab_size, num_picked=num_picked) as tracker,
+        mock.patch.object(nn.Module, "_apply", _converted),
+        mock.patch.object(slotted_decoder, "zeros", torch.zeros),  # the CPU's are NumPy's, which would be real
+    ):
+        yield tracker
+
+
+def _converted(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """A module in another type: torch would swap tensors, which those without numbers refuse."""
+    found: dict[int, nn.Parameter] = {}  # a tied weight stays tied
+    for part in module.modules() if recurse else [module]:
+        for name, weight in part._parameters.items():
+            if weight is not None and (converted := convert(weight.detach())).dtype != weight.dtype:
+                part._parameters[name] = found.setdefault(id(weight), nn.Parameter(converted, weight.requires_grad))
+        for name, buffer in part._buffers.items():
+            part._buffers[name] = None if buffer is None else convert(buffer)
+    return module
+
+
+def _is_mask(indices: Sequence[Tensor | None]) -> bool:
+    return len(indices) == 1 and indices[0] is not None and indices[0].dtype == torch.bool
