@@ -87,11 +87,11 @@ SIZES: dict[str, PretrainedConfig] = {
 }
 STAGES = {"sft": "train_sft", "reward": "train_reward_model", "dpo": "train_policy", "grpo": "train_policy"}
 ADAPTERS = {"full": {"type": "full"}, "lora": LORA}
-# one row a part, and an episode that its turns fill
+# one row a part, and an episode that its one message fills
 KNOBS: dict[str, Any] = {
     "agent.max_context_tokens": WIDTH,
-    "agent.max_new_tokens": 128,
-    "agent.max_turns": 8,
+    "agent.max_new_tokens": WIDTH - 32,
+    "agent.max_turns": 1,
     "validate_data.max_tokens": WIDTH,
     "train_sft.batch_size": 4,
     "train_sft.max_steps": 2,

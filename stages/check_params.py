@@ -6,12 +6,12 @@ and none runs again because an unrelated knob was edited. No name is looked up i
 """
 
 import inspect
-import json
+import os
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from posttrain.exits import ConfigurationError, DataError
+from posttrain.footprint.local_config import local_config
 from posttrain.knob_problems import nearest
 from posttrain.named import load_named
 from posttrain.params import (
@@ -37,6 +37,7 @@ from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.knobs import OwnWorldParams
 from posttrain.worlds.protocol import Domain
 
+CARDS = "POSTTRAIN_CARDS"  # of the GPUs that are reserved, as infra/dispatch.yaml has it: `train_sft=80,default=24` GiB
 MAX_READ_BYTES = 8 * 2**20  # of an import: a second's work. A larger one has rows enough, and the next stage reads it
 NUM_TASKS_SEEN = 300  # enough to see every value of a label
 LIKE_QWEN3 = ("llama", "mistral", "qwen2", "qwen3")  # the `model_type` of models with LINEAR_LAYERS in each layer
@@ -48,6 +49,8 @@ def check_params(run: StageRun) -> None:
     problems = [line for _, line in hidden]
     problems += [*_names(run.params, besides=knobs), *_import(run.params, besides=knobs), *_model(run.params)]
     if problems:
+        raise refusal(problems, "params.yaml")
+    if problems := list(_memory(run.params)):
         raise refusal(problems, "params.yaml")
     output = Path("data/params.checked")
     output.parent.mkdir(exist_ok=True)
@@ -203,7 +206,7 @@ def _model(params: Params) -> Iterator[str]:
     if not isinstance(model, PretrainedModel):
         return
     try:
-        config = _local_config(model)
+        config = local_config(model, root=live_root())
     except (OSError, ValueError) as error:
         yield (
             f"model.name = {model.name!r}: {error}. It must be a name of the hub (organisation/model), or a folder "
@@ -217,26 +220,15 @@ def _model(params: Params) -> Iterator[str]:
         yield from [f"model: {problem}"] if problem else []
 
 
-def _local_config(model: PretrainedModel) -> dict[str, Any]:
-    """The model's config.json as its folder or the hub's cache on this machine has it; empty where
-    only the hub has.
+def _memory(params: Params) -> Iterator[str]:
+    """Of stages that have a GPU of known size to themselves. It takes as many seconds as a large
+    model has layers, so it is asked only there."""
+    cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
+    if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=live_root())):
+        return
+    from posttrain.footprint.cards import refused_by_cards  # loads torch and TRL
 
-    Raises OSError or ValueError where the folder has none, or the name can be none of the hub's.
-    """
-    from huggingface_hub import try_to_load_from_cache  # a fifth of a second, and asked for nothing else
-
-    folder = live_root() / model.name
-    if folder.is_dir():
-        file = str(folder / "config.json")
-    else:
-        found = try_to_load_from_cache(model.name, "config.json", revision=model.revision)
-        if not isinstance(found, str):
-            return {}
-        file = found
-    config = json.loads(Path(file).read_text(encoding="utf-8"))
-    if not isinstance(config, dict):
-        raise ValueError("its config.json is no object")
-    return config
+    yield from refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=live_root())
 
 
 if __name__ == "__main__":

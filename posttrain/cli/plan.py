@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posttrain.cli.command import Commands, add_command
+from posttrain.exits import ConfigurationError
 from posttrain.state import STATE_DIR
 
 if TYPE_CHECKING:
@@ -66,12 +67,26 @@ def add_plan(commands: Commands) -> None:
     command.add_argument(
         "targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default"
     )
+    command.add_argument("--gpu", type=float, metavar="GIB", help="instead: does each stage fit on a card of so much?")
+    command.add_argument("--params", type=Path, default=Path("params.yaml"), help="with --gpu: another file of knobs")
+    command.add_argument("--model", type=Path, metavar="FOLDER", help="with --gpu: where the model's config.json is")
+    command.add_argument("--json", dest="as_json", action="store_true", help="with --gpu: in bytes, as one object")
 
 
-def plan(targets: Sequence[str]) -> None:
+def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None, as_json: bool) -> None:
     """What will the next `dvc repro` run, why, and about how long? Wrong knobs are refused as its
-    first stage would."""
-    print(plan_text(*read_checked_plan(targets)))
+    first stage would. With --gpu: what memory does each stage take, and what is to change where it
+    does not fit?"""
+    if gpu is None:
+        if model is not None or as_json or params != Path("params.yaml"):
+            raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
+        print(plan_text(*read_checked_plan(targets)))
+        return
+    if gpu <= 0 or targets:
+        raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are reckoned")
+    from posttrain.cli.memory_plan import plan_memory
+
+    plan_memory(gpu, params_yaml=params, model_folder=model, as_json=as_json)
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:

@@ -96,9 +96,11 @@ Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pyda
 
 
 class Reservation(_Section):
-    """What a stage says of itself; None is the default's."""
+    """What a stage says of itself; None is the default's. `gpu_memory_gb` is a fact about the GPUs
+    that it gets, in GiB: with it `check_params` refuses what has no room there."""
 
     gpus: int | None = pydantic.Field(None, ge=0)
+    gpu_memory_gb: float | None = pydantic.Field(None, gt=0)
     cpus: int | None = pydantic.Field(None, ge=1)
     memory_gb: float | None = pydantic.Field(None, gt=0)
     time_limit_min: int | None = pydantic.Field(None, ge=1)
@@ -174,26 +176,32 @@ class DispatchSettings(_Section):
 
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""
-        said = [
-            section.model_dump(exclude_none=True)
-            for name in ("default", stage)
-            if (section := self.resources.get(name))
-        ]
-        merged = {key: value for section in said for key, value in section.items() if key != "launch"}
-        if "time_limit_min" in merged:
-            merged["time_limit_s"] = 60 * merged.pop("time_limit_min")
-        return Resources(**merged)
+        said = self._said(stage)
+        reserved = {key: value for key, value in said.items() if key not in ("launch", "gpu_memory_gb")}
+        if "time_limit_min" in reserved:
+            reserved["time_limit_s"] = 60 * reserved.pop("time_limit_min")
+        return Resources(**reserved)
 
     def environment_of(self, stage: str) -> dict[str, str]:
         """What its job is told of this machine, which is in no fingerprint; `stage` is the name
         without its item."""
-        launches = [
-            section.launch for name in (stage, "default") if (section := self.resources.get(name)) and section.launch
-        ]
-        if not launches:
-            return {}
-        gpus = self.resources_of(stage).gpus
-        return {"POSTTRAIN_LAUNCH": launches[0], **({"POSTTRAIN_PROCESSES": str(gpus)} if gpus else {})}
+        said = self._said(stage)
+        told = {"POSTTRAIN_CARDS": cards} if stage == "check_params" and (cards := self._cards()) else {}
+        if "launch" in said:
+            told["POSTTRAIN_LAUNCH"] = said["launch"]
+            if gpus := said.get("gpus"):
+                told["POSTTRAIN_PROCESSES"] = str(gpus)
+        return told
+
+    def _cards(self) -> str:
+        """`train_sft=80,default=24`: the GiB of the GPU that a stage has to itself."""
+        said = {name: self._said(name) for name in self.resources}
+        alone = {name: one for name, one in said.items() if one.get("gpus") == 1 and "launch" not in one}
+        return ",".join(f"{name}={one['gpu_memory_gb']:g}" for name, one in alone.items() if "gpu_memory_gb" in one)
+
+    def _said(self, stage: str) -> dict[str, Any]:
+        sections = [found for name in ("default", stage) if (found := self.resources.get(name))]
+        return {key: value for one in sections for key, value in one.model_dump(exclude_none=True).items()}
 
 
 def load_settings(root: Path) -> DispatchSettings:

@@ -21,7 +21,7 @@ def shapes_of(
     config = deepcopy(config)  # transformers writes into it
     config.use_cache = False
     if is_reward:
-        config.num_labels = 1
+        config.num_labels, config.pad_token_id = 1, config.pad_token_id or 0
     kind = AutoModelForSequenceClassification if is_reward else AutoModelForCausalLM
     model = kind.from_config(config, dtype=getattr(torch, dtype)).eval()
     if quantization != "none":

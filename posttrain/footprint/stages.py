@@ -7,8 +7,7 @@ so that no data can take more. What is counted is tensors; a process has its lib
 a GPU its context.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +24,10 @@ from posttrain.footprint.model import QuantisedShape, shapes_of
 from posttrain.footprint.tracker import (
     CACHE,
     ENGINE,
+    GRADIENTS,
+    LABELS,
     OPTIMIZER,
-    REFERENCE,
+    OTHERS,
     WEIGHTS,
     MemoryTracker,
     tracked,
@@ -42,9 +43,9 @@ from posttrain.rl.critic import Critic
 from posttrain.rl.params import OnlineParams
 from posttrain.rl.rows import NUM_PARTS, Rows
 from posttrain.rl.updates import MAX_GRAD_NORM
-from posttrain.rollout.engines.choice import NUM_SLOTS
+from posttrain.rollout.engines.choice import NUM_SLOTS, is_elsewhere
 from posttrain.rollout.engines.fused_weights import fuse
-from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder
+from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder, num_slots_within
 from posttrain.rollout.engines.token_sampling import sample
 
 _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that share a scale, and the fewest it packs
@@ -64,17 +65,20 @@ class StageMemory:
         return sum(self.parts.values())
 
 
-def stage_memory(stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS) -> StageMemory:
-    """`num_slots` of an engine are in memory; on a processor only those that were used. Raises
-    ConfigurationError where the knobs cannot be, as the stage would."""
+def stage_memory(
+    stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS, gpu_bytes: int | None = None
+) -> StageMemory:
+    """An engine in this process has `num_slots` in memory (on a CPU, only those that were used), or
+    fewer where a GPU of so many bytes has no room for them. Raises ConfigurationError where the
+    knobs cannot be, as the stage would."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:
         return shape[0] * min(row_tokens, shape[1]) if len(shape) == 2 else shape[0]
 
     with tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
-        STAGES[stage](_Setting(params, config, tracker, num_slots))
-    return StageMemory(stage, {name: size for name, size in tracker.at_peak.items() if size})
+        STAGES[stage](_Setting(params, config, tracker, num_slots, gpu_bytes))
+    return StageMemory(stage, {name: tracker.at_peak[name] for name in LABELS if tracker.at_peak[name]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class _Setting:
     config: PretrainedConfig
     tracker: MemoryTracker
     num_slots: int
+    gpu_bytes: int | None
 
     def trainable(self, *, is_reward: bool = False) -> Any:
         model = self.params.model
@@ -114,7 +119,7 @@ def _sft(own: _Setting) -> None:
     def loss() -> Tensor:
         return -agent_logprobs(model, *_rows(rows_per_part, width)).sum()
 
-    _steps(own, model, _optimizer(model, knobs.optimizer), [loss, loss])
+    _step(own, model, _optimizer(model, knobs.optimizer), loss)
     with torch.no_grad():
         agent_logprobs(model, *_rows(knobs.batch_size, width))
 
@@ -128,7 +133,7 @@ def _reward_model(own: _Setting) -> None:
         scores: Tensor = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
         return scores.sum()
 
-    _steps(own, model, _optimizer(model, "adamw"), [loss, loss])
+    _step(own, model, _optimizer(model, "adamw"), loss)
 
 
 def _policy(own: _Setting) -> None:
@@ -146,18 +151,19 @@ def _policy(own: _Setting) -> None:
         found: Tensor = model(input_ids=input_ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs
         return found.sum()
 
-    _steps(own, model, _optimizer(model, own.params.train_policy.optimizer), [loss, loss])
+    _step(own, model, _optimizer(model, own.params.train_policy.optimizer), loss)
 
 
 def _online(own: _Setting, algorithm: OnlineParams) -> None:
     model, width = own.trainable(), own.params.agent.max_context_tokens
     reference = None
-    if algorithm.measures_kl and not is_adapted(model):
-        with own.tracker.labelled(REFERENCE):
+    critic = reward_model = None
+    with own.tracker.labelled(OTHERS):
+        if algorithm.measures_kl and not is_adapted(model):
             reference = frozen_copy(model)
-    critic = None
-    if isinstance(algorithm.credit, GaeCredit):
-        with own.tracker.labelled(REFERENCE):
+        if own.params.train_policy.reward_model_weight:
+            reward_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
+        if isinstance(algorithm.credit, GaeCredit):
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(model, own.params.train_policy.optimizer)
     num_episodes = algorithm.tasks_per_step * algorithm.group_size
@@ -167,44 +173,55 @@ def _online(own: _Setting, algorithm: OnlineParams) -> None:
         scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)
         return -scores.sum()
 
-    with _playing(own, model):
+    def learnt() -> None:
         with torch.no_grad():
             if algorithm.measures_kl:
                 _scores(reference if reference is not None else model, algorithm.tasks_per_step, width)
             _scores(model, algorithm.tasks_per_step, width)
         if critic is not None:
             critic.learn([_whole_rows(rows_per_part, width)] * 2, [torch.zeros(rows_per_part, width - 1)] * 2)
-        _steps(own, model, optimizer, [loss, loss])
+        _step(own, model, optimizer, loss)
+
+    if algorithm.max_staleness:
+        engine = _engine_that_played(own, model)
+        learnt()
+        del engine
+    else:  # it sleeps then; but it plays beside what the optimizer has
+        learnt()
+        _engine_that_played(own, model)
+    del reward_model
 
 
-def _playing_alone(own: _Setting) -> None:
-    with _playing(own, own.loaded()):
-        pass
+def _playing(own: _Setting) -> None:
+    _engine_that_played(own, own.loaded())
 
 
 STAGES: dict[str, Callable[[_Setting], None]] = {
     "resample_data": _resampling,
     "train_sft": _sft,
-    "sample_preferences": _playing_alone,
+    "sample_preferences": _playing,
     "train_reward_model": _reward_model,
     "train_policy": _policy,
-    "evaluate": _playing_alone,
+    "evaluate": _playing,
 }
 
 
-@contextmanager
-def _playing(own: _Setting, model: Any) -> Iterator[None]:
-    """With an engine of its own, which has played."""
+def _engine_that_played(own: _Setting, model: Any) -> SlottedDecoder | None:
+    """None where servers write the messages."""
+    if is_elsewhere():
+        return None
     num_slots, width = own.num_slots, own.params.agent.max_context_tokens
     with own.tracker.labelled(ENGINE):
-        decoder = SlottedDecoder(fuse(_as_numbers(own, model)), num_slots=num_slots, max_context_tokens=width)
+        weights = fuse(_as_numbers(own, model))
+        if own.gpu_bytes is not None:
+            num_slots = min(num_slots, num_slots_within(own.gpu_bytes - own.tracker.live.total(), weights, width))
+        decoder = SlottedDecoder(weights, num_slots=num_slots, max_context_tokens=width)
     own.tracker.label(decoder.cache, CACHE)
     size = max(width // _READ_AT_ONCE, 1)
     decoder.read([Extension(slot, width - size, [0] * size) for slot in range(min(num_slots, _READ_AT_ONCE))])
     logits = decoder.write(np.zeros(num_slots, np.int64), np.full(num_slots, width))
     sample(logits, torch.ones(num_slots), torch.zeros(num_slots))
-    del logits
-    yield
+    return decoder
 
 
 def _as_numbers(own: _Setting, model: Any) -> Any:
@@ -240,15 +257,16 @@ def _bytes_of_averages(size: int) -> int:
     return 8 * size if size < _EIGHT_BIT_LEAST else 2 * (size + 4 * -(-size // _EIGHT_BIT_BLOCK))
 
 
-def _steps(own: _Setting, model: nn.Module, optimizer: Any, parts: Sequence[Callable[[], Tensor]]) -> None:
-    """Two optimizer steps: the second one has what the first one left."""
-    for _ in range(2):
-        for part in parts:
-            part().backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
-        with own.tracker.labelled(OPTIMIZER):
-            optimizer.step()
-        optimizer.zero_grad()
+def _step(own: _Setting, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor]) -> None:
+    """An optimizer step, and behind it a part of the next one: by then there is all that lasts."""
+    with own.tracker.labelled(GRADIENTS):
+        for weight in model.parameters():
+            weight.grad = torch.empty_like(weight) if weight.requires_grad else None
+    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+    with own.tracker.labelled(OPTIMIZER):
+        optimizer.step()
+    loss().backward()  # type: ignore[no-untyped-call]
+    optimizer.zero_grad()
 
 
 def _rows(count: int, width: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@ shapes and no numbers (PyTorch's `FakeTensorMode`), and every storage is counted
 that makes it until nothing holds it."""
 
 import contextlib
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,16 +11,23 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from posttrain.rollout.engines import slotted_decoder
 
-WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
-ACTIVATIONS, LOGITS = "activations", "logits"
+LABELS = (
+    WEIGHTS := "weights",
+    GRADIENTS := "gradients",
+    OPTIMIZER := "optimizer",
+    ACTIVATIONS := "activations",
+    LOGITS := "logits",
+    OTHERS := "other models",  # the reference, the critic, the reward model that adds to rewards
+    ENGINE := "engine",
+    CACHE := "KV cache",
+)
 _ASKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.default)
-ENGINE, CACHE, REFERENCE = "engine's weights", "KV cache", "reference"
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -111,13 +117,20 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def tracked(*, vocab_size: int, num_picked: Callable[[Sequence[int]], int]) -> Iterator[MemoryTracker]:
     """What is computed inside has no numbers, and is followed."""
     with (
-        warnings.catch_warnings(action="ignore", category=UserWarning),  # of copies: they have no address
+        mock.patch.object(FakeTensor, "__deepcopy__", _copied, create=True),  # torch's copies what has no address
         FakeTensorMode(allow_non_fake_inputs=True),
         MemoryTracker(vocab_size=vocab_size, num_picked=num_picked) as tracker,
         mock.patch.object(nn.Module, "_apply", _converted),
         mock.patch.object(slotted_decoder, "zeros", torch.zeros),  # the CPU's are NumPy's, which would be real
     ):
         yield tracker
+
+
+def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    copied = tensor.detach().clone()
+    is_weight = isinstance(tensor, nn.Parameter)
+    found: Tensor = memo.setdefault(id(tensor), nn.Parameter(copied, tensor.requires_grad) if is_weight else copied)
+    return found
 
 
 def _converted(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

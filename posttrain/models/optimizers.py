@@ -13,9 +13,7 @@ from posttrain.models.quantization import bitsandbytes_for
 from posttrain.params import OptimizerKind
 
 BETAS = (0.9, 0.95)
-OTHERS_RATE = (
-    0.3  # of Muon's: at the full rate the embeddings of rare tokens never settle, and copying them is not learnt
-)
+OTHERS_RATE = 0.3  # of Muon's: at the full rate embeddings of rare tokens never settle, and copying is not learnt
 
 
 class OptimizerPair(torch.optim.Optimizer):
@@ -84,4 +82,7 @@ def _embeddings(model: nn.Module) -> list[nn.Module]:
 
 
 def _adamw(weights: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(list(weights), lr=lr, betas=BETAS, weight_decay=0.0)
+    found = list(weights)
+    # on a GPU the default makes temporaries as large as all weights
+    fused = True if all(weight.is_cuda for weight in found) else None
+    return torch.optim.AdamW(found, lr=lr, betas=BETAS, weight_decay=0.0, fused=fused)

@@ -21,8 +21,19 @@ CONSTANT = 5.0  # standard deviations of an embedding
 def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: int, seed: int) -> Qwen3ForCausalLM:
     """Random weights drawn from `seed` alone, whatever was drawn before; input and output
     embeddings are one matrix (V, D) with V = len(tokenizer)."""
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
+    config = scratch_config(params, vocab_size=len(tokenizer), max_context_tokens=max_context_tokens)
+    config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    _look_back(model)
+    return model
+
+
+def scratch_config(params: ScratchModel, *, vocab_size: int, max_context_tokens: int) -> Qwen3Config:
+    """Without the tokenizer's special tokens."""
+    return Qwen3Config(
+        vocab_size=vocab_size,
         hidden_size=params.hidden_size,
         intermediate_size=params.mlp_size,
         num_hidden_layers=params.num_layers,
@@ -37,14 +48,9 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
         },  # contexts of a thousand tokens; Qwen3's own 1e6 is for tens of thousands
         attention_dropout=0.0,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=None,
+        pad_token_id=None,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
-    _look_back(model)
-    return model
 
 
 def _look_back(model: Qwen3ForCausalLM) -> None:

@@ -1,0 +1,94 @@
+"""`posttrain plan --gpu`: the memory that each stage takes, and what to change where a card has too
+little."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from posttrain.footprint.advice import Change
+    from posttrain.footprint.cards import CardPlan
+    from posttrain.footprint.stages import StageMemory
+
+_GIB = 1 << 30
+
+
+def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None, as_json: bool) -> None:
+    """Print it. Raises ConfigurationError where knobs or config cannot be used."""
+    from posttrain.footprint.cards import plan_for_card
+    from posttrain.footprint.configs import model_config
+    from posttrain.params import load_params
+
+    params = load_params(params_yaml)
+    config = model_config(params, folder=model_folder)
+    progress = None if as_json or not sys.stderr.isatty() else lambda line: print(line, file=sys.stderr)
+    plan = plan_for_card(params, config, gpu_gib=gpu_gib, progress=progress)
+    print(json.dumps(_as_json(plan), ensure_ascii=False, indent=1) if as_json else _as_text(plan))
+
+
+def _as_json(plan: "CardPlan") -> dict[str, Any]:
+    return {
+        "gpu_bytes": plan.gpu_bytes,
+        "reserved_bytes": plan.reserved_bytes,
+        "stages": [_stage(one, plan) for one in plan.stages],
+        "changes": [
+            {"knobs": dict(change.knobs), "stages": [_stage(one, plan) for one in change.stages]}
+            for change in plan.changes
+        ],
+        "fits": not plan.too_large,
+        "fits_with_changes": plan.fits_with_changes,
+    }
+
+
+def _stage(memory: "StageMemory", plan: "CardPlan") -> dict[str, Any]:
+    return {
+        "stage": memory.stage,
+        "bytes": dict(memory.parts),
+        "total_bytes": memory.total,
+        "fits": memory.total <= plan.limit,
+    }
+
+
+def _as_text(plan: "CardPlan") -> str:
+    lines = [*_table(plan.stages, plan.limit), ""]
+    lines.append(
+        f"GiB at the peak, with rows as long as the knobs allow. Of {plan.gpu_bytes / _GIB:g} GiB "
+        f"{plan.reserved_bytes / _GIB:.1f} are left to CUDA itself"
+    )
+    if plan.too_large:
+        names = ", ".join(one.stage for one in plan.too_large)
+        lines += ["", f"too large: {names}. In params.yaml, one after the other:"]
+        lines += [_change(change) for change in plan.changes]
+        lines.append("then all fit" if plan.fits_with_changes else "and that is not enough: take a larger card")
+    return "\n".join(lines)
+
+
+def _table(stages: "Sequence[StageMemory]", limit: int) -> list[str]:
+    from posttrain.footprint.tracker import LABELS
+
+    parts = [name for name in LABELS if any(name in one.parts for one in stages)]
+    rows = [["stage", *parts, "total", ""]]
+    for one in stages:
+        verdict = "" if one.total <= limit else f"{_gib(one.total - limit)} too much"
+        rows.append([one.stage, *(_gib(one.parts.get(name, 0)) for name in parts), _gib(one.total), verdict])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place in (0, len(row) - 1) else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _change(change: "Change") -> str:
+    knobs = ", ".join(f"{name}: {json.dumps(value)}" for name, value in change.knobs.items())
+    return f"  {knobs}  → {', '.join(f'{one.stage} {_gib(one.total)}' for one in change.stages)}"
+
+
+def _gib(size: int) -> str:
+    if 0 < size < _GIB / 200:
+        return "<0.01"
+    return f"{size / _GIB:.2f}" if size else "–"
