@@ -105,6 +105,8 @@ KNOBS: dict[str, Any] = {
     "train_policy.checkpoint_every_steps": 2,
     "world.num_rl_tasks": 16,
 }
+# with KL in the loss there is something to learn from episodes of equal rewards, too
+ONLINE = {**SMALL["train_policy.algorithm"], "kl": {"type": "loss", "weight": 0.1}}
 DPO = {"type": "dpo", "max_steps": 2, "batch_size": 4, "beta": 0.5, "loss": "sigmoid"}
 
 
@@ -168,7 +170,7 @@ def write_params(path: Path, adapter: str, stage: str, size: str) -> None:
         "dtype": "float32",
     }
     small = {key: value for key, value in SMALL.items() if key.split(".")[0] in ("world", "resample_data", "evaluate")}
-    policy = {"train_policy.algorithm": DPO if stage == "dpo" else SMALL["train_policy.algorithm"]}
+    policy = {"train_policy.algorithm": DPO if stage == "dpo" else ONLINE}
     apply_overrides(path, {**small, **KNOBS, **policy, "model": model})
 
 
