@@ -74,7 +74,8 @@ def _smaller(params: Params, stages: Sequence[StageMemory]) -> Iterator[Knobs]:
         yield {"model.dtype": "bfloat16"}
     algorithm = params.train_policy.algorithm
     if "train_policy" in names and isinstance(algorithm, OnlineParams) and algorithm.kl == NoKl(type="none"):
-        yield {"train_policy.algorithm.kl": {"type": "none", "is_measured": False}}
+        unmeasured = {"type": "none", "is_measured": False}
+        yield {"train_policy.algorithm.kl": unmeasured, "train_policy.alarms.kl": None}
     for name in trained:
         if getattr(params, name).optimizer != "adamw_8bit":
             yield {f"{name}.optimizer": "adamw_8bit"}

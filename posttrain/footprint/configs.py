@@ -1,6 +1,8 @@
 """The config of the model that the knobs name, without its weights."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -14,15 +16,19 @@ def model_config(params: Params, *, folder: Path | None = None, root: Path = Pat
     """That of `folder` where there is one; `root` is where names in the knobs lead from. Raises
     ConfigurationError where it has none, or where a model of the hub is not on this machine."""
     model = params.model
-    if folder is None and not isinstance(model, PretrainedModel):
-        return scratch_config(model, vocab_size=model.vocab_size, max_context_tokens=params.agent.max_context_tokens)
+    if folder is not None:
+        return _made(str(folder), lambda: read_config(folder / "config.json"))
+    if isinstance(model, PretrainedModel):
+        return _made(model.name, lambda: local_config(model, root=root))
+    return scratch_config(model, vocab_size=model.vocab_size, max_context_tokens=params.agent.max_context_tokens)
+
+
+def _made(name: str, read: Callable[[], dict[str, Any]]) -> PretrainedConfig:
     try:
-        found = local_config(model, root=root) if folder is None else read_config(folder / "config.json")
-        if not found:
+        if not (found := read()):
             raise ConfigurationError(
-                f"model.name = {model.name!r} is not on this machine: name a folder that has its config.json (--model)"
+                f"model.name = {name!r} is not on this machine: name a folder that has its config.json (--model)"
             )
         return AutoConfig.for_model(**found)
     except (OSError, ValueError, TypeError) as error:
-        name = model.name if folder is None else folder
-        raise ConfigurationError(f"the config of {str(name)!r} cannot be used: {error}") from error
+        raise ConfigurationError(f"no model can be made of the config of {name!r}: {error}") from error

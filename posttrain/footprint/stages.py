@@ -119,7 +119,7 @@ def _sft(own: _Setting) -> None:
     def loss() -> Tensor:
         return -agent_logprobs(model, *_rows(rows_per_part, width)).sum()
 
-    _step(own, model, _optimizer(model, knobs.optimizer), loss)
+    _step(own, model, _optimizer(own, model, knobs.optimizer), loss)
     with torch.no_grad():
         agent_logprobs(model, *_rows(knobs.batch_size, width))
 
@@ -133,7 +133,7 @@ def _reward_model(own: _Setting) -> None:
         scores: Tensor = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
         return scores.sum()
 
-    _step(own, model, _optimizer(model, "adamw"), loss)
+    _step(own, model, _optimizer(own, model, "adamw"), loss)
 
 
 def _policy(own: _Setting) -> None:
@@ -151,7 +151,7 @@ def _policy(own: _Setting) -> None:
         found: Tensor = model(input_ids=input_ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs
         return found.sum()
 
-    _step(own, model, _optimizer(model, own.params.train_policy.optimizer), loss)
+    _step(own, model, _optimizer(own, model, own.params.train_policy.optimizer), loss)
 
 
 def _online(own: _Setting, algorithm: OnlineParams) -> None:
@@ -165,7 +165,7 @@ def _online(own: _Setting, algorithm: OnlineParams) -> None:
             reward_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
         if isinstance(algorithm.credit, GaeCredit):
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
-    optimizer = _optimizer(model, own.params.train_policy.optimizer)
+    optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
     num_episodes = algorithm.tasks_per_step * algorithm.group_size
     rows_per_part = -(-num_episodes // NUM_PARTS)
 
@@ -179,7 +179,8 @@ def _online(own: _Setting, algorithm: OnlineParams) -> None:
                 _scores(reference if reference is not None else model, algorithm.tasks_per_step, width)
             _scores(model, algorithm.tasks_per_step, width)
         if critic is not None:
-            critic.learn([_whole_rows(rows_per_part, width)] * 2, [torch.zeros(rows_per_part, width - 1)] * 2)
+            with own.tracker.agreeing():  # that there are returns to learn
+                critic.learn([_whole_rows(rows_per_part, width)] * 2, [torch.zeros(rows_per_part, width - 1)] * 2)
         _step(own, model, optimizer, loss)
 
     if algorithm.max_staleness:
@@ -232,8 +233,13 @@ def _as_numbers(own: _Setting, model: Any) -> Any:
         return shapes_of(own.config, own.params.model.dtype)
 
 
-def _optimizer(model: nn.Module, kind: OptimizerKind) -> Any:
-    return build_optimizer(model, kind, 1e-3) if kind != "adamw_8bit" else _EightBits(model)
+def _optimizer(own: _Setting, model: nn.Module, kind: OptimizerKind) -> Any:
+    if kind == "adamw_8bit":
+        return _EightBits(model)
+    optimizer = build_optimizer(model, kind, 1e-3)
+    for group in optimizer.param_groups if own.gpu_bytes is not None else ():
+        group["fused"] = True
+    return optimizer
 
 
 class _EightBits:

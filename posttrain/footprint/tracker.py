@@ -34,7 +34,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes by what they are for, now (`live`) and at the peak (`at_peak`).
 
     Two things a shape does not tell. Where rows are picked by what they hold, `num_picked` says how
-    many, of the shape of the mask; and whatever is asked of numbers is not so.
+    many, of the shape of the mask; and to what is asked of numbers the answer is no, or within
+    `agreeing` yes; a number is 1.
     """
 
     def __init__(self, *, vocab_size: int, num_picked: Callable[[Sequence[int]], int]) -> None:
@@ -43,6 +44,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.at_peak: Counter[str] = Counter()
         self._vocab_size, self._num_picked = vocab_size, num_picked
         self._label: str | None = ACTIVATIONS
+        self._answer = False
         self._storages: dict[int, tuple[int, str]] = {}
 
     @property
@@ -62,6 +64,15 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             self._label = before
+
+    @contextlib.contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """What is asked of numbers inside is so."""
+        self._answer = True
+        try:
+            yield
+        finally:
+            self._answer = False
 
     def label(self, tensor: Tensor, label: str) -> None:
         """Say of a tensor that is there what it is for."""
@@ -85,8 +96,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.index.Tensor and _is_mask(args[1]):
             values, mask = args[0], args[1][0]
             found = values.new_empty((self._num_picked(mask.shape), *values.shape[mask.ndim :]))
-        elif func in _ASKS and args[0].dtype == torch.bool:
-            return False
+        elif func in _ASKS:
+            return self._answer if args[0].dtype == torch.bool else 1
         else:
             found = func(*args, **(kwargs or {}))
         for made in tree_leaves(found):

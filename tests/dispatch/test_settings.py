@@ -31,6 +31,23 @@ def test_a_stages_own_file_goes_before_the_defaults():
     assert found.environment_of("train_policy")["POSTTRAIN_LAUNCH"] == "infra/accelerate/fsdp.yaml"
 
 
+def test_the_check_of_the_knobs_is_told_of_the_cards_that_a_stage_has_to_itself():
+    found = settings(
+        default={"gpu_memory_gb": 24},
+        train_sft={"gpus": 1},
+        train_policy={"gpus": 1, "gpu_memory_gb": 80},
+        evaluate={"gpus": 2},
+        train_reward_model={"gpus": 1, "launch": LAUNCH},
+    )
+    assert found.environment_of("check_params") == {"POSTTRAIN_CARDS": "train_sft=24,train_policy=80"}
+    assert found.environment_of("train_policy") == {}
+    assert found.resources_of("train_policy").gpus == 1
+    assert settings(default={"gpus": 1, "gpu_memory_gb": 40}).environment_of("check_params") == {
+        "POSTTRAIN_CARDS": "default=40"
+    }
+    assert settings(train_sft={"gpus": 1}).environment_of("check_params") == {}
+
+
 def test_a_targets_jobs_are_told_what_it_says():
     target = {"type": "slurm", "environment": {"WANDB_MODE": "offline"}}
     found = DispatchSettings.model_validate({"target": "pool", "targets": {"pool": target}, "resources": {}})

@@ -4,6 +4,7 @@ and refuses the rest with what to do."""
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from posttrain.params import ParamsError, PretrainedModel, parse_params
+from posttrain.params import ParamsError, PretrainedModel, ScratchModel, parse_params
 from posttrain.rl.params import OnlineParams
 from posttrain.stage.frame import StageRun
 from stages.check_params import check_params
@@ -372,6 +373,21 @@ def test_a_folder_that_is_no_models_or_is_not_declared_is_refused(check: Check, 
         assert f"model.name = 'models/ours': {reason}" in check(model=pretrained("models/ours"))
     write("models/ours/config.json", '{"model_type": "llama", "num_hidden_layers": null}')
     assert check(model=pretrained("models/ours")) == ""
+
+
+def test_a_stage_that_has_no_room_on_the_gpu_reserved_for_it_is_refused(check: Check, monkeypatch: pytest.MonkeyPatch):
+    model = {"type": "scratch", **yaml.safe_load(ScratchModel.example), "hidden_size": 512, "mlp_size": 2048}
+    monkeypatch.setenv("POSTTRAIN_CARDS", "default=24")
+    assert check(model=model) == ""
+    monkeypatch.setenv("POSTTRAIN_CARDS", "train_sft=0.95,default=24")
+    message = check(model=model)
+    assert re.search(r"train_sft takes 0\.\d GiB, and a GPU of 0\.95 is reserved: it would fit with model\.", message)
+    assert "evaluate" not in message
+
+
+def test_a_model_of_the_hub_that_is_not_here_is_not_reckoned(check: Check, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("POSTTRAIN_CARDS", "default=0.1")
+    assert check(model=pretrained("Qwen/Qwen2.5-7B-Instruct")) == ""
 
 
 def test_the_check_loads_neither_torch_nor_tables(repository: Path):

@@ -1,0 +1,84 @@
+"""`posttrain plan --gpu`, as a person sees it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.console import posttrain
+
+STAGES = ["resample_data", "train_sft", "sample_preferences", "train_reward_model", "train_policy", "evaluate"]
+CONFIG = {
+    "model_type": "qwen2",
+    "vocab_size": 2000,
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+}
+
+
+@pytest.fixture
+def here(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    content["model"] = {
+        "type": "pretrained",
+        "name": "team/model",
+        "adapter": {"type": "full"},
+        "gradient_checkpointing": False,
+        "dtype": "float32",
+    }
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path
+
+
+def test_the_parts_of_every_stage_stand_in_a_table(here: Path):
+    ended = posttrain("plan", "--gpu", 24, "--params", "other.yaml", "--model", "model")
+    assert ended.exit_code == 0
+    head, *rows = ended.stdout.splitlines()
+    columns = "stage weights gradients optimizer activations logits other models engine KV cache total"
+    assert " ".join(head.split()) == columns
+    assert [row.split()[0] for row in rows[: len(STAGES)]] == STAGES
+    assert "Of 24 GiB 1.3 are left to CUDA itself" in rows[-1]
+    assert "too" not in ended.stdout
+
+
+def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
+    given = ["plan", "--gpu", 1.2, "--params", "other.yaml", "--model", "model"]
+    text = posttrain(*given).stdout
+    assert "too large: train_reward_model, train_policy. In params.yaml, one after the other:" in text
+    assert "  model.gradient_checkpointing: true  → train_reward_model 0." in text
+    assert text.endswith("then all fit\n")
+    found = json.loads(posttrain(*given, "--json").stdout)
+    assert [one["stage"] for one in found["stages"]] == STAGES
+    assert found["fits"] is False
+    for one in found["stages"]:
+        assert one["total_bytes"] == sum(one["bytes"].values())
+        assert one["fits"] == (one["total_bytes"] <= found["gpu_bytes"] - found["reserved_bytes"])
+    assert found["changes"][0]["knobs"] == {"model.gradient_checkpointing": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--gpu", 0], "name the GiB of a card"),
+        (["--gpu", 24, "train_sft"], "no target: all stages are reckoned"),
+        (["--json"], "--params, --model and --json belong to --gpu GIB"),
+        (["--gpu", 24, "--params", "other.yaml"], "'team/model' is not on this machine: name a folder"),
+        (["--gpu", 24, "--params", "other.yaml", "--model", "hub"], "no model can be made of the config of 'hub'"),
+        (["--gpu", 24, "--params", "none.yaml"], "none.yaml is not here"),
+        (["--gpu", 24, "--params", "other.yaml", "--model", "odd"], "no model can be made of the config of 'odd'"),
+    ],
+)
+def test_what_cannot_be_reckoned_is_refused_in_a_line(here: Path, given, said):
+    (here / "odd").mkdir()
+    (here / "odd" / "config.json").write_text('{"model_type": "none_such"}', encoding="utf-8")
+    ended = posttrain("plan", *given)
+    assert ended.exit_code == 78
+    assert said in ended.stderr
