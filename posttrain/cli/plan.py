@@ -82,7 +82,7 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
             raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
         print(plan_text(*read_checked_plan(targets)))
         return
-    if gpu <= 0 or targets:
+    if not 0 < gpu < 1e6 or targets:
         raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are reckoned")
     from posttrain.cli.memory_plan import plan_memory
 

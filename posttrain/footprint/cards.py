@@ -8,7 +8,7 @@ from transformers import PretrainedConfig
 
 from posttrain.footprint.advice import Change, changes_that_fit
 from posttrain.footprint.configs import model_config
-from posttrain.footprint.stages import STAGES, StageMemory, stage_memory
+from posttrain.footprint.stages import STAGES, NotReckonedError, StageMemory, stage_memory
 from posttrain.params import Params
 
 # CUDA's context with its workspaces, and what the allocator wastes; not yet measured on a card
@@ -68,14 +68,18 @@ def plan_for_card(
 
 def refused_by_cards(params: Params, gib_of: Mapping[str, float], *, root: Path) -> Iterator[str]:
     """A line for each card that has no room for a stage of its own, with what to change. `gib_of`
-    names stages, `default` all others; the model is below `root`, or in the hub's cache."""
+    names stages, `default` all others; the model is below `root`, or in the hub's cache. Nothing is
+    said of a model that cannot be reckoned."""
     config = model_config(params, root=root)
     stages_of: dict[float, list[str]] = {}
     for stage in STAGES:
         if (gib := gib_of.get(stage, gib_of.get("default"))) is not None:
             stages_of.setdefault(gib, []).append(stage)
     for gib, stages in stages_of.items():
-        plan = plan_for_card(params, config, gpu_gib=gib, stages=stages)
+        try:
+            plan = plan_for_card(params, config, gpu_gib=gib, stages=stages)
+        except NotReckonedError:
+            continue
         if plan.too_large:
             sizes = ", ".join(f"{one.stage} takes {one.total / (1 << 30):.1f} GiB" for one in plan.too_large)
             knobs = ", ".join(f"{name}: {value}" for change in plan.changes for name, value in change.knobs.items())

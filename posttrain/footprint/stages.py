@@ -20,6 +20,7 @@ from trl.trainer.utils import add_fused_lm_head
 from posttrain.algorithms.processes import parts_of
 from posttrain.algorithms.sharding import quantization_of
 from posttrain.algorithms.trainable import prepared
+from posttrain.exits import ConfigurationError, StageError
 from posttrain.footprint.model import QuantisedShape, shapes_of
 from posttrain.footprint.tracker import (
     CACHE,
@@ -52,6 +53,10 @@ _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that 
 _READ_AT_ONCE = 8  # contexts that are read in one pass: more are shorter
 
 
+class NotReckonedError(ConfigurationError):
+    """A model whose code does not run on tensors without numbers; the stage itself may run it."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageMemory:
     """Of a stage at its peak: bytes by what they are for."""
@@ -70,14 +75,22 @@ def stage_memory(
 ) -> StageMemory:
     """An engine in this process has `num_slots` in memory (on a CPU, only those that were used), or
     fewer where a GPU of so many bytes has no room for them. Raises ConfigurationError where the
-    knobs cannot be, as the stage would."""
+    knobs cannot be, as the stage would, and NotReckonedError."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:
         return shape[0] * min(row_tokens, shape[1]) if len(shape) == 2 else shape[0]
 
     with tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
-        STAGES[stage](_Setting(params, config, tracker, num_slots, gpu_bytes))
+        try:
+            STAGES[stage](_Setting(params, config, tracker, num_slots, gpu_bytes))
+        except StageError:
+            raise
+        except Exception as error:  # of the model's own code
+            raise NotReckonedError(
+                f"what {stage} takes of a model of type {config.model_type!r} cannot be reckoned: "
+                f"{type(error).__name__}: {error}"
+            ) from error
     return StageMemory(stage, {name: tracker.at_peak[name] for name in LABELS if tracker.at_peak[name]})
 
 

@@ -74,11 +74,15 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
         (["--gpu", 24, "--params", "other.yaml", "--model", "hub"], "no model can be made of the config of 'hub'"),
         (["--gpu", 24, "--params", "none.yaml"], "none.yaml is not here"),
         (["--gpu", 24, "--params", "other.yaml", "--model", "odd"], "no model can be made of the config of 'odd'"),
+        (["--gpu", 24, "--params", "other.yaml", "--model", "bert"], "a model of type 'bert' cannot be reckoned"),
+        (["--gpu", "nan"], "--gpu nan: name the GiB of a card"),
     ],
 )
 def test_what_cannot_be_reckoned_is_refused_in_a_line(here: Path, given, said):
     (here / "odd").mkdir()
     (here / "odd" / "config.json").write_text('{"model_type": "none_such"}', encoding="utf-8")
+    (here / "bert").mkdir()
+    (here / "bert" / "config.json").write_text('{"model_type": "bert", "num_hidden_layers": 2}', encoding="utf-8")
     ended = posttrain("plan", *given)
     assert ended.exit_code == 78
     assert said in ended.stderr

@@ -390,6 +390,13 @@ def test_a_model_of_the_hub_that_is_not_here_is_not_reckoned(check: Check, monke
     assert check(model=pretrained("Qwen/Qwen2.5-7B-Instruct")) == ""
 
 
+def test_a_model_that_cannot_be_reckoned_is_not_refused(check: Check, graph: dict[str, Any], monkeypatch: Any):
+    monkeypatch.setenv("POSTTRAIN_CARDS", "default=24")
+    write("models/ours/config.json", '{"model_type": "bert", "num_hidden_layers": 2}')
+    declare(graph, "models/ours", {"prepare_model", "check_params"})
+    assert check(model=pretrained("models/ours", adapter={"type": "full"})) == ""
+
+
 def test_the_check_loads_neither_torch_nor_tables(repository: Path):
     program = (
         "import stages.check_params, sys; print([name for name in ('torch', 'numpy', 'pyarrow', 'transformers', "
