@@ -32,10 +32,9 @@ class Change:
 
 def changes_that_fit(
     params: Params, too_large: Sequence[StageMemory], *, limit: int, memory_of: Callable[[str, Params], StageMemory]
-) -> tuple[list[Change], Params]:
+) -> list[Change]:
     """Changes that make these stages smaller, those that alter the learning least first, until none
-    takes more than `limit` bytes; and the knobs with all of them. Whether that was reached, the
-    last change's stages tell."""
+    takes more than `limit` bytes. Whether that was reached, the last change's stages tell."""
     left, changes = list(too_large), list[Change]()
     tried: list[Knobs] = []
     while left:
@@ -50,7 +49,7 @@ def changes_that_fit(
         params = changed
         changes.append(Change(knobs, tuple(now)))
         left = [one for one in now if one.total > limit]
-    return changes, params
+    return changes
 
 
 def with_knobs(params: Params, knobs: Knobs) -> Params:
@@ -79,7 +78,7 @@ def _smaller(params: Params, stages: Sequence[StageMemory]) -> Iterator[Knobs]:
     for name in trained:
         if getattr(params, name).optimizer != "adamw_8bit":
             yield {f"{name}.optimizer": "adamw_8bit"}
-    by_rows = [knobs for one in stages for knobs in _fewer_rows(params, one)]
+    by_rows = [knobs for one in stages for knobs in _half_the_rows(params, one.stage)]
     is_of_rows = any(2 * _of_rows(one) > one.total for one in stages)
     yield from by_rows if is_of_rows else ()
     if isinstance(model.adapter, FullAdapter):
@@ -93,20 +92,13 @@ def _of_rows(memory: StageMemory) -> int:
     return memory.parts.get(ACTIVATIONS, 0) + memory.parts.get(LOGITS, 0)
 
 
-def _fewer_rows(params: Params, memory: StageMemory) -> Iterator[Knobs]:
-    """At once: half of them."""
-    knob, fewest = f"{memory.stage}.batch_size", _FEWEST_ROWS
-    if memory.stage == "train_policy":
-        is_online = isinstance(params.train_policy.algorithm, OnlineParams)
-        knob, fewest = (
-            ("train_policy.algorithm.tasks_per_step", 1)
-            if is_online
-            else (f"{memory.stage}.algorithm.batch_size", fewest)
-        )
-    *path, last = knob.split(".")
-    section: Any = params
-    for key in path:
-        section = getattr(section, key)
-    count = getattr(section, last, 0)
+def _half_the_rows(params: Params, stage: str) -> Iterator[Knobs]:
+    """Of a part of a step; nothing where a part is a row."""
+    section, path, key, fewest = getattr(params, stage), stage, "batch_size", _FEWEST_ROWS
+    if stage == "train_policy":
+        section, path = section.algorithm, f"{path}.algorithm"
+        if isinstance(section, OnlineParams):
+            key, fewest = "tasks_per_step", 1
+    count = getattr(section, key, 0)
     if count % 2 == 0 and count // 2 >= fewest:
-        yield {knob: count // 2}
+        yield {f"{path}.{key}": count // 2}

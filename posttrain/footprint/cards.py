@@ -62,7 +62,7 @@ def plan_for_card(
         return stage_memory(stage, own, config, gpu_bytes=limit)
 
     found = CardPlan(gpu_bytes, tuple(memory_of(stage, params) for stage in STAGES if stage in stages), ())
-    changes, _ = changes_that_fit(params, found.too_large, limit=limit, memory_of=memory_of)
+    changes = changes_that_fit(params, found.too_large, limit=limit, memory_of=memory_of)
     return CardPlan(gpu_bytes, found.stages, tuple(changes))
 
 

@@ -169,8 +169,7 @@ def _policy(own: _Setting) -> None:
 
 def _online(own: _Setting, algorithm: OnlineParams) -> None:
     model, width = own.trainable(), own.params.agent.max_context_tokens
-    reference = None
-    critic = reward_model = None
+    reference = critic = reward_model = None
     with own.tracker.labelled(OTHERS):
         if algorithm.measures_kl and not is_adapted(model):
             reference = frozen_copy(model)
@@ -250,8 +249,9 @@ def _optimizer(own: _Setting, model: nn.Module, kind: OptimizerKind) -> Any:
     if kind == "adamw_8bit":
         return _EightBits(model)
     optimizer = build_optimizer(model, kind, 1e-3)
-    for group in optimizer.param_groups if own.gpu_bytes is not None else ():
-        group["fused"] = True
+    if own.gpu_bytes is not None:  # as it is on a GPU
+        for group in optimizer.param_groups:
+            group["fused"] = True
     return optimizer
 
 

@@ -14,7 +14,10 @@ def memory(stage, *, weights=0, optimizer=0, activations=0):
 
 def advised(params, reckoned, stages=("train_sft",), limit=100):
     too_large = [one for one in (reckoned(stage, params) for stage in stages) if one.total > limit]
-    return changes_that_fit(params, too_large, limit=limit, memory_of=reckoned)
+    changes, changed = changes_that_fit(params, too_large, limit=limit, memory_of=reckoned), params
+    for change in changes:
+        changed = with_knobs(changed, change.knobs)
+    return changes, changed
 
 
 def names(changes):
