@@ -26,7 +26,7 @@ from posttrain.models.codec import TokenRow
 from posttrain.models.loading import refuse_unsafe_folder
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.precision import loaded_dtype
-from posttrain.models.quantization import quantised
+from posttrain.models.quantization import quantised, unpacked
 from posttrain.models.token_logprobs import pad_right
 from posttrain.params import Dtype, PretrainedModel, Quantization, ScratchModel, TrainRewardModelParams
 
@@ -45,7 +45,7 @@ def load_reward_model(path: Path, *, dtype: Dtype = "float32", quantization: Qua
     model = AutoModelForSequenceClassification.from_pretrained(
         str(path), num_labels=1, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True, **how
     ).eval()
-    return model if how else at_home(model)
+    return unpacked(model) if how else at_home(model)
 
 
 def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:

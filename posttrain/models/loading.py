@@ -19,7 +19,7 @@ from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.placement import placed
-from posttrain.models.quantization import quantised
+from posttrain.models.quantization import quantised, unpacked
 from posttrain.params import Dtype, PretrainedModel
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
@@ -42,7 +42,7 @@ def load_quantised(path: Path, quantization: Literal["int8", "nf4"], *, dtype: D
     """As `load_model`, its linear layers but the head in fewer bits. Raises ConfigurationError
     where bitsandbytes is missing, too."""
     refuse_unsafe_folder(path)
-    return _from_pretrained(str(path), revision=None, dtype=dtype, **quantised(quantization, dtype))
+    return unpacked(_from_pretrained(str(path), revision=None, dtype=dtype, **quantised(quantization, dtype)))
 
 
 def load_codec(path: Path) -> ChatCodec:

@@ -43,6 +43,16 @@ def bitsandbytes_for(reason: str) -> Any:
         ) from error
 
 
+def unpacked(model: Any) -> Any:
+    """The model, whose four bits stay as they are. On processors with bfloat16 instructions
+    bitsandbytes packs them anew at the first evaluation, with scales rounded to bfloat16: neither
+    what was learnt on nor what PEFT and an engine read."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    return model
+
+
 def is_quantised(module: Any) -> bool:
     """Whether it is a linear layer whose matrix is in fewer bits; adapters on one are not."""
     kind = type(module)

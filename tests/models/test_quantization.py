@@ -61,6 +61,18 @@ def test_layers_but_the_head_are_quantised_and_only_adapters_are_learnt(folder, 
     assert all(("lora_" in name) == one.requires_grad for name, one in model.named_parameters())
 
 
+def test_no_processor_packs_the_bits_otherwise(folder, rows, monkeypatch):
+    """As bitsandbytes does where there are bfloat16 instructions, at the first evaluation."""
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: True)
+    model = load_trainable(folder, params_of("nf4"), seed=0).eval()
+    layers = [module for module in model.modules() if is_quantised(module)]
+    before = [layer.weight.clone() for layer in layers]
+    with torch.no_grad():
+        logprobs(model, rows)
+    assert all(map(torch.equal, before, (layer.weight for layer in layers)))
+    assert {layer.weight.quant_state.absmax.dtype for layer in layers} == {torch.float32}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_folded_in_computes_what_was_learnt(folder, rows, tmp_path, scratch_tokenizer, kind):
     model = load_trainable(folder, params_of(kind), seed=0)
