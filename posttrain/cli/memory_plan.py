@@ -4,6 +4,7 @@ little."""
 import json
 import logging
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None,
     params = load_params(params_yaml)
     config = model_config(params, folder=model_folder)
     progress = None if as_json or not sys.stderr.isatty() else lambda line: print(line, file=sys.stderr)
-    plan = plan_for_card(params, config, gpu_gib=gpu_gib, progress=progress)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PEFT about transformers
+        plan = plan_for_card(params, config, gpu_gib=gpu_gib, progress=progress)
     print(json.dumps(_as_json(plan), ensure_ascii=False, indent=1) if as_json else _as_text(plan))
 
 
