@@ -33,6 +33,7 @@ from posttrain.algorithms.reward_model import new_reward_model, train_reward_mod
 from posttrain.algorithms.sft import train_sft
 from posttrain.algorithms.trainable import load_trainable
 from posttrain.data.files import write_json
+from posttrain.footprint.advice import LORA
 from posttrain.footprint.stages import stage_memory
 from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
@@ -48,13 +49,6 @@ from posttrain.worlds.domains import make_domain, score_names, with_expert
 
 WIDTH = 512  # tokens of a row
 NUM_EPISODES = 8  # of a step; as many slots of the engine are used
-LORA = {
-    "type": "lora",
-    "r": 16,
-    "alpha": 32,
-    "dropout": 0.0,
-    "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-}
 SIZES: dict[str, PretrainedConfig] = {
     "10M": Qwen3Config(
         vocab_size=4000,

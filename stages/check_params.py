@@ -48,9 +48,7 @@ def check_params(run: StageRun) -> None:
     knobs = {knob for knob, _ in hidden}  # these lead out of the copy that this stage works in
     problems = [line for _, line in hidden]
     problems += [*_names(run.params, besides=knobs), *_import(run.params, besides=knobs), *_model(run.params)]
-    if problems:
-        raise refusal(problems, "params.yaml")
-    if problems := list(_memory(run.params)):
+    if problems := problems or list(_memory(run.params)):
         raise refusal(problems, "params.yaml")
     output = Path("data/params.checked")
     output.parent.mkdir(exist_ok=True)

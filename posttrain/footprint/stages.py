@@ -107,7 +107,6 @@ class _Setting:
         with self.tracker.labelled(WEIGHTS):
             begun = shapes_of(self.config, loaded_dtype(model), quantization_of(model), is_reward=is_reward)
             made = prepared(begun, model, seed=0, task_type="SEQ_CLS" if is_reward else "CAUSAL_LM").train()
-        self.tracker.gradients_of(made)
         self.tracker.forget_peak()  # bitsandbytes quantises a matrix at a time
         return made
 

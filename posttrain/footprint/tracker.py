@@ -82,16 +82,6 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live[before] -= size
         self.live[label] += size
 
-    def gradients_of(self, module: nn.Module) -> None:
-        """From now on the gradients of its weights are known for what they are."""
-        for weight in module.parameters():
-            if weight.requires_grad:
-                weight.register_post_accumulate_grad_hook(self._label_gradient)  # type: ignore[no-untyped-call]
-
-    def _label_gradient(self, weight: Tensor) -> None:
-        if weight.grad is not None:
-            self.label(weight.grad, GRADIENTS)
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.index.Tensor and _is_mask(args[1]):
             values, mask = args[0], args[1][0]

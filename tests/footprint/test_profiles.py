@@ -11,6 +11,7 @@ from transformers import Qwen2Config
 from posttrain.dispatch.settings import load_settings
 from posttrain.footprint.cards import plan_for_card
 from posttrain.params import LoraAdapter, PretrainedModel, load_params
+from tests.footprint.test_stages import SEVEN_BILLION
 
 SHAPES = {
     24: (
@@ -25,18 +26,7 @@ SHAPES = {
             tie_word_embeddings=True,
         ),
     ),
-    80: (
-        "Qwen/Qwen2.5-7B-Instruct",
-        Qwen2Config(
-            vocab_size=152064,
-            hidden_size=3584,
-            num_hidden_layers=28,
-            num_attention_heads=28,
-            num_key_value_heads=4,
-            intermediate_size=18944,
-            tie_word_embeddings=False,
-        ),
-    ),
+    80: ("Qwen/Qwen2.5-7B-Instruct", SEVEN_BILLION),
 }
 
 

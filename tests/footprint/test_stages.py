@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from benchmarks.arms import REPOSITORY
+from posttrain.footprint.advice import with_knobs
 from posttrain.footprint.configs import model_config
 from posttrain.footprint.model import QuantisedShape
 from posttrain.footprint.stages import STAGES, stage_memory
@@ -59,13 +60,7 @@ def knobs(changes=(), **model):
     content["validate_data"]["max_tokens"], content["agent"]["max_context_tokens"] = 16, 32
     content["agent"]["max_new_tokens"] = 8
     content["train_policy"]["algorithm"]["tasks_per_step"], content["train_sft"]["batch_size"] = 1, 1
-    for path, value in dict(changes).items():
-        *sections, last = path.split(".")
-        section = content
-        for name in sections:
-            section = section[name]
-        section[last] = value
-    return Params.model_validate(content)
+    return with_knobs(Params.model_validate(content), dict(changes))
 
 
 def parts_of(stage, params, **more):
