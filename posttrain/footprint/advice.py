@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from posttrain.footprint.stages import StageMemory
 from posttrain.footprint.tracker import ACTIVATIONS, LOGITS
-from posttrain.params import FullAdapter, LoraAdapter, Params
+from posttrain.params import LINEAR_LAYERS, FullAdapter, LoraAdapter, Params
 from posttrain.rl.objective.params import NoKl
 from posttrain.rl.params import OnlineParams
 
@@ -16,7 +16,7 @@ LORA = {
     "r": 16,
     "alpha": 32,
     "dropout": 0.0,
-    "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "target_modules": [name.rpartition(".")[2] for name in LINEAR_LAYERS],
 }
 _FEWEST_ROWS = 4  # of a batch: each is then computed by itself
 

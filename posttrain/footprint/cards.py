@@ -11,6 +11,7 @@ from posttrain.footprint.configs import model_config
 from posttrain.footprint.stages import STAGES, NotReckonedError, StageMemory, stage_memory
 from posttrain.params import Params
 
+_GIB = 1 << 30
 # CUDA's context with its workspaces, and what the allocator wastes; not yet measured on a card
 CONTEXT_BYTES, WASTED = 600 << 20, 0.03
 
@@ -53,7 +54,7 @@ def plan_for_card(
 ) -> CardPlan:
     """Of these stages, each by itself: the card is one process's. Raises ConfigurationError where
     the knobs cannot be."""
-    gpu_bytes = int(gpu_gib * (1 << 30))
+    gpu_bytes = int(gpu_gib * _GIB)
     limit = CardPlan(gpu_bytes, (), ()).limit
 
     def memory_of(stage: str, own: Params) -> StageMemory:
@@ -81,7 +82,7 @@ def refused_by_cards(params: Params, gib_of: Mapping[str, float], *, root: Path)
         except NotReckonedError:
             continue
         if plan.too_large:
-            sizes = ", ".join(f"{one.stage} takes {one.total / (1 << 30):.1f} GiB" for one in plan.too_large)
+            sizes = ", ".join(f"{one.stage} takes {one.total / _GIB:.1f} GiB" for one in plan.too_large)
             knobs = ", ".join(f"{name}: {value}" for change in plan.changes for name, value in change.knobs.items())
             remedy = f"it would fit with {knobs}" if plan.fits_with_changes else "no knob makes it fit"
             yield f"{sizes}, and a GPU of {gib:g} is reserved: {remedy} (posttrain plan --gpu {gib:g} shows the parts)"
