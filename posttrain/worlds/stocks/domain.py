@@ -21,7 +21,6 @@ from posttrain.worlds.stocks.tasks import TaskMaker
 from posttrain.worlds.stocks.toolset import stock_tools
 from posttrain.worlds.tools import Tool
 
-LANGUAGES = ("zh", "en")
 _MARKETS: dict[Kind, tuple[str, ...]] = {
     "tool_selection": ("a", "hk"),
     "multi_step_planning": ("a", "hk", "both"),
@@ -108,7 +107,9 @@ class StocksDomain:
         difficulties = range(1, self._params.max_difficulty + 1)
         rows = [
             (market, language, difficulty)
-            for difficulty, market, language in product(difficulties, ("a", "hk", "both", "none"), LANGUAGES)
+            for difficulty, market, language in product(
+                difficulties, ("a", "hk", "both", "none"), self._params.languages
+            )
         ]
         cells = [Cell(kind, *row) for row in rows for kind in KINDS if row[0] in _MARKETS[kind]]
         if split == "sft":

@@ -1,0 +1,212 @@
+"""Takes SmolLM2-135M-Instruct, a pretrained chat model without tools, through the whole graph on a
+CPU: LoRA SFT on a few hundred English demonstrations, two steps online, evaluation in the wording
+of the demonstrations and in other phrasing.
+
+`python -m benchmarks.pretrained` works in `.posttrain/pretrained`, a clone of the last commit with
+the knobs below, where models, traces and `reports/index.html` stay; stopped, it goes on. Writes
+`reports/pretrained.json`. What a 0.4M model from scratch does in other phrasing, from the reports
+of this checkout, stands beside it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.arms import REPOSITORY, apply_overrides, clone_checkout, environment_of, read_report
+from posttrain.data.schemas import read_tasks, read_trajectories
+from posttrain.evals.significance import share_interval
+from posttrain.models.gguf import get_model
+from posttrain.params import load_params
+from posttrain.stage.processor import processor_kind
+from posttrain.types import Task
+from posttrain.worlds.domains import make_domain
+from posttrain.worlds.protocol import Domain
+from posttrain.worlds.tools import ToolError
+
+TREE = REPOSITORY / ".posttrain" / "pretrained"
+RESULT = REPOSITORY / "reports" / "pretrained.json"
+MODEL = Path("data/pretrained/smollm2")
+POLICIES = ("base", "sft", "policy")
+SPLITS = ("test", "test_paraphrase")
+KNOBS: dict[str, Any] = {
+    "world.languages": ["en"],  # the model reads no other
+    "world.num_sft_tasks": 500,
+    "world.num_rl_tasks": 32,
+    "world.num_dev_tasks": 32,
+    "world.num_test_tasks": 96,
+    "world.flaw_rates": dict.fromkeys(
+        (
+            "wrong_market",
+            "give_up",
+            "indicator_mixup",
+            "redundant_call",
+            "malformed_json",
+            "market_flip",
+            "repeated_ask",
+        ),
+        0.0,
+    ),
+    "agent.max_new_tokens": 96,
+    "model": {
+        "type": "pretrained",
+        "name": str(MODEL),
+        "chat_template": "bare",  # half the tokens of `compact`
+        "adapter": {
+            "type": "lora",
+            "r": 16,
+            "alpha": 32,
+            "dropout": 0.0,
+            "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        },
+        "gradient_checkpointing": False,
+        "dtype": "float32",
+    },
+    "generate_data.reasoning_frac": 0.0,
+    "resample_data.coreset": {"strategy": "random", "keep_frac": 1.0},
+    "resample_data.oversample.type": "none",
+    "train_sft.max_steps": 150,
+    "train_sft.batch_size": 8,
+    "train_sft.lr": 1.0e-3,
+    "train_sft.optimizer": "adamw",
+    "train_sft.eval_every_steps": 50,
+    "sample_preferences.num_tasks": 8,
+    "sample_preferences.num_samples": 4,
+    "train_reward_model.max_steps": 4,
+    "train_reward_model.batch_size": 4,
+    "train_reward_model.lr": 1.0e-4,
+    "train_reward_model.checkpoint_every_steps": 4,
+    "train_policy.algorithm.max_steps": 2,
+    "train_policy.algorithm.tasks_per_step": 8,
+    "train_policy.algorithm.group_size": 4,
+    "train_policy.algorithm.temperature": 1.0,
+    "train_policy.algorithm.dev": {"every_steps": 2, "num_tasks": 16, "keep": "last"},
+    "train_policy.lr": 1.0e-4,
+    "train_policy.optimizer": "adamw",
+    "train_policy.checkpoint_every_steps": 2,
+    "evaluate.num_samples": 4,
+}
+
+
+def main() -> None:
+    commit = _prepared()
+    began = time.time()
+    subprocess.run(["dvc", "repro"], cwd=TREE, env=environment_of(TREE), check=True)
+    minutes = (time.time() - began) / 60
+    result = {"commit": commit, "processor": processor_kind(), "minutes": round(minutes, 1), **figures(TREE)}
+    RESULT.write_text(json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    for line in lines(result):
+        print(line)
+    print(f"models and traces: {TREE.relative_to(REPOSITORY)}; reports/pretrained.json")
+
+
+def _prepared() -> str:
+    """The clone with the knobs and the model; its commit. One of another commit is made anew."""
+    commit = _head(REPOSITORY)
+    if not (TREE / ".git").exists() or _head(TREE) != commit:
+        clone_checkout(TREE)
+        apply_overrides(TREE / "params.yaml", KNOBS)
+    if not (REPOSITORY / MODEL).exists():
+        get_model("smollm2", REPOSITORY / MODEL)
+    if not (TREE / MODEL).exists():
+        shutil.copytree(REPOSITORY / MODEL, TREE / MODEL, copy_function=os.link)
+    return commit
+
+
+def _head(tree: Path) -> str:
+    said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, check=True, capture_output=True, text=True)
+    return said.stdout.strip()
+
+
+def figures(tree: Path) -> dict[str, Any]:
+    """Of a tree whose graph was run: what the policies do, what each stage took, and the scratch
+    model's success in other phrasing from this checkout's reports."""
+    params = load_params(tree / "params.yaml")
+    domain = make_domain(params.world)
+    rows = read_trajectories(tree / "data/resampled/demonstrations.parquet")
+    return {
+        "num_demonstrations": len(rows),
+        "seconds": _seconds(tree),
+        "policies": {policy: _of_policy(tree, policy, domain) for policy in POLICIES},
+        "scratch": read_report(REPOSITORY, "evaluate/policy.json")["paraphrase"],
+        "knobs": KNOBS,
+    }
+
+
+def _seconds(tree: Path) -> dict[str, float]:
+    """Of the whole process of each stage, its last run."""
+    runs = (json.loads(line) for line in (tree / "reports/runs.jsonl").read_text(encoding="utf-8").splitlines())
+    return {run["stage"]: run["whole_s"] for run in runs}
+
+
+def _of_policy(tree: Path, policy: str, domain: Domain) -> dict[str, Any]:
+    """Success with its interval in both phrasings, and how many calls of the greedy plays were
+    valid."""
+    report = read_report(tree, f"evaluate/{policy}.json")
+    tasks = {task.task_id: task for task in read_tasks(tree / "data/raw/tasks.parquet", *SPLITS)}
+    lines = (tree / f"reports/evaluate/{policy}.tasks.jsonl").read_text(encoding="utf-8").splitlines()
+    calls = [
+        verdict
+        for record in map(json.loads, lines)
+        for message in record["transcript"]
+        for verdict in _verdicts(message, tasks[record["task_id"]], domain)
+    ]
+    fields = ("success_rate", "ci_low", "ci_high", "strict_success_rate", "num_tasks")
+    found = {
+        "test": {name: report[name] for name in fields},
+        "paraphrase": {name: report["paraphrase"][name] for name in fields},
+        "pass_hat_4": report["pass_hat_4"],
+        "failures": report["failures"],
+        "num_calls": len(calls),
+        "num_valid_calls": sum(calls),
+    }
+    if calls:
+        found["valid_calls"], found["valid_calls_low"], found["valid_calls_high"] = (
+            round(sum(calls) / len(calls), 6),
+            *(round(end, 6) for end in share_interval(sum(calls), len(calls))),
+        )
+    return found
+
+
+def _verdicts(message: Mapping[str, Any], task: Task, domain: Domain) -> list[bool]:
+    """One a call; where the agent began one that nothing could be read from, that is an invalid
+    one."""
+    calls = message.get("calls", ())
+    is_broken = message["role"] == "assistant" and not calls and "<tool_call" in message.get("content", "")
+    return [False] if is_broken else [is_valid(call, task, domain) for call in calls]
+
+
+def is_valid(call: Sequence[str], task: Task, domain: Domain) -> bool:
+    """Whether a call names a tool that the task offers, with arguments that fit its schema."""
+    name, arguments = call
+    if name not in task.tools:
+        return False
+    try:
+        domain.tools[name].parse(arguments)
+    except ToolError:
+        return False
+    return True
+
+
+def lines(result: Mapping[str, Any]) -> list[str]:
+    """The result for people, a line each policy."""
+    told = [
+        f"{result['minutes']} minutes on {result['processor']}, {result['num_demonstrations']} demonstrations",
+        f"{'':8} {'held out':>22} {'in other phrasing':>22} {'valid calls':>14}",
+    ]
+    for policy, one in result["policies"].items():
+        valid = f"{one['num_valid_calls']} of {one['num_calls']}"
+        told.append(f"{policy:8} {_share(one['test']):>22} {_share(one['paraphrase']):>22} {valid:>14}")
+    return [*told, f"{'scratch':8} {'':>22} {_share(result['scratch']):>22}   (the default run's policy)"]
+
+
+def _share(one: Mapping[str, float]) -> str:
+    return f"{one['success_rate']:.1%} ({one['ci_low']:.1%} … {one['ci_high']:.1%})"
+
+
+if __name__ == "__main__":
+    main()
