@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.arms import REPOSITORY, apply_overrides, clone_checkout, environment_of, read_report
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.evals.significance import share_interval
@@ -38,7 +40,7 @@ KNOBS: dict[str, Any] = {
     "world.num_sft_tasks": 500,
     "world.num_rl_tasks": 32,
     "world.num_dev_tasks": 32,
-    "world.num_test_tasks": 96,
+    "world.num_test_tasks": 64,
     "world.flaw_rates": dict.fromkeys(
         (
             "wrong_market",
@@ -69,12 +71,12 @@ KNOBS: dict[str, Any] = {
     "generate_data.reasoning_frac": 0.0,
     "resample_data.coreset": {"strategy": "random", "keep_frac": 1.0},
     "resample_data.oversample.type": "none",
-    "train_sft.max_steps": 150,
+    "train_sft.max_steps": 128,
     "train_sft.batch_size": 8,
     "train_sft.lr": 1.0e-3,
     "train_sft.optimizer": "adamw",
-    "train_sft.eval_every_steps": 50,
-    "sample_preferences.num_tasks": 8,
+    "train_sft.eval_every_steps": 32,
+    "sample_preferences.num_tasks": 16,
     "sample_preferences.num_samples": 4,
     "train_reward_model.max_steps": 4,
     "train_reward_model.batch_size": 4,
@@ -110,11 +112,18 @@ def _prepared() -> str:
     if not (TREE / ".git").exists() or _head(TREE) != commit:
         clone_checkout(TREE)
         apply_overrides(TREE / "params.yaml", KNOBS)
+        _depend_on_model(TREE / "dvc.yaml")
     if not (REPOSITORY / MODEL).exists():
         get_model("smollm2", REPOSITORY / MODEL)
     if not (TREE / MODEL).exists():
         shutil.copytree(REPOSITORY / MODEL, TREE / MODEL, copy_function=os.link)
     return commit
+
+
+def _depend_on_model(dvc_yaml: Path) -> None:
+    graph = yaml.safe_load(dvc_yaml.read_text(encoding="utf-8"))
+    graph["stages"]["prepare_model"]["deps"].append(str(MODEL))
+    dvc_yaml.write_text(yaml.safe_dump(graph, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _head(tree: Path) -> str:

@@ -18,5 +18,7 @@ def get_model(source: str, target: Path | None) -> None:
     folder = target or Path("data/pretrained") / Path(source).stem
     num_parameters = write(source, folder)
     print(
-        f"{folder}: {num_parameters / 1e6:.1f}M parameters\nparams.yaml: model: {{type: pretrained, name: {folder}, …}}"
+        f"{folder}: {num_parameters / 1e6:.1f}M parameters\n"
+        f"params.yaml: model: {{type: pretrained, name: {folder}, …}}\n"
+        f"dvc.yaml: {folder} among the deps of prepare_model"
     )
