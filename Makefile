@@ -19,7 +19,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain run
 
-test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed): those of real components
+test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained): those of real components
 	$(if $(NEEDS),tree=$$($(PYTHON) .ci/suites.py tree) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) "$$tree",pytest -n 2 --dist loadgroup)
 
 test-all:  ## lint, the tests and every suite of real components, as .ci/run without leaving any out
@@ -76,5 +76,11 @@ resampling: setup  ## every way to resample over three seeds, into reports/resam
 ablation: setup  ## four methods of learning online over five seeds, into reports/ablation (JOBS=2; what is on record is not run again)
 	python -m benchmarks.ablation --jobs $(JOBS)
 
-.PHONY: help setup run test test-all lint bench dashboard seeds resampling ablation serve serve-vllm
+pretrained: setup  ## a pretrained 135M model through the whole graph, into reports/pretrained.json (an hour)
+	python -m benchmarks.pretrained
+
+gpu:  ## what a machine with one CUDA GPU can show, in parts, into reports/gpu (15 minutes; docs/gpu.md)
+	$(PYTHON) -m benchmarks.gpu
+
+.PHONY: help setup run test test-all lint bench dashboard seeds resampling ablation pretrained gpu serve serve-vllm
 .DEFAULT_GOAL := help

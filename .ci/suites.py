@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GREEN = ".ci/green.json"
 FRESH = timedelta(weeks=2)  # so long nobody looks whether the paths of a suite are all that can break it
 EDITED = " with edits of "
+RULE = re.compile(r"(?P<name>[^:=?#]+?)\s*(?P<sign>:=|\?=|:)(?P<rest>[^#]*)")  # without the help behind ##
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +173,11 @@ def changed(root: Path, commit: str) -> list[str] | None:
 def matters(root: Path, file: str, commit: str) -> bool:
     """Whether a file that all suites have in common differs in what can break one.
 
-    Nothing that was green imports a package that is new in the lock file; which are optional, and
+    Nothing that was green imports a package that is new in the lock file, makes a target that is
+    new in the Makefile, or is in a suite that .ci/run did not run; which packages are optional, and
     how sources are linted, no test reads off pyproject.toml.
     """
-    what = {"requirements.lock": _pins, "pyproject.toml": _installed_and_run}.get(file)
+    what = READ.get(file)
     if what is None:
         return True
     try:
@@ -193,7 +195,43 @@ def _installed_and_run(pyproject: str) -> Mapping[str, object]:
     content = tomllib.loads(pyproject)
     content.get("project", {}).pop("optional-dependencies", None)
     tools = content.pop("tool", {})
+    pytest = tools.get("pytest", {}).get("ini_options", {})
+    pytest.pop("markers", None)
+    if isinstance(options := pytest.get("addopts"), str):
+        content |= dict.fromkeys(re.findall(r"needs_\w+", options), "left out")
+        pytest["addopts"] = re.sub(r"needs_\w+( or )?", "", options)
     return content | {f"tool.{name}": tools[name] for name in tools if name not in ("importlinter", "mypy", "ruff")}
+
+
+def _rules(makefile: str) -> Mapping[str, object]:
+    """Of each target its prerequisites with its recipe, and of each variable its value. Raises
+    ValueError where a line is neither, or says something twice: then what holds is not told."""
+    found: dict[str, list[str]] = {}
+    recipe: list[str] = []
+    for line in makefile.splitlines():
+        if line.startswith("\t"):
+            recipe.append(line)
+        elif line.startswith(".PHONY:"):
+            found |= {f".PHONY {name}": [] for name in line.split()[1:]}
+        elif line and not line.startswith("#"):
+            if (told := RULE.match(line)) is None or told["name"] in found:
+                raise ValueError(f"Makefile: {line}")
+            recipe = found[told["name"]] = [told["sign"], told["rest"].strip()]
+    return found
+
+
+def _steps(run: str) -> Mapping[str, object]:
+    lines = run.splitlines()
+    suites = [line for line in lines if re.fullmatch(r"suite \w+", line)]
+    return {"others": [line for line in lines if line not in suites], **dict.fromkeys(suites)}
+
+
+READ = {
+    "requirements.lock": _pins,
+    "pyproject.toml": _installed_and_run,
+    "Makefile": _rules,
+    ".ci/run": _steps,
+}
 
 
 def tree(root: Path) -> str:

@@ -9,7 +9,7 @@ and one thread. Times are CPU-seconds, so that a busy machine slows neither side
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,24 +57,40 @@ def main() -> None:
 
 
 def compare_steps(params: Params) -> None:
-    """Tokens per second of play (generating, tools, scoring), and seconds of a whole step, both
-    sides."""
+    """Print tokens per second of play (generating, tools, scoring), and seconds of a whole step,
+    both sides."""
     algorithm = _online(params)
-    domain, tasks = make_domain(params.world), _tasks(algorithm.tasks_per_step * 4)
-    model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
+    domain = make_domain(params.world)
+    tasks = comparable(read_tasks(TASKS, "rl"), algorithm.tasks_per_step * 4)
+    ours, theirs = measured_steps(params, SFT, domain, tasks, clock=time.process_time)
+
+    episodes = algorithm.tasks_per_step * algorithm.group_size
+    how = f"{NUM_STEPS} steps, float32, 1 thread, temperature 1"
+    print(f"GRPO step: {episodes} episodes of {ours.turns:.1f} turns, {how};")
+    print(f"  written tokens a step: posttrain {ours.written:.0f}, TRL {theirs.written:.0f}")
+    for name, side in (("posttrain", ours), ("TRL environment_factory", theirs)):
+        print(
+            f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of play, "
+            f"{side.step_s:6.2f} CPU-seconds a step"
+        )
+    print(f"  ratio: play {ours.tokens_per_s / theirs.tokens_per_s:.2f}, whole step {theirs.step_s / ours.step_s:.2f}")
+
+
+def measured_steps(
+    params: Params, sft: Path, domain: Domain, tasks: Sequence[Task], *, clock: Callable[[], float]
+) -> "tuple[Side, Side]":
+    """Ours and TRL's steps with the model of a folder, by a clock."""
+    algorithm = _online(params)
+    model, codec = load_model(sft, dtype=params.model.dtype), load_codec(sft)
+    reward = load_reward(params.reward, score_names(domain))
     sampler = EpisodeSampler(
-        model,
-        codec,
-        domain=domain,
-        reward=load_reward(params.reward, score_names(domain)),
-        limits=params.agent,
-        temperature=algorithm.temperature,
+        model, codec, domain=domain, reward=reward, limits=params.agent, temperature=algorithm.temperature
     )
-    source = _TimedEpisodes(sampler)
+    source = _TimedEpisodes(sampler, clock)
 
     with tempfile.TemporaryDirectory() as folder:
         with open_run(Path(folder)) as run:
-            steps = _StepClock()
+            steps = _StepClock(clock)
             run.progress = steps.on_step_end
             train_online(
                 model,
@@ -88,41 +104,31 @@ def compare_steps(params: Params) -> None:
                 seed=params.seed,
                 run=run,
             )
-        ours = _Side(sum(source.written[NUM_WARMUP:]) / sum(source.play_s[NUM_WARMUP:]), steps.mean_s())
+        turns = sum(source.num_turns) / len(source.num_turns) / (algorithm.tasks_per_step * algorithm.group_size)
+        ours = _side(source.written, source.play_s, steps, turns=turns)
 
-        model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
+        model, codec = load_model(sft, dtype=params.model.dtype), load_codec(sft)
         peer = make_peer(
             model,
             codec,
             domain=domain,
             tasks=tasks,
-            reward=load_reward(params.reward, score_names(domain)),
+            reward=reward,
             params=algorithm,
             max_steps=NUM_STEPS + NUM_WARMUP,
             folder=Path(folder),
         )
-        steps = _StepClock()
+        peer.clock, steps = clock, _StepClock(clock)
         peer.add_callback(steps)
         peer.train()
-        theirs = _Side(sum(peer.written[NUM_WARMUP:]) / sum(peer.play_s[NUM_WARMUP:]), steps.mean_s())
-
-    episodes = algorithm.tasks_per_step * algorithm.group_size
-    turns = sum(source.num_turns) / len(source.num_turns) / episodes
-    print(f"GRPO step: {episodes} episodes of {turns:.1f} turns, {NUM_STEPS} steps, float32, 1 thread, temperature 1;")
-    print(f"  written tokens a step: posttrain {np.mean(source.written):.0f}, TRL {np.mean(peer.written):.0f}")
-    for name, side in (("posttrain", ours), ("TRL environment_factory", theirs)):
-        print(
-            f"  {name:24} {side.tokens_per_s:7.0f} written tokens per CPU-second of play, "
-            f"{side.step_s:6.2f} CPU-seconds a step"
-        )
-    print(f"  ratio: play {ours.tokens_per_s / theirs.tokens_per_s:.2f}, whole step {theirs.step_s / ours.step_s:.2f}")
+        return ours, _side(peer.written, peer.play_s, steps, turns=turns)
 
 
 def compare_slow_tools(params: Params) -> None:
     """64 episodes whose every call takes 0.3 s: the time that each side spends waiting for
     tools."""
     algorithm = _online(params).model_copy(update={"tasks_per_step": NUM_SLOW // 8, "group_size": 8, "max_steps": 1})
-    domain, tasks = _Slow(make_domain(params.world)), _tasks(NUM_SLOW // 8)
+    domain, tasks = _Slow(make_domain(params.world)), comparable(read_tasks(TASKS, "rl"), NUM_SLOW // 8)
     model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
     reward = load_reward(params.reward, score_names(domain))
     sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
@@ -161,36 +167,47 @@ def compare_slow_tools(params: Params) -> None:
 
 
 class _TimedEpisodes(PolicyEpisodes):
-    """Plays, and counts CPU-seconds, tokens and turns of each step."""
+    """Plays, and counts seconds, tokens and turns of each step."""
 
-    def __init__(self, sampler: EpisodeSampler) -> None:
+    def __init__(self, sampler: EpisodeSampler, clock: Callable[[], float]) -> None:
         super().__init__(sampler)
+        self._clock = clock
         self.play_s: list[float] = []
         self.written: list[int] = []
         self.num_turns: list[int] = []
 
     def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
-        start = time.process_time()
+        start = self._clock()
         episodes = super().play(tasks, seeds, hints=hints)
-        self.play_s.append(time.process_time() - start)
+        self.play_s.append(self._clock() - start)
         self.written.append(sum(sum(played.trajectory.mask) for played in episodes))
         self.num_turns.append(sum(len(played.trajectory.turns) for played in episodes))
         return episodes
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
+    """`tokens_per_s` of play, `step_s` of a whole step, `written` tokens a step."""
+
     tokens_per_s: float
     step_s: float
+    written: float
+    turns: float
+
+
+def _side(written: Sequence[int], play_s: Sequence[float], steps: "_StepClock", *, turns: float) -> Side:
+    tokens_per_s = sum(written[NUM_WARMUP:]) / sum(play_s[NUM_WARMUP:])
+    return Side(tokens_per_s, steps.mean_s(), float(np.mean(written)), turns)
 
 
 class _StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
-    """CPU-seconds at the end of each step; the steps after the warm-up count."""
+    """The time at the end of each step; the steps after the warm-up count."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._ends: list[float] = []
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self._ends.append(time.process_time())
+        self._ends.append(self._clock())
 
     def mean_s(self) -> float:
         return (self._ends[-1] - self._ends[NUM_WARMUP - 1]) / NUM_STEPS
@@ -246,11 +263,11 @@ def _online(params: Params) -> OnlineParams:
     return algorithm.model_copy(update={"sampling": sampling, "temperature": 1.0, "kl": NoKl(type="none")})
 
 
-def _tasks(count: int) -> list[Task]:
-    """rl tasks of two to five turns that no user's reply interrupts (TRL's loop has none), tools in
+def comparable(tasks: Sequence[Task], count: int) -> list[Task]:
+    """Those of two to five turns that no user's reply interrupts (TRL's loop has none), tools in
     the order in which TRL lists methods."""
-    tasks = [task for task in read_tasks(TASKS, "rl") if gold_of(task).calls and gold_of(task).asks is None]
-    return [replace(task, tools=tuple(sorted(task.tools))) for task in tasks[:count]]
+    played = [task for task in tasks if gold_of(task).calls and gold_of(task).asks is None]
+    return [replace(task, tools=tuple(sorted(task.tools))) for task in played[:count]]
 
 
 if __name__ == "__main__":

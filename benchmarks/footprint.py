@@ -132,7 +132,7 @@ def _compared(size: str, adapter: str, stage: str, folder: Path) -> dict[str, An
     params = read_params(params_yaml)
     planned = stage_memory(STAGES[stage], params, SIZES[size], num_slots=NUM_EPISODES)
     if not model.exists():
-        _make_model(SIZES[size], params, model)
+        make_model(SIZES[size], params, model)
     command = [sys.executable, "-m", "benchmarks.footprint", "--run", stage, str(params_yaml), str(model)]
     # what was given back is not counted: the allocator would keep pieces of it
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
@@ -172,7 +172,8 @@ def read_params(path: Path) -> Params:
     return Params.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def _make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
+def make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
+    """Random weights, with a tokenizer that the world's conversations fit."""
     shown = demonstrate(
         with_expert(make_domain(params.world), wanted_by="a tokenizer"),
         make_domain(params.world).tasks("sft", 64),
@@ -189,8 +190,14 @@ def _make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
 
 
 def _run(stage: str, params: Params, folder: Path) -> None:
-    codec = load_codec(folder)
     before = _restart_peak()
+    run_stage(stage, params, folder)
+    print(json.dumps({"before": before, "peak": _memory("VmHWM")}))
+
+
+def run_stage(stage: str, params: Params, folder: Path) -> None:
+    """Two steps of a stage with the model of a folder."""
+    codec = load_codec(folder)
     with tempfile.TemporaryDirectory() as scratch, open_run(Path(scratch)) as run:
         common: dict[str, Any] = {"seed": 0, "run": run}
         rows = [_row(params, seed) for seed in range(8)]
@@ -212,7 +219,6 @@ def _run(stage: str, params: Params, folder: Path) -> None:
             sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
             setup = Setup(domain.tasks("rl", 16), PolicyEpisodes(sampler))
             train_online(model, codec.tokenizer, setup, params=algorithm, max_context_tokens=WIDTH, **how)
-    print(json.dumps({"before": before, "peak": _memory("VmHWM")}))
 
 
 def _row(params: Params, seed: int) -> TokenRow:

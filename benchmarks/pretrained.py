@@ -162,7 +162,7 @@ def _of_policy(tree: Path, policy: str, domain: Domain) -> dict[str, Any]:
         verdict
         for record in map(json.loads, lines)
         for message in record["transcript"]
-        for verdict in _verdicts(message, tasks[record["task_id"]], domain)
+        for verdict in verdicts_on(message, tasks[record["task_id"]], domain)
     ]
     fields = ("success_rate", "ci_low", "ci_high", "strict_success_rate", "num_tasks")
     found = {
@@ -181,7 +181,7 @@ def _of_policy(tree: Path, policy: str, domain: Domain) -> dict[str, Any]:
     return found
 
 
-def _verdicts(message: Mapping[str, Any], task: Task, domain: Domain) -> list[bool]:
+def verdicts_on(message: Mapping[str, Any], task: Task, domain: Domain) -> list[bool]:
     """One a call; where the agent began one that nothing could be read from, that is an invalid
     one."""
     calls = message.get("calls", ())

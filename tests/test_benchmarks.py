@@ -12,7 +12,13 @@ from benchmarks.arms import Arm, apply_overrides
 from benchmarks.bytes.__main__ import compare, render
 from benchmarks.bytes.operations import digest_operations
 from benchmarks.diagnose import copied_spans
+from benchmarks.gpu.__main__ import run as run_parts
+from benchmarks.gpu.pack import join, pack
+from benchmarks.gpu.parts import Part
+from benchmarks.pretrained import verdicts_on
 from benchmarks.resampling import rare_cells
+from posttrain.worlds.domains import make_domain
+from tests.worlds_of import stocks_params
 
 
 def test_a_cell_is_rare_below_half_of_the_most_frequent_counted_over_heaviness():
@@ -94,3 +100,46 @@ def test_the_seconds_of_several_rounds_are_shown_as_their_median():
 
 def test_an_operation_computed_again_has_the_same_digest():
     assert digest_operations() == digest_operations()
+
+
+def test_a_part_on_a_gpu_that_fails_or_is_too_long_ends_no_other_and_leaves_a_record(tmp_path: Path):
+    (tmp_path / "cpu.json").write_text(json.dumps({"parts": {"earlier": {"found": [1]}}}), encoding="utf-8")
+    parts = [Part("no_such_part", 60, "fails"), Part("tokens", 0, "is ended")]
+    record = run_parts(parts, tmp_path, is_small=True)
+    assert record == tmp_path / "cpu.json"
+    found = json.loads(record.read_text(encoding="utf-8"))["parts"]
+    assert found["earlier"] == {"found": [1]}
+    assert found["no_such_part"]["ended"] == "with exit code 1"
+    assert "no_such_part" in found["no_such_part"]["last_lines"][-1]
+    assert (found["tokens"]["ended"], found["tokens"]["found"]) == ("at its limit", [])
+    assert len(found["tokens"]["commit"]) == 40
+
+
+def test_what_is_carried_to_a_gpu_in_parts_is_joined_as_it_was(tmp_path: Path):
+    contents = {"a.whl": bytes(range(7)), "b.whl": bytes(range(100, 125)), "c.whl": b""}
+    (tmp_path / "files").mkdir()
+    for name, content in contents.items():
+        (tmp_path / "files" / name).write_bytes(content)
+    parts = pack(tmp_path / "files", tmp_path / "parts", largest=10)
+    assert [sum(file.stat().st_size for file in part.iterdir()) for part in parts] == [7, 10, 10, 5]
+    join(tmp_path / "parts", tmp_path / "whole")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()} == contents
+
+
+def test_a_call_is_valid_where_its_tool_was_offered_and_its_arguments_fit():
+    domain = make_domain(stocks_params())
+    task = next(task for task in domain.tasks("dev", 20) if "get_realtime_quote" in task.tools)
+    absent = next(name for name in domain.tools if name not in task.tools)
+
+    def verdicts(**message: object) -> list[bool]:
+        return verdicts_on({"role": "assistant", **message}, task, domain)
+
+    quote = "get_realtime_quote"
+    assert verdicts(calls=[[quote, '{"code":"600519"}'], [quote, '{"name":"x"}'], [quote, '{"code":']]) == [
+        True,
+        False,
+        False,
+    ]
+    assert verdicts(calls=[[absent, '{"code":"600519"}']]) == [False]
+    assert verdicts(content='<tool_call>{"name":') == [False], "a call that cannot be read is an invalid one"
+    assert verdicts(content="ANSWER: 3") == []

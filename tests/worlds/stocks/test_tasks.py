@@ -405,3 +405,12 @@ def test_every_accepted_form_of_a_code_is_taken_by_the_tools(hard):
 
 def test_the_policy_text_is_the_golden_one(repository):
     assert (repository / "tests/golden/stocks_policy_text.txt").read_text() == POLICY_TEXT + "\n"
+
+
+@pytest.mark.parametrize("languages", [["en"], ["zh"]])
+def test_questions_are_in_the_languages_that_are_asked_for(languages):
+    domain = StocksDomain(stocks_params(languages=languages))
+    for split in SPLITS:
+        tasks = domain.tasks(split, 60)
+        assert {task.labels["language"] for task in tasks} == set(languages)
+        assert {task.labels["kind"] for task in tasks} == set(KINDS)

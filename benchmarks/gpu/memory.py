@@ -1,0 +1,65 @@
+"""What `posttrain plan --gpu` says of each stage against what PyTorch allocated, and the card's
+allowance against what else was taken: its context, and what the allocator keeps.
+
+Two steps of each stage, as `benchmarks.footprint` runs them on a processor, one after the other in
+one process.
+"""
+
+import gc
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.footprint import ADAPTERS, SIZES, STAGES, make_model, read_params, run_stage, write_params
+from benchmarks.gpu.ground import Ground
+from posttrain.footprint.cards import CardPlan
+from posttrain.footprint.stages import stage_memory
+
+
+def find(ground: Ground) -> Iterator[dict[str, Any]]:
+    sizes = ["10M"] if ground.is_small else ["135M", "0.5B", "10M"]
+    for size, adapter, stage in itertools.product(sizes, ADAPTERS, STAGES):
+        params_yaml, folder = ground.folder / "params.yaml", ground.folder / size
+        write_params(params_yaml, adapter, stage, size)
+        params = read_params(params_yaml)
+        if not folder.exists():
+            make_model(SIZES[size], params, folder)
+        card = CardPlan(_card_bytes(), (), ())
+        planned = stage_memory(STAGES[stage], params, SIZES[size], gpu_bytes=card.limit)
+        _forget()
+        run_stage(stage, params, folder)
+        allocated, reserved, outside = _taken()
+        yield {
+            "size": size,
+            "adapter": adapter,
+            "stage": stage,
+            "planned_gb": round(planned.total / 1e9, 3),
+            "parts_gb": {name: round(value / 1e9, 3) for name, value in sorted(planned.parts.items())},
+            "allocated_gb": round(allocated / 1e9, 3),
+            "error": round(planned.total / allocated - 1, 4) if allocated else None,
+            "beyond_gb": round((reserved - allocated + outside) / 1e9, 3),
+            "allowed_beyond_gb": round(card.reserved_bytes / 1e9, 3),
+        }
+
+
+def _card_bytes() -> int:
+    return torch.cuda.get_device_properties().total_memory if torch.cuda.is_available() else 24 << 30
+
+
+def _forget() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _taken() -> tuple[int, int, int]:
+    """Bytes at the peak that tensors took and that the allocator kept, and what the card holds
+    besides; 0 on a processor."""
+    if not torch.cuda.is_available():
+        return 0, 0, 0
+    free, total = torch.cuda.mem_get_info()
+    outside = total - free - torch.cuda.memory_reserved()
+    return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), outside
