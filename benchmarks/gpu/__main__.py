@@ -73,7 +73,8 @@ def _run(part: Part, ground: Path, *, is_small: bool, seconds: float | None) -> 
     limit = part.seconds if seconds is None else seconds
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu.part", part.name, str(ground)]
     command += ["--small"] if is_small else []
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "WANDB_MODE": "disabled", "PYTHONUNBUFFERED": "1"}
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     began, found, others = time.monotonic(), [], []
     with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams) as process:
