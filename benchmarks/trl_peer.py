@@ -20,6 +20,7 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from posttrain.models.codec import ChatCodec
+from posttrain.models.loading import CHECKPOINTING
 from posttrain.models.optimizers import build_optimizer
 from posttrain.rewards.total import RuleReward
 from posttrain.rl.params import OnlineParams
@@ -139,7 +140,7 @@ def make_peer(
             disable_tqdm=True,
             log_level="error",
             logging_steps=10_000,
-            activation_checkpointing=False,
+            **{CHECKPOINTING: False},
             bf16=False,
             use_cpu=not torch.cuda.is_available(),
         ),

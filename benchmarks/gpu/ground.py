@@ -1,6 +1,7 @@
 """What the parts stand on: the default run's knobs, world and reward, and a small model that one of
 them trains and the others find."""
 
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ class Ground:
 
     def sft(self, model: Any, codec: ChatCodec, rows: Sequence[TokenRow], params: Params) -> tuple[list[float], float]:
         """Train in place; the losses of the steps, and seconds."""
-        run_folder = self.folder / "sft"
+        run_folder = self._new_folder()
         began = time.monotonic()
         with open_run(run_folder) as run:
             train_sft(
@@ -134,7 +135,7 @@ class Ground:
 
     def online(self, model: Any, codec: ChatCodec, params: Params) -> tuple[list[dict[str, Any]], float]:
         """Learn online in place; the metrics of the steps, and seconds."""
-        algorithm, run_folder = params.train_policy.algorithm, self.folder / "online"
+        algorithm, run_folder = params.train_policy.algorithm, self._new_folder()
         sampler = self.sampler(model, codec, temperature=algorithm.temperature, params=params)
         tasks = make_domain(params.world).tasks("rl", params.world.num_rl_tasks)
         began = time.monotonic()
@@ -152,6 +153,10 @@ class Ground:
                 run=run,
             )
         return read_metrics(run_folder / METRICS), time.monotonic() - began
+
+    def _new_folder(self) -> Path:
+        """For one training: in a folder that it finds it would go on."""
+        return Path(tempfile.mkdtemp(dir=self.folder, prefix="run-"))
 
 
 def encoded(codec: ChatCodec, rows: Sequence[TrajectoryRow]) -> list[TokenRow]:

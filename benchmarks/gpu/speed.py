@@ -13,7 +13,7 @@ from trl import SFTConfig, SFTTrainer
 from benchmarks.against_trl import comparable, measured_steps
 from benchmarks.gpu.ground import Ground, encoded, synchronised
 from posttrain.models.codec import TokenRow
-from posttrain.models.loading import load_codec, load_model
+from posttrain.models.loading import CHECKPOINTING, load_codec, load_model
 from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
 
 NUM_STEPS = 30
@@ -78,7 +78,7 @@ def _trl(model: Any, tokenizer: Any, rows: list[TokenRow], num_steps: int, batch
                 report_to="none",
                 disable_tqdm=True,
                 bf16=False,
-                activation_checkpointing=False,
+                **{CHECKPOINTING: False},
                 use_cpu=not torch.cuda.is_available(),
             ),
             train_dataset=Dataset.from_list(

@@ -30,6 +30,7 @@ from transformers.utils import logging
 from posttrain.algorithms import processes, sharding
 from posttrain.algorithms.checkpointing import PREFIX, is_complete, newest_complete, no_room, prune, seal
 from posttrain.exits import Interrupted
+from posttrain.models.loading import CHECKPOINTING
 from posttrain.stage.rank import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
@@ -128,7 +129,7 @@ def trainer_arguments(
         "log_level_replica": "error",
         # there are none, and looking for them takes a walk through the graph at every step
         "ddp_find_unused_parameters": False,
-        "activation_checkpointing": model.is_activation_checkpointing,  # TRL would turn it on
+        CHECKPOINTING: getattr(model, f"is_{CHECKPOINTING}"),  # TRL would turn it on
         "bf16": False,  # the weights have their dtype already; TRL would turn on autocast
     }
 

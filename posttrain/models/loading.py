@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
@@ -22,6 +22,10 @@ from posttrain.models.placement import placed
 from posttrain.models.quantization import quantised, unpacked
 from posttrain.params import Dtype, PretrainedModel
 
+# transformers renamed it after 5.17, and names its methods and the trainers' argument by it
+CHECKPOINTING = "activation_checkpointing"
+if not hasattr(PreTrainedModel, f"{CHECKPOINTING}_enable"):
+    CHECKPOINTING = "gradient_checkpointing"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
@@ -101,7 +105,7 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
 
 def use_gradient_checkpointing(model: Any) -> None:
     """Recompute activations in the backward pass: memory for about a third more time."""
-    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    getattr(model, f"{CHECKPOINTING}_enable")(**{f"{CHECKPOINTING}_kwargs": {"use_reentrant": False}})
     # without it a model whose embeddings are frozen (LoRA) has no gradient to recompute for
     model.enable_input_require_grads()
 
