@@ -1,9 +1,11 @@
-"""Whether bfloat16 learns what float32 learns: 50 steps of supervised fine-tuning of a decoder of
-ten million weights, from one start and on the same rows, with products in either.
+"""Whether bfloat16 learns what float32 learns: 50 steps of supervised fine-tuning, from one start
+and on the same rows, with products in either.
 
-    python -m benchmarks.precision [--steps 50] [--to reports/precision.json]
+    python -m benchmarks.precision [--tree .posttrain/pretrained] [--steps 50] [--to FILE]
 
-Reads the demonstrations of the last `dvc repro resample_data` and the tokenizer of `prepare_model`.
+Reads the demonstrations of a tree's last `dvc repro resample_data`, and what `prepare_model` made:
+of a pretrained model the model, as that tree trains it, else the tokenizer, for a decoder of ten
+million weights.
 A step's difference is that of the two losses over float32's; each is of other noise, so the mean
 says more than the largest.
 """
@@ -23,37 +25,43 @@ from posttrain.data.files import write_json
 from posttrain.data.schemas import read_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import TokenRow
-from posttrain.models.loading import load_codec, save_model
+from posttrain.models.loading import load_codec, load_whole, save_model
 from posttrain.models.scratch import scratch_model
-from posttrain.params import Dtype, ScratchModel, load_params
+from posttrain.params import Dtype, PretrainedModel, ScratchModel, TrainSftParams, load_params
 from posttrain.stage.processor import processor_kind
 from posttrain.tracking.metrics_log import read_metrics
 
 BASE, DEMONSTRATIONS = Path("data/models/base"), Path("data/resampled/demonstrations.parquet")
 SIZE = {"hidden_size": 256, "num_layers": 10, "num_heads": 4, "num_kv_heads": 4, "head_dim": 64, "mlp_size": 1024}
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 BATCH, LR, MAX_DIFFERENCE = 4, 1e-3, 0.01
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.precision", description=__doc__)
+    parser.add_argument("--tree", type=Path, default=Path())
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--to", type=Path, default=Path("reports/precision.json"))
     given = parser.parse_args()
-    params, codec = load_params(), load_codec(BASE)
-    read = read_trajectories(DEMONSTRATIONS, "sft")[: BATCH * given.steps]
+    params, base = load_params(given.tree / "params.yaml"), given.tree / BASE
+    codec = load_codec(base)
+    read = read_trajectories(given.tree / DEMONSTRATIONS, "sft")[: BATCH * given.steps]
     rows = codec.encode_rows([(row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in read])
-    model = ScratchModel.model_validate(params.model.model_dump() | SIZE)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "model"
-        start = scratch_model(
-            model, tokenizer=codec.tokenizer, max_context_tokens=params.agent.max_context_tokens, seed=params.seed
-        )
-        num_weights = sum(weight.numel() for weight in start.parameters())
-        save_model(start, copy.deepcopy(codec.tokenizer), folder)
-        curves = {
-            dtype: losses(folder, model, dtype, rows, codec.tokenizer, Path(scratch) / dtype, steps=given.steps)
-            for dtype in ("float32", "bfloat16")
-        }
+        model, folder = params.model, base
+        if isinstance(model, ScratchModel):
+            model, folder = ScratchModel.model_validate(model.model_dump() | SIZE), Path(scratch) / "model"
+            start = scratch_model(
+                model, tokenizer=codec.tokenizer, max_context_tokens=params.agent.max_context_tokens, seed=params.seed
+            )
+            save_model(start, copy.deepcopy(codec.tokenizer), folder)
+        num_weights = sum(weight.numel() for weight in load_whole(folder).parameters())
+
+        def learnt(dtype: Dtype) -> list[float]:
+            to, own = Path(scratch) / dtype, params.train_sft
+            return losses(folder, model, dtype, rows, codec.tokenizer, to, steps=given.steps, params=own)
+
+        curves = {dtype: learnt(dtype) for dtype in DTYPES}
     exact, rounded = (np.array(curves[dtype]) for dtype in ("float32", "bfloat16"))
     differences = np.abs(rounded - exact) / exact
     found = {
@@ -72,18 +80,17 @@ def main() -> None:
 
 def losses(
     folder: Path,
-    model: ScratchModel,
+    model: ScratchModel | PretrainedModel,
     dtype: Dtype,
     rows: list[TokenRow],
     tokenizer: Any,
     to: Path,
     *,
     steps: int,
+    params: TrainSftParams,
 ) -> list[float]:
     """Of each step, by `train_sft`."""
-    params = load_params().train_sft.model_copy(
-        update={"max_steps": steps, "eval_every_steps": steps, "batch_size": BATCH, "lr": LR, "optimizer": "adamw"}
-    )
+    own = {"max_steps": steps, "eval_every_steps": steps, "batch_size": BATCH, "lr": LR, "optimizer": "adamw"}
     learner = load_trainable(folder, model.model_copy(update={"dtype": dtype}), seed=0)
     with open_run(to) as run:
         values = [""] * len(rows)
@@ -94,7 +101,7 @@ def losses(
             values=values,
             shares={},
             dev_rows=rows[:BATCH],
-            params=params,
+            params=params.model_copy(update=own),
             seed=0,
             run=run,
         )
