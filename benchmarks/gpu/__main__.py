@@ -55,7 +55,7 @@ def main() -> None:
 
 def run(parts: Sequence[Part], folder: Path, *, is_small: bool, seconds: float | None = None) -> Path:
     """The record, a file in `folder`. A part that fails or outlasts its time ends no other."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    device = _device()
     record = folder / f"{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
     known = json.loads(record.read_text(encoding="utf-8"))["parts"] if record.exists() else {}
     with tempfile.TemporaryDirectory(prefix="posttrain-gpu-") as ground:
@@ -93,6 +93,14 @@ def _run(part: Part, ground: Path, *, is_small: bool, seconds: float | None) -> 
     )
     result = {"ended": ended, "seconds": round(time.monotonic() - began, 1), "limit_s": limit, "found": found}
     return result if ended == "in time" else result | {"last_lines": others[-NUM_LAST_LINES:]}
+
+
+def _device() -> str:
+    """Asked in another process: a context of this one's would count as memory that parts take."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    command = [sys.executable, "-c", "import torch; print(torch.cuda.get_device_name())"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _origin() -> dict[str, str]:
