@@ -83,6 +83,8 @@ Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
 
 
 Dtype = Literal["float32", "bfloat16"]
+# of a training's step, forward and backward; None: a quarter of a process's share, online an eighth
+RowsAtOnce = Annotated[int, Field(ge=1, le=100_000, description=SLIP)] | None
 
 
 class ScratchModel(Section):
@@ -103,6 +105,7 @@ class ScratchModel(Section):
     vocab_size: Annotated[int, Field(ge=400, le=10_000_000, description=SLIP)]
     adapter: Adapter
     gradient_checkpointing: bool
+    rows_at_once: RowsAtOnce = None
     dtype: Dtype
 
     @model_validator(mode="after")
@@ -124,7 +127,8 @@ class ScratchModel(Section):
 
 class PretrainedModel(Section):
     """Any causal LM in Hugging Face format: a hub name or a folder. `chat_template` is one of ours,
-    for models whose own has no tools: `compact` (ChatML, tools by their signatures)."""
+    for models whose own has no tools: `compact` (ChatML, tools by their signatures), or `bare`, the
+    same without the system text."""
 
     example: ClassVar[str] = (
         "{name: Qwen/Qwen2.5-7B-Instruct, "
@@ -137,6 +141,7 @@ class PretrainedModel(Section):
     chat_template: str | None = None
     adapter: Adapter
     gradient_checkpointing: bool
+    rows_at_once: RowsAtOnce = None
     dtype: Dtype
 
 

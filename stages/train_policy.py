@@ -50,7 +50,13 @@ def train_policy(run: StageRun) -> None:
     knobs = params.train_policy
     is_online = isinstance(knobs.algorithm, OnlineParams)
     alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if is_online else None
-    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), alarms=alarms, progress=run.progress) as training:
+    with open_run(
+        run.checkpoint_dir,
+        sinks=wandb_sinks(run),
+        alarms=alarms,
+        progress=run.progress,
+        rows_at_once=params.model.rows_at_once,
+    ) as training:
         match knobs.algorithm:
             case OnlineParams() as algorithm:
                 with open_traces(run.full_name, key=run.key, params=params) as record:

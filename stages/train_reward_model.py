@@ -49,7 +49,9 @@ def train_reward_model(run: StageRun) -> None:
     codec = load_codec(SFT)
     model = new_reward_model(SFT, params.model, seed=params.seed)
     chosen, rejected = (token_rows([getattr(pair, side) for pair in seen], codec) for side in ("chosen", "rejected"))
-    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress) as training:
+    with open_run(
+        run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress, rows_at_once=params.model.rows_at_once
+    ) as training:
         train(
             model,
             codec.tokenizer,

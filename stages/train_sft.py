@@ -36,7 +36,9 @@ def train_sft(run: StageRun) -> None:
         for split in (demonstrations, dev)
     )
     model = load_trainable(BASE, params.model, seed=params.seed)
-    with open_run(run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress) as training:
+    with open_run(
+        run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress, rows_at_once=params.model.rows_at_once
+    ) as training:
         weights = params.train_sft.label_weights
         label, shares = next(iter(weights.items()), ("", {}))
         values = [row.labels.get(label, "") for row in demonstrations]

@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from posttrain.algorithms.processes import is_sharded, parts_of
+from posttrain.algorithms.processes import is_sharded, pair_parts
 from posttrain.algorithms.resumable import TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import IntArray, repeated_passes, sort_within_batches
 from posttrain.algorithms.sharding import learner_of
@@ -39,7 +39,7 @@ def pair_arguments(
     seed: int,
 ) -> dict[str, Any]:
     """Of each of the three; a rate that falls to 0 in a line."""
-    num_parts, pairs_per_part = parts_of(params.batch_size, "train_policy.algorithm.batch_size")
+    num_parts, pairs_per_part = pair_parts(params.batch_size, "train_policy.algorithm.batch_size", run.rows_at_once)
     common = trainer_arguments(
         run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed
     )

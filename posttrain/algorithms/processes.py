@@ -48,14 +48,23 @@ def is_first() -> bool:
     return index() == 0
 
 
-def parts_of(batch_size: int, knob: str) -> tuple[int, int]:
-    """Into how many parts a process cuts its share of a step's rows, and how many rows a part has:
-    32 rows for 2 processes are 4 parts of 4. Raises as `refuse_unequal_shares` does.
+def parts_of(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
+    """Into how many equal parts a process cuts its share of a step's rows, and how many rows a part
+    has: 32 rows for 2 processes are 4 parts of 4, with 3 `at_once` 8 of 2. Raises as
+    `refuse_unequal_shares` does.
     """
     refuse_unequal_shares(batch_size, knob)
     share = batch_size // count()
+    if at_once is not None:
+        rows = next(rows for rows in range(min(at_once, share), 0, -1) if share % rows == 0)
+        return share // rows, rows
     num_parts = NUM_PARTS if share % NUM_PARTS == 0 else 1
     return num_parts, share // num_parts
+
+
+def pair_parts(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
+    """The same of pairs, of two rows each."""
+    return parts_of(batch_size, knob, None if at_once is None else max(at_once // 2, 1))
 
 
 def refuse_unequal_shares(batch_size: int, knob: str) -> None:

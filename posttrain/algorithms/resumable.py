@@ -42,7 +42,8 @@ STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.p
 @dataclass(slots=True)
 class TrainingRun:
     """One training, possibly resumed: where its checkpoints are, the newest complete one (None at
-    the start), and who hears of its progress.
+    the start), who hears of its progress, and how many of a step's rows go through the model
+    together (None: an even share of them, see `processes.parts_of`).
 
     `metrics` is None in all processes but the first."""
 
@@ -50,6 +51,7 @@ class TrainingRun:
     checkpoint: Path | None
     metrics: MetricsLog | None
     progress: Callable[[int, int, str], None]
+    rows_at_once: int | None = None
     is_stopping: bool = field(default=False)
 
 
@@ -60,6 +62,7 @@ def open_run(
     sinks: tuple[Sink, ...] = (),
     alarms: Alarms | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
+    rows_at_once: int | None = None,
 ) -> Iterator[TrainingRun]:
     """Find the checkpoint to go on from, bring `folder/metrics.jsonl` back to where it stood then,
     and listen for SIGTERM and SIGUSR1.
@@ -73,7 +76,8 @@ def open_run(
         warnings.filterwarnings(
             "ignore", category=FutureWarning, module="transformers"
         )  # TRL reads names that transformers has deprecated
-        run = TrainingRun(folder, checkpoint, metrics, progress if processes.is_first() else lambda *_: None)
+        told = progress if processes.is_first() else lambda *_: None
+        run = TrainingRun(folder, checkpoint, metrics, told, rows_at_once)
 
         def stop(*_: object) -> None:
             run.is_stopping = True

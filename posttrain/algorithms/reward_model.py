@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
-from posttrain.algorithms.processes import parts_of
+from posttrain.algorithms.processes import pair_parts
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
 from posttrain.algorithms.sharding import at_home, learner_of, quantization_of
@@ -69,7 +69,7 @@ def train_reward_model(
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
     `run.checkpoint` where there is one."""
-    num_parts, pairs_per_part = parts_of(params.batch_size, "train_reward_model.batch_size")
+    num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
     learner = learner_of(model, "adamw")
     order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
     order = sort_within_batches(

@@ -45,7 +45,7 @@ def train_sft(
     """Train `model` in place, on rows drawn so that those of each value in `values` have its share;
     without shares all are drawn alike. At the end it holds the weights of the lowest dev loss.
     Resumes from `run.checkpoint` where there is one."""
-    num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size")
+    num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
     learner = learner_of(model, params.optimizer)
     if not shares:  # all rows alike
         values, shares = [""] * len(rows), {"": 1.0}
@@ -62,7 +62,7 @@ def train_sft(
         ),
         per_device_train_batch_size=rows_per_part,
         gradient_accumulation_steps=num_parts,
-        per_device_eval_batch_size=max(1, params.batch_size // count()),
+        per_device_eval_batch_size=run.rows_at_once or max(1, params.batch_size // count()),
         lr_scheduler_type="cosine",
         warmup_steps=round(params.lr_warmup_frac * params.max_steps),
         eval_strategy="steps",

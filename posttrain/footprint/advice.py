@@ -1,14 +1,17 @@
 """Finds what to change in `params.yaml` where stages take more memory than a GPU has."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from posttrain.algorithms.processes import parts_of
 from posttrain.footprint.stages import StageMemory
 from posttrain.footprint.tracker import ACTIVATIONS, LOGITS
 from posttrain.params import LINEAR_LAYERS, FullAdapter, LoraAdapter, Params
 from posttrain.rl.objective.params import NoKl
 from posttrain.rl.params import OnlineParams
+from posttrain.rl.rows import NUM_PARTS
 
 Knobs: TypeAlias = Mapping[str, Any]
 LORA = {
@@ -18,7 +21,6 @@ LORA = {
     "dropout": 0.0,
     "target_modules": [name.rpartition(".")[2] for name in LINEAR_LAYERS],
 }
-_FEWEST_ROWS = 4  # of a batch: each is then computed by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,10 @@ def with_knobs(params: Params, knobs: Knobs) -> Params:
 def _smaller(params: Params, stages: Sequence[StageMemory]) -> Iterator[Knobs]:
     names, model = {one.stage for one in stages}, params.model
     trained = [name for name in ("train_sft", "train_policy") if name in names]
+    at_once = max(_rows_at_once(params, one.stage) for one in stages)
+    fewer: list[Knobs] = [{"model.rows_at_once": at_once // 2}] if at_once > 1 else []
+    if any(2 * _of_rows(one) > one.total for one in stages):
+        yield from fewer
     if names & {"train_sft", "train_reward_model", "train_policy"} and not model.gradient_checkpointing:
         yield {"model.gradient_checkpointing": True}
     if model.dtype != "bfloat16":
@@ -78,27 +84,24 @@ def _smaller(params: Params, stages: Sequence[StageMemory]) -> Iterator[Knobs]:
     for name in trained:
         if getattr(params, name).optimizer != "adamw_8bit":
             yield {f"{name}.optimizer": "adamw_8bit"}
-    by_rows = [knobs for one in stages for knobs in _half_the_rows(params, one.stage)]
-    is_of_rows = any(2 * _of_rows(one) > one.total for one in stages)
-    yield from by_rows if is_of_rows else ()
     if isinstance(model.adapter, FullAdapter):
         yield {"model.adapter": LORA}
     if isinstance(model.adapter, LoraAdapter) and model.adapter.quantization == "none":
         yield {"model.adapter.quantization": "nf4"}
-    yield from by_rows
+    yield from fewer
 
 
 def _of_rows(memory: StageMemory) -> int:
     return memory.parts.get(ACTIVATIONS, 0) + memory.parts.get(LOGITS, 0)
 
 
-def _half_the_rows(params: Params, stage: str) -> Iterator[Knobs]:
-    """Of a part of a step; nothing where a part is a row."""
-    section, path, key, fewest = getattr(params, stage), stage, "batch_size", _FEWEST_ROWS
-    if stage == "train_policy":
-        section, path = section.algorithm, f"{path}.algorithm"
-        if isinstance(section, OnlineParams):
-            key, fewest = "tasks_per_step", 1
-    count = getattr(section, key, 0)
-    if count % 2 == 0 and count // 2 >= fewest:
-        yield {f"{path}.{key}": count // 2}
+def _rows_at_once(params: Params, stage: str) -> int:
+    """Of a training's step; 0 where the stage trains nothing."""
+    section = params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage)
+    if isinstance(section, OnlineParams):
+        most = math.ceil(section.tasks_per_step * section.group_size / NUM_PARTS)
+    else:
+        count = getattr(section, "batch_size", 0)
+        most = parts_of(count, stage)[1] if count else 0
+        most *= 1 if stage == "train_sft" else 2  # the others take pairs
+    return min(params.model.rows_at_once or most, most)

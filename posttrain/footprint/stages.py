@@ -7,6 +7,7 @@ so that no data can take more. What is counted is tensors; a process has its lib
 a GPU its context.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from trl.trainer.utils import add_fused_lm_head
 
-from posttrain.algorithms.processes import parts_of
+from posttrain.algorithms.processes import pair_parts, parts_of
 from posttrain.algorithms.sharding import quantization_of
 from posttrain.algorithms.trainable import prepared
 from posttrain.exits import ConfigurationError, StageError
@@ -125,7 +126,8 @@ def _resampling(own: _Setting) -> None:
 
 def _sft(own: _Setting) -> None:
     knobs, model = own.params.train_sft, own.trainable()
-    _, rows_per_part = parts_of(knobs.batch_size, "train_sft.batch_size")
+    at_once = own.params.model.rows_at_once
+    _, rows_per_part = parts_of(knobs.batch_size, "train_sft.batch_size", at_once)
     width = own.params.validate_data.max_tokens
 
     def loss() -> Tensor:
@@ -133,12 +135,13 @@ def _sft(own: _Setting) -> None:
 
     _step(own, model, _optimizer(own, model, knobs.optimizer), loss)
     with torch.no_grad():
-        agent_logprobs(model, *_rows(knobs.batch_size, width))
+        agent_logprobs(model, *_rows(at_once or knobs.batch_size, width))
 
 
 def _reward_model(own: _Setting) -> None:
     knobs, model = own.params.train_reward_model, own.trainable(is_reward=True)
-    _, pairs_per_part = parts_of(knobs.batch_size, "train_reward_model.batch_size")
+    at_once = own.params.model.rows_at_once
+    _, pairs_per_part = pair_parts(knobs.batch_size, "train_reward_model.batch_size", at_once)
     input_ids, _ = _rows(2 * pairs_per_part, own.params.agent.max_context_tokens)
 
     def loss() -> Tensor:
@@ -155,7 +158,8 @@ def _policy(own: _Setting) -> None:
         return
     model = own.trainable()
     add_fused_lm_head(behind_adapters(model))
-    _, pairs_per_part = parts_of(algorithm.batch_size, "train_policy.algorithm.batch_size")
+    at_once = own.params.model.rows_at_once
+    _, pairs_per_part = pair_parts(algorithm.batch_size, "train_policy.algorithm.batch_size", at_once)
     input_ids, labels = _rows(2 * pairs_per_part, own.params.agent.max_context_tokens)
 
     def loss() -> Tensor:
@@ -178,7 +182,7 @@ def _online(own: _Setting, algorithm: OnlineParams) -> None:
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
     num_episodes = algorithm.tasks_per_step * algorithm.group_size
-    rows_per_part = -(-num_episodes // NUM_PARTS)
+    rows_per_part = min(own.params.model.rows_at_once or math.ceil(num_episodes / NUM_PARTS), num_episodes)
 
     def loss() -> Tensor:
         scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)

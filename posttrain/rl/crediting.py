@@ -33,10 +33,12 @@ class Crediting:
         weights: Mapping[str, float],
         *,
         pad_id: int,
+        rows_at_once: int | None,
         seed: int,
         device: torch.device,
     ) -> None:
         self._params, self._weights, self._pad_id, self._seed = params, weights, pad_id, seed
+        self._rows_at_once = rows_at_once
         credit = params.credit
         self._critic = Critic(learner, credit.critic, device=device) if isinstance(credit, GaeCredit) else None
         self.metrics = {"explained_variance": 0.0, "value_loss": 0.0}
@@ -81,7 +83,7 @@ class Crediting:
         blank = [one for group in groups for one in _uncredited(group)]
         if not blank:
             return [[] for _ in groups]
-        parts = own_parts(blank, self._pad_id)
+        parts = own_parts(blank, self._pad_id, self._rows_at_once)
         values = by_place(parts, self._critic.values(parts))
         found, returns = gae_credit([one.group for one in groups], _grouped(groups, values), credit)
         wanted = [one for of_group in returns for one in of_group]
@@ -99,7 +101,8 @@ class Crediting:
         credit = self._params.credit
         if not (isinstance(credit, EpisodeCredit) and isinstance(credit.equal_groups, ByEntropy)):
             return None
-        parts = own_parts([one for group in groups for one in _uncredited(group)], self._pad_id)
+        uncredited = [one for group in groups for one in _uncredited(group)]
+        parts = own_parts(uncredited, self._pad_id, self._rows_at_once)
         device = next(learner.parameters()).device
         with torch.no_grad():
             found = [entropies(learner, part.to(device), self._params.temperature) for part in parts]

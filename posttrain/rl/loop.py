@@ -56,7 +56,13 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     moved = build_optimizer(learner, optimizer, lr)
     accelerator = Accelerator()
     crediting = Crediting(
-        learner, params, setup.score_weights, pad_id=tokenizer.pad_token_id, seed=seed, device=accelerator.device
+        learner,
+        params,
+        setup.score_weights,
+        pad_id=tokenizer.pad_token_id,
+        rows_at_once=run.rows_at_once,
+        seed=seed,
+        device=accelerator.device,
     )
     processes.refuse_another_count(accelerator.num_processes)
     learner, prepared = accelerator.prepare(learner, moved)
@@ -105,7 +111,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 group["lr"] = rate * (1 - done_frac)
             updates = Updates()
             if has_signal(learnt, params) and not crediting.is_warming(step):
-                parts = own_parts(teaching(learnt, params), tokenizer.pad_token_id)
+                parts = own_parts(teaching(learnt, params), tokenizer.pad_token_id, run.rows_at_once)
                 weights = weights_of(parts, learnt, params, max_context_tokens)
                 references = [by_start(part) if memory.kl.weight else None for part in parts]
                 updates = learn(accelerator, learner, moved, parts, weights, references, memory.kl.weight, params)

@@ -2,6 +2,7 @@
 agent's its advantage and the log-probability that the engine drew it with.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,10 +79,12 @@ def rows_of(members: Sequence[Member], *, pad_id: int) -> Rows:
     )
 
 
-def own_parts(members: Sequence[Member], pad_id: int) -> list[Rows]:
-    """This process's share of `members`, in parts of one length. Every process has as many parts as
-    every other, each with a row."""
-    num_parts = max(min(NUM_PARTS, len(members) // processes.count()), 1)
+def own_parts(members: Sequence[Member], pad_id: int, at_once: int | None = None) -> list[Rows]:
+    """This process's share of `members`, in parts of one length, of at most `at_once` rows. Every
+    process has as many parts as every other, each with a row."""
+    share = len(members) / processes.count()
+    num_parts = NUM_PARTS if at_once is None else math.ceil(math.ceil(share) / at_once)
+    num_parts = max(min(num_parts, int(share)), 1)
     return parts_by_length(rows_of(members, pad_id=pad_id), num_parts)
 
 

@@ -8,7 +8,7 @@ from launched import episodes, run
 from tiny import tiny_model
 from tiny_runs import run_online
 
-from posttrain.algorithms.processes import from_first, gather, parts_of, share_of, share_rows
+from posttrain.algorithms.processes import from_first, gather, pair_parts, parts_of, share_of, share_rows
 from posttrain.algorithms.resumable import TrainingRun
 from posttrain.algorithms.rollouts import RolloutBatch, RolloutSchedule, ScoredEpisode
 from posttrain.algorithms.sharding import learner_of
@@ -27,6 +27,15 @@ def test_one_process_has_everything_to_itself():
     assert share_rows([1, 2, 3]) == [1, 2, 3]
     assert parts_of(16, "batch_size") == (4, 4)
     assert parts_of(6, "batch_size") == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "expected"), [(1, (16, 1)), (3, (8, 2)), (4, (4, 4)), (15, (2, 8)), (16, (1, 16)), (99, (1, 16))]
+)
+def test_no_part_has_more_rows_than_may_go_through_at_once_and_all_have_as_many(at_once, expected):
+    assert parts_of(16, "batch_size", at_once) == expected
+    assert pair_parts(16, "batch_size", 2 * at_once) == expected
+    assert pair_parts(16, "batch_size", 1) == (16, 1), "a pair is two rows, whatever is asked for"
 
 
 def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):

@@ -281,10 +281,10 @@ RUNS = {
 }
 
 
-def run_here(algorithm, folder, model=None, *, progress=lambda *_: None, **changes):
+def run_here(algorithm, folder, model=None, *, progress=lambda *_: None, rows_at_once=None, **changes):
     """In this process: the model, a tiny one unless it is given, and the lines of metrics.jsonl."""
     model = model or tiny_model()
-    with open_run(folder, progress=progress) as run:
+    with open_run(folder, progress=progress, rows_at_once=rows_at_once) as run:
         RUNS[algorithm](run, model, **changes)
     return model, read_metrics(folder / METRICS)
 

@@ -42,22 +42,23 @@ def test_a_change_that_makes_nothing_smaller_is_not_advised():
     assert names(advised(knobs(), reckoned)[0]) == ["train_sft.optimizer"]
 
 
-def test_where_rows_take_the_most_there_are_fewer_of_them_before_there_are_adapters():
-    def reckoned(stage, params):
-        return memory(stage, weights=10, activations=20 * params.train_sft.batch_size)
+@pytest.mark.parametrize(
+    ("stage", "knob", "rows", "needed"),
+    [
+        ("train_sft", {"train_sft.batch_size": 64}, 16, 4),
+        ("train_reward_model", {"train_reward_model.batch_size": 32}, 16, 4),  # 8 pairs
+        ("train_policy", {"train_policy.algorithm.tasks_per_step": 16}, 16, 4),  # of 8 episodes, in 8 parts
+    ],
+)
+def test_where_rows_take_the_most_fewer_go_through_at_once_and_the_step_stays_what_it_is(stage, knob, rows, needed):
+    params = with_knobs(knobs(), knob)
 
-    params = with_knobs(knobs(), {"train_sft.batch_size": 16})
-    changes, changed = advised(params, reckoned)
-    assert names(changes) == ["train_sft.batch_size"] * 2
-    assert changed.train_sft.batch_size == 4
+    def reckoned(_, own):
+        return memory(stage, weights=10, activations=20 * (own.model.rows_at_once or rows))
 
-    online = with_knobs(knobs(), {"train_policy.algorithm.tasks_per_step": 8})
-
-    def of_tasks(stage, own):
-        return memory(stage, weights=50, activations=25 * own.train_policy.algorithm.tasks_per_step)
-
-    changes, changed = advised(online, of_tasks, ["train_policy"])
-    assert changed.train_policy.algorithm.tasks_per_step == 2
+    changes, changed = advised(params, reckoned, [stage])
+    assert [change.knobs for change in changes] == [{"model.rows_at_once": rows // 2}, {"model.rows_at_once": needed}]
+    assert changed.model_copy(update={"model": params.model}) == params
 
 
 def test_where_weights_take_the_most_there_are_adapters_and_then_fewer_bits():
