@@ -20,13 +20,16 @@ from typing import Any
 import yaml
 
 from benchmarks.arms import REPOSITORY, apply_overrides, clone_checkout, environment_of, read_report
+from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.evals.significance import share_interval
 from posttrain.models.gguf import get_model
-from posttrain.params import load_params
+from posttrain.models.loading import load_codec, load_model
+from posttrain.params import Params, load_params
+from posttrain.rewards.total import load_reward
 from posttrain.stage.processor import processor_kind
 from posttrain.types import Task
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.domains import make_domain, score_names
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.tools import ToolError
 
@@ -35,6 +38,7 @@ RESULT = REPOSITORY / "reports" / "pretrained.json"
 MODEL = Path("data/pretrained/smollm2")
 POLICIES = ("base", "sft", "policy")
 SPLITS = ("test", "test_paraphrase")
+NUM_PHRASED = 240  # in other phrasing, played greedily by the trained models besides: 64 tell little
 KNOBS: dict[str, Any] = {
     "world.languages": ["en"],  # the model reads no other
     "world.num_sft_tasks": 500,
@@ -141,9 +145,22 @@ def figures(tree: Path) -> dict[str, Any]:
         "num_demonstrations": len(rows),
         "seconds": _seconds(tree),
         "policies": {policy: _of_policy(tree, policy, domain) for policy in POLICIES},
+        "phrased": {policy: _phrased(tree, policy, params, domain) for policy in POLICIES[1:]},
         "scratch": _scratch(),
         "knobs": KNOBS,
     }
+
+
+def _phrased(tree: Path, policy: str, params: Params, domain: Domain) -> dict[str, Any]:
+    """Success on more tasks in other phrasing than are evaluated, which are the first of them."""
+    folder = tree / "data/models" / policy
+    reward = load_reward(params.reward, score_names(domain))
+    sampler = EpisodeSampler(
+        load_model(folder), load_codec(folder), domain=domain, reward=reward, limits=params.agent, temperature=0.0
+    )
+    tasks = domain.tasks("test_paraphrase", NUM_PHRASED)
+    played = sampler.sample(tasks, episode_seeds(Stream.EVALUATION, params.seed, count=len(tasks)))
+    return _shares([one.is_success for one in played])
 
 
 def _scratch() -> dict[str, Any]:
@@ -153,6 +170,10 @@ def _scratch() -> dict[str, Any]:
         for record in _records(REPOSITORY, "policy")
         if record["split"] == "test_paraphrase" and set(record["cell"].split("/")) & set(KNOBS["world.languages"])
     ]
+    return _shares(done)
+
+
+def _shares(done: Sequence[bool]) -> dict[str, Any]:
     low, high = share_interval(sum(done), len(done))
     return {"success_rate": sum(done) / len(done), "ci_low": low, "ci_high": high, "num_tasks": len(done)}
 
@@ -221,12 +242,13 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     """The result for people, a line each policy."""
     told = [
         f"{result['minutes']} minutes on {result['processor']}, {result['num_demonstrations']} demonstrations",
-        f"{'':8} {'held out':>22} {'in other phrasing':>22} {'valid calls':>14}",
+        f"{'':8} {'held out':>22} {'in other phrasing':>22} {'of ' + str(NUM_PHRASED):>22} {'valid calls':>14}",
     ]
     for policy, one in result["policies"].items():
         valid = f"{one['num_valid_calls']} of {one['num_calls']}"
-        told.append(f"{policy:8} {_share(one['test']):>22} {_share(one['paraphrase']):>22} {valid:>14}")
-    return [*told, f"{'scratch':8} {'':>22} {_share(result['scratch']):>22}   (the default run's policy)"]
+        phrased = _share(result["phrased"][policy]) if policy in result["phrased"] else ""
+        told.append(f"{policy:8} {_share(one['test']):>22} {_share(one['paraphrase']):>22} {phrased:>22} {valid:>14}")
+    return [*told, f"{'scratch':8} {'':>45} {_share(result['scratch']):>22}   (the default run's policy)"]
 
 
 def _share(one: Mapping[str, float]) -> str:

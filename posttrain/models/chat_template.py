@@ -42,7 +42,7 @@ def named_template(name: str, tokenizer: Any) -> str:
     or where the tokenizer has not its control tokens: new ones would be untrained."""
     if name not in TEMPLATES:
         raise ConfigurationError(f"model.chat_template is {name!r}; there are {', '.join(TEMPLATES)}")
-    file, beginning, marks = TEMPLATES[name]
+    _, _, marks = TEMPLATES[name]
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
     if missing := [mark for mark in marks if mark not in added]:
         raise ConfigurationError(
@@ -50,6 +50,12 @@ def named_template(name: str, tokenizer: Any) -> str:
             f"{tokenizer.name_or_path!r} does not have: leave model.chat_template out, or choose a model that was "
             "trained on ChatML"
         )
+    return template_text(name)
+
+
+def template_text(name: str) -> str:
+    """The text of one of TEMPLATES, whatever the tokenizer."""
+    file, beginning, _ = TEMPLATES[name]
     return beginning + _text(file)
 
 

@@ -53,7 +53,7 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
     given = ["plan", "--gpu", 1.2, "--params", "other.yaml", "--model", "model"]
     text = posttrain(*given).stdout
     assert "too large: train_reward_model, train_policy. In params.yaml, one after the other:" in text
-    assert "  model.gradient_checkpointing: true  → train_reward_model 0." in text
+    assert "  model.rows_at_once: 8  → train_reward_model 0." in text
     assert text.endswith("then all fit\n")
     found = json.loads(posttrain(*given, "--json").stdout)
     assert [one["stage"] for one in found["stages"]] == STAGES
@@ -61,7 +61,7 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
     for one in found["stages"]:
         assert one["total_bytes"] == sum(one["bytes"].values())
         assert one["fits"] == (one["total_bytes"] <= found["gpu_bytes"] - found["reserved_bytes"])
-    assert found["changes"][0]["knobs"] == {"model.gradient_checkpointing": True}
+    assert found["changes"][0]["knobs"] == {"model.rows_at_once": 8}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 
 from posttrain.exits import ConfigurationError
 from posttrain.export.model_folder import vllm_settings, write_exported
-from posttrain.models.chat_template import TEMPLATES, _text, scratch_template, served_template
+from posttrain.models.chat_template import TEMPLATES, scratch_template, served_template, template_text
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.models.scratch import scratch_model
 from tests.models.conftest import scratch_tokenizer  # noqa: F401  # a fixture
@@ -28,7 +28,7 @@ def messages(arguments):
     return [{"role": "user", "content": "u"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
 
 
-@pytest.mark.parametrize("template", [scratch_template(), *map(_text, TEMPLATES)], ids=["scratch", *TEMPLATES])
+@pytest.mark.parametrize("template", [scratch_template(), *map(template_text, TEMPLATES)], ids=["scratch", *TEMPLATES])
 def test_a_template_of_ours_writes_an_object_as_the_text_that_was_learnt(scratch_tokenizer, template):  # noqa: F811
     expected = scratch_tokenizer.apply_chat_template(messages(CALL), chat_template=template, tokenize=False)
     assert CALL in expected
