@@ -57,11 +57,15 @@ class Ground:
         return self.params_with({})
 
     def params_with(self, overrides: Mapping[str, Any]) -> Params:
+        """Those of the small model, with these of one's own."""
+        return self.checkout_with({**(SMALL if self.is_small else {**MODEL, **SHORT}), **overrides})
+
+    def checkout_with(self, overrides: Mapping[str, Any]) -> Params:
         """The checkout's knobs, with these of one's own."""
         params_yaml = self.folder / "params.yaml"
         self.folder.mkdir(parents=True, exist_ok=True)
         params_yaml.write_text((REPOSITORY / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
-        apply_overrides(params_yaml, {**(SMALL if self.is_small else {**MODEL, **SHORT}), **overrides})
+        apply_overrides(params_yaml, overrides)
         return Params.model_validate(yaml.safe_load(params_yaml.read_text(encoding="utf-8")))
 
     @cached_property

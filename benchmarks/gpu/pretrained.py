@@ -36,7 +36,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
     if not (REPOSITORY / MODEL).exists():
         yield {"skipped": f"there is no {MODEL}: posttrain get-model smollm2 on a machine that reaches a registry"}
         return
-    params = ground.params_with({**KNOBS, **(SMALLER if ground.is_small else OWN)})
+    params = ground.checkout_with({**KNOBS, **(SMALLER if ground.is_small else OWN)})
     assert isinstance(params.model, PretrainedModel)
     base, learnt = ground.folder / "base", ground.folder / "sft-model"
     model, tokenizer = load_pretrained(params.model.model_copy(update={"name": str(REPOSITORY / MODEL)}))

@@ -36,7 +36,7 @@ def ground(tmp_path_factory):
 @pytest.fixture(scope="module")
 def params(ground):
     get_model("smollm2", ground.folder / "smollm2")
-    found = ground.params_with({**KNOBS, **SHORT})
+    found = ground.checkout_with({**KNOBS, **SHORT})
     return found.model_copy(update={"model": found.model.model_copy(update={"name": str(ground.folder / "smollm2")})})
 
 
