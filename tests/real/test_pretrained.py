@@ -24,6 +24,7 @@ SHORT = {
     "train_policy.algorithm.max_steps": 1,
     "train_policy.algorithm.tasks_per_step": 2,
     "train_policy.algorithm.group_size": 4,
+    "train_policy.checkpoint_every_steps": 1,
     "agent.max_new_tokens": 32,
 }
 
