@@ -203,10 +203,10 @@ def run_stage(stage: str, params: Params, folder: Path) -> None:
         rows = [_row(params, seed) for seed in range(8)]
         pairs = [(rows[place], rows[-1 - place]) for place in range(4)]
         if stage == "reward":
-            model = new_reward_model(folder, params.model, seed=0)
+            model = held(new_reward_model(folder, params.model, seed=0))
             train_reward_model(model, codec.tokenizer, pairs=pairs, params=params.train_reward_model, **common)
         else:
-            model = load_trainable(folder, params.model, seed=0)
+            model = held(load_trainable(folder, params.model, seed=0))
         if stage == "sft":
             own = {"values": [""] * 8, "shares": {}, "dev_rows": rows[:4], "params": params.train_sft}
             train_sft(model, codec.tokenizer, rows=rows, **own, **common)
@@ -219,6 +219,14 @@ def run_stage(stage: str, params: Params, folder: Path) -> None:
             sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
             setup = Setup(domain.tasks("rl", 16), PolicyEpisodes(sampler))
             train_online(model, codec.tokenizer, setup, params=algorithm, max_context_tokens=WIDTH, **how)
+
+
+def held(model: Any) -> Any:
+    """All of the model in memory, as a card has it: weights are mapped from their file, and of a
+    frozen embedding without a head only the rows of tokens that occur would ever be read."""
+    for weight in model.parameters():
+        weight.detach().sum()
+    return model
 
 
 def _row(params: Params, seed: int) -> TokenRow:
