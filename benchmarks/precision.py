@@ -27,7 +27,7 @@ from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import load_codec, load_whole, save_model
 from posttrain.models.scratch import scratch_model
-from posttrain.params import Dtype, PretrainedModel, ScratchModel, TrainSftParams, load_params
+from posttrain.params import Dtype, ScratchModel, TrainSftParams, load_params
 from posttrain.stage.processor import processor_kind
 from posttrain.tracking.metrics_log import read_metrics
 
@@ -45,6 +45,8 @@ def main() -> None:
     given = parser.parse_args()
     params, base = load_params(given.tree / "params.yaml"), given.tree / BASE
     codec = load_codec(base)
+    steps = {"max_steps": given.steps, "eval_every_steps": given.steps}
+    knobs = params.train_sft.model_copy(update={**steps, "batch_size": BATCH, "lr": LR, "optimizer": "adamw"})
     read = read_trajectories(given.tree / DEMONSTRATIONS, "sft")[: BATCH * given.steps]
     rows = codec.encode_rows([(row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in read])
     with tempfile.TemporaryDirectory() as scratch:
@@ -56,12 +58,16 @@ def main() -> None:
             )
             save_model(start, copy.deepcopy(codec.tokenizer), folder)
         num_weights = sum(weight.numel() for weight in load_whole(folder).parameters())
-
-        def learnt(dtype: Dtype) -> list[float]:
-            to, own = Path(scratch) / dtype, params.train_sft
-            return losses(folder, model, dtype, rows, codec.tokenizer, to, steps=given.steps, params=own)
-
-        curves = {dtype: learnt(dtype) for dtype in DTYPES}
+        curves = {
+            dtype: losses(
+                load_trainable(folder, model.model_copy(update={"dtype": dtype}), seed=0),
+                codec.tokenizer,
+                rows,
+                knobs,
+                Path(scratch) / dtype,
+            )
+            for dtype in DTYPES
+        }
     exact, rounded = (np.array(curves[dtype]) for dtype in ("float32", "bfloat16"))
     differences = np.abs(rounded - exact) / exact
     found = {
@@ -78,20 +84,8 @@ def main() -> None:
     print(f"{rounded[-1]:.3f}: it differs by {differences.mean():.2%} on average, {differences.max():.2%} at most")
 
 
-def losses(
-    folder: Path,
-    model: ScratchModel | PretrainedModel,
-    dtype: Dtype,
-    rows: list[TokenRow],
-    tokenizer: Any,
-    to: Path,
-    *,
-    steps: int,
-    params: TrainSftParams,
-) -> list[float]:
+def losses(learner: Any, tokenizer: Any, rows: list[TokenRow], params: TrainSftParams, to: Path) -> list[float]:
     """Of each step, by `train_sft`."""
-    own = {"max_steps": steps, "eval_every_steps": steps, "batch_size": BATCH, "lr": LR, "optimizer": "adamw"}
-    learner = load_trainable(folder, model.model_copy(update={"dtype": dtype}), seed=0)
     with open_run(to) as run:
         values = [""] * len(rows)
         train_sft(
@@ -101,7 +95,7 @@ def losses(
             values=values,
             shares={},
             dev_rows=rows[:BATCH],
-            params=params.model_copy(update=own),
+            params=params,
             seed=0,
             run=run,
         )

@@ -21,6 +21,7 @@ import yaml
 
 from benchmarks.arms import REPOSITORY, apply_overrides, clone_checkout, environment_of, read_report
 from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.evals.significance import share_interval
 from posttrain.models.gguf import get_model
@@ -36,7 +37,8 @@ from posttrain.worlds.tools import ToolError
 TREE = REPOSITORY / ".posttrain" / "pretrained"
 RESULT = REPOSITORY / "reports" / "pretrained.json"
 MODEL = Path("data/pretrained/smollm2")
-POLICIES = ("base", "sft", "policy")
+TRAINED = ("sft", "policy")
+POLICIES = ("base", *TRAINED)
 SPLITS = ("test", "test_paraphrase")
 NUM_PHRASED = 240  # in other phrasing, played greedily by the trained models besides: 64 tell little
 KNOBS: dict[str, Any] = {
@@ -102,8 +104,8 @@ def main() -> None:
     commit = _prepared()
     began = time.time()
     subprocess.run(["dvc", "repro"], cwd=TREE, env=environment_of(TREE), check=True)
-    minutes = (time.time() - began) / 60
-    result = {"commit": commit, "processor": processor_kind(), "minutes": round(minutes, 1), **figures(TREE)}
+    result = {"commit": commit, "processor": processor_kind(), **figures(TREE)}
+    result["minutes"] = round((time.time() - began) / 60, 1)
     RESULT.write_text(json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
     for line in lines(result):
         print(line)
@@ -145,7 +147,7 @@ def figures(tree: Path) -> dict[str, Any]:
         "num_demonstrations": len(rows),
         "seconds": _seconds(tree),
         "policies": {policy: _of_policy(tree, policy, domain) for policy in POLICIES},
-        "phrased": {policy: _phrased(tree, policy, params, domain) for policy in POLICIES[1:]},
+        "phrased": {policy: _phrased(tree, policy, params, domain) for policy in TRAINED},
         "scratch": _scratch(),
         "knobs": KNOBS,
     }
@@ -158,36 +160,33 @@ def _phrased(tree: Path, policy: str, params: Params, domain: Domain) -> dict[st
     sampler = EpisodeSampler(
         load_model(folder), load_codec(folder), domain=domain, reward=reward, limits=params.agent, temperature=0.0
     )
-    tasks = domain.tasks("test_paraphrase", NUM_PHRASED)
-    played = sampler.sample(tasks, episode_seeds(Stream.EVALUATION, params.seed, count=len(tasks)))
-    return _shares([one.is_success for one in played])
+    return success_on(domain.tasks("test_paraphrase", NUM_PHRASED), sampler, seed=params.seed)
+
+
+def success_on(tasks: Sequence[Task], sampler: EpisodeSampler, *, seed: int) -> dict[str, Any]:
+    """Of one play of each task."""
+    played = sampler.sample(tasks, episode_seeds(Stream.EVALUATION, seed, count=len(tasks)))
+    return _share_of([one.is_success for one in played])
 
 
 def _scratch() -> dict[str, Any]:
     """The default run's policy on the tasks in other phrasing of these languages."""
     done = [
         record["success"]
-        for record in _records(REPOSITORY, "policy")
+        for record in read_jsonl(REPOSITORY / "reports/evaluate/policy.tasks.jsonl")
         if record["split"] == "test_paraphrase" and set(record["cell"].split("/")) & set(KNOBS["world.languages"])
     ]
-    return _shares(done)
+    return _share_of(done)
 
 
-def _shares(done: Sequence[bool]) -> dict[str, Any]:
+def _share_of(done: Sequence[bool]) -> dict[str, Any]:
     low, high = share_interval(sum(done), len(done))
     return {"success_rate": sum(done) / len(done), "ci_low": low, "ci_high": high, "num_tasks": len(done)}
 
 
-def _records(tree: Path, policy: str) -> list[dict[str, Any]]:
-    """A line a task."""
-    text = (tree / f"reports/evaluate/{policy}.tasks.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
 def _seconds(tree: Path) -> dict[str, float]:
     """Of the whole process of each stage, its last run."""
-    runs = (json.loads(line) for line in (tree / "reports/runs.jsonl").read_text(encoding="utf-8").splitlines())
-    return {run["stage"]: run["whole_s"] for run in runs}
+    return {run["stage"]: run["whole_s"] for run in read_jsonl(tree / "reports/runs.jsonl")}
 
 
 def _of_policy(tree: Path, policy: str, domain: Domain) -> dict[str, Any]:
@@ -197,7 +196,7 @@ def _of_policy(tree: Path, policy: str, domain: Domain) -> dict[str, Any]:
     tasks = {task.task_id: task for task in read_tasks(tree / "data/raw/tasks.parquet", *SPLITS)}
     calls = [
         verdict
-        for record in _records(tree, policy)
+        for record in read_jsonl(tree / f"reports/evaluate/{policy}.tasks.jsonl")
         for message in record["transcript"]
         for verdict in verdicts_on(message, tasks[record["task_id"]], domain)
     ]

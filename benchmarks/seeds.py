@@ -8,13 +8,13 @@ the verdict over seeds.
 demonstrations only, same steps. `python -m benchmarks.seeds [--jobs N] [ARM …]` runs only those.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from benchmarks.arms import REPOSITORY, Arm, read_report, run_arms
+from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.significance import difference
 from posttrain.report.knobs import parse_knobs
@@ -77,7 +77,7 @@ def _without_tool(copy: Path, policy: str) -> dict[str, int]:
     are, and were done."""
     asked = read_tasks(copy / "data/raw/tasks.parquet", "test_paraphrase")
     wanting_none = {task.task_id for task in asked if gold_of(task) == Gold(DONE)}
-    played = _lines(copy / f"reports/evaluate/{policy}.tasks.jsonl")
+    played = read_jsonl(copy / f"reports/evaluate/{policy}.tasks.jsonl")
     done = [one["success"] for one in played if one["task_id"] in wanting_none]
     return {"num_without_tool": len(done), "num_without_tool_done": sum(done)}
 
@@ -85,16 +85,12 @@ def _without_tool(copy: Path, policy: str) -> dict[str, int]:
 def _signal(copy: Path) -> dict[str, float]:
     """What was played in all, and of the last steps the share of the agent's tokens with an
     advantage and of groups of equal rewards, means over the steps."""
-    steps = _lines(copy / "reports/train_policy/metrics.jsonl")
+    steps = read_jsonl(copy / "reports/train_policy/metrics.jsonl")
     return {
         "groups_played": sum(step["groups_played"] for step in steps),
         "generated_tokens": steps[-1]["generated_tokens"],
         **{name: mean(step[name] for step in steps[-NUM_LAST_STEPS:]) for name in OF_LAST_STEPS},
     }
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the parts stand on: the default run's knobs, world and reward, and a small model that one of
 them trains and the others find."""
 
+import gc
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -172,3 +173,11 @@ def synchronised() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.monotonic()
+
+
+def forget() -> None:
+    """Give back what nothing holds, and count the peak of memory anew."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()

@@ -5,7 +5,6 @@ Two steps of each stage, as `benchmarks.footprint` runs them on a processor, one
 one process.
 """
 
-import gc
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.footprint import ADAPTERS, SIZES, STAGES, make_model, read_params, run_stage, write_params
-from benchmarks.gpu.ground import Ground
+from benchmarks.gpu.ground import Ground, forget
 from posttrain.footprint.cards import CardPlan
 from posttrain.footprint.stages import stage_memory
 
@@ -28,7 +27,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
             make_model(SIZES[size], params, folder)
         card = CardPlan(_card_bytes(), (), ())
         planned = stage_memory(STAGES[stage], params, SIZES[size], gpu_bytes=card.limit)
-        _forget()
+        forget()
         run_stage(stage, params, folder)
         allocated, reserved, outside = _taken()
         yield {
@@ -46,13 +45,6 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
 
 def _card_bytes() -> int:
     return torch.cuda.get_device_properties().total_memory if torch.cuda.is_available() else 24 << 30
-
-
-def _forget() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _taken() -> tuple[int, int, int]:

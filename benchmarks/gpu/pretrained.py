@@ -6,10 +6,8 @@ from typing import Any
 
 from benchmarks.arms import REPOSITORY
 from benchmarks.gpu.ground import Ground, encoded
-from benchmarks.pretrained import KNOBS, MODEL, SPLITS
-from posttrain.algorithms.episode_sampler import Stream, episode_seeds
+from benchmarks.pretrained import KNOBS, MODEL, SPLITS, success_on
 from posttrain.algorithms.trainable import load_trainable, save_trained
-from posttrain.evals.significance import share_interval
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model
 from posttrain.params import Params, PretrainedModel
@@ -72,11 +70,6 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
 
 def _success(ground: Ground, params: Params, model: Any, codec: ChatCodec) -> dict[str, Any]:
     """Of greedy plays, with intervals."""
-    sampler, domain, found = ground.sampler(model, codec, temperature=0.0, params=params), make_domain(params.world), {}
-    for split in SPLITS:
-        tasks = domain.tasks(split, params.world.num_test_tasks)
-        played = sampler.sample(tasks, episode_seeds(Stream.EVALUATION, 1, count=len(tasks)))
-        done = sum(one.is_success for one in played)
-        ends = [round(end, 4) for end in share_interval(done, len(played))]
-        found[split] = {"success": done, "tasks": len(played), "interval": ends}
-    return found
+    sampler, domain = ground.sampler(model, codec, temperature=0.0, params=params), make_domain(params.world)
+    num_tasks = params.world.num_test_tasks
+    return {split: success_on(domain.tasks(split, num_tasks), sampler, seed=1) for split in SPLITS}

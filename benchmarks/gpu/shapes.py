@@ -1,7 +1,6 @@
 """Models of 0.5B and 1.5B with random weights: tokens a second of SFT and of the engine, and their
 peaks of memory."""
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config
 
 from benchmarks.footprint import SIZES
-from benchmarks.gpu.ground import Ground, synchronised
+from benchmarks.gpu.ground import Ground, forget, synchronised
 from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.algorithms.trainable import prepared
 from posttrain.footprint.advice import LORA
@@ -55,7 +54,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
 
 def _sft(ground: Ground, config: PretrainedConfig, params: PretrainedModel) -> dict[str, Any]:
     """Whole steps of `ROWS` rows, two at a time, every second token the agent's."""
-    _forget()
+    forget()
     rows, tokens = (2, 64) if ground.is_small else (ROWS, TOKENS)
     model = prepared(_model(config, getattr(torch, loaded_dtype(params))), params, seed=1).train()
     optimizer = build_optimizer(model, "adamw", 1e-5)
@@ -75,7 +74,7 @@ def _sft(ground: Ground, config: PretrainedConfig, params: PretrainedModel) -> d
 
 def _play(ground: Ground, config: PretrainedConfig) -> dict[str, Any]:
     """One message of each episode, as long as it may be: random weights hardly ever end one."""
-    _forget()
+    forget()
     num_new, num_episodes = (16, 4) if ground.is_small else (NUM_NEW, NUM_EPISODES)
     params = ground.params_with({"agent.max_new_tokens": num_new, "agent.max_turns": 1})
     model, codec = _model(config, torch.bfloat16).eval(), load_codec(ground.trained)
@@ -93,13 +92,6 @@ def _play(ground: Ground, config: PretrainedConfig) -> dict[str, Any]:
 def _model(config: PretrainedConfig, dtype: torch.dtype) -> Any:
     with torch.device(device()):
         return AutoModelForCausalLM.from_config(config, dtype=dtype)
-
-
-def _forget() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _peak() -> dict[str, float]:

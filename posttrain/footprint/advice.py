@@ -1,17 +1,14 @@
 """Finds what to change in `params.yaml` where stages take more memory than a GPU has."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from posttrain.algorithms.processes import parts_of
-from posttrain.footprint.stages import StageMemory
+from posttrain.footprint.stages import StageMemory, rows_at_once
 from posttrain.footprint.tracker import ACTIVATIONS, LOGITS
 from posttrain.params import LINEAR_LAYERS, FullAdapter, LoraAdapter, Params
 from posttrain.rl.objective.params import NoKl
 from posttrain.rl.params import OnlineParams
-from posttrain.rl.rows import NUM_PARTS
 
 Knobs: TypeAlias = Mapping[str, Any]
 LORA = {
@@ -69,7 +66,7 @@ def with_knobs(params: Params, knobs: Knobs) -> Params:
 def _smaller(params: Params, stages: Sequence[StageMemory]) -> Iterator[Knobs]:
     names, model = {one.stage for one in stages}, params.model
     trained = [name for name in ("train_sft", "train_policy") if name in names]
-    at_once = max(_rows_at_once(params, one.stage) for one in stages)
+    at_once = max(rows_at_once(params, one.stage) for one in stages)
     fewer: list[Knobs] = [{"model.rows_at_once": at_once // 2}] if at_once > 1 else []
     if any(2 * _of_rows(one) > one.total for one in stages):
         yield from fewer
@@ -93,15 +90,3 @@ def _smaller(params: Params, stages: Sequence[StageMemory]) -> Iterator[Knobs]:
 
 def _of_rows(memory: StageMemory) -> int:
     return memory.parts.get(ACTIVATIONS, 0) + memory.parts.get(LOGITS, 0)
-
-
-def _rows_at_once(params: Params, stage: str) -> int:
-    """Of a training's step; 0 where the stage trains nothing."""
-    section = params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage)
-    if isinstance(section, OnlineParams):
-        most = math.ceil(section.tasks_per_step * section.group_size / NUM_PARTS)
-    else:
-        count = getattr(section, "batch_size", 0)
-        most = parts_of(count, stage)[1] if count else 0
-        most *= 1 if stage == "train_sft" else 2  # the others take pairs
-    return min(params.model.rows_at_once or most, most)

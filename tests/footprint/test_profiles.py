@@ -6,26 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from transformers import Qwen2Config
 
+from benchmarks.gpu.shapes import SHAPES
 from posttrain.dispatch.settings import load_settings
 from posttrain.footprint.cards import plan_for_card
 from posttrain.params import LoraAdapter, PretrainedModel, load_params
 from tests.footprint.test_stages import SEVEN_BILLION
 
-SHAPES = {
-    24: (
-        "Qwen/Qwen2.5-1.5B-Instruct",
-        Qwen2Config(
-            vocab_size=151936,
-            hidden_size=1536,
-            num_hidden_layers=28,
-            num_attention_heads=12,
-            num_key_value_heads=2,
-            intermediate_size=8960,
-            tie_word_embeddings=True,
-        ),
-    ),
+NAMED = {
+    24: ("Qwen/Qwen2.5-1.5B-Instruct", SHAPES["1.5B"]),
     80: ("Qwen/Qwen2.5-7B-Instruct", SEVEN_BILLION),
 }
 
@@ -40,7 +29,7 @@ def test_a_profile_applies_and_fits(repository: Path, tmp_path: Path, gib: int, 
     subprocess.run(["git", "apply"], cwd=tmp_path, input=diff, text=True, check=True)
     params, settings = load_params(tmp_path / "params.yaml"), load_settings(tmp_path)
     assert f"train_policy={gib}," in settings.environment_of("check_params")["POSTTRAIN_CARDS"] + ","
-    name, config = SHAPES[gib]
+    name, config = NAMED[gib]
     assert isinstance(params.model, PretrainedModel)
     assert isinstance(params.model.adapter, LoraAdapter)
     assert params.model.name == name
