@@ -65,9 +65,10 @@ def main() -> None:
             }
         )
         print(
-            f"lr {rate:g}, seed {seed}: loss {exact[0]:.3f} to {exact[-1]:.3f}, in bfloat16 {rounded[-1]:.3f};", end=" "
+            f"lr {rate:g}, seed {seed}: loss {exact[0]:.3f} to {exact[-1]:.3f}, in bfloat16 {rounded[-1]:.3f}; "
+            f"{differences.mean():.2%} apart on average, {differences.max():.2%} at most",
+            flush=True,
         )
-        print(f"{differences.mean():.2%} apart on average, {differences.max():.2%} at most", flush=True)
         write_json(given.to, {"processor": processor_kind(), "model": params.model.type, "curves": found})
 
 
