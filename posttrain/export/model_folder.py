@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.call_formats.response_template import ResponseTemplateForm
 from posttrain.models.chat_template import served_template
 from posttrain.models.loading import load_codec, load_whole, refuse_unsafe_folder, save_model, whole_folder
 from posttrain.params import Dtype
@@ -17,8 +18,11 @@ def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> No
     where `target` exists."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder")
-    model, tokenizer = load_whole(folder), load_codec(folder).tokenizer
+    model, codec = load_whole(folder), load_codec(folder)
+    tokenizer = codec.tokenizer
     tokenizer.chat_template = served_template(tokenizer.chat_template)
+    if isinstance(codec.form, ResponseTemplateForm):
+        tokenizer.response_template = codec.form.served_content()
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(target) as partial:
         save_model(model.to(getattr(torch, dtype)), tokenizer, partial)
@@ -30,7 +34,12 @@ def vllm_settings(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
     among it, and its environment. The model is called as its folder. Raises ConfigurationError
     where it is no model's."""
     refuse_unsafe_folder(folder)
-    parser = load_codec(folder).form.name
+    form = load_codec(folder).form
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    flags = ("--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", parser)
-    return flags, {"DTYPE": str(config["dtype"]), "MAX_MODEL_LEN": str(config["max_position_embeddings"])}
+    flags = ["--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", form.name]
+    if isinstance(form, ResponseTemplateForm) and form.has_thoughts:
+        flags += ["--reasoning-parser", form.name]
+    return tuple(flags), {
+        "DTYPE": str(config["dtype"]),
+        "MAX_MODEL_LEN": str(config["max_position_embeddings"]),
+    }

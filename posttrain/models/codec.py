@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from posttrain.exits import ConfigurationError
-from posttrain.models.call_formats.form import CallForm
+from posttrain.models.call_formats.form import CallForm, Schemas
 from posttrain.models.control_marks import BREAK
 from posttrain.models.parsing import parse_assistant
 from posttrain.models.rendering import ChatRenderer
 from posttrain.types import Message, ToolCall
 
 NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
-Schemas = Sequence[Mapping[str, Any]]  # OpenAI function schemas, in the order offered
 # the conversation, the tools, and the places of what the agent did not write itself
 Conversation = tuple[Sequence[Message], Schemas] | tuple[Sequence[Message], Schemas, Collection[int]]
 Segment = tuple[Literal["agent", "given"], str]
@@ -31,7 +30,6 @@ Segment = tuple[Literal["agent", "given"], str]
 # kept: the episodes of a group hear the same from the same tools, and rendering that costs as much
 # as a turn of a small model
 _NUM_RESULTS = 4096
-_REASONING = re.compile(r"\s*<think>.*?(?:</think>|\Z)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +50,15 @@ class ChatCodec:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self._renderer = ChatRenderer(tokenizer)
-        stop_id = self._encode([self._renderer.stop_text])[0][0][0]
+        start, end = map(re.escape, self._renderer.thought)
+        self._reasoning = re.compile(rf"\s*{start}.*?(?:{end}|\Z)\s*", re.DOTALL)
+        stop_ids = [encoded[0][0] for encoded in self._encode(self._renderer.stop_texts)]
         self.stop_ids: frozenset[int] = frozenset(
-            {stop_id} if tokenizer.eos_token_id is None else {stop_id, tokenizer.eos_token_id}
+            stop_ids if tokenizer.eos_token_id is None else [*stop_ids, tokenizer.eos_token_id]
         )
-        self.pad_id: int = stop_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.pad_id: int = stop_ids[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         self._result_ids = functools.lru_cache(_NUM_RESULTS)(self._encode_results)
-        self._refuse_other_calls()
+        self._refuse_other_messages()
 
     @property
     def form(self) -> CallForm:
@@ -74,10 +74,10 @@ class ChatCodec:
         """What the agent writes for `message`, stop token included."""
         return self._ids(self._renderer.assistant(message))
 
-    def encode_results(self, messages: Sequence[Message]) -> list[int]:
-        """What stands between the stop token of one agent message and the first token of the next:
-        results or the user's words, and the turn mark."""
-        return list(self._result_ids(tuple(messages)))
+    def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall] = ()) -> list[int]:
+        """What stands between the stop token of one agent message, which made `calls`, and the
+        first token of the next: results or the user's words, and the turn mark."""
+        return list(self._result_ids(tuple(messages), self._renderer.names_of(messages, calls)))
 
     def encode_row(self, messages: Sequence[Message], tools: Schemas) -> TokenRow:
         """The conversation up to its last assistant message. What stands behind that was never read
@@ -90,33 +90,43 @@ class ChatCodec:
         segments_N = [self._segments(*conversation) for conversation in conversations]
         texts = list(dict.fromkeys(text for segments in segments_N for _, text in segments))
         encoded = dict(zip(texts, self._encode(texts), strict=True))
-        return [_compose(segments, encoded, self.form) for segments in segments_N]
+        return [self._compose(segments, encoded) for segments in segments_N]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of all ids, markers shown."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def parse(self, ids: Sequence[int]) -> Message:
-        """The message that an agent wrote; the ids may end with a stop token or, where it was cut
-        off, not."""
+    def parse(self, ids: Sequence[int], tools: Schemas = ()) -> Message:
+        """The message that an agent wrote who was offered `tools`; the ids may end with a stop
+        token or, where it was cut off, not. Without tools, arguments of forms that put no quotes
+        around texts are all texts."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
-        return parse_assistant(self.decode(ids[:end]), self.form)
+        return parse_assistant(self.decode(ids[:end]), self.form, thought=self._renderer.thought, tools=tools)
 
-    def _encode_results(self, messages: tuple[Message, ...]) -> list[int]:
-        return self._ids(self._renderer.between(messages))
+    def _encode_results(self, messages: tuple[Message, ...], names: tuple[str, ...]) -> list[int]:
+        return self._ids(self._renderer.between(messages, names))
 
-    def _refuse_other_calls(self) -> None:
-        """What the template writes as a call must be what the parser reads as one."""
+    def _refuse_other_messages(self) -> None:
+        """What the template writes as a call or a thought must be what the parser reads as one."""
         call = ToolCall("call_0", "f", json.dumps({"a": "b"}))
         parsed = self.parse(self.encode_assistant(Message("assistant", "", None, (call,)))).tool_calls
         if [(found.name, found.arguments.replace(" ", "")) for found in parsed] != [
             (call.name, call.arguments.replace(" ", ""))
         ]:
-            raise ConfigurationError(
-                f"the chat template of {self.tokenizer.name_or_path!r} writes calls that are read back "
-                "otherwise: every call of this model would be lost. Choose another model, or one of our templates "
-                "as model.chat_template"
-            )
+            raise self._read_otherwise("calls")
+        thought = Message("assistant", "c", "r")
+        try:
+            ids = self.encode_assistant(thought)
+        except ConfigurationError:
+            return  # a template whose agent does not think: refused where a demonstration does
+        if self.parse(ids) != thought:
+            raise self._read_otherwise("thoughts")
+
+    def _read_otherwise(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the chat template of {self.tokenizer.name_or_path!r} writes {what} that are read back otherwise: all "
+            f"{what} of this model would be lost. Choose another model, or one of our templates as model.chat_template"
+        )
 
     def _segments(self, messages: Sequence[Message], tools: Schemas, unlearnt: Collection[int] = ()) -> list[Segment]:
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
@@ -127,7 +137,9 @@ class ChatCodec:
             author: Literal["agent", "given"] = "given" if turn in unlearnt else "agent"
             segments.append((author, self._renderer.assistant(messages[turn])))
             if next_turn is not None:
-                segments.append(("given", self._renderer.between(messages[turn + 1 : next_turn])))
+                heard = messages[turn + 1 : next_turn]
+                names = self._renderer.names_of(heard, messages[turn].tool_calls)
+                segments.append(("given", self._renderer.between(heard, names)))
         return segments
 
     def _ids(self, text: str) -> list[int]:
@@ -147,6 +159,29 @@ class ChatCodec:
         found = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
         return [_joined(pieces, found) for pieces in pieces_N]
 
+    def _compose(
+        self, segments: Sequence[Segment], encoded: Mapping[str, tuple[list[int], list[tuple[int, int]]]]
+    ) -> TokenRow:
+        row = TokenRow([], [], [])
+        for author, text in segments:
+            ids, spans = encoded[text]
+            row.input_ids.extend(ids)
+            row.mask.extend([int(author == "agent")] * len(ids))
+            row.category.extend(
+                self._categories(text.replace(BREAK, ""), spans) if author == "agent" else [NONE] * len(ids)
+            )
+        return row
+
+    def _categories(self, text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+        """The category of each token of an assistant message, by where it begins."""
+        thought = self._reasoning.match(text)
+        said = thought.end() if thought else 0
+        category_of_character = [REASONING] * said + [TEXT] * (len(text) - said)
+        for found in self.form.calls.finditer(text[said:]):
+            category_of_character[said + found.start() : said + found.end()] = [CALL] * (found.end() - found.start())
+        categories = [category_of_character[start] for start, _ in spans]
+        return [*categories[:-1], categories[-2] if len(categories) > 1 else TEXT]
+
 
 def _joined(
     pieces: Sequence[str], encoded: Iterator[tuple[list[int], list[tuple[int, int]]]]
@@ -162,28 +197,3 @@ def _joined(
         spans += [(begin + start, end + start) for begin, end in spans_of_piece]
         start += len(piece)
     return ids, spans
-
-
-def _compose(
-    segments: Sequence[Segment], encoded: Mapping[str, tuple[list[int], list[tuple[int, int]]]], form: CallForm
-) -> TokenRow:
-    row = TokenRow([], [], [])
-    for author, text in segments:
-        ids, spans = encoded[text]
-        row.input_ids.extend(ids)
-        row.mask.extend([int(author == "agent")] * len(ids))
-        row.category.extend(
-            _categories(text.replace(BREAK, ""), spans, form) if author == "agent" else [NONE] * len(ids)
-        )
-    return row
-
-
-def _categories(text: str, spans: Sequence[tuple[int, int]], form: CallForm) -> list[int]:
-    """The category of each token of an assistant message, by where it begins."""
-    thought = _REASONING.match(text)
-    said = thought.end() if thought else 0
-    category_of_character = [REASONING] * said + [TEXT] * (len(text) - said)
-    for found in form.calls.finditer(text[said:]):
-        category_of_character[said + found.start() : said + found.end()] = [CALL] * (found.end() - found.start())
-    categories = [category_of_character[start] for start, _ in spans]
-    return [*categories[:-1], categories[-2] if len(categories) > 1 else TEXT]

@@ -27,8 +27,8 @@ class ControlMarks:
     its other added ones those in brackets that the template writes or that an agent's message is
     made of. The name of a tool may be an added token and is none."""
 
-    def __init__(self, tokenizer: Any, form: CallForm) -> None:
-        agents = {*THOUGHT, *form.marks}
+    def __init__(self, tokenizer: Any, form: CallForm, thought: tuple[str, str] = THOUGHT) -> None:
+        agents = {*thought, *form.marks}
         known = set(tokenizer.all_special_tokens)
         written = str(tokenizer.chat_template)
         folded = set()

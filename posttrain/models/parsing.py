@@ -7,12 +7,16 @@ as it stands, so that it fails where a wrong call fails, in `Tool.call`.
 """
 
 from posttrain.models.call_formats.choice import HERMES
-from posttrain.models.call_formats.form import CallForm, storable
+from posttrain.models.call_formats.form import CallForm, Schemas, storable
+from posttrain.models.chat_template import THOUGHT
 from posttrain.types import Message, ToolCall
 
 
-def parse_assistant(text: str, form: CallForm = HERMES) -> Message:
-    """The message that `text` (stop token removed) is. Never raises.
+def parse_assistant(
+    text: str, form: CallForm = HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
+) -> Message:
+    """The message that `text` (stop token removed) is, by a policy that thinks between the marks
+    `thought` and was offered `tools`. Never raises.
 
     Calls are numbered `call_0`, `call_1`, …; reasoning that is empty is None; reasoning that never
     ends leaves no content and no calls, because what is thought is not said. Text around the calls
@@ -22,19 +26,20 @@ def parse_assistant(text: str, form: CallForm = HERMES) -> Message:
     parse_assistant('<think>B</think><tool_call>{"name":"get_price","arguments":{"code":"4711"}}</tool_call>').tool_calls
     (ToolCall(id='call_0', name='get_price', arguments='{"code":"4711"}'),)
     """
-    reasoning, said = _split_reasoning(storable(text), form)
-    content, written = form.read(said)
+    reasoning, said = _split_reasoning(storable(text), thought, form)
+    content, written = form.read(said, tools)
     calls = tuple(ToolCall(f"call_{index}", *one) for index, one in enumerate(written))
     return Message("assistant", content, reasoning.strip() or None, calls)
 
 
-def _split_reasoning(text: str, form: CallForm) -> tuple[str, str]:
+def _split_reasoning(text: str, thought: tuple[str, str], form: CallForm) -> tuple[str, str]:
     """Reasoning stands first; its opening mark may be missing, because some templates write it in
     the prompt."""
-    before, mark, after = text.partition("</think>")
-    opened = before.lstrip().startswith("<think>")
+    start, end = thought
+    before, mark, after = text.partition(end)
+    opened = before.lstrip().startswith(start)
     if not mark:
-        return (before.lstrip().removeprefix("<think>"), "") if opened else ("", text)
-    if not opened and ("<think>" in before or any(mark in before for mark in form.marks)):
+        return (before.lstrip().removeprefix(start), "") if opened else ("", text)
+    if not opened and (start in before or any(mark in before for mark in form.marks)):
         return "", text  # not the form that reasoning has: a stray mark in text or in a call
-    return before.lstrip().removeprefix("<think>"), after
+    return before.lstrip().removeprefix(start), after

@@ -9,7 +9,7 @@ reasoning, in which form it writes calls, and what it wants as their arguments.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,12 @@ import jinja2
 from posttrain.exits import ConfigurationError
 from posttrain.models.call_formats.choice import FORMS, form_of
 from posttrain.models.call_formats.form import CallForm, is_nested_deep
+from posttrain.models.chat_template import THOUGHT
 from posttrain.models.control_marks import ControlMarks
 from posttrain.types import Message, ToolCall
 
-_MARK = "mark-5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
+_MARK = "mark_5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
+_TOOL = "tool_5e1f0c"
 _DAY = "26 Jul 2024"  # what Llama's templates write where they know no date: theirs is today's
 _USER = {"role": "user", "content": "u"}
 
@@ -46,13 +48,18 @@ class ChatRenderer:
         self._texts: dict[Message, str] = {}
         self._template_id: Callable[[str], str] = str
         self._turn_mark = self._render([_USER], is_agents_turn=True)
-        self.stop_text = self._find_stop_text()
+        self._added = [token.content for token in tokenizer.added_tokens_decoder.values()]
+        self._text_end = self._find_text_end()
         self.form, self._wants_objects = self._find_form()
-        self._marks = ControlMarks(tokenizer, self.form)
+        self._call_end, self._names_results = self._find_call_end()
+        self._has_reasoning, self.thought = self._find_thought()
+        self._marks = ControlMarks(tokenizer, self.form, self.thought)
         self._may_repeat = self._find_may_repeat()
-        self._has_reasoning = _MARK in self._render(
-            [_USER, {"role": "assistant", "content": "c", "reasoning_content": _MARK}]
-        )
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """The tokens with which the agent ends a message: one, or one more behind calls."""
+        return tuple(dict.fromkeys((self._text_end, self._call_end)))
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
         """The opening messages with the tools offered, and the mark of the agent's turn."""
@@ -65,9 +72,18 @@ class ChatRenderer:
             self._texts[message] = self._assistant(self._own(message))
         return self._texts[message]
 
-    def between(self, messages: Sequence[Message]) -> str:
+    def names_of(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[str, ...]:
+        """The name of the tool of each result among `messages`, "f" where none of `calls` is its;
+        nothing where the template does not write it."""
+        if not self._names_results:
+            return ()
+        names = {call.id: self._marks.broken(call.name) for call in calls}
+        return tuple(names.get(message.tool_call_id or "", "f") for message in messages if message.role == "tool")
+
+    def between(self, messages: Sequence[Message], names: Sequence[str] = ()) -> str:
         """What stands between an agent's end mark and its next turn: tool results (to a stand-in
-        call each) or the user's words."""
+        call each, with `names_of` them) or the user's words."""
+        end = self._text_end
         if any(message.role == "tool" for message in messages):
             ids = [
                 self._marks.broken(message.tool_call_id or f"call_{index}")
@@ -76,15 +92,16 @@ class ChatRenderer:
             ]
             marked = {"a": _MARK} if self._wants_objects else json.dumps({"a": _MARK})
             calls = [
-                _call(self._template_id(call_id), "f", marked) for call_id in ids[: None if self._may_repeat else 1]
-            ]
-            before = {"role": "assistant", "content": "", "tool_calls": calls}
+                _call(self._template_id(call_id), name, marked)
+                for call_id, name in zip(ids, names or ["f"] * len(ids), strict=True)
+            ][: None if self._may_repeat else 1]
+            before, end = {"role": "assistant", "content": "", "tool_calls": calls}, self._call_end
         else:
             before = {"role": "assistant", "content": _MARK}
         num_marks = len(before.get("tool_calls", [before]))
         rendered = self._render([_USER, before, *map(self._given, messages)], is_agents_turn=True)
         behind_marks = rendered.split(_MARK, num_marks)[-1]
-        return behind_marks[behind_marks.index(self.stop_text) + len(self.stop_text) :]
+        return behind_marks[behind_marks.index(end) + len(end) :]
 
     def _assistant(self, message: Message) -> str:
         content = self._with_reasoning(self._with_arguments(message))
@@ -97,7 +114,8 @@ class ChatRenderer:
                 "own behind the prompt"
             )
         written = rendered[len(self._turn_mark) :]
-        written = written[: written.rindex(self.stop_text) + len(self.stop_text)]
+        end = self._call_end if message.tool_calls else self._text_end
+        written = written[: written.rindex(end)] + end if end in written else written + end
         if (said := (content.get("content") or "").strip()) not in written:
             raise ConfigurationError(
                 f"the chat template of {self._tokenizer.name_or_path!r} leaves out what an agent says beside a call "
@@ -159,17 +177,45 @@ class ChatRenderer:
             "content": thought_and_said
         }
 
-    def _find_stop_text(self) -> str:
-        """The one token that the template writes behind an agent's text."""
-        behind = self._render([_USER, {"role": "assistant", "content": _MARK}]).partition(_MARK)[2]
-        ids = self._tokenizer(behind, add_special_tokens=False)["input_ids"]
-        if not ids:
+    def _find_text_end(self) -> str:
+        """The token that the template writes behind an agent's text; where it writes none, the one
+        with which the user's next turn begins, which the agent then writes itself."""
+        said = {"role": "assistant", "content": _MARK}
+        behind = self._render([_USER, said]).partition(_MARK)[2]
+        if ids := self._tokenizer(behind, add_special_tokens=False)["input_ids"]:
+            return str(self._tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        behind = self._render([_USER, said, _USER]).partition(_MARK)[2]
+        if (token := self._first_added(behind)) is None or not behind.startswith(token):
             raise ConfigurationError(
                 f"the chat template of {self._tokenizer.name_or_path!r} does not mark the end of an agent's "
                 "message, so a policy would never stop: "
                 "choose another model"
             )
-        return str(self._tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return token
+
+    def _find_call_end(self) -> tuple[str, bool]:
+        """The same behind a call, another token where results stand in the agent's own turn, and
+        whether results are written with the name of their tool."""
+        call_id = self._template_id("call_0")
+        arguments = {_MARK: _MARK} if self._wants_objects else json.dumps({_MARK: _MARK})
+        before = {"role": "assistant", "content": "", "tool_calls": [_call(call_id, _TOOL, arguments)]}
+        result = {"role": "tool", "content": "r", "tool_call_id": call_id}
+        behind = self._render([_USER, before, result]).rpartition(_MARK)[2]
+        return self._first_added(behind, but=self.form.marks) or self._text_end, _TOOL in behind
+
+    def _find_thought(self) -> tuple[bool, tuple[str, str]]:
+        """Whether the template has a place for reasoning, and the marks around it."""
+        thinks = {"role": "assistant", "content": "c", "reasoning_content": _MARK}
+        before, mark, behind = self._render([_USER, thinks]).partition(_MARK)
+        start, end = max(map(before.rfind, self._added), default=-1), self._first_added(behind)
+        if not mark or THOUGHT[0] in before or start < 0 or end is None:
+            return bool(mark), THOUGHT
+        return True, (before[start:].strip(), end)
+
+    def _first_added(self, text: str, *, but: Collection[str] = ()) -> str | None:
+        """The added token of the vocabulary that stands first in a text."""
+        found = [(text.find(token), -len(token), token) for token in self._added if token in text and token not in but]
+        return min(found)[2] if found else None
 
     def _find_form(self) -> tuple[CallForm, bool]:
         """The form of the template's calls, and whether it takes arguments as an object: OpenAI's
@@ -184,13 +230,14 @@ class ChatRenderer:
                 except (ConfigurationError, TypeError):
                     continue  # a template that joins strings was given an object, or the other way round
                 found = found or (rendered if _MARK in rendered else "")
-                if form := form_of(_MARK, rendered):
+                if form := form_of(self._tokenizer, _MARK, rendered):
                     self._template_id = as_id
                     return form, wants_objects
         known = ", ".join(form.name for form in FORMS)
         what = "writes calls in a form that is not read back" if found else "writes no tool call"
         raise ConfigurationError(
-            f"the chat template of {self._tokenizer.name_or_path!r} {what} ({known} are): choose a model that was "
+            f"the chat template of {self._tokenizer.name_or_path!r} {what} ({known} are, and what a "
+            "tokenizer's response_template describes): choose a model that was "
             "trained to call tools in one of these, such as Qwen2.5 and Qwen3, or give one of ours as "
             "model.chat_template"
         )

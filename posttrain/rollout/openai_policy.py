@@ -12,6 +12,7 @@ import asyncio
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ class OpenAiPolicy:
         self.account = account or account_of("POSTTRAIN_OPENAI")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thinks_in_content = False  # a server without a parser of thoughts leaves them there
+        self._takes_reasoning = False  # vLLM's and OpenRouter's field, which is read as it is written
 
     async def reply(self, episode: Episode) -> Reply:
         """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint
@@ -84,7 +86,9 @@ class OpenAiPolicy:
         for message in messages:
             # an answer's field, which endpoints refuse in a request
             thought = message.pop("reasoning_content", None)
-            if thought and self._thinks_in_content:
+            if thought and self._takes_reasoning:
+                message["reasoning"] = thought
+            elif thought and self._thinks_in_content:
                 message["content"] = f"<think>{thought}</think>{message['content'] or ''}"
         request: dict[str, Any] = {
             "model": self._model,
@@ -102,7 +106,7 @@ class OpenAiPolicy:
             if answer.usage is not None:
                 self.account.pay(answer.usage.prompt_tokens or 0, answer.usage.completion_tokens or 0)
             choice = answer.choices[0]
-            message = self._split(Message.from_openai(choice.message.model_dump()))
+            message = self._read_message(choice.message.model_dump())
             if choice.finish_reason not in ("stop", "length", "tool_calls"):
                 raise ValueError(f"finish_reason {choice.finish_reason!r}")
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -112,8 +116,13 @@ class OpenAiPolicy:
             ) from None
         return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
 
-    def _split(self, message: Message) -> Message:
-        """A thought that stands in the content, to where others have it."""
+    def _read_message(self, content: Mapping[str, Any]) -> Message:
+        """A thought that stands in the text or under vLLM's name for it, to where others have
+        it."""
+        message = Message.from_openai(content)
+        if thought := (content.get("reasoning") or "").strip():
+            self._takes_reasoning = True
+            return replace(message, content=message.content.lstrip("\n"), reasoning_content=thought)
         found = _THOUGHT.match(message.content)
         if message.reasoning_content is not None or not found:
             return message

@@ -14,7 +14,7 @@ from posttrain.exits import ConfigurationError
 from posttrain.rollout.conversation import Conversation
 from posttrain.rollout.engines.protocol import Engine, GenerateRequest
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.types import Message, StopReason, Task
+from posttrain.types import Message, StopReason, Task, ToolCall
 from posttrain.worlds.protocol import Expert, ExpertDomain
 
 
@@ -45,14 +45,14 @@ class Codec(Protocol):
         """A message as the agent would have written it, stop token included."""
         ...
 
-    def encode_results(self, messages: Sequence[Message]) -> list[int]:
-        """What stands between the stop token of one agent message and the first token of the
-        next."""
+    def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[int]:
+        """What stands between the stop token of one agent message, which made `calls`, and the
+        first token of the next."""
         ...
 
-    def parse(self, token_ids: Sequence[int]) -> Message:
-        """The message behind generated ids; a malformed call becomes a call whose arguments are the
-        raw text."""
+    def parse(self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]]) -> Message:
+        """The message behind generated ids, of an agent that was offered `tools`; a malformed call
+        becomes a call whose arguments are the raw text."""
         ...
 
 
@@ -135,7 +135,7 @@ class TokenPolicy:
             )
         )
         return Reply(
-            message=self._codec.parse(generation.token_ids),
+            message=self._codec.parse(generation.token_ids, episode.now.schemas),
             stop=None if generation.finish == "stop" else StopReason.TOKEN_LIMIT,
             context_ids=context_ids,
             token_ids=generation.token_ids,
@@ -170,6 +170,7 @@ class TokenPolicy:
         context_ids: list[int] = []
         pending: list[Message] = []
         is_beginning = not conversation.turns
+        calls = [call for index in conversation.written()[-1:] for call in conversation.messages[index].tool_calls]
         for message in [*conversation.unread(), None]:
             if message is not None and message.role != "assistant":
                 pending.append(message)
@@ -177,8 +178,9 @@ class TokenPolicy:
             context_ids += (
                 self._codec.encode_prompt(pending, conversation.schemas)
                 if is_beginning
-                else self._codec.encode_results(pending)
+                else self._codec.encode_results(pending, calls)
             )
-            context_ids += [] if message is None else self._codec.encode_assistant(message)
-            pending, is_beginning = [], False
+            if message is not None:
+                context_ids += self._codec.encode_assistant(message)
+                pending, is_beginning, calls = [], False, list(message.tool_calls)
         return context_ids

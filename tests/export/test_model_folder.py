@@ -10,8 +10,10 @@ from posttrain.export.model_folder import vllm_settings, write_exported
 from posttrain.models.chat_template import TEMPLATES, scratch_template, served_template, template_text
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.models.scratch import scratch_model
-from tests.models.conftest import scratch_tokenizer  # noqa: F401  # a fixture
+from posttrain.types import Message, ToolCall
+from tests.models.conftest import qwen_folder, scratch_tokenizer  # noqa: F401  # fixtures
 from tests.models.episodes import SCRATCH_PARAMS
+from tests.models.families import codec_of
 
 CALL = '{"code":"0700","days":[1,2.5,true,null],"name":"騰訊 \\"X\\""}'
 
@@ -65,6 +67,18 @@ def test_vllm_is_told_the_parser_the_type_and_the_length(folder, tmp_path):
     flags, environment = vllm_settings(tmp_path / "mine")
     assert flags == ("--served-model-name", "mine", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
     assert environment == {"DTYPE": "bfloat16", "MAX_MODEL_LEN": "64"}
+
+
+def test_vllm_reads_by_the_response_template_that_is_read_by_here(qwen_folder, tmp_path):  # noqa: F811
+    codec = codec_of("qwen3_5_think", qwen_folder)
+    save_model(load_model(qwen_folder), codec.tokenizer, tmp_path / "model")
+    write_exported(tmp_path / "model", tmp_path / "mine", card="", dtype="float32")
+    flags, _ = vllm_settings(tmp_path / "mine")
+    assert flags[-5:] == ("--enable-auto-tool-choice", "--tool-call-parser", "hf", "--reasoning-parser", "hf")
+    exported = load_codec(tmp_path / "mine")
+    assert list(exported.tokenizer.response_template["fields"]) == ["content", "thinking", "tool_calls"]
+    message = Message("assistant", "I look.", "HK", (ToolCall("call_0", "f", '{"code":"0700"}'),))
+    assert exported.parse(codec.encode_assistant(message)) == message
 
 
 def test_a_folder_that_is_no_models_is_refused(tmp_path):

@@ -1,60 +1,30 @@
 """Each form of calls: what a template of its family writes is read as what was said, and any text
 becomes a message."""
 
-import importlib.util
 import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from posttrain.exits import ConfigurationError
 from posttrain.models.call_formats.choice import FORMS
+from posttrain.models.call_formats.response_template import response_template_of
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.models.parsing import parse_assistant
-from posttrain.types import Message, ToolCall
+from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema
+from tests.models.families import ENDS, TEMPLATES, TYPED_TOOLS, a_message, codec_of, trl_template
 
 BY_NAME = {form.name: form for form in FORMS}
 
-# In the manner of Mistral's: ids of nine letters, one list of calls, results with the id of theirs.
-MISTRAL_LIKE = """
-{%- for message in messages %}
-{%- if message.role == "user" %}{{- "[INST]" + message.content + "[/INST]" }}
-{%- elif message.role == "tool" %}
-{{- '[TOOL_RESULTS]{"content": ' + message.content + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
-{%- elif message.role == "assistant" %}
-{%- if message.content %}{{- message.content }}{%- endif %}
-{%- if message.tool_calls %}{{- "[TOOL_CALLS][" }}
-{%- for call in message.tool_calls %}
-{%- if call.id | length != 9 %}{{- raise_exception("Tool call IDs have nine letters!") }}{%- endif %}
-{{- '{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + ', "id": "' + call.id + '"}' }}
-{%- if not loop.last %}{{- ", " }}{%- endif %}{%- endfor %}{{- "]" }}{%- endif %}{{- "<|im_end|>" }}
-{%- endif %}{%- endfor %}
-"""  # noqa: E501
-NAMED_LIKE = MISTRAL_LIKE.replace('{{- "[TOOL_CALLS][" }}', "").replace('{{- "]" }}', "").replace('{{- ", " }}', "")
-NAMED_LIKE = NAMED_LIKE.replace(
-    """{{- '{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + ', "id": "' + call.id + '"}' }}""",  # noqa: E501
-    """{{- '[TOOL_CALLS]' + call.function.name + '[ARGS]' + call.function.arguments | tojson }}""",
+by_response_templates = pytest.mark.parametrize(
+    "family", [family for family, form in TEMPLATES.items() if form == "hf"], indirect=True
 )
-
-
-def trl_template(family: str) -> str:
-    (package,) = importlib.util.find_spec("trl").submodule_search_locations
-    return (Path(package) / "chat_templates" / f"{family}.jinja").read_text(encoding="utf-8")
-
-
-TEMPLATES = {
-    "qwen2_5": "hermes",
-    "qwen3": "hermes",
-    "llama3_2": "llama3_json",
-    "mistral": "mistral",
-    "mistral_named": "mistral",
-    "lfm2_2_5_v2": "pythonic",
-}
 
 
 @pytest.fixture(scope="module", params=TEMPLATES)
@@ -64,13 +34,13 @@ def family(request) -> str:
 
 @pytest.fixture(scope="module")
 def codec(family: str, qwen_folder: Path) -> ChatCodec:
-    """The template of a family with tokens that are bytes."""
-    tokenizer = load_codec(qwen_folder).tokenizer
-    ours = {"mistral": MISTRAL_LIKE.strip(), "mistral_named": NAMED_LIKE.strip()}
-    tokenizer.chat_template = ours.get(family) or trl_template(family).replace("<|eot_id|>", "<|im_end|>")
-    return ChatCodec(tokenizer)
+    return codec_of(family, qwen_folder)
 
 
+XML = (
+    "<tool_call>\n<function=search_stock>\n<parameter=name>\nPine Crane\n</parameter>\n</function>\n</tool_call>"
+    "<|im_end|>"
+)
 WRITTEN = {
     "qwen2_5": '<tool_call>\n{"name": "search_stock", "arguments": {"name": "Pine Crane"}}\n</tool_call><|im_end|>',
     "llama3_2": '{"name": "search_stock", "parameters": {"name": "Pine Crane"}}<|im_end|>',
@@ -79,14 +49,22 @@ WRITTEN = {
     ),
     "mistral_named": '[TOOL_CALLS]search_stock[ARGS]{"name": "Pine Crane"}<|im_end|>',
     "lfm2_2_5_v2": "<|tool_call_start|>[search_stock(name='Pine Crane')]<|tool_call_end|><|im_end|>",
+    "qwen3_5_think": XML,
+    "qwen3_8": XML,
+    "glm4moe": (
+        "<tool_call>search_stock\n<arg_key>name</arg_key>\n<arg_value>Pine Crane</arg_value>\n</tool_call>"
+        "<|observation|>"
+    ),
+    "gemma4_v5": '<|tool_call>call:search_stock{name:<|"|>Pine Crane<|"|>}<tool_call|><|tool_response>',
 }
 
 
 def test_a_call_is_written_as_the_family_writes_it(codec: ChatCodec, family: str) -> None:
     message = Message("assistant", "", None, (call("search_stock", '{"name":"Pine Crane"}'),))
+    assert codec.form.name == TEMPLATES[family]
     written = codec.decode(codec.encode_assistant(message))
     assert written.endswith(WRITTEN.get(family, WRITTEN["qwen2_5"]))
-    assert "<think>" not in written or family == "qwen3"
+    assert ("<think>" in written) == (family in ("qwen3", "glm4moe"))
 
 
 def test_an_episode_is_carried(codec: ChatCodec, family: str) -> None:
@@ -99,7 +77,34 @@ def test_an_episode_is_carried(codec: ChatCodec, family: str) -> None:
     trained = codec.decode([token for token, is_own in zip(row.input_ids, row.mask, strict=True) if is_own])
     assert "search_stock" in trained
     assert '"price"' not in trained  # a result
-    assert trained.count("<|im_end|>") == sum(one.role == "assistant" for one in messages)
+    ends = ENDS.get(family, ("<|im_end|>",))
+    assert sum(map(trained.count, ends)) == sum(one.role == "assistant" for one in messages)
+
+
+@by_response_templates
+def test_a_row_is_what_the_template_writes(codec: ChatCodec, family: str) -> None:
+    """Where nobody speaks behind the agent's turns, so that no template takes its thoughts out."""
+    said = conversation()[1:]
+    whole = codec.tokenizer.apply_chat_template(
+        [as_given(message) for message in said], tools=list(TOOLS), tokenize=False
+    )
+    text = codec.decode(codec.encode_row(said, TOOLS).input_ids)
+    end = ENDS[family][0] if family in ENDS else "<|im_end|>"
+    assert text.removesuffix(end) == whole.rstrip().removesuffix(end)
+
+
+def as_given(message: Message) -> dict[str, object]:
+    content = message.to_openai()
+    for one in content.get("tool_calls", ()):
+        one["function"]["arguments"] = json.loads(one["function"]["arguments"])
+    return content
+
+
+@by_response_templates
+def test_what_is_no_object_stays_the_text_that_it_is(codec: ChatCodec) -> None:
+    calls = (call("get_quote", '{"code":"00007.HK"'), call("get_quote", "[1]", 1))
+    message = Message("assistant", "", "HK", calls)
+    assert codec.parse(codec.encode_assistant(message), TYPED_TOOLS) == message
 
 
 def test_results_follow_calls_that_the_template_itself_would_refuse(codec: ChatCodec) -> None:
@@ -120,64 +125,12 @@ def as_said(message: Message) -> tuple[object, ...]:
     return message.content, message.reasoning_content, calls
 
 
-WORDS = [
-    "price",
-    "松鹤银行",
-    "it's",
-    'say "so"',
-    "a\nb",
-    "naïve",
-    "🙂",
-    "\\n",
-    "[x](y)",
-    "{}",
-    "1,5",
-    "",
-    " ",
-    "é\u0301",
-]
-
-
-def a_value(rng: random.Random, depth: int) -> object:
-    kinds = ["text", "int", "float", "bool", "null"] + ["list", "dict"] * (depth < 3)
-    match rng.choice(kinds):
-        case "text":
-            return " ".join(rng.choices(WORDS, k=rng.randint(1, 3)))
-        case "int":
-            return rng.randint(-(10**12), 10**12)
-        case "float":
-            return rng.choice([0.5, -1e-7, 2.0, 1e22])
-        case "bool":
-            return rng.random() < 0.5
-        case "null":
-            return None
-        case "list":
-            return [a_value(rng, depth + 1) for _ in range(rng.randint(0, 3))]
-    return {rng.choice(["code", "名", "a b", "k'"]): a_value(rng, depth + 1) for _ in range(rng.randint(0, 3))}
-
-
-def a_message(rng: random.Random, form: str) -> Message:
-    count = rng.choice([0, 1, 1, 2, 3]) if form != "llama3_json" else rng.choice([0, 1])
-    calls = tuple(
-        ToolCall(
-            f"call_{number}",
-            rng.choice(["get_quote", "search_stock"]),
-            json.dumps({key: a_value(rng, 0) for key in rng.sample(["code", "name", "days"], rng.randint(0, 3))}),
-        )
-        for number in range(count)
-    )
-    is_alone = form == "llama3_json" and calls
-    content = "" if is_alone else rng.choice(["", "I look.", "价格是 7.20", 'It says "so"'])
-    reasoning = None if is_alone else rng.choice([None, "HK first", "先查港股"])
-    return Message("assistant", content, reasoning, calls)
-
-
 def test_a_thousand_messages_come_back(codec: ChatCodec, family: str) -> None:
     """Llama's templates leave out what is said beside a call, so none there has both."""
     rng = random.Random(0)
     for _ in range(1000):
         message = a_message(rng, TEMPLATES[family])
-        assert as_said(codec.parse(codec.encode_assistant(message))) == as_said(message)
+        assert as_said(codec.parse(codec.encode_assistant(message), TYPED_TOOLS)) == as_said(message)
 
 
 @pytest.mark.parametrize(("form", "text", "expected"), [
@@ -199,6 +152,56 @@ def test_what_others_write_is_read(form: str, text: str, expected: list[tuple[st
     message = parse_assistant(text, BY_NAME[form])
     assert [(one.name, one.arguments) for one in message.tool_calls] == expected
     assert bool(message.content) == (not expected)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("<tool_call><function=f><parameter=code>7</parameter></function></tool_call>", [("f", '{"code":"7"}')]),
+    (
+        "<tool_call>\n<function=f>\n<parameter=code>\n600519\n</parameter>\n<parameter=名>\n7\n</parameter>\n</function>",
+        [("f", '{"code":"600519","名":7}')],
+    ),
+    ("I look.\n<tool_call>\n<function=f>\n</function>\n</tool_call>", [("f", "{}")]),
+    ("<tool_call>\n<function=f>\n<parameter=code>\n7\n", [("f", "<parameter=code>\n7")]),
+    (
+        "<tool_call>\n<function=f>\n<parameter=code>\n7\n</function>\n</tool_call>",
+        [("f", "<parameter=code>\n7\n</function>")],
+    ),
+    ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', []),
+])  # fmt: skip
+def test_what_a_response_template_cannot_read_stays_text(
+    qwen_folder: Path, text: str, expected: list[tuple[str, str]]
+) -> None:
+    tokenizer = load_codec(qwen_folder).tokenizer
+    tokenizer.chat_template = trl_template("qwen3_5_think")
+    codec = ChatCodec(tokenizer)
+    tools = [{"type": "function", "function": {**TYPED_TOOLS[0]["function"], "name": "f"}}]
+    message = codec.parse(codec.tokenizer(text, add_special_tokens=False)["input_ids"], tools)
+    assert [(one.name, one.arguments) for one in message.tool_calls] == expected
+    assert message.content == ("" if text[0] == "<" and expected else text.partition("\n")[0] if expected else text)
+
+
+@by_response_templates
+def test_any_text_is_a_message_to_a_response_template(codec: ChatCodec) -> None:
+    rng = random.Random(1)
+    pieces = [piece for text in WRITTEN.values() for piece in (text, text[:20], text[7:], text[-12:])]
+    pieces += ["<think>", "</think>", "[" * 5000, "{" * 5000, "1" * 5000, "NaN", "\x01", "\u2028", " " * 3000]
+    for _ in range(200):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 4)))
+        message = parse_assistant(text, codec.form, tools=TYPED_TOOLS)
+        json.dumps([message.content, *(one.arguments for one in message.tool_calls)]).encode()
+
+
+def test_a_response_template_of_no_use_is_refused(qwen_folder: Path) -> None:
+    tokenizer = load_codec(qwen_folder).tokenizer
+    tokenizer.chat_template = trl_template("qwen3_5_think") + "\n"  # nobody knows this one
+    with pytest.raises(ConfigurationError, match="a form that is not read back"):
+        ChatCodec(tokenizer)
+    tokenizer.response_template = {"start_anchor": "a", "fields": {"content": {}}}
+    with pytest.raises(ConfigurationError, match=r"describes no calls that could be read: KeyError\('tool_calls'\)"):
+        ChatCodec(tokenizer)
+    tokenizer.response_template = response_template_of(SimpleNamespace(chat_template=trl_template("gemma4_v5")))
+    with pytest.raises(ConfigurationError, match="a form that is not read back"):
+        ChatCodec(tokenizer)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)

@@ -135,10 +135,10 @@ class WordCodec:
         calls = [f"call {made.name} {made.arguments}" for made in message.tool_calls]
         return [*self.ids(" ".join([message.content, *calls])), 0]
 
-    def encode_results(self, messages: Sequence[Message]) -> list[int]:
+    def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[int]:
         return self.ids(" ".join([*(f"{message.role}: {message.content}" for message in messages), "agent:"]))
 
-    def parse(self, token_ids: Sequence[int]) -> Message:
+    def parse(self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]]) -> Message:
         text = " ".join(self.words[token] if token < len(self.words) else "?" for token in token_ids if token)
         if text.startswith("call "):
             _, name, arguments = text.split(" ", 2)

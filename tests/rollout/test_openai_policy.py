@@ -86,6 +86,20 @@ def test_a_thought_in_the_text_is_one_and_goes_back_where_it_stood(endpoint):
     assert "reasoning_content" not in server.bodies[1]["messages"][2]
 
 
+def test_a_thought_in_a_field_of_its_own_goes_back_in_it(endpoint):
+    def thinks(_, body):
+        if body["messages"][-1]["role"] == "tool":
+            return answer_of("done")
+        answer = answer_of("", calls=[("try_code", '{"code":"123"}')], finish="tool_calls")
+        answer["choices"][0]["message"]["reasoning"] = "\ntry\n"
+        return answer
+
+    server = endpoint(thinks)
+    [trajectory] = play()
+    assert [one.reasoning_content for one in trajectory.messages if one.role == "assistant"] == ["try", None]
+    assert (server.bodies[1]["messages"][2]["reasoning"], server.bodies[1]["messages"][2]["content"]) == ("try", "")
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_endpoint_that_is_busy_or_broken_for_a_while_is_asked_again(endpoint, status):
     server = endpoint(lambda number, body: status if number <= 2 else opens_the_lock(number, body))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+Schemas = Sequence[Mapping[str, Any]]  # OpenAI function schemas, in the order offered
 _DECODER = json.JSONDecoder()
 MAX_NESTING = 100  # people nest five deep; Python's readers and writers of JSON end at a thousand, with its stack
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -29,8 +30,9 @@ class CallForm(Protocol):
     calls: re.Pattern[str]
     writes_objects: bool  # arguments are an object that the template itself writes as JSON
 
-    def read(self, said: str) -> tuple[str, list[Written]]:
-        """The content and the calls of what was said behind the reasoning. Never raises."""
+    def read(self, said: str, tools: Schemas, /) -> tuple[str, list[Written]]:
+        """The content and the calls of what was said behind the reasoning; `tools` were offered.
+        Never raises."""
 
     def stand_in(self, key: str, rendered: str) -> str | None:
         """How `rendered`, by a template, has the arguments {key: key}; None where it has them in

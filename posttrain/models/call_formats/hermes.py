@@ -3,7 +3,7 @@ them behind text."""
 
 import re
 
-from posttrain.models.call_formats.form import JsonCall, JsonForm, Written, joined
+from posttrain.models.call_formats.form import JsonCall, JsonForm, Schemas, Written, joined
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)  # a missing end is the message's own end
 _READER = JsonCall("arguments")
@@ -15,7 +15,7 @@ class Hermes(JsonForm):
     calls = re.compile(r"\s*<tool_call>.*?(?:</tool_call>|\Z)\s*", re.DOTALL)
     sign = "<tool_call>"
 
-    def read(self, said: str) -> tuple[str, list[Written]]:
+    def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
         """As `CallForm`."""
         written = [_READER.read(found[1]) for found in _CALL.finditer(said)]
         return joined(_CALL.split(said)[::2]), written  # every second piece is the inside of a call

@@ -7,7 +7,7 @@ text is content. Llama's templates leave content out beside a call, so a message
 
 import re
 
-from posttrain.models.call_formats.form import JsonCall, JsonForm, Written, leading_values
+from posttrain.models.call_formats.form import JsonCall, JsonForm, Schemas, Written, leading_values
 
 _TAG = "<|python_tag|>"
 _BEGINS = re.compile(r'\s*(?:<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters)"')
@@ -21,7 +21,7 @@ class Llama3Json(JsonForm):
     calls = re.compile(r'\A\s*(?:<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters)".*\Z', re.DOTALL)
     sign = '"parameters"'
 
-    def read(self, said: str) -> tuple[str, list[Written]]:
+    def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
         """As `CallForm`."""
         if not _BEGINS.match(said):
             return said.strip(), []

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.models.call_formats.form import Written, is_nested_deep, joined, loads, storable
+from posttrain.models.call_formats.form import Schemas, Written, is_nested_deep, joined, loads, storable
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _MARKED = re.compile(r"<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)", re.DOTALL)
@@ -28,7 +28,7 @@ class Pythonic:
     )
     writes_objects = False
 
-    def read(self, said: str) -> tuple[str, list[Written]]:
+    def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
         """As `CallForm`."""
         if _START in said:
             written = [call for found in _MARKED.finditer(said) for call in _read(found[1])]

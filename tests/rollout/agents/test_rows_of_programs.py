@@ -44,10 +44,10 @@ class BabbleCodec:
     def encode_assistant(self, message):
         raise AssertionError("nothing that the agent wrote is ever encoded again")
 
-    def encode_results(self, messages):
+    def encode_results(self, messages, calls):
         return self.ids(" ".join([*(f"{message.role}: {message.content}" for message in messages), "agent:"]))
 
-    def parse(self, token_ids):
+    def parse(self, token_ids, tools):
         words = [f"w{token}" for token in token_ids]
         if 8 <= token_ids[0] < 48:
             arguments = json.dumps({"code": " ".join(words[1:])}, separators=(",", ":"))
