@@ -6,8 +6,12 @@ of the demonstrations and in other phrasing.
 the knobs below, where models, traces and `reports/index.html` stay; stopped, it goes on. Writes
 `reports/pretrained.json`. What the default run's policy, a 0.4M model from scratch, does in English
 in other phrasing stands beside it, from the reports of this checkout.
+
+`--seed N` trains once more, by another seed and as far as SFT, in a clone of its own, and adds what
+that model does to the report.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -101,28 +105,58 @@ KNOBS: dict[str, Any] = {
 
 
 def main() -> None:
-    commit = _prepared()
+    parser = argparse.ArgumentParser("benchmarks.pretrained", description=__doc__)
+    parser.add_argument("--seed", type=int)
+    given = parser.parse_args()
+    if given.seed is not None:
+        add_seed(given.seed)
+        return
+    commit = _prepared(TREE, KNOBS)
     began = time.time()
     subprocess.run(["dvc", "repro"], cwd=TREE, env=environment_of(TREE), check=True)
     result = {"commit": commit, "processor": processor_kind(), **figures(TREE)}
     result["minutes"] = round((time.time() - began) / 60, 1)
-    RESULT.write_text(json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write(result)
     for line in lines(result):
         print(line)
     print(f"models and traces: {TREE.relative_to(REPOSITORY)}; reports/pretrained.json")
 
 
-def _prepared() -> str:
-    """The clone with the knobs and the model; its commit. One of another commit is made anew."""
+def add_seed(seed: int) -> None:
+    """The SFT model by another `seed` of all that is drawn (demonstrations, order, adapters), on
+    the tasks of the first."""
+    tree = TREE.with_name(f"{TREE.name}-{seed}")
+    commit = _prepared(tree, KNOBS | {"seed": seed})
+    subprocess.run(["dvc", "repro", "train_sft"], cwd=tree, env=environment_of(tree), check=True)
+    params = load_params(tree / "params.yaml")
+    domain = make_domain(params.world)
+    found = {
+        "commit": commit,
+        "test": _played(tree, "sft", params, domain, split="test", num_tasks=params.world.num_test_tasks),
+        "paraphrase": _phrased(tree, "sft", params, domain),
+    }
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    result.setdefault("seeds", {})[str(seed)] = found
+    _write(result)
+    print(f"seed {seed}: {_share(found['test'])} held out, {_share(found['paraphrase'])} in other phrasing")
+
+
+def _write(result: Mapping[str, Any]) -> None:
+    RESULT.write_text(json.dumps(result, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _prepared(tree: Path, knobs: Mapping[str, Any]) -> str:
+    """`tree` as a clone with the knobs and the model; its commit. One of another commit is made
+    anew."""
     commit = _head(REPOSITORY)
-    if not (TREE / ".git").exists() or _head(TREE) != commit:
-        clone_checkout(TREE)
-        apply_overrides(TREE / "params.yaml", KNOBS)
-        _depend_on_model(TREE / "dvc.yaml")
+    if not (tree / ".git").exists() or _head(tree) != commit:
+        clone_checkout(tree)
+        apply_overrides(tree / "params.yaml", knobs)
+        _depend_on_model(tree / "dvc.yaml")
     if not (REPOSITORY / MODEL).exists():
         get_model("smollm2", REPOSITORY / MODEL)
-    if not (TREE / MODEL).exists():
-        shutil.copytree(REPOSITORY / MODEL, TREE / MODEL, copy_function=os.link)
+    if not (tree / MODEL).exists():
+        shutil.copytree(REPOSITORY / MODEL, tree / MODEL, copy_function=os.link)
     return commit
 
 
@@ -155,12 +189,16 @@ def figures(tree: Path) -> dict[str, Any]:
 
 def _phrased(tree: Path, policy: str, params: Params, domain: Domain) -> dict[str, Any]:
     """Success on more tasks in other phrasing than are evaluated, which are the first of them."""
+    return _played(tree, policy, params, domain, split="test_paraphrase", num_tasks=NUM_PHRASED)
+
+
+def _played(tree: Path, policy: str, params: Params, domain: Domain, *, split: str, num_tasks: int) -> dict[str, Any]:
     folder = tree / "data/models" / policy
     reward = load_reward(params.reward, score_names(domain))
     sampler = EpisodeSampler(
         load_model(folder), load_codec(folder), domain=domain, reward=reward, limits=params.agent, temperature=0.0
     )
-    return success_on(domain.tasks("test_paraphrase", NUM_PHRASED), sampler, seed=params.seed)
+    return success_on(domain.tasks(split, num_tasks), sampler, seed=params.seed)
 
 
 def success_on(tasks: Sequence[Task], sampler: EpisodeSampler, *, seed: int) -> dict[str, Any]:
