@@ -44,4 +44,7 @@ def dense_layer(module: nn.Module) -> nn.Linear:
 
 def _require(is_so: bool, problem: str) -> None:
     if not is_so:
-        raise ConfigurationError(f"this model is not made of plain matrices: {problem}; serve it with another engine")
+        raise ConfigurationError(
+            f"this model is not made of plain matrices: {problem}. Let vLLM play it: POSTTRAIN_ENGINE=vllm, "
+            "docs/serve.md"
+        )

@@ -5,7 +5,14 @@ import weakref
 
 import pytest
 import torch
-from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from posttrain.exits import ConfigurationError
 from posttrain.rollout.engines.fused_weights import fuse
@@ -298,9 +305,10 @@ def test_an_unsupported_architecture_is_a_wrong_configuration():
     gemma = GemmaForCausalLM(GemmaConfig(**SIZES, head_dim=16))
     with pytest.raises(ConfigurationError, match="model type 'gemma'"):
         TorchEngine(gemma, num_slots=1, max_context_tokens=8)
-    windowed = Qwen3ForCausalLM(Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1))
-    with pytest.raises(ConfigurationError, match="sliding window"):
-        TorchEngine(windowed, num_slots=1, max_context_tokens=8)
+    qwen = Qwen3ForCausalLM(Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1))
+    for windowed in (qwen, MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8))):
+        with pytest.raises(ConfigurationError, match=r"sliding window\. Let vLLM play it"):
+            TorchEngine(windowed, num_slots=1, max_context_tokens=8)
 
 
 def test_a_lora_adapter_is_part_of_the_weights():

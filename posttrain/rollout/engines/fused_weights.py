@@ -21,7 +21,7 @@ from posttrain.models.adapted import behind_adapters
 from posttrain.models.dense import dense
 from posttrain.models.precision import compute_dtype
 
-MODEL_TYPES = ("llama", "qwen2", "qwen3")
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length of the text
 
 
@@ -80,7 +80,7 @@ def fuse(model: nn.Module) -> FusedWeights:
         config.model_type in MODEL_TYPES, f"model type {config.model_type!r} is not one of {', '.join(MODEL_TYPES)}"
     )
     _require(
-        all(kind == "full_attention" for kind in getattr(config, "layer_types", None) or ()),
+        all(kind == "full_attention" for kind in _layer_types(config)),
         "a layer has a sliding window",
     )
     decoder = causal_lm.model
@@ -110,6 +110,14 @@ def fuse(model: nn.Module) -> FusedWeights:
             num_kv_heads=config.num_key_value_heads,
             head_dim=head_dim,
         )
+
+
+def _layer_types(config: Any) -> list[str]:
+    """Mistral's configuration has none, and one window for all layers or none."""
+    if found := getattr(config, "layer_types", None):
+        return list(found)
+    has_window = config.model_type == "mistral" and config.sliding_window is not None
+    return ["sliding_attention" if has_window else "full_attention"]
 
 
 def _fuse_layer(layer: Any) -> FusedLayer:
@@ -187,4 +195,7 @@ def _concatenated(biases: list[Tensor | None]) -> Tensor | None:
 
 def _require(is_so: bool, problem: str) -> None:
     if not is_so:
-        raise ConfigurationError(f"the torch engine cannot run this model: {problem}; serve it with another engine")
+        raise ConfigurationError(
+            f"the engine in this process cannot play this model: {problem}. Let vLLM play it: POSTTRAIN_ENGINE=vllm, "
+            "docs/serve.md"
+        )
