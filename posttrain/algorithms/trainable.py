@@ -9,6 +9,8 @@ DPO and a KL term take as their reference.
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from posttrain.algorithms.sharding import at_home, quantization_of
 from posttrain.models.loading import (
     load_codec,
@@ -19,6 +21,7 @@ from posttrain.models.loading import (
     whole_folder,
 )
 from posttrain.models.lora import add_lora, merge_adapters
+from posttrain.models.lora_product import rounding_once
 from posttrain.models.precision import computing_in, loaded_dtype
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 
@@ -40,9 +43,10 @@ def prepared(
     model = computing_in(model, params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
-    if isinstance(params.adapter, LoraAdapter):
-        return add_lora(model, params.adapter, seed=seed, task_type=task_type)
-    return model
+    if not isinstance(params.adapter, LoraAdapter):
+        return model
+    model = add_lora(model, params.adapter, seed=seed, task_type=task_type)
+    return model if params.dtype == "float32" else rounding_once(model, getattr(torch, params.dtype))
 
 
 def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:

@@ -1,0 +1,59 @@
+"""What a layer with adapters computes in bfloat16, W x + s B A x, rounded once.
+
+PEFT rounds W x and adds to it s B A x, which is smaller than half a step of the grid that the sum
+is rounded to as long as the adapter is young: most of what was learnt so far is not in the result
+and has no part in the loss. Here both are one product, [W, s B] [x, A x], whose sum is kept in
+float32 by the hardware until it is rounded.
+"""
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from posttrain.models.quantization import dense_weight
+
+
+def rounding_once(model: Any, dtype: torch.dtype) -> Any:
+    """`model`, whose LoRA layers now compute so in `dtype`: those on plain matrices and on such of
+    four bits, which are read as `dtype`. One on eight bits is left alone, whose product rounds x as
+    well. A copy of the model does so, too."""
+    for module in model.modules():
+        base = getattr(module, "base_layer", None)
+        if isinstance(base, nn.Linear) and (type(base) is nn.Linear or type(base).__name__ == "Linear4bit"):
+            module.compute_dtype = dtype
+            module.forward = MethodType(_forward, module)
+    return model
+
+
+def _forward(self: Any, x: Tensor) -> Tensor:
+    """A LoRA layer's, of one adapter."""
+    if self.disable_adapters or self.merged:
+        plain: Tensor = type(self).forward(self, x)
+        return plain
+    (name,) = self.active_adapters
+    x = x.to(self.compute_dtype)
+    low = functional.linear(self.lora_dropout[name](x), self.lora_A[name].weight.to(x.dtype))
+    up = (self.lora_B[name].weight * self.scaling[name]).to(x.dtype)
+    summed: Tensor = _Product.apply(x, low, up, self.base_layer)  # type: ignore[no-untyped-call]
+    return summed
+
+
+class _Product(torch.autograd.Function):
+    """x (…, in), A x (…, r), s B (out, r) and the layer of W (out, in) to (…, out). W is frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: Tensor, up: Tensor, base: nn.Linear) -> Tensor:
+        ctx.save_for_backward(low, up)
+        ctx.base = base
+        weight = torch.cat([dense_weight(base).to(x.dtype), up], dim=1)
+        bias = None if base.bias is None else base.bias.to(x.dtype)
+        return functional.linear(torch.cat([x, low], dim=-1), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        low, up = ctx.saved_tensors
+        of_x = grad @ dense_weight(ctx.base).to(grad.dtype) if ctx.needs_input_grad[0] else None
+        return of_x, grad @ up, grad.flatten(0, -2).T @ low.flatten(0, -2), None
