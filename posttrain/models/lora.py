@@ -14,6 +14,8 @@ from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import behind_adapters
 from posttrain.models.dense import dense_layer
 from posttrain.models.loading import refuse_unsafe_folder
+from posttrain.models.off_grid import off_grid
+from posttrain.models.precision import compute_dtype
 from posttrain.models.quantization import is_quantised, without_quantisation
 from posttrain.params import LoraAdapter
 
@@ -64,10 +66,16 @@ def load_adapters(model: Any, path: Path, *, is_trainable: bool = False) -> Any:
 
 def merge_adapters(model: Any) -> Any:
     """The plain model with the adapters folded into its weights (the model given is used up), in
-    single precision: a bfloat16 base would lose most of what they add, a quantised one all. A model
+    single precision: a bfloat16 base would lose most of what they add, a quantised one all. Where
+    products were in bfloat16, and so will be those of who reads it, it is `off_grid`. A model
     without adapters as it is."""
     if not isinstance(model, PeftModel):
         return model
+    merged = _merged(model)
+    return merged if compute_dtype(merged) == torch.float32 else off_grid(merged)
+
+
+def _merged(model: Any) -> Any:
     causal_lm = behind_adapters(model)
     if not getattr(causal_lm, "is_quantized", False):
         return model.float().merge_and_unload()

@@ -7,6 +7,9 @@ supported architecture has one form. What is folded, exact up to float32 roundin
 and the attention scale into the matrices that follow them, LoRA's B A into W, q, k and v into one
 matrix, gate and up into another, and the halves of each head interleaved so that the rotary
 embedding is one complex multiplication (q·k does not depend on the order of a head's dimensions).
+
+Rounded to bfloat16, weights of which nothing was folded in are taken off its grid before
+(`models/off_grid.py`): those that read values and the MLP's inner channels.
 """
 
 from collections.abc import Callable
@@ -19,6 +22,7 @@ from torch import Tensor, nn
 from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import behind_adapters
 from posttrain.models.dense import dense
+from posttrain.models.off_grid import of_readers, spread
 from posttrain.models.precision import compute_dtype
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -100,7 +104,7 @@ def fuse(model: nn.Module) -> FusedWeights:
     with torch.no_grad():
         return FusedWeights(
             embedding=decoder.embed_tokens.weight.detach().to(dtype, copy=True),
-            layers=tuple(_in_type(_fuse_layer(layer), dtype) for layer in decoder.layers),
+            layers=tuple(_in_type(_fuse_layer(layer, dtype), dtype) for layer in decoder.layers),
             head=_scaled(head, decoder.norm.weight).to(dtype),
             head_bias=None if head_bias is None else head_bias.to(dtype),
             final_eps=decoder.norm.variance_epsilon,
@@ -120,13 +124,19 @@ def _layer_types(config: Any) -> list[str]:
     return ["sliding_attention" if has_window else "full_attention"]
 
 
-def _fuse_layer(layer: Any) -> FusedLayer:
+def _fuse_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
     qkv, qkv_bias, head_norm = _fuse_heads(attention, layer.input_layernorm.weight)
     gate, gate_bias = dense(mlp.gate_proj)
     up, up_bias = dense(mlp.up_proj)
     out, out_bias = dense(attention.o_proj)
     down, down_bias = dense(mlp.down_proj)
+    if dtype == torch.bfloat16 and torch.float32 in (out.dtype, down.dtype):
+        of_v, of_up = spread(attention.v_proj.out_features, out.device), spread(len(up), up.device)
+        qkv, qkv_bias = _divided(qkv, qkv_bias, of_v)
+        out = out.float() * of_readers(of_v, out.shape[1], attention.head_dim)
+        up, up_bias = _divided(up, up_bias, of_up)
+        down = down.float() * of_up
     return FusedLayer(
         qkv=qkv,
         qkv_bias=qkv_bias,
@@ -142,6 +152,12 @@ def _fuse_layer(layer: Any) -> FusedLayer:
         attention_eps=layer.input_layernorm.variance_epsilon,
         mlp_eps=layer.post_attention_layernorm.variance_epsilon,
     )
+
+
+def _divided(weight: Tensor, bias: Tensor | None, by: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The last rows, one a number, and their biases, in float32."""
+    divisor = torch.cat([by.new_ones(len(weight) - len(by)), by])
+    return weight.float() / divisor[:, None], None if bias is None else bias.float() / divisor
 
 
 def _in_type(layer: FusedLayer, dtype: torch.dtype) -> FusedLayer:
