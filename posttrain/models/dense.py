@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from posttrain.exits import ConfigurationError
+from posttrain.models.adapted import is_adapted_layer
 from posttrain.models.quantization import dense_weight, is_quantised
 
 
@@ -13,7 +14,7 @@ def dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight (out, in) and bias, with the active LoRA adapters added. PEFT is known by its methods
     only, so that it need not be installed. Raises ConfigurationError where they are no such sum."""
     lora: Any = module
-    linear = lora.base_layer if hasattr(module, "get_delta_weight") else lora
+    linear = lora.base_layer if is_adapted_layer(module) else lora
     _require(
         type(linear) is nn.Linear or is_quantised(linear),
         f"a projection is a {type(linear).__name__}, not a plain linear layer",

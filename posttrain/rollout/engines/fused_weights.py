@@ -8,8 +8,8 @@ and the attention scale into the matrices that follow them, LoRA's B A into W, q
 matrix, gate and up into another, and the halves of each head interleaved so that the rotary
 embedding is one complex multiplication (q·k does not depend on the order of a head's dimensions).
 
-Rounded to bfloat16, weights of which nothing was folded in are taken off its grid before
-(`models/off_grid.py`): those that read values and the MLP's inner channels.
+With adapters, and rounded to bfloat16, matrices that no norm is folded into are taken off its grid
+before (`models/off_grid.py`): those that read values and the MLP's inner channels.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.exits import ConfigurationError
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapted import behind_adapters, is_adapted_layer
 from posttrain.models.dense import dense
 from posttrain.models.off_grid import of_readers, spread
 from posttrain.models.precision import compute_dtype
@@ -131,7 +131,7 @@ def _fuse_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
     up, up_bias = dense(mlp.up_proj)
     out, out_bias = dense(attention.o_proj)
     down, down_bias = dense(mlp.down_proj)
-    if dtype == torch.bfloat16 and torch.float32 in (out.dtype, down.dtype):
+    if dtype != torch.float32 and (is_adapted_layer(attention.o_proj) or is_adapted_layer(mlp.down_proj)):
         of_v, of_up = spread(attention.v_proj.out_features, out.device), spread(len(up), up.device)
         qkv, qkv_bias = _divided(qkv, qkv_bias, of_v)
         out = out.float() * of_readers(of_v, out.shape[1], attention.head_dim)
