@@ -87,16 +87,16 @@ def test_a_layer_with_a_young_adapter_passes_it_on(folder):
                 del module.forward
         return model
 
-    assert passed(logits, folder) == pytest.approx(1.0, abs=0.25)
-    assert passed(logits, folder, by_peft) < 0.6, "it is why the product is made otherwise"
+    assert passed(logits, folder) == pytest.approx(1.0, abs=0.35)
+    assert passed(logits, folder, by_peft) < 0.65, "it is why the product is made otherwise"
 
 
 def test_an_engine_plays_with_a_young_adapter(folder, monkeypatch):
     """On matrices that no norm is folded into."""
     measured = {"size": 2.0, "to": ["o_proj", "down_proj"]}
-    assert passed(played, folder, **measured) == pytest.approx(1.0, abs=0.3)
+    assert passed(played, folder, **measured) == pytest.approx(1.0, abs=0.35)
     monkeypatch.setattr(fused_weights, "spread", lambda size, device: torch.ones(size, device=device))
-    assert passed(played, folder, **measured) < 0.7, "it is why the weights are moved"
+    assert passed(played, folder, **measured) < 0.65, "it is why the weights are moved"
 
 
 def test_a_folded_model_read_in_bfloat16_has_a_young_adapter(folder, tmp_path, scratch_tokenizer, monkeypatch):
@@ -105,9 +105,9 @@ def test_a_folded_model_read_in_bfloat16_has_a_young_adapter(folder, tmp_path, s
         save_model(merge_adapters(model), scratch_tokenizer, path)
         return load_model(path, dtype="bfloat16")
 
-    assert passed(logits, folder, folded, size=2.0) == pytest.approx(1.0, abs=0.25)
+    assert passed(logits, folder, folded, size=2.0) == pytest.approx(1.0, abs=0.35)
     monkeypatch.setattr(lora, "off_grid", lambda model: model)
-    assert passed(logits, folder, folded, size=2.0) < 0.7, "it is why the weights are moved"
+    assert passed(logits, folder, folded, size=2.0) < 0.65, "it is why the weights are moved"
 
 
 def test_gradients_are_those_of_the_sum(folder):
