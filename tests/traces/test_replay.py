@@ -139,7 +139,7 @@ def test_tokens_are_fed_back_and_those_in_between_compared():
 
 def test_a_codec_that_reads_the_ids_otherwise_is_shown():
     episode, codec = written((TRY_123, True), ("done", True))
-    codec.parse = lambda token_ids: Message("assistant", "what?")
+    codec.parse = lambda token_ids, tools: Message("assistant", "what?")
     first, *_ = texts(episode, codec=codec)
     assert first == 'turn 1, assistant (- recorded, + replayed)\n  - → try_code {"code":"123"}\n  + what?'
 
