@@ -19,7 +19,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain run
 
-test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained): those of real components
+test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained, llamacpp): those of real components
 	$(if $(NEEDS),tree=$$($(PYTHON) .ci/suites.py tree) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) "$$tree",pytest -n 2 --dist loadgroup)
 
 test-all:  ## lint, the tests and every suite of real components, as .ci/run without leaving any out
@@ -33,6 +33,9 @@ lint: setup  ## ruff, mypy --strict and the import contracts
 
 infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.lock
 	infra/vllm/setup.sh
+
+infra/llamacpp/build/.installed: infra/llamacpp/setup.sh infra/llamacpp/requirements.lock $(BIN)/.installed
+	infra/llamacpp/setup.sh
 
 infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock infra/foreign/package-lock.json
 	infra/foreign/setup.sh

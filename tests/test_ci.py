@@ -150,7 +150,7 @@ def test_an_edit_of_what_all_have_in_common_runs_all(tree, file):
         (".ci/run", "\nsuite worlds\n", "\nsuite new\nsuite worlds\n", False),
         (".ci/run", "\nsuite worlds\n", "\n", True),
         (".ci/run", "\nmake lint\n", "\n", True),
-        ("pyproject.toml", "needs_pretrained)", "needs_pretrained or needs_new)", False),
+        ("pyproject.toml", "needs_llamacpp)", "needs_llamacpp or needs_new)", False),
         ("pyproject.toml", "needs_vllm or needs_prefect or ", "needs_prefect or needs_vllm or ", False),
         ("pyproject.toml", "needs_vllm or ", "", True),
         ("pyproject.toml", "--strict-markers", "", True),
@@ -249,7 +249,9 @@ def test_a_suite_runs_where_its_record_is_missing_old_or_not_of_this_history(tre
     write(
         tree,
         greens
-        | dict.fromkeys(("browser", "foreign", "worlds", "provenance", "killed", "pretrained", "gone"), (start, day)),
+        | dict.fromkeys(
+            ("browser", "foreign", "worlds", "provenance", "killed", "pretrained", "llamacpp", "gone"), (start, day)
+        ),
     )
     assert {name: re.sub(r"\(.*\)", "", reason) for name, reason in chosen(tree).items()} == {
         "vllm": f"it was green at {start[:7]} , which is not within the last two weeks",

@@ -1,4 +1,4 @@
-"""`posttrain export` and `posttrain serve`: a trained model out of the pipeline, and behind an
+"""`posttrain export`, `export-gguf` and `serve`: a trained model out of the pipeline, and behind an
 endpoint."""
 
 import os
@@ -9,17 +9,22 @@ from posttrain.cli.command import Commands, add_command
 from posttrain.exits import ConfigurationError
 
 SERVE = Path("infra/vllm/serve.sh")
+GGUF_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m")  # llama.cpp has dozens; these are usual
 
 
 def add_serving(commands: Commands) -> None:
-    """Both commands."""
+    """All three commands."""
     command = add_command(commands, "export", export)
     command.add_argument("name", choices=["sft", "policy"], help="which model, of data/models")
     command.add_argument("target", type=Path, help="the folder to write")
     command.add_argument("--dtype", choices=["float32", "bfloat16"], help="of the weights; model.dtype by default")
     command.add_argument("--licence", help="as the hub spells it; that of the base model's card by default")
-    command = add_command(commands, "serve", serve)
+    command = add_command(commands, "export-gguf", export_gguf)
     command.add_argument("folder", type=Path, help="an exported model's")
+    command.add_argument("--weights", choices=GGUF_WEIGHTS, default="q8_0", help="how they are written (q8_0)")
+    command.add_argument("--to", type=Path, help="the file; in the folder by default, named as it and the weights")
+    command = add_command(commands, "serve", serve)
+    command.add_argument("model", type=Path, help="an exported model's folder, or its GGUF file")
     command.add_argument("--port", type=int, default=8101, help="on 127.0.0.1, or on HOST (8101)")
 
 
@@ -36,9 +41,37 @@ def export(name: str, target: Path, dtype: Literal["float32", "bfloat16"] | None
     print(f"{target}: {target / 'README.md'} says what was measured, `posttrain serve {target}` starts vLLM on it")
 
 
-def serve(folder: Path, port: int) -> None:
-    """Start vLLM on an exported model, with its template and the parser of its calls, until Ctrl-C:
-    OPENAI_BASE_URL is http://127.0.0.1:PORT/v1, and the model's name the folder's."""
+def export_gguf(folder: Path, weights: str, to: Path | None) -> None:
+    """Write an exported model as one GGUF file, which llama.cpp and programs built on it run on a
+    laptop."""
+    from posttrain.export.gguf_file import gguf_of, write_gguf
+
+    target = to or gguf_of(folder, weights)
+    write_gguf(folder, target, weights)
+    print(f"{target}: {target.stat().st_size / 1e6:.0f} MB; `posttrain serve {target}` starts llama.cpp on it")
+
+
+def serve(model: Path, port: int) -> None:
+    """Start vLLM on an exported model's folder, or llama.cpp on its GGUF file, with its template
+    and the parser of its calls, until Ctrl-C: OPENAI_BASE_URL is http://127.0.0.1:PORT/v1, and the
+    model's name the folder's or the file's."""
+    if model.suffix == ".gguf":
+        _serve_file(model, port)
+    else:
+        _serve_folder(model, port)
+
+
+def _serve_file(file: Path, port: int) -> None:
+    from posttrain.export.gguf_file import LLAMA_CPP, refuse_without_llama_cpp
+
+    if not file.is_file():
+        raise ConfigurationError(f"{file} is not there: `posttrain export-gguf` writes one")
+    refuse_without_llama_cpp()
+    command = LLAMA_CPP / "serve.sh"
+    os.execv(command, [str(command), str(file), str(port)])  # noqa: S606
+
+
+def _serve_folder(folder: Path, port: int) -> None:
     from posttrain.export.model_folder import vllm_settings
 
     if not SERVE.is_file():

@@ -8,9 +8,12 @@ import torch
 
 from posttrain.exits import ConfigurationError
 from posttrain.models.call_formats.response_template import ResponseTemplateForm
-from posttrain.models.chat_template import served_template
+from posttrain.models.chat_template import TEMPLATES, served_template
 from posttrain.models.loading import load_codec, load_whole, refuse_unsafe_folder, save_model, whole_folder
 from posttrain.params import Dtype
+
+# llama.cpp writes a system text that a template never looks at into the user's message
+_LOOK = "{%- set unread = messages and messages[0].content -%}\n"
 
 
 def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> None:
@@ -20,13 +23,18 @@ def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> No
         raise ConfigurationError(f"{target} exists: remove it, or name another folder")
     model, codec = load_whole(folder), load_codec(folder)
     tokenizer = codec.tokenizer
-    tokenizer.chat_template = served_template(tokenizer.chat_template)
+    tokenizer.chat_template = _of_a_server(tokenizer.chat_template)
     if isinstance(codec.form, ResponseTemplateForm):
         tokenizer.response_template = codec.form.served_content()
     target.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(target) as partial:
         save_model(model.to(getattr(torch, dtype)), tokenizer, partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
+
+
+def _of_a_server(template: str) -> str:
+    is_bare = template.startswith(TEMPLATES["bare"])
+    return (_LOOK if is_bare else "") + served_template(template)
 
 
 def vllm_settings(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
