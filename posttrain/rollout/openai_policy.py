@@ -25,7 +25,7 @@ from posttrain.rollout.episode import Episode, Reply
 from posttrain.types import Message, StopReason
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, BadRequestError
 
 NUM_RETRIES = (
     6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
@@ -61,7 +61,7 @@ class OpenAiPolicy:
             try:
                 answer = await client.chat.completions.create(**self._request(episode))
             except BadRequestError as error:
-                if error.code == "context_length_exceeded":
+                if _is_too_long(error):
                     return Reply(None, StopReason.TOKEN_LIMIT)
                 raise ConfigurationError(f"the endpoint refuses the request: {reason(error.message)}") from None
             except APIStatusError as error:
@@ -141,3 +141,12 @@ class OpenAiPolicy:
             self._client = AsyncOpenAI(max_retries=NUM_RETRIES, timeout=TIMEOUT_S, http_client=connections)
             self._places = asyncio.Semaphore(self.account.concurrent)
         return self._client, self._places
+
+
+def _is_too_long(error: "BadRequestError") -> bool:
+    """Whether the conversation does not fit the model, as OpenAI, llama.cpp and vLLM say it."""
+    return (
+        error.code == "context_length_exceeded"
+        or error.type == "exceed_context_size_error"
+        or "maximum context length" in error.message
+    )

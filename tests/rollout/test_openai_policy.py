@@ -186,6 +186,21 @@ def test_an_answer_cut_at_its_limit_ends_the_episode_as_token_limit(endpoint):
     assert play()[0].stop_reason == StopReason.TOKEN_LIMIT
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": "context_length_exceeded", "type": "invalid_request_error", "message": "too long"},
+        {"code": 400, "type": "exceed_context_size_error", "message": "request (9000 tokens) exceeds"},
+        {"code": 400, "type": "BadRequestError", "message": "This model's maximum context length is 512 tokens."},
+    ],
+    ids=["openai", "llama.cpp", "vllm"],
+)
+def test_a_conversation_that_does_not_fit_the_model_ends_as_token_limit(endpoint, error):
+    endpoint(lambda *_: web.json_response({"error": error}, status=400))
+    [trajectory] = play()
+    assert (trajectory.stop_reason, trajectory.failure) == (StopReason.TOKEN_LIMIT, "")
+
+
 def test_what_is_spent_is_counted_and_ends_at_the_limit(endpoint):
     endpoint(opens_the_lock)
     account = account_of(
