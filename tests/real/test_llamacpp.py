@@ -29,8 +29,10 @@ from posttrain.models.scratch import scratch_model
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
+from posttrain.types import StopReason
 from posttrain.worlds.domains import make_domain, score_names
 from tests.conftest import REPOSITORY
+from tests.limits import endless
 from tests.models.conftest import scratch_tokenizer  # noqa: F401  # a fixture
 from tests.models.episodes import SCRATCH_PARAMS
 
@@ -168,10 +170,12 @@ def test_it_plays_behind_llama_cpp_as_in_this_process(ground, params, trained, f
             monkeypatch.setenv("OPENAI_BASE_URL", f"{url}/v1")
             policy = OpenAiPolicy(file.stem, temperature=0.0, max_new_tokens=params.agent.max_new_tokens)
             there = played(policy, tasks, params)
+            [long] = played(policy, [endless(tasks[0])], params)
         num_equal = sum(calls_of(a) == calls_of(b) for a, b in zip(here, there, strict=True))
         print(f"\n{weights}: {sum(one.is_success for one in there)} of {NUM_TASKS} behind llama.cpp, {num_won} in this")
         print(f"process; the same calls in {num_equal}")
-        assert not any(one.failure for one in there)
+        assert long.stop_reason == StopReason.TOKEN_LIMIT
+        assert not any(one.failure for one in [*there, long])
         if weights != "q4_k_m":  # four bits are another model
             assert num_equal == NUM_TASKS
 

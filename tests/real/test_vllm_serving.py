@@ -8,6 +8,8 @@ import pytest
 from benchmarks.vllm_process import VllmProcess
 from posttrain.export.model_folder import vllm_settings, write_exported
 from posttrain.rollout.openai_policy import OpenAiPolicy
+from posttrain.types import StopReason
+from tests.limits import endless
 from tests.real.experiment import success
 from tests.real.vllm_fixtures import SFT
 
@@ -39,6 +41,16 @@ def test_an_exported_model_plays_behind_an_endpoint_as_in_this_process(monkeypat
     print(f"\n{won_served} of {NUM_TASKS} behind vLLM, {won_here} in this process; the same calls in {num_equal}")
     assert not any(one.failure for one in served)
     assert abs(won_served - won_here) <= 2
+
+
+def test_a_conversation_that_does_not_fit_ends_as_in_this_process(monkeypatch, experiment, endpoint):
+    """In vLLM's own words, which change."""
+    [task] = [endless(one) for one in experiment.tasks("dev")[:1]]
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    [served] = experiment.played(OpenAiPolicy("mine", temperature=0.0, max_new_tokens=8), [task])
+    [here] = experiment.greedy(experiment.model(), [task])
+    assert (served.stop_reason, served.failure) == (here.stop_reason, here.failure) == (StopReason.TOKEN_LIMIT, "")
 
 
 def calls_of(played):
