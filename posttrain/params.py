@@ -26,8 +26,9 @@ from posttrain.rl.params import OnlineParams
 from posttrain.visible import visible
 from posttrain.worlds.choices import World
 
-# of each layer of a Qwen3, a model from scratch above all, and of its likes; a test builds them and
-# compares
+# architectures by their `model_type`, and the linear layers that each of their layers has; models
+# from scratch are Qwen3s. A test builds all and compares
+LIKE_QWEN3 = ("llama", "mistral", "qwen2", "qwen3")
 LINEAR_LAYERS = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),

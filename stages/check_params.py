@@ -15,6 +15,7 @@ from posttrain.footprint.local_config import local_config
 from posttrain.knob_problems import nearest
 from posttrain.named import load_named
 from posttrain.params import (
+    LIKE_QWEN3,
     ExpertTeacher,
     ImportSource,
     LoraAdapter,
@@ -40,7 +41,6 @@ from posttrain.worlds.protocol import Domain
 CARDS = "POSTTRAIN_CARDS"  # of the GPUs that are reserved, as infra/dispatch.yaml has it: `train_sft=80,default=24` GiB
 MAX_READ_BYTES = 8 * 2**20  # of an import: a second's work. A larger one has rows enough, and the next stage reads it
 NUM_TASKS_SEEN = 300  # enough to see every value of a label
-LIKE_QWEN3 = ("llama", "mistral", "qwen2", "qwen3")  # the `model_type` of models with LINEAR_LAYERS in each layer
 
 
 def check_params(run: StageRun) -> None:

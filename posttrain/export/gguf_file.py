@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError
+from posttrain.limits import reason
 from posttrain.models.loading import refuse_unsafe_folder
 
 LLAMA_CPP = Path("infra/llamacpp")
@@ -68,4 +69,4 @@ def _run(folder: Path, *command: str) -> None:
             "pretrained models can be GGUF. `posttrain serve` takes the folder as it is, with vLLM"
         )
     [*_, last] = ended.stderr.strip().splitlines() or ["it said nothing"]
-    raise ConfigurationError(f"llama.cpp cannot write {folder} as GGUF ({last[:200]})")
+    raise ConfigurationError(f"llama.cpp cannot write {folder} as GGUF ({reason(last)})")

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
+from posttrain.limits import first_line
 from posttrain.models.loading import save_model, whole_folder
 from posttrain.models.quantization import without_quantisation
 
@@ -120,6 +121,7 @@ def _read(file: Path) -> tuple[Any, Any]:
     except ImportError as error:
         raise ConfigurationError("reading GGUF wants the package gguf: pip install 'posttrain[gguf]'") from error
     except Exception as error:  # a damaged file ends the readers anywhere, tokenizers with this very class
-        first = str(error).strip().partition("\n")[0][:200]
-        raise ConfigurationError(f"{file} cannot be read as a causal language model in GGUF ({first})") from error
+        raise ConfigurationError(
+            f"{file} cannot be read as a causal language model in GGUF ({first_line(error)})"
+        ) from error
     return without_quantisation(model), tokenizer

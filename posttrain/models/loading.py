@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
+from posttrain.limits import first_line
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.placement import placed
@@ -56,7 +57,7 @@ def load_codec(path: Path) -> ChatCodec:
         tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{path} has no tokenizer that can be read ({_first_line(error)}): "
+            f"{path} has no tokenizer that can be read ({first_line(error)}): "
             "the stage that writes the folder has to run first"
         ) from error
     return ChatCodec(tokenizer)
@@ -141,19 +142,14 @@ def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype, **how: An
         if type(error).__name__ != "SafetensorError":
             raise
         raise DataError(
-            f"the weights of {name} cannot be read ({_first_line(error)}): the file is cut off or damaged; "
-            "make it again"
+            f"the weights of {name} cannot be read ({first_line(error)}): the file is cut off or damaged; make it again"
         ) from error
     return model.eval()
 
 
 def _unavailable(name: str, revision: str | None, error: Exception) -> ConfigurationError:
     return ConfigurationError(
-        f"the model {name!r} at revision {revision or 'main'!r} cannot be loaded ({_first_line(error)}). "
+        f"the model {name!r} at revision {revision or 'main'!r} cannot be loaded ({first_line(error)}). "
         "Check model.name and model.revision and that the hub can be reached or the model is already in its cache; "
         "offline, set model.name to a folder with config.json, safetensors and a tokenizer, or model.type to scratch"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.models.adapted import behind_adapters
+from posttrain.params import LIKE_QWEN3
 
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")  # of other architectures weights stay as they are
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -25,9 +25,10 @@ def spread(size: int, device: torch.device) -> Tensor:
 
 @torch.no_grad()
 def off_grid(model: Any) -> Any:
-    """The model, whose weights in single precision are now others that compute the same."""
+    """The model, whose weights in single precision are now others that compute the same; as it is
+    where its architecture is another than those `LIKE_QWEN3`."""
     causal_lm = behind_adapters(model)
-    if causal_lm.config.model_type in MODEL_TYPES:
+    if causal_lm.config.model_type in LIKE_QWEN3:
         for layer in causal_lm.base_model.layers:
             attention, mlp = layer.self_attn, layer.mlp
             _between_norm_and(layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj)

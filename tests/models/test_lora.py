@@ -8,8 +8,7 @@ from posttrain.exits import ConfigurationError
 from posttrain.models.loading import load_model
 from posttrain.models.lora import add_lora, load_adapters, merge_adapters, save_adapters
 from posttrain.models.optimizers import build_optimizer
-from posttrain.params import LINEAR_LAYERS, LoraAdapter
-from stages.check_params import LIKE_QWEN3
+from posttrain.params import LIKE_QWEN3, LINEAR_LAYERS, LoraAdapter
 
 LORA = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.0, target_modules=["q_proj", "v_proj"])
 IDS = torch.arange(1, 25).view(1, -1)

@@ -24,8 +24,8 @@ from posttrain.models.adapted import behind_adapters, is_adapted_layer
 from posttrain.models.dense import dense
 from posttrain.models.off_grid import of_readers, spread
 from posttrain.models.precision import compute_dtype
+from posttrain.params import LIKE_QWEN3
 
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length of the text
 
 
@@ -75,14 +75,12 @@ def fuse(model: nn.Module) -> FusedWeights:
     """Read the weights of a Hugging Face causal LM as they are now, LoRA adapters included, in the
     type that the model computes in. Dropout plays no part.
 
-    Raises ConfigurationError where the architecture is none of `MODEL_TYPES` or a part of it is not
+    Raises ConfigurationError where the architecture is none of `LIKE_QWEN3` or a part of it is not
     what it is in plain transformers.
     """
     causal_lm = behind_adapters(model)
     config = causal_lm.config
-    _require(
-        config.model_type in MODEL_TYPES, f"model type {config.model_type!r} is not one of {', '.join(MODEL_TYPES)}"
-    )
+    _require(config.model_type in LIKE_QWEN3, f"model type {config.model_type!r} is not one of {', '.join(LIKE_QWEN3)}")
     _require(
         all(kind == "full_attention" for kind in _layer_types(config)),
         "a layer has a sliding window",
