@@ -2,6 +2,7 @@
 runs it, on this machine's processor.
 
     python -m benchmarks.footprint [--sizes 10M,135M,0.5B] [--adapters full,lora] [--stages sft,...]
+        [--dtype bfloat16]
 
 Random weights of three shapes (0.5B and 135M are Qwen2.5's and SmolLM2's), rows as long as the
 knobs allow, one row a part. What a process holds before it has a model (Python, PyTorch, TRL) is in
@@ -38,7 +39,7 @@ from posttrain.footprint.stages import stage_memory
 from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
 from posttrain.models.tokenizer import train_tokenizer
-from posttrain.params import DpoParams, Params
+from posttrain.params import DpoParams, Dtype, Params
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
 from posttrain.rl.params import OnlineParams
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--adapters", default=",".join(ADAPTERS))
     parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--to", type=Path, default=Path("reports/footprint.json"))
     parser.add_argument("--run", nargs=3, metavar=("STAGE", "PARAMS", "MODEL"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -120,15 +122,15 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for size, adapter, stage in itertools.product(*chosen):
-            found.append(_compared(size, adapter, stage, Path(folder)))
+            found.append(_compared(size, adapter, stage, given.dtype, Path(folder)))
             print(json.dumps(found[-1]), flush=True)
-    write_json(given.to, {"processor": processor_kind(), "width": WIDTH, "runs": found})
+    write_json(given.to, {"processor": processor_kind(), "width": WIDTH, "dtype": given.dtype, "runs": found})
 
 
-def _compared(size: str, adapter: str, stage: str, folder: Path) -> dict[str, Any]:
+def _compared(size: str, adapter: str, stage: str, dtype: Dtype, folder: Path) -> dict[str, Any]:
     """A run and its plan, in GB."""
     params_yaml, model = folder / "params.yaml", folder / size
-    write_params(params_yaml, adapter, stage, size)
+    write_params(params_yaml, adapter, stage, size, dtype)
     params = read_params(params_yaml)
     planned = stage_memory(STAGES[stage], params, SIZES[size], num_slots=NUM_EPISODES)
     if not model.exists():
@@ -153,7 +155,7 @@ def _compared(size: str, adapter: str, stage: str, folder: Path) -> dict[str, An
     }
 
 
-def write_params(path: Path, adapter: str, stage: str, size: str) -> None:
+def write_params(path: Path, adapter: str, stage: str, size: str, dtype: Dtype) -> None:
     """As the run and its plan read them."""
     path.write_text((REPOSITORY / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     model = {
@@ -161,7 +163,7 @@ def write_params(path: Path, adapter: str, stage: str, size: str) -> None:
         "name": size,
         "adapter": ADAPTERS[adapter],
         "gradient_checkpointing": False,
-        "dtype": "float32",
+        "dtype": dtype,
     }
     small = {key: value for key, value in SMALL.items() if key.split(".")[0] in ("world", "resample_data", "evaluate")}
     policy = {"train_policy.algorithm": DPO if stage == "dpo" else ONLINE}

@@ -49,8 +49,3 @@ def _encodable(text: str) -> str:
 def reason(error: BaseException | str) -> str:
     """What an error of others says, for a message of ours."""
     return clip(str(error), MAX_REASON_CHARS)
-
-
-def first_line(error: BaseException) -> str:
-    """Of what it says; its class where it says nothing."""
-    return reason((str(error).strip().splitlines() or [type(error).__name__])[0])

@@ -15,13 +15,16 @@ from benchmarks.footprint import ADAPTERS, SIZES, STAGES, make_model, read_param
 from benchmarks.gpu.ground import Ground, forget
 from posttrain.footprint.cards import CardPlan
 from posttrain.footprint.stages import stage_memory
+from posttrain.params import Dtype
+
+DTYPES: tuple[Dtype, ...] = ("bfloat16", "float32")  # what a card computes in first: the time may end
 
 
 def find(ground: Ground) -> Iterator[dict[str, Any]]:
     sizes = ["10M"] if ground.is_small else ["135M", "0.5B", "10M"]
-    for size, adapter, stage in itertools.product(sizes, ADAPTERS, STAGES):
+    for dtype, size, adapter, stage in itertools.product(DTYPES, sizes, ADAPTERS, STAGES):
         params_yaml, folder = ground.folder / "params.yaml", ground.folder / size
-        write_params(params_yaml, adapter, stage, size)
+        write_params(params_yaml, adapter, stage, size, dtype)
         params = read_params(params_yaml)
         if not folder.exists():
             make_model(SIZES[size], params, folder)
@@ -32,6 +35,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
         allocated, reserved, outside = _taken()
         yield {
             "size": size,
+            "dtype": dtype,
             "adapter": adapter,
             "stage": stage,
             "planned_gb": round(planned.total / 1e9, 3),

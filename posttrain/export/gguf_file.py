@@ -12,13 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError
+from posttrain.exits import ConfigurationError, first_line
 from posttrain.limits import reason
 from posttrain.models.loading import refuse_unsafe_folder
 
 LLAMA_CPP = Path("infra/llamacpp")
 _CONVERTED = ("f32", "f16", "bf16", "q8_0")  # what the converter writes; the rest is the quantiser's
-_AS_THEY_ARE = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _UNKNOWN_CUT = "pre-tokenizer was not recognized"
 
 
@@ -35,17 +34,25 @@ def write_gguf(folder: Path, target: Path, weights: str) -> None:
         raise ConfigurationError(f"{target} exists: remove it, or name another file with --to")
     refuse_unsafe_folder(folder)
     refuse_without_llama_cpp()
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as scratch:
         file = Path(scratch) / "converted.gguf"
-        first = weights if weights in _CONVERTED else _AS_THEY_ARE.get(config["dtype"], "bf16")
+        first = weights if weights in _CONVERTED else _as_they_are(folder)
         converter = LLAMA_CPP / "build/source/convert_hf_to_gguf.py"
         _run(folder, sys.executable, str(converter), str(folder), "--outfile", str(file), "--outtype", first)
         if first != weights:
             whole, file = file, Path(scratch) / "quantised.gguf"
             _run(folder, str(LLAMA_CPP / "build/bin/llama-quantize"), str(whole), str(file), weights.upper())
         file.rename(target)
+
+
+def _as_they_are(folder: Path) -> str:
+    """The name in GGUF of the type that a folder's weights have."""
+    try:
+        dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{folder} has no config.json that can be read: {first_line(error)}") from error
+    return {"float32": "f32", "float16": "f16"}.get(dtype, "bf16")
 
 
 def refuse_without_llama_cpp() -> None:

@@ -18,8 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from posttrain.exits import ConfigurationError, DataError
-from posttrain.limits import first_line
+from posttrain.exits import ConfigurationError, DataError, first_line
 from posttrain.models.loading import save_model, whole_folder
 from posttrain.models.quantization import without_quantisation
 

@@ -15,8 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from posttrain.exits import ConfigurationError, DataError
-from posttrain.limits import first_line
+from posttrain.exits import ConfigurationError, DataError, first_line
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.placement import placed

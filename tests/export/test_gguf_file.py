@@ -91,6 +91,12 @@ def test_without_llama_cpp_the_remedy_is_named(llama_cpp, mine):
         assert (ended.exit_code, "setup.sh" in ended.stderr) == (78, True)
 
 
+def test_without_a_config_it_is_no_models_folder(llama_cpp, mine):
+    (mine / "config.json").unlink()
+    with pytest.raises(ConfigurationError, match="config"):
+        write_gguf(mine, mine / "file.gguf", "q4_k_m")
+
+
 def test_neither_a_pickle_nor_a_file_that_is_not_there_is_taken(llama_cpp, mine):
     (mine / "pytorch_model.bin").touch()
     with pytest.raises(ConfigurationError, match="pickle"):
