@@ -2,10 +2,12 @@
 and on the same rows, with products in either, at several learning rates.
 
     python -m benchmarks.precision [--tree .posttrain/pretrained] [--lr 1e-4 …] [--seeds N]
+        [--published]
 
 Reads the demonstrations of a tree's last `dvc repro resample_data`, and what `prepare_model` made:
 of a pretrained model the model, as that tree trains it, else the tokenizer, for a decoder of ten
 million weights. A seed draws that decoder, or the adapters, and the order of the rows.
+`--published` rounds that decoder to bfloat16 first, as most models are published.
 A step's difference is that of the two losses over float32's.
 """
 
@@ -43,6 +45,7 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=Path())
     parser.add_argument("--lr", type=float, nargs="+", default=RATES)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--published", action="store_true")
     parser.add_argument("--to", type=Path, default=Path("reports/precision.json"))
     given = parser.parse_args()
     params, base = load_params(given.tree / "params.yaml"), given.tree / BASE
@@ -51,7 +54,7 @@ def main() -> None:
     rows = codec.encode_rows([(row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in read])
     found = []
     for rate, seed in itertools.product(given.lr, range(given.seeds)):
-        curves = curves_of(params, base, codec, rows, rate=rate, seed=seed)
+        curves = curves_of(params, base, codec, rows, rate=rate, seed=seed, is_published=given.published)
         exact, rounded = (np.array(curves[dtype]) for dtype in ("float32", "bfloat16"))
         differences = np.abs(rounded - exact) / exact
         found.append(
@@ -73,7 +76,7 @@ def main() -> None:
 
 
 def curves_of(
-    params: Params, base: Path, codec: ChatCodec, rows: list[TokenRow], *, rate: float, seed: int
+    params: Params, base: Path, codec: ChatCodec, rows: list[TokenRow], *, rate: float, seed: int, is_published: bool
 ) -> dict[str, list[float]]:
     """By the type of products, the loss of each step."""
     own = {"max_steps": STEPS, "eval_every_steps": STEPS, "batch_size": BATCH, "lr": rate, "optimizer": "adamw"}
@@ -85,6 +88,8 @@ def curves_of(
             start = scratch_model(
                 model, tokenizer=codec.tokenizer, max_context_tokens=params.agent.max_context_tokens, seed=seed
             )
+            if is_published:
+                start = start.bfloat16().float()
             save_model(start, copy.deepcopy(codec.tokenizer), folder)
         return {
             dtype: losses(

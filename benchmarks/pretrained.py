@@ -285,6 +285,8 @@ def lines(result: Mapping[str, Any]) -> list[str]:
         valid = f"{one['num_valid_calls']} of {one['num_calls']}"
         phrased = _share(result["phrased"][policy]) if policy in result["phrased"] else ""
         told.append(f"{policy:8} {_share(one['test']):>22} {_share(one['paraphrase']):>22} {phrased:>22} {valid:>14}")
+    for seed, one in result.get("seeds", {}).items():
+        told.append(f"{'sft, ' + seed:8} {_share(one['test']):>22} {'':>22} {_share(one['paraphrase']):>22}")
     return [*told, f"{'scratch':8} {'':>45} {_share(result['scratch']):>22}   (the default run's policy)"]
 
 

@@ -21,7 +21,7 @@ from posttrain.algorithms.processes import pair_parts
 from posttrain.algorithms.resumable import Resumable, TrainingRun, trainer_arguments
 from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
 from posttrain.algorithms.sharding import at_home, learner_of, quantization_of
-from posttrain.algorithms.trainable import prepared
+from posttrain.algorithms.trainable import movable, prepared
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import refuse_unsafe_folder
 from posttrain.models.optimizers import build_optimizer
@@ -55,7 +55,7 @@ def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed
     model.score.float()  # learnt whole, whatever is frozen beneath
     with torch.no_grad():
         model.score.weight.zero_()
-    return prepared(model, params, seed=seed, task_type="SEQ_CLS")
+    return prepared(movable(model, params), params, seed=seed, task_type="SEQ_CLS")
 
 
 def train_reward_model(

@@ -22,6 +22,7 @@ from posttrain.models.loading import (
 )
 from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.models.lora_product import rounding_once
+from posttrain.models.off_grid import is_on_grid, off_grid
 from posttrain.models.precision import computing_in, loaded_dtype
 from posttrain.params import LoraAdapter, PretrainedModel, ScratchModel
 
@@ -51,8 +52,17 @@ def prepared(
 
 def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
     if (quantization := quantization_of(params)) == "none":
-        return at_home(load_whole(path, dtype=loaded_dtype(params)))
+        return at_home(movable(load_whole(path, dtype=loaded_dtype(params)), params))
     return load_quantised(path, quantization, dtype=params.dtype)
+
+
+def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:
+    """A loaded model, of whose weights, where all are learnt and computed with in bfloat16, each
+    small change is in a product at once. On the grid it would be in none until it has grown to half
+    a step: of ten steps at a rate of 1e-6 a twentieth."""
+    if isinstance(params.adapter, LoraAdapter) or params.dtype == "float32" or not is_on_grid(model):
+        return model
+    return off_grid(model)
 
 
 def save_trained(model: Any, tokenizer: Any, path: Path) -> None:

@@ -1,10 +1,11 @@
 """Keeps small changes of weights through a rounding to bfloat16.
 
-A weight that came as a bfloat16 number lies on its grid, and what adapters add to it is rounded
-away where it is less than half a step: everywhere nearly after a training at a small rate. A model
-has many sets of weights that compute the same. So channels are multiplied by numbers between 0.7
-and 1.4 where they are written and divided by these where they are read; its weights then lie
-anywhere between two steps, and a change moves as many of them over to the next as it should.
+A weight that came as a bfloat16 number lies on its grid, and what adapters or an optimizer add to
+it is rounded away where it is less than half a step: everywhere nearly after a training at a small
+rate. A model has many sets of weights that compute the same. So channels are multiplied by numbers
+between 0.7 and 1.4 where they are written and divided by these where they are read; its weights
+then lie anywhere between two steps, and a change moves as many of them over to the next as it
+should.
 """
 
 from typing import Any
@@ -23,19 +24,30 @@ def spread(size: int, device: torch.device) -> Tensor:
     return torch.exp2(torch.arange(size, device=device, dtype=torch.float64) * _GOLDEN % 1 - 0.5).float()
 
 
+def is_on_grid(model: Any) -> bool:
+    """Whether the matrices of the first layer hold bfloat16 numbers alone, as of a model that was
+    published in it; False where `off_grid` leaves the model as it is."""
+    first = _layers(model)[:1]
+    matrices = [module.weight for module in first.modules() if isinstance(module, nn.Linear)]
+    return bool(matrices) and all(torch.equal(weight, weight.bfloat16().to(weight.dtype)) for weight in matrices)
+
+
 @torch.no_grad()
 def off_grid(model: Any) -> Any:
     """The model, whose weights in single precision are now others that compute the same; as it is
     where its architecture is another than those `LIKE_QWEN3`."""
-    causal_lm = behind_adapters(model)
-    if causal_lm.config.model_type in LIKE_QWEN3:
-        for layer in causal_lm.base_model.layers:
-            attention, mlp = layer.self_attn, layer.mlp
-            _between_norm_and(layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj)
-            _between_norm_and(layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)
-            _between(attention.v_proj, attention.o_proj, attention.head_dim)
-            _between(mlp.up_proj, mlp.down_proj, 1)
+    for layer in _layers(model):
+        attention, mlp = layer.self_attn, layer.mlp
+        _between_norm_and(layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj)
+        _between_norm_and(layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)
+        _between(attention.v_proj, attention.o_proj, attention.head_dim)
+        _between(mlp.up_proj, mlp.down_proj, 1)
     return model
+
+
+def _layers(model: Any) -> Any:
+    causal_lm = behind_adapters(model)
+    return causal_lm.base_model.layers if causal_lm.config.model_type in LIKE_QWEN3 else nn.ModuleList()
 
 
 def of_readers(factor: Tensor, num_read: int, head_dim: int) -> Tensor:

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from posttrain.algorithms import trainable
+from posttrain.algorithms.reward_model import new_reward_model
 from posttrain.algorithms.trainable import load_trainable
 from posttrain.models import lora
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
-from posttrain.models.off_grid import off_grid
+from posttrain.models.off_grid import is_on_grid, off_grid
 from posttrain.params import LINEAR_LAYERS, LoraAdapter
 from posttrain.rollout.engines import fused_weights
 from posttrain.rollout.engines.fused_weights import fuse
@@ -117,3 +119,40 @@ def test_gradients_are_those_of_the_sum(folder):
     for (name, one), (_, other) in zip(found.named_parameters(), exact.named_parameters(), strict=True):
         if other.grad is not None:
             assert torch.nn.functional.cosine_similarity(one.grad, other.grad.to(one.grad), dim=-1).mean() > 0.9, name
+
+
+@torch.no_grad()
+def learnt(folder, dtype):
+    """What it adds to the logits that each matrix has grown by less than half a step."""
+    model = load_trainable(folder, SCRATCH_PARAMS.model_copy(update={"dtype": dtype}), seed=0).eval()
+    before = logits(model)
+    for name, weight in model.named_parameters():
+        if "layers" in name and weight.dim() == 2:
+            weight.mul_(1 + 3 * SMALL)
+    return (logits(model) - before).flatten()
+
+
+def test_an_optimizers_small_steps_are_in_the_products_of_a_published_model(folder, monkeypatch):
+    exact = learnt(folder, "float32")
+
+    def share():
+        return float(learnt(folder, "bfloat16") @ exact / exact.square().sum())
+
+    assert share() == pytest.approx(1.0, abs=0.35)
+    monkeypatch.setattr(trainable, "off_grid", lambda model: model)
+    assert share() < 0.1, "it is why the weights are moved"
+
+
+def test_only_weights_that_are_learnt_in_bfloat16_and_lie_on_its_grid_are_moved(folder, tmp_path, scratch_tokenizer):
+    def is_moved(model_params, path=folder):
+        ends = [name for name, _ in load_model(path).named_parameters() if "down_proj" in name]
+        found = load_trainable(path, model_params, seed=0).state_dict()
+        return any(not torch.equal(found[name].float(), load_model(path).state_dict()[name]) for name in ends)
+
+    full = SCRATCH_PARAMS.model_copy(update={"dtype": "bfloat16"})
+    assert is_moved(full)
+    assert not is_moved(SCRATCH_PARAMS)
+    save_model(off_grid(load_model(folder)), scratch_tokenizer, tmp_path / "learnt")
+    assert not is_moved(full, tmp_path / "learnt")
+    model = new_reward_model(folder, full, seed=0)
+    assert not is_on_grid(model)
