@@ -28,7 +28,7 @@ def model_card(root: Path, name: str, *, licence: str | None) -> str:
     """Of `data/models/NAME` (sft or policy) below `root`. `licence` as the hub spells it; None asks
     the base model's card.
 
-    Raises ConfigurationError where nothing was evaluated, DataError where the folder or the report
+    Raises ConfigurationError where nothing was evaluated or the folder is not here, DataError where the folder or the report
     is not the one that dvc.lock records.
     """
     entries = lock_entries(root)
@@ -39,6 +39,8 @@ def model_card(root: Path, name: str, *, licence: str | None) -> str:
             f"`dvc repro evaluate@{name}`"
         )
     folder = f"data/models/{name}"
+    if not (root / folder).is_dir():
+        raise ConfigurationError(f"{folder} is not here, only its figures are: `dvc repro evaluate@{name}` makes it")
     [now] = lock_form([folder], file_states([folder], root))
     if now["md5"] not in {dep.get("md5") for dep in evaluated["deps"] if dep["path"] == folder}:
         raise DataError(

@@ -2,6 +2,7 @@
 cannot."""
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -94,6 +95,12 @@ def test_a_model_of_the_hub_is_named_with_its_revision(root):
 def test_another_model_than_the_one_evaluated_has_no_card(root):
     (root / "data" / "models" / "policy" / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(DataError, match="data/models/policy is not the model that was evaluated"):
+        model_card(root, "policy", licence=None)
+
+
+def test_a_clone_has_figures_and_no_model(root):
+    shutil.rmtree(root / "data" / "models")
+    with pytest.raises(ConfigurationError, match="`dvc repro evaluate@policy` makes it"):
         model_card(root, "policy", licence=None)
 
 
