@@ -28,8 +28,8 @@ def model_card(root: Path, name: str, *, licence: str | None) -> str:
     """Of `data/models/NAME` (sft or policy) below `root`. `licence` as the hub spells it; None asks
     the base model's card.
 
-    Raises ConfigurationError where nothing was evaluated or the folder is not here, DataError where the folder or the report
-    is not the one that dvc.lock records.
+    Raises ConfigurationError where nothing was evaluated or the folder is not here, DataError where
+    it or the report is not the one that dvc.lock records.
     """
     entries = lock_entries(root)
     evaluated, report = entries.get(f"evaluate@{name}"), root / "reports" / "evaluate" / f"{name}.json"
