@@ -87,11 +87,6 @@ def say_end(stage: str, message: str, code: int) -> int:
     return code
 
 
-def first_line(error: BaseException) -> str:
-    """Of what an error of others says, for a message of ours; its class where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """Around a console command: an end with a meaning is said on stderr and exits with its code."""

@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError, first_line
+from posttrain.exits import ConfigurationError
 from posttrain.limits import reason
-from posttrain.models.loading import refuse_unsafe_folder
+from posttrain.models.loading import first_line, refuse_unsafe_folder
 
 LLAMA_CPP = Path("infra/llamacpp")
 _CONVERTED = ("f32", "f16", "bf16", "q8_0")  # what the converter writes; the rest is the quantiser's

@@ -18,8 +18,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from posttrain.exits import ConfigurationError, DataError, first_line
-from posttrain.models.loading import save_model, whole_folder
+from posttrain.exits import ConfigurationError, DataError
+from posttrain.models.loading import first_line, save_model, whole_folder
 from posttrain.models.quantization import without_quantisation
 
 

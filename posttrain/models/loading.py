@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from posttrain.exits import ConfigurationError, DataError, first_line
+from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.placement import placed
@@ -122,6 +122,11 @@ def refuse_unsafe_folder(path: Path) -> None:
         raise ConfigurationError(
             f"{path} has no *.safetensors: it is not a model's folder, or the stage that writes it has not run"
         )
+
+
+def first_line(error: Exception) -> str:
+    """Of what a reader of models says, for a message of ours; its class where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _from_pretrained(name: str, *, revision: str | None, dtype: Dtype, **how: Any) -> Any:
