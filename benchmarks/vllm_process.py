@@ -1,11 +1,12 @@
-"""A real vLLM server as a process of one's own: started by infra/vllm/serve.sh, waited for,
-measured, and ended with the program that started it."""
+"""A real server of a model as a process of one's own: started, waited for, measured, and ended with
+the program that started it. vLLM's is infra/vllm/serve.sh's."""
 
 import os
 import signal
 import subprocess
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -14,16 +15,16 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 VLLM = REPOSITORY / "infra" / "vllm"
 
 
-class VllmProcess:
+class ServerProcess:
     """A server on a port of the loopback interface. It may be killed and started again; `close`
     leaves no process and no file."""
 
-    def __init__(self, folder: Path, port: int, scratch: Path, *, flags: tuple[str, ...] = (), **settings: str) -> None:
-        """`folder` is a model's as `write_served_folder` makes it; `scratch` takes the log;
-        `settings` are the environment that serve.sh reads."""
+    def __init__(self, command: Sequence[str], port: int, scratch: Path, **settings: str) -> None:
+        """`command` serves at `port`, from the repository's root; `scratch` takes the log;
+        `settings` are environment."""
         self.url = f"http://127.0.0.1:{port}"
         # Linux tells the server to end when this process is gone, however it went.
-        self._command = ["setpriv", "--pdeathsig", "TERM", str(VLLM / "serve.sh"), str(folder), str(port), *flags]
+        self._command = ["setpriv", "--pdeathsig", "TERM", *command]
         # Not PYTHONPATH: the server's environment has other packages. Its temporary files under
         # ours, where `kill -9` leaves them.
         self._environment = (
@@ -38,7 +39,12 @@ class VllmProcess:
         with self._log.open("a") as log:
             # A session of its own: a server is several processes, which `kill` takes together.
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
+                self._command,
+                cwd=REPOSITORY,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
             )
 
     def wait(self, timeout_s: float = 240) -> None:
@@ -79,3 +85,12 @@ class VllmProcess:
                 self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+class VllmProcess(ServerProcess):
+    """vLLM's."""
+
+    def __init__(self, folder: Path, port: int, scratch: Path, *, flags: tuple[str, ...] = (), **settings: str) -> None:
+        """`folder` is a model's as `write_served_folder` makes it; `settings` are what serve.sh
+        reads."""
+        super().__init__([str(VLLM / "serve.sh"), str(folder), str(port), *flags], port, scratch, **settings)

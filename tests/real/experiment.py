@@ -17,11 +17,11 @@ from posttrain.params import load_params
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
 from posttrain.rl.setup import Setup
-from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import Policy
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain, score_names
+from tests.real.plays import played
 
 
 class Experiment:
@@ -50,10 +50,7 @@ class Experiment:
         )
 
     def played(self, policy: Policy, tasks: Sequence[Task]) -> list[Trajectory]:
-        """By whoever answers, scored."""
-        rule, seeds = load_reward(self.params.reward, score_names(self._domain)), [1] * len(tasks)
-        plays = play_episodes(policy, tasks, domain=self._domain, limits=self.params.agent, seeds=seeds)
-        return [rule.score(one, task) for one, task in zip(plays, tasks, strict=True)]
+        return played(policy, tasks, self._domain, self.params)
 
     def train(self, model: Any, folder: Path, *, num_steps: int, lr: float) -> list[dict[str, Any]]:
         """Online as the default run learns, but for the arguments; the metrics of each step."""

@@ -6,36 +6,32 @@ writes. What `make pretrained` trains is served the same way.
 """
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 import torch
 
-from benchmarks.gpu.ground import Ground, encoded
-from benchmarks.pretrained import KNOBS
+from benchmarks.gpu.ground import encoded
+from benchmarks.vllm_process import REPOSITORY, ServerProcess
 from posttrain.algorithms.trainable import load_trainable, save_trained
 from posttrain.exits import ConfigurationError
 from posttrain.export.gguf_file import gguf_of, write_gguf
 from posttrain.export.model_folder import write_exported
-from posttrain.models.gguf import get_model, write_folder
-from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model
+from posttrain.models.gguf import write_folder
+from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.models.scratch import scratch_model
-from posttrain.rewards.total import load_reward
-from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.types import StopReason
-from posttrain.worlds.domains import make_domain, score_names
-from tests.conftest import REPOSITORY
+from posttrain.worlds.domains import make_domain
 from tests.limits import endless
 from tests.models.conftest import scratch_tokenizer  # noqa: F401  # a fixture
 from tests.models.episodes import SCRATCH_PARAMS
+from tests.real.plays import played
 
+pytest_plugins = ["tests.real.smollm2_fixtures"]
 pytestmark = pytest.mark.needs_llamacpp
 NUM_TASKS = 8
 SHORT = {
@@ -61,24 +57,9 @@ def llama_cpp():
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory):
-    return Ground(tmp_path_factory.mktemp("ground"), is_small=True)
-
-
-@pytest.fixture(scope="module")
-def params(ground):
-    get_model("smollm2", ground.folder / "smollm2")
-    found = ground.checkout_with({**KNOBS, **SHORT})
-    return found.model_copy(update={"model": found.model.model_copy(update={"name": str(ground.folder / "smollm2")})})
-
-
-@pytest.fixture(scope="module")
-def trained(ground, params):
+def trained(ground, params, base):
     """The folder of a model that knows its tasks, and the tasks."""
-    base, folder = ground.folder / "base", ground.folder / "sft"
-    model, tokenizer = load_pretrained(params.model)
-    save_model(model, tokenizer, base)
-    shown, codec = ground.demonstrations(NUM_TASKS, params=params), load_codec(base)
+    folder, shown, codec = ground.folder / "sft", ground.demonstrations(NUM_TASKS, params=params), load_codec(base)
     model = load_trainable(base, params.model, seed=1)
     ground.sft(model, codec, encoded(codec, shown), params)
     save_trained(model, codec.tokenizer, folder)
@@ -103,41 +84,15 @@ def files(exported):
 @contextmanager
 def served(file, port, folder):
     """The server's URL, while `posttrain serve` runs it."""
-    command = ["posttrain", "serve", str(file), "--port", str(port)]
-    with (folder / f"{port}.log").open("w+") as log:
-        server = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log, start_new_session=True)
-        try:
-            wait(server, f"http://127.0.0.1:{port}", log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(60)
-
-
-def wait(server, url, log):
-    end = time.monotonic() + 120
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2):
-                return
-        except OSError:
-            log.seek(0)
-            assert server.poll() is None, log.read()[-3000:]
-            assert time.monotonic() < end, log.read()[-3000:]
-            time.sleep(0.5)
+    with closing(ServerProcess(["posttrain", "serve", str(file), "--port", str(port)], port, folder)) as server:
+        server.wait()
+        yield server.url
 
 
 def asked(url, path, body):
     request = urllib.request.Request(f"{url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.loads(answer.read())
-
-
-def played(policy, tasks, params):
-    domain = make_domain(params.world)
-    rule = load_reward(params.reward, score_names(domain))
-    plays = play_episodes(policy, tasks, domain=domain, limits=params.agent, seeds=[1] * len(tasks))
-    return [rule.score(one, task) for one, task in zip(plays, tasks, strict=True)]
 
 
 def calls_of(play):
@@ -157,7 +112,7 @@ def test_weights_and_tokens_of_the_file_are_the_folders(exported, files, tmp_pat
 
 def test_it_plays_behind_llama_cpp_as_in_this_process(ground, params, trained, files, exported, monkeypatch, tmp_path):
     folder, tasks = trained
-    codec = load_codec(exported)
+    codec, domain = load_codec(exported), make_domain(params.world)
     here = ground.sampler(load_model(folder), codec, temperature=0.0, params=params).sample(tasks, [1] * len(tasks))
     num_won = sum(one.is_success for one in here)
     assert num_won >= NUM_TASKS / 2, "it was to know its tasks: two models that do nothing would agree"
@@ -169,8 +124,8 @@ def test_it_plays_behind_llama_cpp_as_in_this_process(ground, params, trained, f
                 assert tokens["tokens"] == codec.tokenizer.encode(text, add_special_tokens=False), text
             monkeypatch.setenv("OPENAI_BASE_URL", f"{url}/v1")
             policy = OpenAiPolicy(file.stem, temperature=0.0, max_new_tokens=params.agent.max_new_tokens)
-            there = played(policy, tasks, params)
-            [long] = played(policy, [endless(tasks[0])], params)
+            there = played(policy, tasks, domain, params)
+            [long] = played(policy, [endless(tasks[0])], domain, params)
         num_equal = sum(calls_of(a) == calls_of(b) for a, b in zip(here, there, strict=True))
         print(f"\n{weights}: {sum(one.is_success for one in there)} of {NUM_TASKS} behind llama.cpp, {num_won} in this")
         print(f"process; the same calls in {num_equal}")

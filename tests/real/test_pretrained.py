@@ -3,17 +3,14 @@
 `make test NEEDS=pretrained`. How far it gets in an hour: `make pretrained`.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from benchmarks.gpu.ground import Ground, encoded
-from benchmarks.pretrained import KNOBS
+from benchmarks.gpu.ground import encoded
 from posttrain.algorithms.trainable import load_trainable, save_trained
-from posttrain.models.gguf import get_model
-from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model
+from posttrain.models.loading import load_codec, load_model
 
+pytest_plugins = ["tests.real.smollm2_fixtures"]
 pytestmark = pytest.mark.needs_pretrained
 SHORT = {
     "world.num_sft_tasks": 16,
@@ -27,25 +24,6 @@ SHORT = {
     "train_policy.checkpoint_every_steps": 1,
     "agent.max_new_tokens": 32,
 }
-
-
-@pytest.fixture(scope="module")
-def ground(tmp_path_factory):
-    return Ground(tmp_path_factory.mktemp("ground"), is_small=True)
-
-
-@pytest.fixture(scope="module")
-def params(ground):
-    get_model("smollm2", ground.folder / "smollm2")
-    found = ground.checkout_with({**KNOBS, **SHORT})
-    return found.model_copy(update={"model": found.model.model_copy(update={"name": str(ground.folder / "smollm2")})})
-
-
-@pytest.fixture(scope="module")
-def base(ground, params) -> Path:
-    model, tokenizer = load_pretrained(params.model)
-    save_model(model, tokenizer, ground.folder / "base")
-    return ground.folder / "base"
 
 
 def test_it_writes_english_as_it_was_trained_to(base):

@@ -43,14 +43,15 @@ def test_an_exported_model_plays_behind_an_endpoint_as_in_this_process(monkeypat
     assert abs(won_served - won_here) <= 2
 
 
-def test_a_conversation_that_does_not_fit_ends_as_in_this_process(monkeypatch, experiment, endpoint):
-    """In vLLM's own words, which change."""
-    [task] = [endless(one) for one in experiment.tasks("dev")[:1]]
+def test_a_conversation_that_does_not_fit_ends_its_episode_alone(monkeypatch, experiment, endpoint):
+    """By vLLM's own words, which change."""
+    tasks = experiment.tasks("dev")[:2]
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    [served] = experiment.played(OpenAiPolicy("mine", temperature=0.0, max_new_tokens=8), [task])
-    [here] = experiment.greedy(experiment.model(), [task])
-    assert (served.stop_reason, served.failure) == (here.stop_reason, here.failure) == (StopReason.TOKEN_LIMIT, "")
+    policy = OpenAiPolicy("mine", temperature=0.0, max_new_tokens=experiment.params.agent.max_new_tokens)
+    long, usual = experiment.played(policy, [endless(tasks[0]), tasks[1]])
+    assert (long.stop_reason, long.failure) == (StopReason.TOKEN_LIMIT, "")
+    assert (usual.stop_reason == StopReason.TOKEN_LIMIT, usual.failure) == (False, "")
 
 
 def calls_of(played):
