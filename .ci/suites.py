@@ -1,7 +1,7 @@
 """Chooses the suites of real components that a change may have broken.
 
-    python3 .ci/suites.py plan [--all]        prints `run NAME SECONDS reason` or `skip NAME 0 reason`
-    python3 .ci/suites.py green NAME SECONDS  records in green.json that NAME passed at HEAD
+    python3 .ci/suites.py plan [--all]       prints `run NAME SECONDS reason` or `skip …`
+    python3 .ci/suites.py green NAME SECONDS records in green.json that NAME passed at HEAD
 
 A suite runs where the code of one of its paths (suites.toml) differs from its last green commit.
 Docstrings and comments are not code. The suite that has waited longest comes first. This runs

@@ -105,7 +105,9 @@ def test_only_a_commit_is_recorded_as_green(tree):
 
 @pytest.fixture
 def ci(tree, tmp_path):
-    """Runs `.ci/run` with a `make` and suites that record their calls: (exit code, calls, output)."""
+    """Runs `.ci/run` with a `make` and suites that record their calls.
+
+    Gives exit code, calls and output."""
     (tree / ".ci" / "suite").write_text(
         '#!/bin/sh\necho "$1" >>"$CALLS"\ncase $1 in slurm) exit 5 ;; k8s) exit 77 ;; esac\n'
     )
