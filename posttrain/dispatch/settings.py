@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
-import yaml
 
 from posttrain.dispatch.contract import Pool, Resources
 from posttrain.dispatch.pools.local import LocalPool
 from posttrain.dispatch.pools.slurm import SlurmPool
 from posttrain.exits import ConfigurationError
+from posttrain.plain_yaml import read_yaml
 
 DISPATCH_YAML = Path("infra/dispatch.yaml")
 JOB_YAML = Path("infra/kubernetes/job.yaml")
@@ -211,8 +211,9 @@ def load_settings(root: Path) -> DispatchSettings:
     if not path.exists():
         return DispatchSettings(target="local", targets={"local": LocalTarget(type="local", num_gpus=1)}, resources={})
     try:
-        settings = DispatchSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (pydantic.ValidationError, yaml.YAMLError) as error:
+        content = read_yaml(path, source=str(DISPATCH_YAML), has_plain_numbers=True)
+        settings = DispatchSettings.model_validate(content)
+    except pydantic.ValidationError as error:
         raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {error}") from error
     _refuse_keys(settings)
     return settings

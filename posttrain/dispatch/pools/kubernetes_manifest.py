@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from posttrain.dispatch.contract import JobSpec
 from posttrain.exits import ConfigurationError
+from posttrain.plain_yaml import read_yaml
 
 GPU = "nvidia.com/gpu"
 FOLDER, LOG = (
@@ -71,11 +70,11 @@ class KubernetesSettings:
 def read_template(path: Path) -> dict[str, Any]:
     """Raises ConfigurationError where it is not a Job with a container `main`."""
     try:
-        template = yaml.safe_load(path.read_text(encoding="utf-8"))
+        template = read_yaml(path)
         found = template["kind"] == "Job" and any(
             one["name"] == MAIN for one in template["spec"]["template"]["spec"]["containers"]
         )
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path} cannot be used as a template of jobs ({error!r}); infra/kubernetes/job.yaml is one"
         ) from error
