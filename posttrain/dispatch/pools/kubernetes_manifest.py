@@ -101,6 +101,7 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
     pod |= {"terminationGracePeriodSeconds": settings.grace_s, "activeDeadlineSeconds": resources.time_limit_s}
     pod["securityContext"] = pod.get("securityContext", {}) | _identity(settings.user)
     container = next(one for one in pod["containers"] if one["name"] == MAIN)
+    asked = container.get("resources", {})
     works_in = folder if settings.is_disk_shared else OWN_FOLDER
     container |= {
         "image": settings.image,
@@ -111,9 +112,11 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
             *container.get("env", []),
             *({"name": name, "value": _verbatim(value)} for name, value in sorted(spec.environment.items())),
         ],
-        "resources": {
-            "requests": {"cpu": str(resources.cpus), "memory": _mebibytes(resources.memory_gb)},
-            "limits": {"memory": _mebibytes(resources.memory_gb)}
+        "resources": {  # the template may bound its disk (ephemeral-storage)
+            "requests": asked.get("requests", {})
+            | {"cpu": str(resources.cpus), "memory": _mebibytes(resources.memory_gb)},
+            "limits": asked.get("limits", {})
+            | {"memory": _mebibytes(resources.memory_gb)}
             | ({GPU: str(resources.gpus)} if resources.gpus else {}),
         },
     }
