@@ -75,6 +75,7 @@ def _count(text: str, max_values: int) -> None:
     sizes: dict[str, int] = {}  # of what an alias stands for
     outer: list[tuple[str | None, int]] = []  # what the open values are called, and how many had come before
     total = 0
+    event: Any
     for event in yaml.parse(text, _LOADER):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionStartEvent):
@@ -115,7 +116,7 @@ def _said_in_a_sentence() -> Iterator[None]:
     """Errors of PyYAML as ValueErrors, which say the line in front."""
     try:
         yield
-    except UnicodeError as error:
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise ValueError(f"it is not UTF-8 text ({error.reason})") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -105,8 +105,8 @@ def settle_lines(base: str, ours: str, theirs: str) -> tuple[str, str, str]:
     """
     texts = (base, ours, theirs)
     try:
-        for text in texts:
-            check_bounds(text)
+        for version in texts:
+            check_bounds(version)
         places = [dict(_lines_of_keys(yaml.compose(text, yaml.SafeLoader))) for text in texts]
     except ValueError:
         return texts
