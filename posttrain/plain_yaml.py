@@ -72,7 +72,7 @@ def check_bounds(text: str, *, max_values: int = MAX_VALUES) -> None:
 
 
 def _count(text: str, max_values: int) -> None:
-    sizes: dict[str, int] = {}  # of what an alias stands for
+    sizes: dict[str | None, int] = {}  # of what an alias stands for
     outer: list[tuple[str | None, int]] = []  # what the open values are called, and how many had come before
     total = 0
     event: Any
