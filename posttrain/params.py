@@ -502,9 +502,10 @@ def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
 
 def _read(text: str | bytes, source: str) -> tuple[Any, list[str]]:
     try:
-        return read_plain(text)
+        content, odd_numbers, double_keys = read_plain(text)
     except ValueError as error:
         raise ParamsError(f"{source} cannot be read as YAML: {error}") from error
+    return content, odd_numbers + double_keys
 
 
 def _checked(content: Any, problems: Sequence[str], source: str) -> Params:

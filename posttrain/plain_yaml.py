@@ -46,7 +46,7 @@ def load_yaml(text: str | bytes, source: str, *, has_plain_numbers: bool = False
     """The content; `has_plain_numbers`: a number in another notation is refused too. Raises
     ConfigurationError with the source, the line and what is wrong there."""
     try:
-        content, odd_numbers, double_keys = _read(text)
+        content, odd_numbers, double_keys = read_plain(text)
     except ValueError as error:
         raise ConfigurationError(f"{source} cannot be read as YAML: {error}") from error
     if problems := double_keys + (odd_numbers if has_plain_numbers else []):
@@ -54,24 +54,41 @@ def load_yaml(text: str | bytes, source: str, *, has_plain_numbers: bool = False
     return content
 
 
-def read_plain(text: str | bytes) -> tuple[Any, list[str]]:
-    """The content as PyYAML reads it, and a line for each number in another notation and for each
+@contextlib.contextmanager
+def _said_in_a_sentence() -> Iterator[None]:
+    """Errors of PyYAML as ValueErrors, which say the line in front."""
+    try:
+        yield
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise ValueError(f"it is not UTF-8 text ({error.reason})") from error
+    except yaml.YAMLError as error:
+        if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+            raise ValueError(visible(str(error))) from error
+        said = visible(", ".join(filter(None, [error.context, error.problem])))
+        raise ValueError(f"line {error.problem_mark.line + 1}: {said}") from error
+
+
+@_said_in_a_sentence()
+def read_plain(text: str | bytes) -> tuple[Any, list[str], list[str]]:
+    """The content as PyYAML reads it, a line for each number in another notation, and one for each
     key that stands twice. Raises ValueError, with the line, of what is no YAML or beyond a
     bound."""
-    content, odd_numbers, double_keys = _read(text)
-    return content, odd_numbers + double_keys
+    text = text if isinstance(text, str) else text.decode("utf-8-sig")
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES:,} bytes")
+    check_bounds(text)
+    loader = _LOADER(text)
+    if (node := loader.get_single_node()) is None:
+        return None, [], []
+    odd_numbers, double_keys = list[str](), list[str]()
+    _look(loader, node, odd_numbers, double_keys)  # first: construction writes merged keys (`<<`) into the nodes
+    return loader.construct_document(node), odd_numbers, double_keys
 
 
+@_said_in_a_sentence()
 def check_bounds(text: str, *, max_values: int = MAX_VALUES) -> None:
     """Raises ValueError where values stand too deep in each other or are too many, or the text is
     no YAML."""
-    if len(text) > MAX_BYTES:
-        raise ValueError(f"it is longer than {MAX_BYTES:,} bytes")
-    with _said_in_a_sentence():
-        _count(text, max_values)
-
-
-def _count(text: str, max_values: int) -> None:
     sizes: dict[str | None, int] = {}  # of what an alias stands for
     outer: list[tuple[str | None, int]] = []  # what the open values are called, and how many had come before
     total = 0
@@ -95,35 +112,6 @@ def _count(text: str, max_values: int) -> None:
             raise ValueError(f"line {line}: its values are nested too deep, more than {MAX_DEPTH} within each other")
         if total > max_values:
             raise ValueError(f"line {line}: it has more than {max_values:,} values, those of aliases counted each time")
-
-
-def _read(text: str | bytes) -> tuple[Any, list[str], list[str]]:
-    """The content, the numbers in another notation, and the keys that stand twice."""
-    with _said_in_a_sentence():
-        text = text if isinstance(text, str) else text.decode("utf-8-sig")
-        check_bounds(text)
-        loader = _LOADER(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None, [], []
-        odd_numbers, double_keys = list[str](), list[str]()
-        _look(loader, node, odd_numbers, double_keys)  # first: construction writes merged keys (`<<`) into the nodes
-        return loader.construct_document(node), odd_numbers, double_keys
-
-
-@contextlib.contextmanager
-def _said_in_a_sentence() -> Iterator[None]:
-    """Errors of PyYAML as ValueErrors, which say the line in front."""
-    try:
-        yield
-    except (UnicodeDecodeError, UnicodeEncodeError) as error:
-        raise ValueError(f"it is not UTF-8 text ({error.reason})") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        said = visible(", ".join(filter(None, [error.context, error.problem])))
-        raise ValueError(f"line {mark.line + 1}: {said}" if mark else said) from error
-    except yaml.YAMLError as error:
-        raise ValueError(visible(str(error))) from error
 
 
 def _look(loader: Any, root: yaml.Node, odd_numbers: list[str], double_keys: list[str]) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 from posttrain.data.importing.episodes import MAX_REWARD
 from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories, refuse_too_many_bad
 from posttrain.data.importing.records import Bad, read_records
-from posttrain.data.schemas import TrajectoryRow
 from posttrain.exits import DataError
 from posttrain.limits import reason
 from posttrain.types import LOST
@@ -27,7 +26,20 @@ from posttrain.types import LOST
 _LOST_WORDS = {*LOST, "infrastructure_error", "error", "abort"}
 # as Inspect's own metrics take the values that are no numbers
 INSPECT_VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-_NO_REWARDS = ("step", "advantage", "prompt", "completion")  # of TRL's columns
+# The tools by the keys that all records of theirs have, with those of the group and of the reward
+# (dotted, within objects). TRL has a column for each reward function, by its name; NeMo-RL says
+# nowhere which records play one task.
+_DUMPS: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
+    ("input", "output", "score", "step"): (("step", "input"), "score"),  # verl
+    ("example_id", "completion", "reward"): (("task", "example_id"), "reward"),  # verifiers, prime-rl
+    ("prompt", "completion", "advantage"): (("step", "prompt"), ""),  # TRL
+    ("input", "output", "reward"): (("input",), "reward"),  # OpenRLHF
+    ("content", "rewards"): ((), "rewards"),  # NeMo-RL
+    ("input_prompt", "output_response", "score"): (("input_prompt",), "score"),  # SkyRL
+    ("trajectories", "is_correct"): (("task",), "is_correct"),  # rLLM
+    ("sample_score",): (("sample_score.group_id",), "sample_score.score.value"),  # evalscope
+    ("id", "epoch", "target"): (("id",), "scores"),  # Inspect
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +50,6 @@ class Play:
     task: str
     reward: float | None
     is_lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Dump:
-    """What a tool writes of rollouts: the keys that its records are known by, and which of them
-    (dotted, within objects) name the group and the reward."""
-
-    tool: str
-    keys: tuple[str, ...]
-    group: tuple[str, ...]
-    reward: str
-
-    def is_of(self, record: Any) -> bool:
-        return all(_at(record, key) is not None for key in self.keys)
-
-
-_DUMPS = (
-    _Dump("verl", ("input", "output", "score", "step"), ("step", "input"), "score"),
-    _Dump("verifiers", ("example_id", "completion", "reward"), ("task", "example_id"), "reward"),
-    _Dump("TRL", ("prompt", "completion", "advantage"), ("step", "prompt"), ""),
-    _Dump("OpenRLHF", ("input", "output", "reward"), ("input",), "reward"),
-    _Dump("NeMo-RL", ("content", "rewards"), (), "rewards"),
-    _Dump("SkyRL", ("input_prompt", "output_response", "score"), ("input_prompt",), "score"),
-    _Dump("rLLM", ("trajectories", "is_correct"), ("task",), "is_correct"),
-    _Dump("evalscope", ("sample_score",), ("sample_score.group_id",), "sample_score.score.value"),
-    _Dump("Inspect", ("id", "epoch", "target"), ("id",), "scores"),
-)
 
 
 def read_plays(
@@ -80,25 +65,40 @@ def read_plays(
     if heads and "eval" in heads[0] and isinstance(heads[0].get("samples"), list):  # a log of Inspect
         heads = heads[0]["samples"]
         records = enumerate(heads, 1)
-    first = heads[0] if heads else {}
-    dump = None if file_format else next((one for one in _DUMPS if any(one.is_of(head) for head in heads)), None)
+    dump = None if file_format else next((keys for keys in _DUMPS if any(_has(one, keys) for one in heads)), None)
+    keys = reason(", ".join(heads[0])) if heads and isinstance(heads[0], Mapping) else "no objects"
     if dump or group:
-        columns = (group,) if group else dump.group if dump else ()
+        columns, column = _DUMPS[dump] if dump else ((), "reward")
+        columns = (group,) if group else columns
         if not columns:
             raise DataError(
-                f"{path} does not say which records play one task: give --group COLUMN, or --group HOW_MANY"
+                f"{path} does not say which plays are of one task: give --group COLUMN, or --group HOW_MANY"
             )
-        reward = reward or (dump.reward or _only_reward(path, first) if dump else "reward")
+        reward = reward or column or _only_reward(path, heads[0])
         found = [_play(path, number, record, columns, reward) for number, record in records]
         plays, bad = [one for one in found if isinstance(one, Play)], [one for one in found if isinstance(one, Bad)]
     else:
-        plays, bad = _of_trajectories(path, file_format, reward, first)
+        try:
+            imported = import_trajectories(path, file_format)
+            refuse_too_many_bad(imported, max_quarantine_frac=1.0, source=path)
+        except DataError as error:
+            raise DataError(f"{error}. Of any file, --group and --reward name the columns: it has {keys}") from error
+        played = [row.trajectory for row in imported.rows]
+        plays, bad = [Play(one.task_id, one.reward, one.is_lost) for one in played], imported.bad
+        if reward:
+            rewards = {number: _reward(path, record, reward) for number, record in records}
+            plays = [replace(play, reward=rewards[at]) for at, play in zip(imported.numbers, plays, strict=True)]
     if any(play.reward is not None for play in plays):
         return plays, bad
     raise DataError(
         f"{path}: none of {len(plays)} plays has a reward{f' {reward}' if reward else ''}, so their groups have no "
-        f"spread; score them first, or name the column with --reward: {_listed(first)}"
+        f"spread; score them first, or name the column with --reward: it has {keys}"
     )
+
+
+def is_unscored(value: Any) -> bool:
+    """Whether a score says that there is none: null, and Inspect's NaN."""
+    return value is None or value != value
 
 
 def _play(path: Path, number: int, record: Any, columns: Sequence[str], reward: str) -> Play | Bad:
@@ -111,37 +111,17 @@ def _play(path: Path, number: int, record: Any, columns: Sequence[str], reward: 
         text = json.dumps(task, sort_keys=True)
     except RecursionError:
         return Bad.of(number, "brackets nested too deep", record)
-    return Play(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), _is_lost(record))
+    ends = [str(record.get(key)).lower() for key in ("termination_reason", "stop_reason")]
+    is_lost = bool(record.get("error") or record.get("invalidation") or _LOST_WORDS.intersection(ends))
+    return Play(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), is_lost)
 
 
-def plays_of(rows: Sequence[TrajectoryRow]) -> list[Play]:
-    """As they are imported."""
-    return [Play(one.task_id, one.reward, one.is_lost) for one in (row.trajectory for row in rows)]
-
-
-def is_unscored(value: Any) -> bool:
-    """Whether a score says that there is none: null, and Inspect's NaN."""
-    return value is None or value != value
-
-
-def _of_trajectories(path: Path, file_format: str | None, reward: str, first: Any) -> tuple[list[Play], list[Bad]]:
-    try:
-        imported = import_trajectories(path, file_format)
-        refuse_too_many_bad(imported, max_quarantine_frac=1.0, source=path)
-    except DataError as error:
-        raise DataError(f"{error}. Of any file, --group and --reward name the columns: {_listed(first)}") from error
-    plays = plays_of(imported.rows)
-    if reward:
-        rewards = {number: _reward(path, record, reward) for number, record in read_records(path)}
-        plays = [replace(play, reward=rewards[number]) for number, play in zip(imported.numbers, plays, strict=True)]
-    return plays, imported.bad
-
-
-def _only_reward(path: Path, first: Mapping[str, Any]) -> str:
-    """TRL writes a column for each reward function, by its name."""
-    found = [name for name, value in first.items() if name not in _NO_REWARDS and isinstance(value, int | float)]
+def _only_reward(path: Path, record: Mapping[str, Any]) -> str:
+    """The one reward function of TRL's."""
+    others = ("step", "advantage", "prompt", "completion")
+    found = [name for name, value in record.items() if name not in others and isinstance(value, int | float)]
     if len(found) != 1:
-        raise DataError(f"{path} is of TRL and has the rewards {reason(', '.join(found))}: name one with --reward")
+        raise DataError(f"{path} has the rewards {reason(', '.join(found))}: name one with --reward")
     return found[0]
 
 
@@ -159,15 +139,11 @@ def _reward(path: Path, record: Any, column: str) -> float | None:
         value = math.fsum(one for one in value if isinstance(one, int | float)) if value else None
     if isinstance(value, str):
         value = INSPECT_VALUES.get(value, INSPECT_VALUES.get(value.lower()))
-    is_score = isinstance(value, int | float) and abs(value) <= MAX_REWARD
-    return float(value) if is_score else None
+    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_REWARD else None
 
 
-def _is_lost(record: Mapping[str, Any]) -> bool:
-    ends = (record.get(key) for key in ("termination_reason", "stop_reason"))
-    return bool(record.get("error") or record.get("invalidation")) or any(
-        isinstance(end, str) and end.lower() in _LOST_WORDS for end in ends
-    )
+def _has(record: Any, keys: Iterable[str]) -> bool:
+    return all(_at(record, key) is not None for key in keys)
 
 
 def _at(record: Any, path: str) -> Any:
@@ -176,7 +152,3 @@ def _at(record: Any, path: str) -> Any:
         return record[path]
     head, dot, rest = path.partition(".")
     return _at(record.get(head), rest) if dot and isinstance(record, Mapping) else None
-
-
-def _listed(first: Any) -> str:
-    return f"it has {reason(', '.join(first))}" if isinstance(first, Mapping) else "it has no objects"

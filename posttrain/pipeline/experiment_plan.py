@@ -144,19 +144,11 @@ def _checked_seed(seed: int) -> int:
 def _quoted(value: Any) -> Any:
     """Strings get quotes where one without would be another thing in YAML 1.1, which PyYAML reads:
     `on`, `1e-5`."""
-    if isinstance(value, str) and (not re.fullmatch(r"\w[\w./-]*", value) or _is_another(value)):
+    if isinstance(value, str) and (not re.fullmatch(r"[^\W\d][\w./-]*", value) or load_yaml(value, "a knob") != value):
         return DoubleQuotedScalarString(value)
     if isinstance(value, Mapping):
         return {key: _quoted(inner) for key, inner in value.items()}
     return [_quoted(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _is_another(text: str) -> bool:
-    """Whether YAML 1.1 reads a word without quotes as something else, or not at all."""
-    try:
-        return bool(load_yaml(text, "a knob") != text)
-    except ConfigurationError:
-        return True
 
 
 class _Representer(RoundTripRepresenter):
