@@ -21,6 +21,8 @@ from typing import Any
 
 import yaml
 
+from posttrain.plain_yaml import read_yaml
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 # so small that the whole graph runs in a minute or two
 SMALL: dict[str, Any] = {
@@ -229,7 +231,7 @@ def environment_of(copy: Path) -> dict[str, str]:
 def apply_overrides(params_yaml: Path, overrides: Mapping[str, Any]) -> None:
     """Write values at dotted keys; a key that is not there raises KeyError, so that a renamed knob
     cannot silently make an arm the default."""
-    content = yaml.safe_load(params_yaml.read_text(encoding="utf-8"))
+    content = read_yaml(params_yaml)
     for key, value in overrides.items():
         *path, last = key.split(".")
         section = content

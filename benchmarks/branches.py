@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from posttrain.evals.significance import share_interval
+from posttrain.plain_yaml import load_yaml
 from posttrain.stage.costs import Cost
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.run_records import RECORDS, entry_key
@@ -68,7 +69,7 @@ def _made(texts: Mapping[str, str], branch: Branch, spread: float) -> dict[str, 
     draw, difficulty = random.Random(f"{branch.name} {branch.seed}"), random.Random(0)
     needless = random.Random(branch.seed)
     rate = min(max(draw.gauss(branch.success, spread), 0.02), 0.98)
-    params = yaml.safe_load(texts["params.yaml"])
+    params = load_yaml(texts["params.yaml"], "params.yaml")
     params["seed"] = branch.seed
     for name, value in branch.knobs.items():
         section, _, knob = name.rpartition(".")

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides
@@ -40,6 +39,7 @@ from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.params import DpoParams, Dtype, Params
+from posttrain.plain_yaml import read_yaml
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
 from posttrain.rl.params import OnlineParams
@@ -171,7 +171,7 @@ def write_params(path: Path, adapter: str, stage: str, size: str, dtype: Dtype) 
 
 
 def read_params(path: Path) -> Params:
-    return Params.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return Params.model_validate(read_yaml(path))
 
 
 def make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:

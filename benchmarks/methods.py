@@ -1,8 +1,8 @@
 """Methods of learning online by their names, each as the line of `params.yaml` that is it."""
 
-import yaml
 from pydantic import TypeAdapter
 
+from posttrain.plain_yaml import load_yaml
 from posttrain.rl.credit.params import CreditParams
 
 CREDITS = {
@@ -30,5 +30,5 @@ CREDITS = {
 
 def credit_of(name: str) -> CreditParams:
     """Of a method's name."""
-    found: CreditParams = TypeAdapter(CreditParams).validate_python(yaml.safe_load(CREDITS[name]))
+    found: CreditParams = TypeAdapter(CreditParams).validate_python(load_yaml(CREDITS[name], name))
     return found

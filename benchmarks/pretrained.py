@@ -31,6 +31,7 @@ from posttrain.evals.significance import share_interval
 from posttrain.models.gguf import get_model
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import Params, load_params
+from posttrain.plain_yaml import read_yaml
 from posttrain.rewards.total import load_reward
 from posttrain.stage.processor import processor_kind
 from posttrain.types import Task
@@ -161,7 +162,7 @@ def _prepared(tree: Path, knobs: Mapping[str, Any]) -> str:
 
 
 def _depend_on_model(dvc_yaml: Path) -> None:
-    graph = yaml.safe_load(dvc_yaml.read_text(encoding="utf-8"))
+    graph = read_yaml(dvc_yaml)
     graph["stages"]["prepare_model"]["deps"].append(str(MODEL))
     dvc_yaml.write_text(yaml.safe_dump(graph, sort_keys=False, allow_unicode=True), encoding="utf-8")
 

@@ -17,8 +17,6 @@ import tempfile
 from pathlib import Path
 from time import monotonic
 
-import yaml
-
 from benchmarks.arms import apply_overrides
 from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.schemas import read_tasks
@@ -26,6 +24,7 @@ from posttrain.evals.significance import share_interval
 from posttrain.models.loading import load_codec, load_model
 from posttrain.params import load_params
 from posttrain.pipeline.snapshot import freeze
+from posttrain.plain_yaml import load_yaml
 from posttrain.rewards.total import load_reward
 from posttrain.worlds.domains import make_domain, score_names
 
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--override", action="append", default=[], metavar="KNOB=VALUE")
     chosen = parser.parse_args()
-    overrides = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in chosen.override)}
+    overrides = {name: load_yaml(value, name) for name, _, value in (text.partition("=") for text in chosen.override)}
     with tempfile.TemporaryDirectory(prefix="processes-") as temporary:
         for name, launch in (
             ("one process", {}),

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.events.schemas.automations import AutomationCore
@@ -21,6 +20,7 @@ from prefect.workers.process import ProcessWorker
 
 from flows.serve import POOL
 from posttrain.exits import ConfigurationError, Interrupted, exit_codes
+from posttrain.plain_yaml import read_yaml
 
 AUTOMATIONS = Path("infra/prefect/automations.yaml")
 KUBERNETES_POOL = Path("infra/prefect/kubernetes_pool.json")
@@ -43,7 +43,7 @@ def deploy() -> None:
             raise Interrupted(
                 "the deployments of prefect.yaml are not all on the server; see above, and run this again"
             )
-        for content in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
+        for content in read_yaml(AUTOMATIONS)["automations"]:
             bring_automation(client, AutomationCore.model_validate(content))
 
 

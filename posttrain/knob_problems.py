@@ -18,6 +18,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
 from posttrain.limits import cut
+from posttrain.plain_yaml import load_yaml
 
 Keys = tuple[str | int, ...]
 Choice = Mapping[str, type[BaseModel]]  # the sections to choose from, by their `type`
@@ -151,7 +152,7 @@ def _another_type(place: Place, same: Sequence[tuple[str, Place]], given: Any, r
 def _block(path: Keys, section: type[BaseModel], given: Mapping[str, Any], bad: frozenset[str]) -> str:
     """The section as it may stand in the file, indented as deep. A knob that is `given`, and not
     `bad`, keeps its value; the others have that of the section's `example`."""
-    example: Mapping[str, Any] = yaml.safe_load(getattr(section, "example", "{}"))
+    example: Mapping[str, Any] = load_yaml(getattr(section, "example", "{}"), section.__name__)
     indent = "  " * (len(path) - 1)
     lines = [f"{indent}{path[-1]}:"]
     for name, field in section.model_fields.items():

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from posttrain.exits import ConfigurationError
@@ -503,11 +502,10 @@ def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
 
 def _read(text: str | bytes, source: str) -> tuple[Any, list[str]]:
     try:
-        return read_plain(text if isinstance(text, str) else text.decode())
-    except RecursionError as error:
-        raise ParamsError(f"{source} has brackets nested too deep to read") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ParamsError(f"{source} is not valid YAML: {visible(str(error))}") from error
+        content, odd_numbers, double_keys = read_plain(text)
+    except ValueError as error:
+        raise ParamsError(f"{source} cannot be read as YAML: {error}") from error
+    return content, odd_numbers + double_keys
 
 
 def _checked(content: Any, problems: Sequence[str], source: str) -> Params:

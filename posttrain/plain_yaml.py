@@ -1,42 +1,120 @@
-"""Reads YAML as a person does: numbers are what they look like, and a key stands once.
+"""The one reader of YAML files: safe, bounded, and with every number and key as a person reads it.
 
 PyYAML reads YAML 1.1, in which `010` is 8 (octal), `1:30` is 90 (base 60) and of two equal keys the
-last one counts, all without a word: the knob that a person edited would be another one.
+last one counts, all without a word: the knob that a person edited would be another one. A file may
+be anyone's: forty lines of aliases can stand for more than any memory holds, and brackets within
+brackets end libyaml's composer with a segmentation fault. So its events are counted first.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from posttrain.exits import ConfigurationError
+from posttrain.visible import visible
+
+MAX_BYTES = 2**24  # of a file
+MAX_DEPTH = 100  # of values within values
+MAX_VALUES = 100_000  # in a file, aliases written out
+MAX_NUMBER_CHARS = 100  # Python refuses to write an integer of 4,301 digits
 _PLAIN_NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*)"
     r"|[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?"
     r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
-MAX_VALUES = 100_000  # in a file, aliases written out
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_WORDS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:null", "tag:yaml.org,2002:bool")
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where PyYAML was built with libyaml
 
 
-def read_plain(text: str) -> tuple[Any, list[str]]:
-    """The content as PyYAML reads it, and a line for each number in another notation and for each
-    key that stands twice. Raises yaml.YAMLError, or ValueError of a value that is none
-    (2024-13-45) and of aliases (`*name`) without an end.
-    """
-    loader = yaml.SafeLoader(text)
+def read_yaml(path: Path, *, source: str = "", has_plain_numbers: bool = False) -> Any:
+    """The content of a file, which messages call `source` (its path by default). Raises
+    ConfigurationError."""
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return None, []
-        _size(node, {})
-        problems = list(_problems(loader, node))  # first: construction writes merged keys (`<<`) into the nodes
-        return loader.construct_document(node), problems
-    finally:
-        loader.dispose()
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{source or path} cannot be read ({error.strerror})") from error
+    return load_yaml(content, source or str(path), has_plain_numbers=has_plain_numbers)
 
 
-def _problems(loader: yaml.SafeLoader, root: yaml.Node) -> Iterator[str]:
+def load_yaml(text: str | bytes, source: str, *, has_plain_numbers: bool = False) -> Any:
+    """The content; `has_plain_numbers`: a number in another notation is refused too. Raises
+    ConfigurationError with the source, the line and what is wrong there."""
+    try:
+        content, odd_numbers, double_keys = read_plain(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{source} cannot be read as YAML: {error}") from error
+    if problems := double_keys + (odd_numbers if has_plain_numbers else []):
+        raise ConfigurationError(f"{source}: {visible(problems[0])}")
+    return content
+
+
+@contextlib.contextmanager
+def _said_in_a_sentence() -> Iterator[None]:
+    """Errors of PyYAML as ValueErrors, which say the line in front."""
+    try:
+        yield
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise ValueError(f"it is not UTF-8 text ({error.reason})") from error
+    except yaml.YAMLError as error:
+        if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+            raise ValueError(visible(str(error))) from error
+        said = visible(", ".join(filter(None, [error.context, error.problem])))
+        raise ValueError(f"line {error.problem_mark.line + 1}: {said}") from error
+
+
+@_said_in_a_sentence()
+def read_plain(text: str | bytes) -> tuple[Any, list[str], list[str]]:
+    """The content as PyYAML reads it, a line for each number in another notation, and one for each
+    key that stands twice. Raises ValueError, with the line, of what is no YAML or beyond a
+    bound."""
+    text = text if isinstance(text, str) else text.decode("utf-8-sig")
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES:,} bytes")
+    check_bounds(text)
+    loader = _LOADER(text)
+    if (node := loader.get_single_node()) is None:
+        return None, [], []
+    odd_numbers, double_keys = list[str](), list[str]()
+    _look(loader, node, odd_numbers, double_keys)  # first: construction writes merged keys (`<<`) into the nodes
+    return loader.construct_document(node), odd_numbers, double_keys
+
+
+@_said_in_a_sentence()
+def check_bounds(text: str, *, max_values: int = MAX_VALUES) -> None:
+    """Raises ValueError where values stand too deep in each other or are too many, or the text is
+    no YAML."""
+    sizes: dict[str | None, int] = {}  # of what an alias stands for
+    outer: list[tuple[str | None, int]] = []  # what the open values are called, and how many had come before
+    total = 0
+    event: Any
+    for event in yaml.parse(text, _LOADER):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            outer.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = outer.pop()
+            if anchor is not None:
+                sizes[anchor] = total - before
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in (anchor for anchor, _ in outer):
+                raise ValueError(f"line {line}: the alias *{event.anchor} stands for what it is a part of")
+            total += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+        if len(outer) > MAX_DEPTH:
+            raise ValueError(f"line {line}: its values are nested too deep, more than {MAX_DEPTH} within each other")
+        if total > max_values:
+            raise ValueError(f"line {line}: it has more than {max_values:,} values, those of aliases counted each time")
+
+
+def _look(loader: Any, root: yaml.Node, odd_numbers: list[str], double_keys: list[str]) -> None:
     """In the order of the file."""
     waiting: list[tuple[str, yaml.Node]] = [("", root)]
     seen: set[int] = set()  # an alias is the node that it names
@@ -47,37 +125,32 @@ def _problems(loader: yaml.SafeLoader, root: yaml.Node) -> Iterator[str]:
         seen.add(id(node))
         match node:
             case yaml.MappingNode():
-                yield from _twice(key, node)
-                below = [(_joined(key, name.value), value) for name, value in node.value]
+                double_keys += _twice(key, node)
+                named = [
+                    (name.value if isinstance(name, yaml.ScalarNode) else "?", value) for name, value in node.value
+                ]
+                waiting += reversed([(_joined(key, name), value) for name, value in named])
             case yaml.SequenceNode():
-                below = [(_joined(key, index), value) for index, value in enumerate(node.value)]
-            case _:
+                waiting += reversed([(_joined(key, index), value) for index, value in enumerate(node.value)])
+            case yaml.ScalarNode() if node.tag not in _WORDS:
+                read = _value(loader, key, node)
                 if node.tag in _NUMBERS and not _PLAIN_NUMBER.fullmatch(node.value):
-                    read = loader.construct_object(node)
-                    yield (
+                    odd_numbers.append(
                         f"{key} = {node.value}: YAML reads this as {read}; "
                         f"write a number in plain decimal digits ({read}, "
                         "if that is meant), and a text in quotes"
                     )
-                continue
-        waiting += reversed(below)
 
 
-def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """How many values the node stands for: forty lines of aliases can stand for more than any
-    memory holds, and one for itself. `sizes` has those of nodes met before, 0 of one not yet
-    whole."""
-    if id(node) in sizes:
-        if sizes[id(node)] == 0:
-            raise ValueError(f"an alias stands for what it is a part of{node.start_mark}")
-        return sizes[id(node)]
-    sizes[id(node)] = 0
-    below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-    size = 1 + (0 if isinstance(node, yaml.ScalarNode) else sum(_size(part, sizes) for part in below))
-    if size > MAX_VALUES:
-        raise ValueError(f"its aliases stand for more than {MAX_VALUES} values{node.start_mark}")
-    sizes[id(node)] = size
-    return size
+def _value(loader: Any, key: str, node: yaml.ScalarNode) -> Any:
+    """Raises ValueError of a number that is too long, and of a day that is none (2024-13-45)."""
+    line = node.start_mark.line + 1
+    if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER_CHARS:
+        raise ValueError(f"line {line}: {key} is a number of {len(node.value):,} characters")
+    try:
+        return loader.construct_object(node)
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"line {line}: {key} = {visible(node.value[:MAX_NUMBER_CHARS])}: {error}") from error
 
 
 def _twice(section: str, node: yaml.MappingNode) -> Iterator[str]:
@@ -94,6 +167,10 @@ def _twice(section: str, node: yaml.MappingNode) -> Iterator[str]:
                 "and only the last would count; remove one"
             )
         lines[key] = line
+
+
+def _name(key: yaml.Node) -> str:
+    return str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
 
 
 def _joined(key: str, part: object) -> str:

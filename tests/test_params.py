@@ -197,7 +197,7 @@ def test_a_file_that_is_absent_or_not_yaml_is_named(tmp_path: Path):
     with pytest.raises(ParamsError, match="run from the root"):
         load_params(tmp_path / "params.yaml")
     (tmp_path / "params.yaml").write_text("seed: [1\n", encoding="utf-8")
-    with pytest.raises(ParamsError, match="not valid YAML"):
+    with pytest.raises(ParamsError, match="cannot be read as YAML: line 2"):
         load_params(tmp_path / "params.yaml")
 
 
@@ -268,7 +268,7 @@ def test_what_is_written_strangely_is_named_beside_all_else_that_is_wrong(edited
 @pytest.mark.parametrize("text", ["\xff\xfe", "seed: 2024-13-45\n", f"seed: {'1' * 5000}\n", "a: *nothing\n", "- [\n"])
 def test_a_file_that_no_reader_of_yaml_takes_is_no_bug_of_ours(tmp_path: Path, text: str):
     (tmp_path / "params.yaml").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ParamsError, match="not valid YAML"):
+    with pytest.raises(ParamsError, match="cannot be read as YAML"):
         load_params(tmp_path / "params.yaml")
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides
 from posttrain.algorithms.episode_sampler import EpisodeSampler
@@ -27,6 +26,7 @@ from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
 from posttrain.params import Params, ScratchModel
+from posttrain.plain_yaml import read_yaml
 from posttrain.rewards.total import load_reward
 from posttrain.rl.loop import train_online
 from posttrain.rl.setup import Setup
@@ -67,7 +67,7 @@ class Ground:
         self.folder.mkdir(parents=True, exist_ok=True)
         params_yaml.write_text((REPOSITORY / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
         apply_overrides(params_yaml, overrides)
-        return Params.model_validate(yaml.safe_load(params_yaml.read_text(encoding="utf-8")))
+        return Params.model_validate(read_yaml(params_yaml))
 
     @cached_property
     def domain(self) -> Domain:

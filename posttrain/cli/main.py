@@ -52,6 +52,10 @@ def make_parser() -> argparse.ArgumentParser:
     command = add_command(commands, "health", health)
     command.add_argument("file", type=Path, help="trajectories with rewards: JSONL, JSON or Parquet")
     command.add_argument("--format", dest="file_format", help="what the file holds, where its records do not tell")
+    command.add_argument("--reward", default="", help="the column of the reward, where the format has no other")
+    command.add_argument(
+        "--group", default="", help="the column that plays of one task share, or their number in a row"
+    )
     command.add_argument("--success-at", type=float, default=1.0, help="an episode with this reward or more succeeded")
     command.add_argument("--json", dest="as_json", action="store_true", help="one JSON object instead of a table")
     add_command(commands, "summary", summary)
@@ -88,18 +92,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def health(file: Path, file_format: str | None, success_at: float, as_json: bool) -> None:
+def health(file: Path, file_format: str | None, reward: str, group: str, success_at: float, as_json: bool) -> None:
     """How much would groups of these trajectories teach? Reward spread within a task, and the share
     of groups without any."""
-    from posttrain.data.importing.importer import import_trajectories, refuse_too_many_bad
     from posttrain.evals.health import group_health
+    from posttrain.evals.plays import read_plays
 
-    imported = import_trajectories(file, file_format)
-    refuse_too_many_bad(imported, max_quarantine_frac=1.0, source=file)
-    if imported.bad:
-        first = imported.bad[0]
-        print(f"{len(imported.bad)} records are none; the first, {first.number}: {first.reason}", file=sys.stderr)
-    metrics = group_health(imported.rows, success_at=success_at, source=str(file))
+    plays, bad = read_plays(file, file_format, reward=reward, group=group)
+    if bad:
+        print(f"{len(bad)} records are none; the first, {bad[0].number}: {bad[0].reason}", file=sys.stderr)
+    metrics = group_health(plays, success_at=success_at, source=str(file))
+    if metrics["num_lost"] or metrics["num_unscored"]:
+        why = f"{metrics['num_lost']} that infrastructure ended, {metrics['num_unscored']} without a reward"
+        print(f"left out: {why}, of {len(plays)} plays", file=sys.stderr)
     print(json.dumps(metrics, sort_keys=True, indent=2) if as_json else _table(metrics))
 
 

@@ -11,7 +11,7 @@
   let order = { key: "committed_at", isDown: true };
   const KEYS = [null, "name", "strict_success_rate", "success_rate", "pass_hat_4", "committed_at", "author", "subject"];
 
-  const { make, share } = pageParts;
+  const { make, share, widthOfLabels } = pageParts;
 
   const drawList = () => {
     const wanted = filter.value.toLowerCase();
@@ -80,7 +80,7 @@
           height: 160,
           scales: { x: { time: false } },
           series: [{ label: "step" }, ...names.map((name, index) => ({ label: name, stroke: colours[index], spanGaps: true, points: { show: false } }))],
-          axes: [axis, axis],
+          axes: [axis, { ...axis, size: widthOfLabels }],
         },
         [one.steps, ...names.map((name) => one.curves[name])],
         curve,

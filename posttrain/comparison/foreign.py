@@ -18,6 +18,7 @@ from typing import Any
 
 from posttrain.comparison.foreign_logs import Log, Play, content_of, read_log, samples_of
 from posttrain.comparison.runs import LockedStage, PlayedTask, Run, parse_tasks
+from posttrain.evals.plays import is_unscored
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.limits import reason
 from posttrain.report.sources import HELD_OUT
@@ -106,7 +107,7 @@ def _tasks(plays: Sequence[Play], score: str) -> tuple[dict[str, PlayedTask], in
     num_without = 0
     for play in plays:
         value = play.scores.get(score)
-        if value is None or value != value:  # not a number: Inspect's way to say that it was not scored
+        if is_unscored(value):
             num_without += 1
             continue
         text = json.dumps(play.task, sort_keys=True, ensure_ascii=False)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.comparison.inspect_archive import read_archive
+from posttrain.evals.plays import INSPECT_VALUES
 from posttrain.exits import ConfigurationError
 from posttrain.limits import MAX_LINE_BYTES, reason
 
 _MAX_JSON_BYTES = 2**29  # of a file that is one value: in memory it is several times as large
 _SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?\.jsonl")  # as lm-eval names them: task, time
-_INSPECT_VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _PROMPTFOO_ERROR = 2  # as a result's `failureReason`; 1 is an assertion that does not hold
 
 
@@ -98,7 +98,7 @@ def _inspect_value(value: Any) -> Any:
     """As Inspect's own metrics take it."""
     if not isinstance(value, str):
         return value
-    return _INSPECT_VALUES.get(value, _INSPECT_VALUES.get(value.lower(), value))
+    return INSPECT_VALUES.get(value, INSPECT_VALUES.get(value.lower(), value))
 
 
 def _lm_eval_folder(folder: Path) -> Log:

@@ -55,6 +55,7 @@ class Cause(StrEnum):
 
     EXITED = "exited"  # by itself, with an exit code
     OUT_OF_MEMORY = "out of memory"
+    OUT_OF_DISK = "out of disk"  # over a limit of its own, on a node that has more
     TIME_LIMIT = "time limit"
     PREEMPTED = "preempted"
     NODE_LOST = "node lost"

@@ -45,6 +45,11 @@ def reason(status: JobStatus, *, attempt: int) -> str:
                 f"out of memory{told}: give the stage more memory in infra/dispatch.yaml, "
                 "or a smaller batch in params.yaml"
             )
+        case Cause.OUT_OF_DISK:
+            return (
+                f"out of disk{told}: raise that limit in infra/kubernetes/job.yaml (ephemeral-storage of the "
+                "container, sizeLimit of the volume) or in the namespace's LimitRange"
+            )
         case Cause.TIME_LIMIT:
             return (
                 f"time limit{told}: what is done is kept; give the stage more time in infra/dispatch.yaml and run again"

@@ -8,20 +8,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
-import yaml
 
 from posttrain.dispatch.contract import Pool, Resources
 from posttrain.dispatch.pools.local import LocalPool
 from posttrain.dispatch.pools.slurm import SlurmPool
 from posttrain.exits import ConfigurationError
+from posttrain.limits import clip
+from posttrain.plain_yaml import read_yaml
+from posttrain.visible import visible
 
 DISPATCH_YAML = Path("infra/dispatch.yaml")
 JOB_YAML = Path("infra/kubernetes/job.yaml")
+_MOST = 10_000_000  # of minutes, GiB, seconds: a larger number is a slip of the hand
+_MAX_CHARS = 2_000  # of what pydantic says of a file, which quotes it
 _KEY = re.compile(r"(.*_)?(API_?KEY|KEY|KEY_ID|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|AUTH_STRING)", re.IGNORECASE)
 
 
 class _Section(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class S3Section(_Section):
@@ -56,7 +60,7 @@ class LocalTarget(_Target):
     """This machine."""
 
     type: Literal["local"]
-    num_gpus: int = pydantic.Field(ge=0)
+    num_gpus: int = pydantic.Field(ge=0, le=_MOST)
 
 
 class SlurmTarget(_Target):
@@ -72,7 +76,7 @@ class MountSection(_Section):
     """As `kubernetes_manifest.Mount`."""
 
     path: str
-    source: dict[str, Any]
+    source: dict[str, pydantic.JsonValue]
     is_read_only: bool = False
 
 
@@ -85,11 +89,11 @@ class KubernetesTarget(_Target):
     image: str
     namespace: str = "default"
     mounts: tuple[MountSection, ...] = ()
-    user: int = 1000
+    user: int = pydantic.Field(1000, ge=0, le=2**31 - 1)
     queue: str | None = None
     secret: str | None = None
-    grace_s: int = pydantic.Field(60, ge=0)
-    patience_s: float = pydantic.Field(300.0, gt=0)
+    grace_s: int = pydantic.Field(60, ge=0, le=_MOST)
+    patience_s: float = pydantic.Field(300.0, gt=0, le=_MOST)
 
 
 Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pydantic.Field(discriminator="type")]
@@ -99,12 +103,12 @@ class Reservation(_Section):
     """What a stage says of itself; None is the default's. `gpu_memory_gb` is a fact about the GPUs
     that it gets, in GiB: with it `check_params` refuses what has no room there."""
 
-    gpus: int | None = pydantic.Field(None, ge=0)
-    gpu_memory_gb: float | None = pydantic.Field(None, gt=0)
-    cpus: int | None = pydantic.Field(None, ge=1)
-    memory_gb: float | None = pydantic.Field(None, gt=0)
-    time_limit_min: int | None = pydantic.Field(None, ge=1)
-    shm_gb: float | None = pydantic.Field(None, ge=0)
+    gpus: int | None = pydantic.Field(None, ge=0, le=_MOST)
+    gpu_memory_gb: float | None = pydantic.Field(None, gt=0, le=_MOST)
+    cpus: int | None = pydantic.Field(None, ge=1, le=_MOST)
+    memory_gb: float | None = pydantic.Field(None, gt=0, le=_MOST)
+    time_limit_min: int | None = pydantic.Field(None, ge=1, le=_MOST)
+    shm_gb: float | None = pydantic.Field(None, ge=0, le=_MOST)
     launch: str | None = (
         None  # one of infra/accelerate/: the stage runs in several processes, one for each GPU where it reserves any
     )
@@ -122,8 +126,8 @@ class DispatchSettings(_Section):
 
     @pydantic.model_validator(mode="after")
     def _check_targets(self) -> "DispatchSettings":
-        for name in filter(None, (self.target, self.beside)):
-            if name not in self.targets:
+        for name in (self.target, self.beside):
+            if name is not None and name not in self.targets:
                 raise ValueError(
                     f"target {name!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
                 )
@@ -211,9 +215,11 @@ def load_settings(root: Path) -> DispatchSettings:
     if not path.exists():
         return DispatchSettings(target="local", targets={"local": LocalTarget(type="local", num_gpus=1)}, resources={})
     try:
-        settings = DispatchSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (pydantic.ValidationError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {error}") from error
+        content = read_yaml(path, source=str(DISPATCH_YAML), has_plain_numbers=True)
+        settings = DispatchSettings.model_validate(content)
+    except pydantic.ValidationError as error:
+        said = clip(visible(str(error)), _MAX_CHARS)
+        raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {said}") from error
     _refuse_keys(settings)
     return settings
 

@@ -3,40 +3,41 @@ metrics of episodes that already have rewards."""
 
 from collections.abc import Sequence
 
-from posttrain.data.schemas import TrajectoryRow
 from posttrain.evals.groups import Group, group_metrics
 from posttrain.evals.passk import pass_hat_k
+from posttrain.evals.plays import Play
 from posttrain.exits import DataError
 
 
-def group_health(rows: Sequence[TrajectoryRow], *, success_at: float, source: str) -> dict[str, float]:
+def group_health(plays: Sequence[Play], *, success_at: float, source: str) -> dict[str, float]:
     """`group_metrics` of the episodes of one task each, with their counts, `success_rate` and
     `pass_hat_k` up to the smallest group's size.
 
-    An episode with a reward of `success_at` or more succeeded. A task with one episode has no
-    spread: it is counted as `num_single` and left out. Raises DataError, naming `source`, where a
-    trajectory has no reward or no task has two episodes.
+    An episode with a reward of `success_at` or more succeeded. What infrastructure ended
+    (`num_lost`) or nobody scored (`num_unscored`) is no play, and left out; so is a task with one
+    play, which has no spread (`num_single`). Raises DataError, naming `source`, where no task has
+    two.
     """
-    if unscored := sum(row.trajectory.reward is None for row in rows):
-        raise DataError(
-            f"{source}: {unscored} of {len(rows)} trajectories have no reward, so their groups have no spread; "
-            "score them first"
-        )
+    num_lost = sum(play.is_lost for play in plays)
     rewards: dict[str, list[float]] = {}
-    for row in rows:
-        rewards.setdefault(row.trajectory.task_id, []).append(float(row.trajectory.reward or 0.0))
+    for play in plays:
+        if play.reward is not None and not play.is_lost:
+            rewards.setdefault(play.task, []).append(play.reward)
+    num_plays = sum(map(len, rewards.values()))
     groups = [Group(own, [reward >= success_at for reward in own]) for own in rewards.values() if len(own) > 1]
     if not groups:
         raise DataError(
-            f"{source}: no task has two episodes among {len(rows)} trajectories, "
+            f"{source}: no task has two episodes among {num_plays} plays, "
             "so there is no group to compare within; "
-            "give the plays of one task one task_id"
+            "give the plays of one task one task_id, or name the column of the task with --group"
         )
     smallest = min(len(group.rewards) for group in groups)
     successes = [group.successes for group in groups]
     num_episodes = sum(len(own) for own in successes)
     return {
-        "num_trajectories": len(rows),
+        "num_trajectories": num_plays,
+        "num_lost": num_lost,
+        "num_unscored": len(plays) - num_plays - num_lost,
         "num_groups": len(groups),
         "num_single": len(rewards) - len(groups),
         "smallest_group": smallest,

@@ -13,6 +13,7 @@ import yaml
 
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.git import edited_files, git
+from posttrain.plain_yaml import load_yaml
 from posttrain.report.recorded import refuse_unrecorded
 from posttrain.report.sources import Evaluation, Success, read_object
 from posttrain.report.table import interval, percent, percent_or_unknown
@@ -88,8 +89,8 @@ def _licence_of(base: Path) -> str | None:
     """As the card in a base model's folder has it; None where there is none."""
     try:
         _, head, _ = (base / "README.md").read_text(encoding="utf-8").split("---\n", 2)
-        found = yaml.safe_load(head).get("license")
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        found = load_yaml(head, "README.md").get("license")
+    except (OSError, ValueError, AttributeError, ConfigurationError):
         return None
     return str(found) if found else None
 

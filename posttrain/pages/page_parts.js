@@ -16,6 +16,14 @@ const pageParts = (() => {
     return `hsl(${(205 + 137.5 * (index - 1)) % 360} 62% ${lightness}% / ${alpha})`;
   };
   const number = (value) => (value === null || value === undefined ? "" : Number(value.toPrecision(3)).toString());
+  const tickLabel = (tick) => Number(tick.toPrecision(10)).toString(); // as many digits as the ticks differ in
+  // The width of an axis is that of its widest label; uPlot asks again until the widths stay.
+  const widthOfLabels = (plot, labels, index) => {
+    const axis = plot.axes[index];
+    plot.ctx.font = axis.font[0];
+    const widest = Math.max(0, ...(labels ?? []).map((label) => plot.ctx.measureText(label ?? "").width));
+    return Math.ceil(axis.ticks.size + axis.gap + widest / devicePixelRatio);
+  };
   const share = (value) => (value === null || value === undefined ? "" : `${(100 * value).toFixed(1)} %`);
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -101,7 +109,7 @@ const pageParts = (() => {
         bands,
         legend: { show: false },
         scales: { x: { time: false }, y: spec.is_share ? { range: [0, 1] } : spec.is_log ? { distr: 3 } : {} },
-        axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : spec.is_share ? `${Math.round(100 * tick)} %` : number(tick))) }],
+        axes: [{ ...axis, size: 32 }, { ...axis, size: widthOfLabels, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : spec.is_share ? `${Math.round(100 * tick)} %` : tickLabel(tick))) }],
         cursor: { sync: { key: spec.x ?? "steps" }, points: { show: false } },
         hooks: {
           draw: [markResumed],
@@ -199,5 +207,5 @@ const pageParts = (() => {
     return details;
   };
 
-  return { make, colour, share, dark, drawCharts, makeLegend, bubble, unfolding };
+  return { make, colour, share, dark, widthOfLabels, drawCharts, makeLegend, bubble, unfolding };
 })();

@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
 from dvc.repo import Repo
 
 from posttrain.exits import ConfigurationError
 from posttrain.pipeline.experiment_plan import Variant, with_knobs
 from posttrain.pipeline.git import file_at, git, succeeds
 from posttrain.pipeline.snapshot import configure_dvc
+from posttrain.plain_yaml import load_yaml
 from posttrain.state import STATE_DIR
 
 PARAMS = "params.yaml"
@@ -32,7 +32,7 @@ def check_branches(root: Path, variants: Sequence[Variant]) -> None:
     for variant in variants:
         git(root, "check-ref-format", "--branch", variant.branch)
         text = file_at(root, variant.branch, PARAMS) if _exists(root, variant) else None
-        if text is not None and yaml.safe_load(with_knobs(text, variant)) != yaml.safe_load(text):
+        if text is not None and load_yaml(with_knobs(text, variant), PARAMS) != load_yaml(text, PARAMS):
             raise ConfigurationError(
                 f"{variant.branch} is there already and was made with other knobs than {variant.sentence()}; "
                 "results would be mixed up. Give the "

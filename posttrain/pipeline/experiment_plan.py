@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 from ruamel.yaml import YAML
 from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from posttrain.exits import ConfigurationError
 from posttrain.params import parse_params, read_knobs
+from posttrain.plain_yaml import load_yaml
 
 _NAME = re.compile(
     r"[a-z0-9]([a-z0-9_-]{0,48}[a-z0-9])?"
@@ -108,7 +108,7 @@ def with_knobs(params_text: str, variant: Variant) -> str:
     parse_params(wanted, source=f"params.yaml of {variant.branch}")
     written = io.StringIO()
     _yaml().dump(content, written)
-    if yaml.safe_load(written.getvalue()) != wanted:
+    if load_yaml(written.getvalue(), "params.yaml") != wanted:
         raise ConfigurationError(
             f"{variant.branch}: params.yaml cannot be edited so that it reads as wanted; "
             "write these knobs there by hand"
@@ -144,7 +144,7 @@ def _checked_seed(seed: int) -> int:
 def _quoted(value: Any) -> Any:
     """Strings get quotes where one without would be another thing in YAML 1.1, which PyYAML reads:
     `on`, `1e-5`."""
-    if isinstance(value, str) and (not re.fullmatch(r"\w[\w./-]*", value) or yaml.safe_load(value) != value):
+    if isinstance(value, str) and (not re.fullmatch(r"[^\W\d][\w./-]*", value) or load_yaml(value, "a knob") != value):
         return DoubleQuotedScalarString(value)
     if isinstance(value, Mapping):
         return {key: _quoted(inner) for key, inner in value.items()}

@@ -19,6 +19,7 @@ import yaml
 
 from posttrain.exits import DataError
 from posttrain.pipeline.git import file_at, git
+from posttrain.plain_yaml import check_bounds
 from posttrain.stage.fingerprint import md5_of
 from posttrain.stage.lockfile import LOCK, read_entries
 
@@ -104,8 +105,10 @@ def settle_lines(base: str, ours: str, theirs: str) -> tuple[str, str, str]:
     """
     texts = (base, ours, theirs)
     try:
+        for version in texts:
+            check_bounds(version)
         places = [dict(_lines_of_keys(yaml.compose(text, yaml.SafeLoader))) for text in texts]
-    except yaml.YAMLError:
+    except ValueError:
         return texts
     lines = [text.splitlines(keepends=True) for text in texts]
     for key in places[0].keys() & places[1].keys() & places[2].keys():

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
-from posttrain.stage.fingerprint import load_yaml
+from posttrain.plain_yaml import read_plain
 
 Knobs = Mapping[str, Any]  # by their place
 
@@ -15,10 +13,7 @@ ABSENT = "—"  # of a knob that the other side does not have
 
 def parse_knobs(content: bytes) -> dict[str, Any]:
     """Raises ValueError where it holds none."""
-    try:
-        tree = load_yaml(content)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+    tree = read_plain(content)[0]
     if not isinstance(tree, dict):
         raise ValueError("it is no mapping")
     return flat_knobs(tree)

@@ -15,17 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.plain_yaml import load_yaml, read_yaml
 
 PARAMS_FILE = "params.yaml"
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where PyYAML was built with libyaml
-
-
-def load_yaml(text: str | bytes) -> Any:
-    """Raises yaml.YAMLError, or ValueError of bytes that are no text."""
-    return yaml.load(text, _LOADER)  # noqa: S506 either loader is a safe one
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +82,7 @@ def read_all_inputs(dvc_yaml: Path) -> dict[str, StageInputs]:
 
 
 def _read_stages(dvc_yaml: Path) -> dict[str, Any]:
-    stages: dict[str, Any] = (load_yaml(dvc_yaml.read_text(encoding="utf-8")) or {}).get("stages", {})
+    stages: dict[str, Any] = (read_yaml(dvc_yaml) or {}).get("stages", {})
     return stages
 
 
@@ -148,12 +141,7 @@ def files_below(root: Path, path: str) -> Iterator[str]:
 def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, str]:
     """Each knob's value as canonical JSON, from the bytes of the files that hold them. Raises
     ConfigurationError where a file is no YAML."""
-    contents = {}
-    for file, text in texts.items():
-        try:
-            contents[file] = load_yaml(text)
-        except yaml.YAMLError as error:
-            raise ConfigurationError(f"{file} cannot be read: {error}") from error
+    contents = {file: load_yaml(text, file) for file, text in texts.items()}
     places = {param: file_and_key(param) for param in inputs.params}
     return {
         param: json.dumps(value_at(contents.get(file), key), sort_keys=True, default=str)

@@ -20,9 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from posttrain.exits import ConfigurationError, Interrupted, as_error
+from posttrain.plain_yaml import read_yaml
 from posttrain.stage.rank import CHECKPOINTS, RANKS, STOP_SIGNALS, End, is_alive, read_end, read_pid
 from posttrain.stage.threads import VARIABLE as THREADS
 
@@ -45,8 +44,8 @@ def asked_launch(environment: Mapping[str, str]) -> Launch | None:
     if not named:
         return None
     try:
-        content = yaml.safe_load(Path(named).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        content = read_yaml(Path(named))
+    except ConfigurationError as error:
         raise ConfigurationError(
             f"{LAUNCH} is {named!r}, which cannot be read ({error}); take a file of infra/accelerate/, or unset it"
         ) from error

@@ -20,13 +20,14 @@ from ruamel.yaml.error import YAMLError
 
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.locks import take_lock_now
+from posttrain.plain_yaml import check_bounds
 from posttrain.state import STATE_DIR, private
 
 LOCK = "dvc.lock"
 LAST_WHOLE = STATE_DIR / "dvc.lock.last"
 PATIENCE_S = 60.0  # a person's `dvc` holds the lock for moments, not while its stage runs
 _RWLOCK = Path(".dvc/tmp/rwlock")
-_MAX_BRACKETS = 10_000  # DVC writes few; within each other as many would be more than the C loader's stack
+_MAX_VALUES = 1_000_000  # of a `dvc.lock` of thousands of stages
 _MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
@@ -34,19 +35,21 @@ def load_as_dvc(text: str) -> Any:
     """YAML 1.2, by DVC's own reader: PyYAML takes `5e-05`, which DVC writes for a small number, for
     a word.
 
-    Raises ruamel.yaml.error.YAMLError, or ValueError of bytes that are no text.
+    Raises ValueError where it is none, or beyond a bound of `plain_yaml`.
     """
-    return YAML(typ="safe").load(text)
+    try:
+        check_bounds(text, max_values=_MAX_VALUES)
+        return YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def read_entries(text: str) -> dict[str, dict[str, Any]] | None:
     """What a `dvc.lock` says of each stage, in its order; None where the text is cut off or
     damaged: it is no YAML, its last line has no end, or the last file that it names no hash."""
-    if text.count("[") + text.count("{") > _MAX_BRACKETS:
-        return None
     try:
         content = load_as_dvc(text)
-    except (YAMLError, ValueError):
+    except ValueError:
         return None
     stages = content.get("stages") if isinstance(content, dict) else None
     if not isinstance(stages, dict) or not text.endswith("\n") or not all(map(_is_entry, stages.values())):

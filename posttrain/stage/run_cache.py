@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from dvc.repo import Repo
-from ruamel.yaml.error import YAMLError
 
 from posttrain.stage.lockfile import load_as_dvc
 
@@ -40,7 +39,7 @@ def _runs(root: Path, *, newer_than: float) -> Iterator[tuple[Path, dict[str, An
             return
         try:
             run = load_as_dvc(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, YAMLError):
+        except (OSError, ValueError):
             continue  # another process took it away, or DVC will find it damaged itself
         if isinstance(run, dict):
             yield path, run

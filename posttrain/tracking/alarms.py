@@ -46,6 +46,8 @@ class Alarm:
     advice: str
 
 
+_HOLD = "raise train_policy.algorithm.kl.weight (with a kl of type none: take type loss)"
+
 RULES = (
     Rule(
         "zero_std",
@@ -66,7 +68,7 @@ RULES = (
         ("turns",),
         lambda now, before, limit: now["turns"] < limit * before["turns"],
         "{now[turns]:.2f} turns per episode, below {limit:g} of the {before[turns]:.2f} at first",
-        "the agent gives up its tools: look what an answer without them earns, and lower the lr",
+        "the agent gives up its tools: look what an answer without them earns, and lower train_policy.lr",
     ),
     Rule(
         "short_turns",
@@ -83,21 +85,21 @@ RULES = (
         ("entropy",),
         lambda now, before, limit: now["entropy"] < limit * before["entropy"],
         "entropy {now[entropy]:.2g} nats per token, below {limit:g} of the {before[entropy]:.2g} at first",
-        "the episodes of a task become one: lower the lr, or raise the temperature",
+        "the episodes of a task become one: lower train_policy.lr, or raise train_policy.algorithm.temperature",
     ),
     Rule(
         "entropy_eruption",
         ("entropy",),
         lambda now, before, limit: now["entropy"] > limit * before["entropy"],
         "entropy {now[entropy]:.2g} nats per token, above {limit:g} times the {before[entropy]:.2g} at first",
-        "the policy comes apart: lower the lr, or raise beta",
+        f"the policy comes apart: lower train_policy.lr, or {_HOLD}",
     ),
     Rule(
         "kl",
         ("kl",),
         lambda now, _, limit: now["kl"] > limit,
         "KL to the start {now[kl]:.2g} nats per token, above {limit:g}",
-        "the policy runs away from where it began: lower the lr, or raise beta",
+        f"the policy runs away from where it began: lower train_policy.lr, or {_HOLD}",
     ),
     Rule(
         "reward_hacking",
@@ -123,7 +125,7 @@ RULES = (
         lambda now, before, limit: now["demonstration_loss"] > limit * before["demonstration_loss"],
         "loss on demonstrations {now[demonstration_loss]:.2g}, above {limit:g} times the "
         "{before[demonstration_loss]:.2g} at first",
-        "what SFT taught is lost: lower the lr, raise beta, or end earlier",
+        f"what SFT taught is lost: lower train_policy.lr or train_policy.algorithm.max_steps, or {_HOLD}",
     ),
 )
 _ADVICE = {rule.name: rule.advice for rule in RULES}

@@ -3,9 +3,9 @@ team's own by where its code is."""
 
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Discriminator, Field, Tag, TypeAdapter
 
+from posttrain.plain_yaml import load_yaml
 from posttrain.worlds.bfcl.params import BfclParams
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams
@@ -58,4 +58,4 @@ def world_params(section: Any) -> WorldParams:
 def example_params(name: str) -> WorldParams:
     """The section of a world of that type with the knobs of its example. Raises pydantic's
     ValidationError where there is no such type."""
-    return world_params({"type": name, **yaml.safe_load(_EXAMPLES.get(name, OwnWorldParams.example))})
+    return world_params({"type": name, **load_yaml(_EXAMPLES.get(name, OwnWorldParams.example), name)})

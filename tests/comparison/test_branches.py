@@ -215,7 +215,7 @@ BROKEN = {
     ),
     "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
     "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
-    "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: while parsing"),
+    "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: line 2: while parsing"),
     "other schema": ({"reports/evaluate/policy.json": "{}"}, "it has another schema (success_rate: Field required)"),
     "deep": ({"reports/evaluate/policy.json": "[" * 100_000}, "reports/evaluate/policy.json cannot be read"),
     "bytes": ({"dvc.lock": "\udcff\udcfe"}, "dvc.lock cannot be read"),

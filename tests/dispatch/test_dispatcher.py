@@ -223,6 +223,7 @@ def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
         (None, Cause.PREEMPTED, 1, Verdict.AGAIN),
         (None, Cause.NODE_LOST, 1, Verdict.AGAIN),
         (137, Cause.OUT_OF_MEMORY, 1, Verdict.FAILED),
+        (None, Cause.OUT_OF_DISK, 1, Verdict.FAILED),
         (None, Cause.TIME_LIMIT, 1, Verdict.FAILED),
         (None, Cause.CANCELLED, 1, Verdict.FAILED),
         (70, Cause.EXITED, 1, Verdict.FAILED),

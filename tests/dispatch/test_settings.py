@@ -88,3 +88,33 @@ def write(root, environment):
 
 def test_by_default_every_stage_runs_in_one_process(repository):
     assert load_settings(repository).environment_of("train_sft") == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("memory_gb", ".inf"),
+        ("memory_gb", "1.0e+300"),
+        ("time_limit_min", "9" * 30),
+        ("source", "{hostPath: {path: 2024-01-01}}"),
+        ("source", "{hostPath: {path: .inf}}"),
+        ("user", "-1"),
+        ("type", '"\\e[2J' + "x" * 10_000 + '"'),
+        ("beside", '""'),
+    ],
+)
+def test_what_no_pool_can_be_told_is_refused_in_plain_letters(tmp_path, key, value):
+    chosen = {"source": "{}", "user": "0", "type": "kubernetes", "beside": "k", "memory_gb": "1", "time_limit_min": "1"}
+    (tmp_path / "infra").mkdir()
+    chosen[key] = value
+    lines = [
+        *("target: k", f"beside: {chosen['beside']}"),
+        *("resources:", "  default:", *(f"    {name}: {chosen[name]}" for name in ("memory_gb", "time_limit_min"))),
+        *("targets:", "  k:", "    image: i", *(f"    {name}: {chosen[name]}" for name in ("type", "user"))),
+        f"    mounts: [{{path: /a, source: {chosen['source']}}}]",
+    ]
+    (tmp_path / "infra/dispatch.yaml").write_text("\n".join(lines))
+    with pytest.raises(ConfigurationError, match=r"infra/dispatch\.yaml") as refused:
+        load_settings(tmp_path)
+    assert len(str(refused.value)) < 3_000
+    assert "\x1b" not in str(refused.value)

@@ -84,3 +84,35 @@ def test_a_curve_is_toggled_in_its_own_chart(page):
     before = page.run(f"{first}.querySelector('canvas').toDataURL()")
     page.run(f"{label}[0].click()")
     page.wait_for(f"!!({first}.querySelector('canvas').toDataURL() !== {before!r})", "another drawing")
+
+
+def test_no_label_of_an_axis_is_cut_at_the_left(tmp_path):
+    """A reward between -0.0125 and -0.0115 lost its sign, and one between 0.99901 and 0.99909 all
+    that its ticks differ in."""
+    reports = good_reports()
+    lines = reports["train_policy/metrics.jsonl"]
+    for at, line in enumerate(lines):
+        line |= {"reward_mean": -0.0125 + 0.001 * at / len(lines), "length": 0.99901 + 0.00008 * at / len(lines)}
+    folder = write_reports(tmp_path / "reports", reports)
+    (folder / "index.html").write_text(render_page(read_reports(folder, {}), num_failures_shown=1), encoding="utf-8")
+    drawn = "document.querySelectorAll('.chart canvas').length === 11"
+    with opened_offline(folder / "index.html", tmp_path / "home", drawn=drawn) as page:
+        page.run(
+            """
+            window.labels = {};
+            const put = CanvasRenderingContext2D.prototype.fillText;
+            CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+              const title = this.canvas.closest(".chart").querySelector("h3").textContent;
+              const left = this.textAlign === "right" ? x - this.measureText(text).width : x;
+              (labels[title] ??= []).push([text, left]);
+              put.call(this, text, x, y);
+            };
+            document.querySelector("#smooth").click();
+            """
+        )
+        labels = page.wait_for("Object.keys(labels).length === 11 && labels", "the charts drawn again")
+        page.screenshot(tmp_path / "page.png")
+    assert {text: left for drawn in labels.values() for text, left in drawn if left < 0} == {}
+    assert any(text.startswith("-0.01") and len(text) == 7 for text, _ in labels["Reward"])
+    ticks = [text for text, _ in labels["Tokens per episode"] if text.startswith("0.")]
+    assert len(ticks) == len(set(ticks)) > 2

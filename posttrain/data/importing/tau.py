@@ -10,9 +10,12 @@ from typing import Any
 STOP_TOOLS = ("transfer_to_human_agents",)  # any other call at the end met the limit of steps
 _ENDS = {
     "user_stop": "done",
+    "agent_stop": "done",
     "max_steps": "turn_limit",
     "too_many_errors": "turn_limit",
-    "agent_error": "agent_failed",
+    "timeout": "time_limit",
+    "agent_error": "turn_limit",  # a message that cannot be used: tau2 counts it as the agent's failure
+    "user_error": "tool_failed",  # of the simulated user
     "infrastructure_error": "tool_failed",
 }
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from posttrain.dispatch.contract import JobSpec
 from posttrain.exits import ConfigurationError
+from posttrain.plain_yaml import read_yaml
 
 GPU = "nvidia.com/gpu"
 FOLDER, LOG = (
@@ -71,11 +70,11 @@ class KubernetesSettings:
 def read_template(path: Path) -> dict[str, Any]:
     """Raises ConfigurationError where it is not a Job with a container `main`."""
     try:
-        template = yaml.safe_load(path.read_text(encoding="utf-8"))
+        template = read_yaml(path)
         found = template["kind"] == "Job" and any(
             one["name"] == MAIN for one in template["spec"]["template"]["spec"]["containers"]
         )
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path} cannot be used as a template of jobs ({error!r}); infra/kubernetes/job.yaml is one"
         ) from error
@@ -102,6 +101,7 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
     pod |= {"terminationGracePeriodSeconds": settings.grace_s, "activeDeadlineSeconds": resources.time_limit_s}
     pod["securityContext"] = pod.get("securityContext", {}) | _identity(settings.user)
     container = next(one for one in pod["containers"] if one["name"] == MAIN)
+    asked = container.get("resources", {})
     works_in = folder if settings.is_disk_shared else OWN_FOLDER
     container |= {
         "image": settings.image,
@@ -112,9 +112,11 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
             *container.get("env", []),
             *({"name": name, "value": _verbatim(value)} for name, value in sorted(spec.environment.items())),
         ],
-        "resources": {
-            "requests": {"cpu": str(resources.cpus), "memory": _mebibytes(resources.memory_gb)},
-            "limits": {"memory": _mebibytes(resources.memory_gb)}
+        "resources": {  # the template may bound its disk (ephemeral-storage)
+            "requests": asked.get("requests", {})
+            | {"cpu": str(resources.cpus), "memory": _mebibytes(resources.memory_gb)},
+            "limits": asked.get("limits", {})
+            | {"memory": _mebibytes(resources.memory_gb)}
             | ({GPU: str(resources.gpus)} if resources.gpus else {}),
         },
     }

@@ -7,6 +7,7 @@ no image, ...) is written at the job (`END`), and holds as soon as no pod lives.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +31,16 @@ _NO_IMAGE = (
     "ImageInspectError",
 )
 _WRONG = ("CreateContainerConfigError", "CreateContainerError")
+# Kubelet's messages for a pod over a limit of its own (pkg/kubelet/eviction/helpers.go). Those for
+# pressure on the node begin with `The node`, and may go on with what the pod used.
+_OVER_OWN_LIMIT = re.compile(
+    r"Usage of EmptyDir volume .* exceeds the limit"
+    r"|Container \S+ exceeded its local ephemeral storage limit"
+    r"|Pod ephemeral local storage usage exceeds the total limit of containers",
+    re.IGNORECASE,
+)
+_SHM_FULL = 'Usage of EmptyDir volume "shm"'  # in memory
+_FORBIDDEN = ("SysctlForbidden", "AppArmor", "PodOSNotSupported")  # by kubelet, for what the template asks
 _OWN_WORDS = (
     0,
     ConfigurationError.code,
@@ -166,8 +177,10 @@ def _end_of(pod: Json) -> JobStatus:
         return _ended(Cause.TIME_LIMIT, message or reason)
     if reason == "NodeLost":
         return _ended(Cause.NODE_LOST, note)
-    if reason == "Evicted" and message.startswith("Usage of EmptyDir volume"):
-        return _ended(Cause.OUT_OF_MEMORY, note)  # /dev/shm is full: it would be again
+    if reason == "Evicted" and _OVER_OWN_LIMIT.match(message):  # it would be again, on any node
+        return _ended(Cause.OUT_OF_MEMORY if message.startswith(_SHM_FULL) else Cause.OUT_OF_DISK, note)
+    if reason in _FORBIDDEN:
+        return _ended(Cause.EXITED, note, ConfigurationError.code)
     terminated = _main(pod).get("state", {}).get("terminated")
     if reason or terminated is None:
         return _ended(Cause.PREEMPTED, note or "its pod was deleted")

@@ -22,7 +22,6 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc_data.hashfile.transfer import TransferResult
-from ruamel.yaml.error import YAMLError
 
 from posttrain.exits import ConfigurationError, DataError, Interrupted
 from posttrain.pipeline.snapshot import outs_holding
@@ -133,7 +132,7 @@ def _take_entry(repo: Repo, key: str, name: str, store: ObjectStore) -> None:
         try:
             content = load_as_dvc(copied.read_text(encoding="utf-8"))
             is_right = re.fullmatch("[0-9a-f]{64}", value) and _get_cache_hash(copy.deepcopy(content), key=True) == key
-        except (YAMLError, ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             is_right = False
         if not is_right:
             raise DataError(

@@ -100,3 +100,11 @@ def test_a_template_that_has_no_place_for_the_command_is_refused(tmp_path, text)
         path.write_text(text)
     with pytest.raises(ConfigurationError, match=r"job\.yaml"):
         read_template(path)
+
+
+def test_a_bound_on_the_disk_that_the_template_has_stays():
+    template = read_template(TEMPLATE)
+    (container,) = template["spec"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"ephemeral-storage": "50Gi", "memory": "1Gi"}}
+    (made,) = manifest(SPEC, FULL, template)["spec"]["template"]["spec"]["containers"]
+    assert made["resources"]["limits"] == {"ephemeral-storage": "50Gi", "memory": "65536Mi", "nvidia.com/gpu": "2"}

@@ -8,6 +8,8 @@ import pytest
 from posttrain.dispatch.contract import Cause, JobState, JobStatus
 from posttrain.dispatch.pools.kubernetes_pool import joined
 from posttrain.dispatch.pools.kubernetes_status import END, read, to_text
+from posttrain.dispatch.retries import Verdict, verdict
+from posttrain.exits import ConfigurationError
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 JOB = {"metadata": {"name": "j", "annotations": {"posttrain/pod": "u1"}}, "spec": {}, "status": {}}
@@ -45,12 +47,6 @@ def reading(
 @pytest.mark.parametrize(
     ("recorded", "cause", "code"),
     [
-        (pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory."), Cause.PREEMPTED, None),
-        (
-            pod(phase="Failed", reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi". '),
-            Cause.OUT_OF_MEMORY,
-            None,
-        ),
         (
             pod(phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices present"),
             Cause.PREEMPTED,
@@ -84,6 +80,48 @@ def reading(
 def test_how_it_ended(recorded, cause, code):
     status = reading(recorded).status
     assert (status.state, status.cause, status.exit_code) == (JobState.ENDED, cause, code)
+
+
+EMPTY_DIR = 'Usage of EmptyDir volume "{}" exceeds the limit "1Gi". '
+LARGER = "{} {} was using 60Gi, request is 0, has larger consumption of {}. "
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        # as pkg/kubelet/eviction/helpers.go of Kubernetes has them; once without the last space
+        (EMPTY_DIR.format("shm"), Cause.OUT_OF_MEMORY),
+        (EMPTY_DIR.format("work"), Cause.OUT_OF_DISK),
+        ('Container main exceeded its local ephemeral storage limit "2Gi". ', Cause.OUT_OF_DISK),
+        ('Container main exceeded its local ephemeral storage limit "2Gi".', Cause.OUT_OF_DISK),
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 2Gi. ", Cause.OUT_OF_DISK),
+        (
+            "Pod ephemeral local storage usage exceeds the total limit of containers {{2 0} {<nil>} 2Gi}",
+            Cause.OUT_OF_DISK,
+        ),
+        ("The node was low on resource: memory. ", Cause.PREEMPTED),
+        (
+            "The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi, available: 9Gi. "
+            + LARGER.format("Container", "main", "ephemeral-storage"),
+            Cause.PREEMPTED,
+        ),
+        ("The node was low on resource: memory. " + LARGER.format("Pod", "u1", "memory"), Cause.PREEMPTED),
+        ("The node was low on resource: inodes. ", Cause.PREEMPTED),
+        ("The node had condition: [DiskPressure]. ", Cause.PREEMPTED),
+        ("Pod The node had condition: [DiskPressure]. ", Cause.PREEMPTED),
+    ],
+)
+def test_a_pod_over_a_limit_of_its_own_is_not_tried_again_and_one_on_a_full_node_is(message, cause):
+    status = reading(pod(phase="Failed", reason="Evicted", message=message)).status
+    assert (status.cause, status.note) == (cause, f"Evicted: {message}")
+    assert verdict(status, attempt=1) is (Verdict.AGAIN if cause is Cause.PREEMPTED else Verdict.FAILED)
+
+
+@pytest.mark.parametrize("reason", ["SysctlForbidden", "AppArmor", "PodOSNotSupported"])
+def test_a_pod_that_no_node_of_this_kind_may_run_is_the_templates_fault(reason):
+    status = reading(pod(phase="Failed", reason=reason, message="forbidden sysctl")).status
+    assert (status.cause, status.exit_code) == (Cause.EXITED, ConfigurationError.code)
+    assert verdict(status, attempt=1) is Verdict.FAILED
 
 
 def test_a_job_without_a_pod_says_what_kubernetes_has_against_one():
