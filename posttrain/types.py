@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
+from posttrain.limits import number
+
 JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 Role = Literal["system", "user", "assistant", "tool"]
 Split = Literal["sft", "rl", "dev", "test", "test_paraphrase"]
@@ -134,7 +136,7 @@ class Outcome:
     `turn_scores`: a credit for each of the agent's messages, in order; empty where the world gives
     none. `failure`: the class of a failure, in the world's words; empty for a success. `feedback`:
     one sentence on what would have been better. Raises ValueError where these contradict each
-    other.
+    other, BadNumber where a score or a reward is no number within its bounds.
     """
 
     success: bool
@@ -150,8 +152,10 @@ class Outcome:
             raise ValueError("an outcome is a strict success and no success; strict success implies success")
         if self.success and self.failure:
             raise ValueError(f"an outcome is a success and a failure of the class {self.failure!r}")
-        if wrong := {name: value for name, value in self.scores.items() if not 0 <= value <= 1}:
-            raise ValueError(f"an outcome's scores lie in [0, 1]; these do not: {wrong}")
+        for name, value in self.scores.items():
+            number(value, f"an outcome's score {name!r}", low=0, high=1)
+        for value in (*self.turn_scores, *(() if self.reward is None else (self.reward,))):
+            number(value, "an outcome's reward")
 
 
 ToolOutcome = Literal["ok", "error", "timeout", "failed"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from posttrain.exits import ConfigurationError
 from posttrain.knob_problems import nearest
+from posttrain.limits import BadNumber, clip, number
 from posttrain.named import load_named
 from posttrain.params import RewardParams
 from posttrain.rewards.length_penalty import length_penalty
@@ -103,8 +104,12 @@ def _find(name: str, known: Sequence[str]) -> ScoreFunction | None:
 
 
 def _checked(term: Term, score: Score) -> Score:
-    if not isinstance(score, Score) or not 0 <= score.value <= 1:
+    try:
+        if isinstance(score, Score):
+            number(score.value, "its value", low=0, high=1)
+            return score
+        raise BadNumber(f"that is {clip(repr(score), 200)}")
+    except BadNumber as error:
         raise ConfigurationError(
-            f"the score {term.name!r} returned {score!r}; it must return posttrain.types.Score with a value in [0, 1]"
-        )
-    return score
+            f"the score {term.name!r} must return posttrain.types.Score with a value in [0, 1], and {error}"
+        ) from None

@@ -7,15 +7,18 @@ with a default is optional. Accepted hints: str, int, float, bool, Literal of st
 those.
 """
 
+import contextlib
 import inspect
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, cast
 
+from posttrain.limits import BadNumber, number
 from posttrain.types import JsonValue
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -166,16 +169,17 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return " ".join(head.split("\n\n")[0].split()), dict(found)
 
 
-def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
-    match schema.get("type"):
+def _fit(name: str, value: Any, schema: Any) -> Any:
+    match schema.get("type") if isinstance(schema, Mapping) else None:  # true is a schema, too
         case "string" if isinstance(value, str):
             if "enum" in schema and value not in schema["enum"]:
-                raise ToolError(f"argument {name!r} is {value!r}; it must be one of {', '.join(schema['enum'])}")
+                known = ", ".join(map(str, schema["enum"]))
+                raise ToolError(f"argument {name!r} is {value!r}; it must be one of {known}")
             return value
-        case "integer" if _is_number(value) and float(value).is_integer():
-            return int(float(value))
-        case "number" if _is_number(value):
-            return float(value)
+        case "integer" if (read := _number(value)) is not None and float(read).is_integer():
+            return int(read)
+        case "number" if (read := _number(value)) is not None:
+            return float(read)
         case "boolean" if isinstance(value, bool):
             return value
         case "array" if isinstance(value, list):
@@ -189,7 +193,13 @@ def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
     )
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return False
-    return bool(re.fullmatch(r"-?\d+(\.\d+)?", str(value)))
+def _number(value: Any) -> int | float | None:
+    """The number, also one in quotes; None for anything else and for what no float holds."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,300}(\.\d+)?", value):
+        value = float(value) if "." in value else int(value)
+    if isinstance(value, bool):
+        return None
+    with contextlib.suppress(BadNumber):
+        number(value, "an argument", low=-sys.float_info.max, high=sys.float_info.max)
+        return cast("int | float", value)
+    return None
