@@ -110,4 +110,9 @@ class JsonEndpoint:
         return answer
 
     def _failed(self, path: str, error: Exception) -> EndpointFailed:
-        return EndpointFailed(f"{redact(self._url + path)}: {type(error).__name__} {reason(error)}".rstrip())
+        said = (
+            f"no whole answer within {self._timeout.total:g} s"
+            if isinstance(error, TimeoutError)
+            else f"{type(error).__name__} {reason(error)}".rstrip()
+        )
+        return EndpointFailed(f"{redact(self._url + path)}: {said}")

@@ -69,11 +69,11 @@ class Tool:
         references): such a value is left to the function to judge.
         """
         try:
-            given = json.loads(arguments)
+            given = json.loads(arguments, parse_constant=_refuse_constant)
         except json.JSONDecodeError as error:
             raise ToolError(f"arguments are not valid JSON: {error.msg} at character {error.pos}") from error
         except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets in brackets
-            raise ToolError("arguments hold a number too long or brackets too deep to read") from error
+            raise ToolError("arguments hold NaN, a number too long or brackets too deep to read") from error
         if not isinstance(given, dict):
             raise ToolError(f"arguments must be a JSON object, not {type(given).__name__}")
         properties: Mapping[str, Any] = self.parameters.get("properties", {})
@@ -126,6 +126,16 @@ def json_object(arguments: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def json_or_text(text: str) -> JsonValue:
+    """The object or list that a text of others holds, or else the text as it stands: `1.10`, `007`
+    and `NaN` are texts, and would not come out of a number as they went in."""
+    try:
+        parsed: JsonValue = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+    return parsed if isinstance(parsed, dict | list) else text
+
+
 def result_text(result: Any) -> str:
     """What the agent reads of a result: compact JSON. Raises TypeError or ValueError where it is
     none: the tool's bug."""
@@ -141,6 +151,10 @@ def error_text(error: ToolError) -> str:
 def is_error(content: str) -> bool:
     """Whether a tool message reports a mistake, as `error_text` writes it."""
     return content.startswith('{"error":')
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _hint_schema(hint: Any) -> dict[str, Any]:
