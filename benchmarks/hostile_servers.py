@@ -44,7 +44,9 @@ def _is_held(name: str) -> bool:
         print(f"CRASH {name:24} {said}")
         return False
     is_held = WANTED[name] in said and seconds < MAX_S and mib < MAX_MIB
-    print(f"{'held ' if is_held else 'WRONG'} {name:24} {seconds:5.1f} s {mib:6.0f} MiB  {' '.join(said.split())[:300]}")
+    print(
+        f"{'held ' if is_held else 'WRONG'} {name:24} {seconds:5.1f} s {mib:6.0f} MiB  {' '.join(said.split())[:300]}"
+    )
     return is_held
 
 

@@ -42,5 +42,5 @@ def test_no_world_gives_a_verdict_with_such_a_number(bad):
     for given in ({"reward": bad}, {"turn_scores": (0.0, bad)}, {"scores": {"progress": bad}}):
         with pytest.raises(BadNumber, match="an outcome's"):
             Outcome(True, True, **given)
-    with pytest.raises(BadNumber, match="score 'progress' is 1.5"):
+    with pytest.raises(BadNumber, match=r"score 'progress' is 1\.5"):
         Outcome(True, True, scores={"progress": 1.5})

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from posttrain.exits import ConfigurationError
 from posttrain.knob_problems import nearest
-from posttrain.limits import BadNumber, clip, number
+from posttrain.limits import BadNumber, number
 from posttrain.named import load_named
 from posttrain.params import RewardParams
 from posttrain.rewards.length_penalty import length_penalty
@@ -105,11 +105,9 @@ def _find(name: str, known: Sequence[str]) -> ScoreFunction | None:
 
 def _checked(term: Term, score: Score) -> Score:
     try:
-        if isinstance(score, Score):
-            number(score.value, "its value", low=0, high=1)
-            return score
-        raise BadNumber(f"that is {clip(repr(score), 200)}")
-    except BadNumber as error:
+        number(score.value, "its value", low=0, high=1)
+    except (AttributeError, BadNumber) as error:
         raise ConfigurationError(
-            f"the score {term.name!r} must return posttrain.types.Score with a value in [0, 1], and {error}"
+            f"the score {term.name!r} must return posttrain.types.Score with a value in [0, 1]: {error}"
         ) from None
+    return score

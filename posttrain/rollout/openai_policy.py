@@ -31,7 +31,7 @@ NUM_RETRIES = (
     6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
 )
 TIMEOUT_S = 120.0
-# of 4xx: those that the client asks again for, and a conversation too large, which is this one's fault
+# of 4xx: those that the client asks again for, and a conversation that is too large
 _PASSING = (408, 409, 413, 429)
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
@@ -68,28 +68,18 @@ class OpenAiPolicy:
 
         client, places = self._of_this_loop()
         start = time.perf_counter()
+        answer: Any = None
         async with places:
             try:
-                while True:
+                while answer is None:
                     await self.account.wait()
                     request = self.parameters.taken(self._request(episode))
                     try:
                         answer = await client.chat.completions.create(**request)
-                        break
                     except APIStatusError as error:
-                        if not self._is_mended(request, error):
-                            raise
-            except APIStatusError as error:
-                if _is_too_long(error):
-                    return Reply(None, StopReason.TOKEN_LIMIT)
-                if error.status_code < 500 and error.status_code not in _PASSING:
-                    raise ConfigurationError(
-                        f"the endpoint answers {error.status_code} for {self._model}: {reason(_said(error))}"
-                    ) from None
-                num_asked = 1 if error.status_code == 413 else NUM_RETRIES + 1
-                raise EngineLost(
-                    f"the endpoint answered {error.status_code} {num_asked} times: {reason(_said(error))}"
-                ) from None
+                        if _is_too_long(error):
+                            return Reply(None, StopReason.TOKEN_LIMIT)
+                        self._refuse_unless_mended(request, error)
             except APIConnectionError as error:
                 raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
             except (ValueError, RecursionError) as error:  # no JSON, or none that can be read
@@ -99,11 +89,15 @@ class OpenAiPolicy:
     def release(self, episode: Episode) -> None:
         """Nothing is kept for an episode."""
 
-    def _is_mended(self, request: Mapping[str, Any], error: "APIStatusError") -> bool:
-        """Whether a request without a parameter that the endpoint refuses has a chance."""
-        if error.status_code not in (400, 422) or _is_too_long(error):
-            return False
-        return self.parameters.learn(request, f"{error.param or ''} {_said(error)}".strip())
+    def _refuse_unless_mended(self, request: Mapping[str, Any], error: "APIStatusError") -> None:
+        """Raises EngineLost or ConfigurationError, unless another request without what the endpoint
+        refuses has a chance."""
+        status, said = error.status_code, _said(error)
+        if status in (400, 422) and self.parameters.learn(request, f"{error.param or ''} {said}".strip()):
+            return
+        if status < 500 and status not in _PASSING:
+            raise ConfigurationError(f"the endpoint answers {status} for {self._model}: {reason(said)}") from None
+        raise EngineLost(f"the endpoint answered {status} to the last of its tries: {reason(said)}") from None
 
     def _request(self, episode: Episode) -> dict[str, Any]:
         messages = [message.to_openai() for message in episode.messages]

@@ -110,9 +110,7 @@ class JsonEndpoint:
         return answer
 
     def _failed(self, path: str, error: Exception) -> EndpointFailed:
-        said = (
-            f"no whole answer within {self._timeout.total:g} s"
-            if isinstance(error, TimeoutError)
-            else f"{type(error).__name__} {reason(error)}".rstrip()
+        late = f"no whole answer within {self._timeout.total:g} s" * isinstance(error, TimeoutError)
+        return EndpointFailed(
+            f"{redact(self._url + path)}: {late or f'{type(error).__name__} {reason(error)}'}".rstrip()
         )
-        return EndpointFailed(f"{redact(self._url + path)}: {said}")

@@ -36,7 +36,7 @@ from pydantic import ValidationError
 
 from posttrain.exits import ConfigurationError
 from posttrain.http_bodies import bound_httpx
-from posttrain.limits import MAX_REASON_CHARS, MAX_SCHEMA_CHARS, clip, reason
+from posttrain.limits import MAX_SCHEMA_CHARS, clip, reason
 from posttrain.redaction import redact, redact_logs, redact_values, remember_keys
 from posttrain.types import JsonValue
 from posttrain.worlds.mcp_stdio import UNREAD, LastWords, stdio_transport
@@ -78,15 +78,7 @@ class McpServer:
         Connects once, and so waits. Raises ConfigurationError where the server cannot be reached,
         lists without end, or describes a tool as no prompt could offer it.
         """
-        described: dict[str, Tool] = {}
-        for tool in map(_described, asyncio.run(self._list())):
-            if tool.name in described:
-                raise ConfigurationError(
-                    f"the MCP server {self._place()} lists two tools of the name {tool.name}: nobody could say which "
-                    "one a call means; rename one"
-                )
-            described[tool.name] = tool
-        return described
+        return {tool.name: tool for tool in map(_described, asyncio.run(self._list()))}
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[Client, "Heard"]]:
@@ -113,12 +105,10 @@ class McpServer:
             except Exception as error:
                 late = f"not within start_timeout_s = {self.start_timeout_s:g}; " * isinstance(error, TimeoutError)
                 raise ConfigurationError(
-                    f"the MCP server {self._place()} does not list its tools ({late}{_reason(error, heard)}): "
-                    "a task cannot offer what nobody describes. Start it by hand to see why"
+                    f"the MCP server {reason(self.url or ' '.join(self.command))} does not list its tools "
+                    f"({late}{_reason(error, heard)}): a task cannot "
+                    "offer what nobody describes. Start it by hand to see why"
                 ) from None
-
-    def _place(self) -> str:
-        return clip(self.url or " ".join(self.command), MAX_REASON_CHARS)
 
 
 @dataclass(slots=True)
@@ -208,17 +198,33 @@ async def _listed(client: Client) -> list[McpTool]:
             raise RuntimeError(f"it lists {len(found)} tools in {size / 2**20:.1f} MiB and more, which no prompt takes")
         cursor = page.next_cursor
         if not cursor:
-            return found
-    raise RuntimeError(f"its list has no end in {_MAX_PAGES} pages")
+            break
+    else:
+        raise RuntimeError(f"its list has no end in {_MAX_PAGES} pages")
+    names = [tool.name for tool in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise RuntimeError(f"two of its tools have the name {clip(twice, 200)!r}: a call could mean either")
+    return found
 
 
 def _described(tool: McpTool) -> Tool:
+    import jsonschema  # type: ignore[import-untyped]
+
     name = clip(tool.name, 200)
     if not _NAME.fullmatch(tool.name):
         raise ConfigurationError(
             f"an MCP tool has the name {name!r}; a name that an agent can write has 1 to 128 letters, digits, _ - . /"
         )
-    schema = _checked_schema(name, tool.input_schema)
+    try:
+        schema = json.dumps(tool.input_schema, allow_nan=False)
+        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+        if tool.input_schema.get("type") != "object":
+            raise ValueError("its type is another")
+    except (ValueError, RecursionError, jsonschema.SchemaError) as error:
+        raise ConfigurationError(
+            f"the MCP tool {name!r} takes {clip(str(tool.input_schema), 200)}; a tool's arguments must be a JSON "
+            f"object ({clip(getattr(error, 'message', str(error)), 200)})"
+        ) from None
     if (num_chars := len(schema) + len(tool.description or "")) > MAX_SCHEMA_CHARS:
         raise ConfigurationError(
             f"the MCP tool {name!r} is described in {num_chars:,} characters, "
@@ -233,27 +239,6 @@ def _described(tool: McpTool) -> Tool:
     }
     described: Any = redact_values(parameters)
     return Tool(tool.name, redact(tool.description or ""), described, _of_no_episode)
-
-
-def _checked_schema(name: str, schema: Mapping[str, Any]) -> str:
-    """The schema of a tool's arguments as text. Raises ConfigurationError where it is none."""
-    import jsonschema  # type: ignore[import-untyped]
-
-    try:
-        text = json.dumps(schema, allow_nan=False)
-        if schema.get("type") != "object":
-            raise ValueError("it is no object's")
-        jsonschema.Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        wrong: object = f"{error.json_path.removeprefix('$.')}: {error.message}"
-    except (ValueError, RecursionError) as error:  # deep brackets, a NaN
-        wrong = error
-    else:
-        return text
-    raise ConfigurationError(
-        f"the MCP tool {name!r} takes {clip(str(schema), 200)}; "
-        f"a tool's arguments must be a JSON object ({clip(str(wrong), 200)})"
-    )
 
 
 def _untitled(schema: Any) -> Any:
@@ -285,10 +270,8 @@ def _content(result: CallToolResult) -> JsonValue:
 
 def _block_text(block: Any) -> str:
     match block:
-        case TextContent():
-            return block.text
-        case EmbeddedResource(resource=TextResourceContents()):
-            return str(block.resource.text)
+        case TextContent(text=str(text)) | EmbeddedResource(resource=TextResourceContents(text=str(text))):
+            return text
         case EmbeddedResource():
             return f"[resource {block.resource.uri}]"
         case ResourceLink():

@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import anyio
 from anyio.abc import ByteReceiveStream, ObjectReceiveStream, ObjectSendStream, Process
 from mcp.client._transport import TransportStreams
-from mcp.client.stdio import get_default_environment
-from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.client.stdio import _close_pipe, _stop_server_process, get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 
@@ -25,7 +24,6 @@ from posttrain.limits import MAX_ANSWER_BYTES, reason
 from posttrain.redaction import redact
 
 UNREAD = -32099  # the code of an answer too long or broken, of the range that JSON-RPC leaves to its users
-_END_S = 2.0  # for a process whose stdin is closed, and again for one that got SIGTERM
 _MAX_UNASKED = 10_000  # messages in a row that answer nothing: each costs us time, and a request of the server a task
 _KEPT_BYTES = 2**16
 _SAID_CHARS = 500
@@ -64,7 +62,9 @@ async def stdio_transport(
             yield read_stream, write_stream
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(process)
+                await _stop_server_process(process)
+                if process.stderr is not None:
+                    await _close_pipe(process.stderr)
                 for stream in (read_stream, write_stream, to_client, from_client):
                     await stream.aclose()
             tasks.cancel_scope.cancel()
@@ -141,20 +141,3 @@ async def _keep(process: Process, words: LastWords) -> None:
     with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async for said in process.stderr:
             words.add(said)
-
-
-async def _end(process: Process) -> None:
-    """Its stdin is closed; a process that does not end by that is ended with all that it started.
-    Not `process.wait`, which also waits for children that have its pipes."""
-    assert process.stdin is not None
-    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        await process.stdin.aclose()
-    with anyio.move_on_after(_END_S):
-        while process.returncode is None:
-            await anyio.sleep(0.01)
-    if process.returncode is None:
-        await terminate_posix_process_tree(process, _END_S)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await pipe.aclose()

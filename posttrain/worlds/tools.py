@@ -69,7 +69,7 @@ class Tool:
         references): such a value is left to the function to judge.
         """
         try:
-            given = json.loads(arguments, parse_constant=_refuse_constant)
+            given = json.loads(arguments, parse_constant=refuse_constant)
         except json.JSONDecodeError as error:
             raise ToolError(f"arguments are not valid JSON: {error.msg} at character {error.pos}") from error
         except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets in brackets
@@ -130,7 +130,7 @@ def json_or_text(text: str) -> JsonValue:
     """The object or list that a text of others holds, or else the text as it stands: `1.10`, `007`
     and `NaN` are texts, and would not come out of a number as they went in."""
     try:
-        parsed: JsonValue = json.loads(text, parse_constant=_refuse_constant)
+        parsed: JsonValue = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return text
     return parsed if isinstance(parsed, dict | list) else text
@@ -153,7 +153,8 @@ def is_error(content: str) -> bool:
     return content.startswith('{"error":')
 
 
-def _refuse_constant(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """For `json.loads`, which would take NaN and Infinity."""
     raise ValueError(f"{name} is no JSON")
 
 

@@ -46,8 +46,8 @@ class _Domain:
 
 
 WANTED = {
-    **{f"mcp.{kind}": words for kind, words in {**hostile_mcp.STARTS, **hostile_mcp.CALLS}.items()},
-    **{f"env.{kind}": words for kind, words in hostile_env.WANTED.items()},
+    **{f"mcp.{kind}": words for kind, (words, _) in {**hostile_mcp.PAGES, **hostile_mcp.RESULTS}.items()},
+    **{f"env.{kind}": words for kind, (words, _) in hostile_env.STEPS.items()},
 }
 
 

@@ -25,7 +25,7 @@ SLOW = {  # seconds of memory and time, or waiting for its own sake
 
 @pytest.fixture(autouse=True)
 def ends_soon(monkeypatch):
-    monkeypatch.setattr("posttrain.worlds.mcp_stdio._END_S", 0.1)
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.1)
 
 
 @pytest.mark.parametrize("name", sorted(set(WANTED) - SLOW))
@@ -60,15 +60,12 @@ def test_no_answer_of_a_server_is_read_beyond_its_limit(monkeypatch):
 def test_an_mcp_server_behind_a_url_that_leads_elsewhere_is_not_followed():
     with (
         HostileEnv("redirects") as url,
-        pytest.raises(ConfigurationError, match=r"redirects to http://127.0.0.2:9/step, where nothing is sent"),
+        pytest.raises(ConfigurationError, match=r"redirects to http://127.0.0.2:9/x, where nothing is sent"),
     ):
         McpServer(url=f"{url}/step").tools()
 
 
 def test_two_episodes_never_play_in_one_environment():
-    class Numbered(HostileEnv):
-        _ids = property(lambda self: 7, lambda self, value: None)  # every environment is the same
-
     async def resets(domain):
         first, second = (domain.open(task) for task in domain.tasks("sft", 2))
         await first.opening()
@@ -79,5 +76,5 @@ def test_two_episodes_never_play_in_one_environment():
         await second.opening()
         await second.close()
 
-    with Numbered("cookies") as url:
+    with HostileEnv("cookies", ids=[7, 7, 7]) as url:
         asyncio.run(resets(HttpEnvDomain(params_of(url))))

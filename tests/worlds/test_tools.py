@@ -1,4 +1,4 @@
-"""Arguments of an agent that are no numbers are its mistake, and a text that is no object stays one."""
+"""What is read of an agent's arguments and of a tool's text."""
 
 import pytest
 

@@ -60,9 +60,7 @@ class HttpEnvironment:
         reward = answer.get(params.reward_field) if isinstance(answer, dict) else None
         is_done = answer.get("done") if isinstance(answer, dict) else None
         if seen is None or type(is_done) is not bool:
-            raise WorldFailed(
-                f"{params.name} answers a step without an observation and done: {clip(str(answer), 200)}"
-            )
+            raise WorldFailed(f"{params.name} answers a step without an observation and done: {clip(str(answer), 200)}")
         return Step(seen, cast(float, reward), is_done)
 
     async def close(self) -> None:
