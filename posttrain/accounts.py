@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.limits import number, reason
+from posttrain.limits import reason
 
 # the parameters of a chat completion that an endpoint may refuse, and what is sent instead
 _INSTEAD = {"max_tokens": "max_completion_tokens", "temperature": "", "seed": ""}
@@ -48,11 +48,9 @@ class Account:
         at_s, self._next_s = max(now_s, self._next_s), max(now_s, self._next_s) + 60 / self.requests_per_minute
         await asyncio.sleep(at_s - now_s)
 
-    def pay(self, num_read: object, num_written: object) -> None:
-        """Count the tokens of an answer, None where the endpoint does not say. Raises BadNumber
-        where it counts otherwise: with a NaN no limit of costs would ever be met."""
-        counts = [number(count or 0, "the endpoint's count of tokens", low=0) for count in (num_read, num_written)]
-        self.cost += (counts[0] * self.prices[0] + counts[1] * self.prices[1]) / 1e6
+    def pay(self, num_read: float, num_written: float) -> None:
+        """Count the tokens of an answer."""
+        self.cost += (num_read * self.prices[0] + num_written * self.prices[1]) / 1e6
 
 
 class ChatParameters:

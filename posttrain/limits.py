@@ -1,11 +1,9 @@
-"""Limits the texts and numbers that an agent, a tool, a server or a file hands in. All limits that
-are no knob, the one way to cut a text, and the one check of a number.
+"""Limits the texts that an agent, a tool, a server or a file hands in. All limits that are no knob,
+and the one way to cut a text.
 
 `agent.max_result_chars` of params.yaml is the limit of what an agent reads of a tool, results and
 errors alike.
 """
-
-import math
 
 from posttrain.redaction import redact
 
@@ -52,21 +50,3 @@ def _encodable(text: str) -> str:
 def reason(error: BaseException | str) -> str:
     """What an error of others says, for a message of ours."""
     return clip(str(error), MAX_REASON_CHARS)
-
-
-class BadNumber(ValueError):
-    """A number of others that cannot be computed with; the text says which and why."""
-
-
-def number(value: object, name: str, *, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> float:
-    """The float of a number that is not ours, which lies in [low, high]. Raises BadNumber for NaN,
-    infinity, an integer of hundreds of digits, and for text, whatever it says."""
-    try:
-        read = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        read = math.nan
-    if low <= read <= high:  # false for NaN
-        return read
-    is_long = isinstance(value, int) and value.bit_length() > 128  # Python writes none of over 4,300 digits
-    said = f"an integer of {value.bit_length()} bits" if is_long else clip(repr(value), 80)  # type: ignore[attr-defined]
-    raise BadNumber(f"{name} is {said}; it must be a number from {low:g} to {high:g}")

@@ -7,18 +7,37 @@ task wants is known to its world alone (`Task.goal`), and what an episode was wo
 world alone (`Outcome`).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
-
-from posttrain.limits import number
 
 JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 Role = Literal["system", "user", "assistant", "tool"]
 Split = Literal["sft", "rl", "dev", "test", "test_paraphrase"]
 
 SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test", "test_paraphrase")
+
+MAX_NUMBER = 1e9  # of a reward or another number of others, either side of 0: its square and sums stay exact enough
+
+
+class BadNumber(ValueError):
+    """A number of others that cannot be computed with; the text says which and why."""
+
+
+def number(value: object, name: str, *, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> float:
+    """The float of a number that is not ours, which lies in [low, high]. Raises BadNumber for NaN,
+    infinity, an integer of hundreds of digits, and for text, whatever it says."""
+    try:
+        read = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        read = math.nan
+    if low <= read <= high:  # false for NaN
+        return read
+    is_long = isinstance(value, int) and abs(value) > 10**20  # Python writes none of over 4,300 digits
+    said = "an integer of more than 20 digits" if is_long else repr(value)[:80]
+    raise BadNumber(f"{name} is {said}; it must be a number from {low:g} to {high:g}")
 
 
 class StopReason(StrEnum):

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 
 from posttrain.exits import ConfigurationError
 from posttrain.knob_problems import nearest
-from posttrain.limits import BadNumber, number
 from posttrain.named import load_named
 from posttrain.params import RewardParams
 from posttrain.rewards.length_penalty import length_penalty
-from posttrain.types import Score, Task, Trajectory
+from posttrain.types import BadNumber, Score, Task, Trajectory, number
 
 ScoreFunction = Callable[[Trajectory, Task], Score]
 

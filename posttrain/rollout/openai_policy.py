@@ -22,7 +22,7 @@ from posttrain.http_bodies import bound_httpx
 from posttrain.limits import clip, reason
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.types import Message, StopReason
+from posttrain.types import Message, StopReason, number
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -122,7 +122,8 @@ class OpenAiPolicy:
     def _read(self, answer: Any, latency_s: float) -> Reply:
         try:
             if answer.usage is not None:
-                self.account.pay(answer.usage.prompt_tokens, answer.usage.completion_tokens)
+                counts = (answer.usage.prompt_tokens or 0, answer.usage.completion_tokens or 0)
+                self.account.pay(*(number(count, "the endpoint's count of tokens", low=0) for count in counts))
             choice = answer.choices[0]
             message = self._read_message(choice.message.model_dump())
             if choice.finish_reason not in ("stop", "length", "tool_calls"):

@@ -25,6 +25,7 @@ from posttrain.redaction import redact
 
 UNREAD = -32099  # the code of an answer too long or broken, of the range that JSON-RPC leaves to its users
 _MAX_UNASKED = 10_000  # messages in a row that answer nothing: each costs us time, and a request of the server a task
+_MAX_OBJECTS = 1_000_000  # in an answer: each takes 400 bytes while it is read, however few it has
 _KEPT_BYTES = 2**16
 _SAID_CHARS = 500
 _ID = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")')
@@ -111,7 +112,9 @@ async def _lines(stdout: ByteReceiveStream) -> AsyncIterator[bytes]:
 
 def _message(line: bytes, words: LastWords) -> SessionMessage | None:
     why = f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB; it was read no further"
-    if len(line) <= MAX_ANSWER_BYTES:
+    if line.count(b"{") + line.count(b"[") > _MAX_OBJECTS:
+        why = f"the answer has more than {_MAX_OBJECTS:,} objects and lists; it was not read"
+    elif len(line) <= MAX_ANSWER_BYTES:
         try:
             return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
         except ValueError as error:

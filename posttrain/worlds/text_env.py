@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from posttrain.limits import BadNumber, clip, number
-from posttrain.types import Message, Outcome, Trajectory
+from posttrain.limits import clip
+from posttrain.types import BadNumber, Message, Outcome, Trajectory, number
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tools import Tool

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, cast
 
-from posttrain.limits import BadNumber, number
-from posttrain.types import JsonValue
+from posttrain.types import BadNumber, JsonValue, number
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 

@@ -36,7 +36,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 STEPS = {
     "reward_nan": ("reward of a step is nan", reward("NaN")),
     "reward_infinite": ("reward of a step is inf", reward("Infinity")),
-    "reward_of_400_digits": ("an integer of 1329 bits", reward("9" * 400)),
+    "reward_of_400_digits": ("an integer of more than 20 digits", reward("9" * 400)),
     "reward_of_5000_digits": (NO_JSON, reward("9" * 5000)),
     "reward_1e400": ("reward of a step is inf", reward("1e400")),
     "reward_text": ("reward of a step is '1'", reward('"1"')),

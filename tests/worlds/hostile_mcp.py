@@ -57,7 +57,7 @@ RESULTS = {
     "floods_notifications": ("messages and no answer", lambda: for_ever(NOTE.encode() * 100)),
     "floods_requests": ("messages and no answer", lambda: for_ever(b'{"jsonrpc":"2.0","id":"r","method":"ping"}\n')),
     "result_of_100_mib": ("the answer has more than 16 MiB", lambda: text("x" * 100 * MIB)),
-    "small_objects": ("characters cut", lambda: text("") | {"structuredContent": {"x": [{}] * (4 * MIB)}}),
+    "small_objects": ("more than 1,000,000 objects", lambda: text("") | {"structuredContent": {"x": [{}] * (4 * MIB)}}),
     "deep_result": ("the answer cannot be read", lambda: text("") | {"structuredContent": deep({})}),
     "no_utf8": ("the answer cannot be read", lambda: text("\udcff")),
     "asks_the_client": ("Sampling not supported", lambda: text(ask("sampling/createMessage", ASKS))),

@@ -15,9 +15,10 @@ import aiohttp
 
 from posttrain.exits import ConfigurationError
 from posttrain.http_bodies import IDENTITY, read_body, redirection
-from posttrain.limits import BadNumber, clip, number, reason
+from posttrain.limits import clip, reason
 from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import GenerateRequest
+from posttrain.types import BadNumber, number
 
 BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it
 _REFUSALS = (
@@ -71,7 +72,7 @@ class VllmServer:
             versions = [str(span["version"]) for span in choice["weight_versions"]]
             finish = str(choice["finish_reason"])
         except BadNumber as error:
-            raise ServerFailed(f"{redact(self.url)} answered what cannot be learnt from: {error}") from None
+            raise ServerFailed(f"{redact(self.url)} answered what cannot be learnt from: {reason(error)}") from None
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ServerFailed(
                 f"{redact(self.url)} answered without {reason(error)}: {clip(str(answer), 200)}"

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 from posttrain.accounts import ChatParameters, account_of
 from posttrain.exits import ConfigurationError
-from posttrain.limits import MAX_REPLY_CHARS, BadNumber, clip, reason
-from posttrain.types import JsonValue
+from posttrain.limits import MAX_REPLY_CHARS, clip, reason
+from posttrain.types import BadNumber, JsonValue, number
 from posttrain.worlds.json_endpoint import EndpointFailed, JsonEndpoint
 from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tau2.goals import Scenario
@@ -133,7 +133,8 @@ def _words(answer: JsonValue) -> str:
     return clip(words, MAX_REPLY_CHARS)
 
 
-def _num_tokens(answer: JsonValue) -> tuple[JsonValue, JsonValue]:
-    """Read and written, as the endpoint counted them; None where it does not say."""
+def _num_tokens(answer: JsonValue) -> list[float]:
+    """Read and written, as the endpoint counted them; 0 where it does not say. Raises BadNumber."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
-    return (usage.get("prompt_tokens"), usage.get("completion_tokens")) if isinstance(usage, dict) else (None, None)
+    counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
+    return [number(count or 0, "its count of tokens", low=0) for count in counts]

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from posttrain.limits import BadNumber, number
-from posttrain.types import Outcome
+from posttrain.types import BadNumber, Outcome, number
 
 
 @pytest.mark.parametrize("value", [0, -1.5, 1e9, -1e9, True])
@@ -21,12 +20,12 @@ def test_a_number_within_its_bounds_is_that_float(value):
         (math.inf, "x is inf;"),
         (-math.inf, "x is -inf;"),
         (1.1e9, "x is 1100000000.0;"),
-        (10**400, "x is an integer of 1329 bits;"),
-        (10**5000, "x is an integer of 16610 bits;"),
+        (10**400, "x is an integer of more than 20 digits;"),
+        (10**5000, "x is an integer of more than 20 digits;"),
         ("1", "x is '1';"),
         (b"1", "x is b'1';"),
         (None, "x is None;"),
-        ([1.0] * 100, "characters cut]; it must"),
+        ([1.0] * 100, "1.0, 1.0,; it must"),
     ],
     ids=[f"value {place}" for place in range(10)],
 )
