@@ -6,43 +6,15 @@ from pathlib import Path
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
-from posttrain.types import Outcome
 from posttrain.worlds.http_env.domain import HttpEnvDomain
-from posttrain.worlds.mcp import McpConnection, McpServer
+from posttrain.worlds.mcp import McpServer
 from tests.limits import limits_of
 from tests.rollout.lock_world import Reciter, call, lock_task, say
 from tests.worlds import hostile_env, hostile_mcp
 from tests.worlds.test_http_env import params_of
+from tests.worlds.test_mcp import CounterDomain
 
 PROGRAM = str(Path(hostile_mcp.__file__))
-
-
-class _World:
-    def __init__(self, server, tools, task):
-        self._connection = McpConnection(server)
-        self._tools = self._connection.tools(tools, task.tools)
-
-    def tools(self):
-        return self._tools
-
-    def user_reply(self, message):
-        return None
-
-    def grade(self, trajectory):
-        return Outcome(True, True)
-
-    async def close(self):
-        await self._connection.close()
-
-
-class _Domain:
-    name, scores = "hostile", ()
-
-    def __init__(self, server):
-        self._server, self.tools = server, server.tools()
-
-    def open(self, task):
-        return _World(self._server, self.tools, task)
 
 
 WANTED = {
@@ -61,7 +33,9 @@ def sentence_of(name, timeout_s=4.0, start_timeout_s=15.0):
                 played = _played(domain, domain.tasks("sft", 1)[0], [say("Action: go")] * 4)
                 return f"{[message.content for message in played.messages[1:]]} reward {played.outcome.reward}"
         server = McpServer(command=(sys.executable, PROGRAM, kind), start_timeout_s=start_timeout_s)
-        played = _played(_Domain(server), lock_task(tools=("go",)), [call("go", "{}"), say("done")], timeout_s)
+        played = _played(
+            CounterDomain(server.tools(), server), lock_task(tools=("go",)), [call("go", "{}"), say("done")], timeout_s
+        )
         return next(message.content for message in played.messages if message.role == "tool")
     except (ConfigurationError, Interrupted) as error:
         return str(error)
