@@ -1,5 +1,5 @@
 """What the owner of an endpoint's account allows, and what was used of it: requests at once and a
-minute, money.
+minute, money; and which parameters of a request the endpoint does not take.
 
 Of the environment, by a prefix (`POSTTRAIN_OPENAI`, or `POSTTRAIN_USER` for a simulated user):
 `…_CONCURRENT` (16 requests at once), `…_RPM` (requests a minute, no limit), `…_PRICES` (`in,out`
@@ -7,12 +7,22 @@ for a million tokens) with `…_MAX_COST`.
 """
 
 import asyncio
+import json
 import os
+import re
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.limits import reason
+
+# the parameters of a chat completion that an endpoint may refuse, and what is sent instead
+_INSTEAD = {"max_tokens": "max_completion_tokens", "temperature": "", "seed": ""}
 
 
 @dataclass(slots=True)
@@ -38,9 +48,54 @@ class Account:
         at_s, self._next_s = max(now_s, self._next_s), max(now_s, self._next_s) + 60 / self.requests_per_minute
         await asyncio.sleep(at_s - now_s)
 
-    def pay(self, num_read: int, num_written: int) -> None:
+    def pay(self, num_read: float, num_written: float) -> None:
         """Count the tokens of an answer."""
         self.cost += (num_read * self.prices[0] + num_written * self.prices[1]) / 1e6
+
+
+class ChatParameters:
+    """The parameters of a chat completion that one endpoint refused, which are then left out or
+    renamed: reasoning models take `max_completion_tokens` for `max_tokens` and only a temperature
+    of their own, some servers take no `seed`.
+
+    Nobody lists which endpoint takes what, so its own refusal is read. `file` keeps what was
+    learnt, because a run that goes on from kept plays may never ask again.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file, self._refused = file, list[str]()
+        if file is not None:
+            with suppress(OSError, ValueError):
+                self._refused = [name for name in json.loads(file.read_text()) if name in _INSTEAD]
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """What was done with each refused parameter, for the record of what was measured."""
+        return {name: f"sent as {_INSTEAD[name]}" if _INSTEAD[name] else "not sent" for name in self._refused}
+
+    def taken(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The request as the endpoint takes it."""
+        names = {name: _INSTEAD[name] if name in self._refused else name for name in request}
+        return {names[name]: value for name, value in request.items() if names[name]}
+
+    def learn(self, sent: Mapping[str, Any], refusal: str) -> bool:
+        """Whether the refusal of the request `sent` names a parameter that can be done without;
+        then `taken` does without it. Of several names the first is meant: those behind it are
+        often the ones that would be right."""
+        found = re.search(rf"(?<![\w.])({'|'.join(_INSTEAD)})(?!\w)", refusal[:1000])
+        if found is None or found[1] not in sent:
+            return False
+        if (name := found[1]) not in self._refused:
+            self._refused.append(name)
+            print(
+                f"posttrain: the endpoint refuses {name}, which is {self.changed[name]} from now on"
+                f"{'' if _INSTEAD[name] else ', so its own default is measured'} ({reason(refusal)})",
+                file=sys.stderr,
+            )
+            if self._file is not None:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                self._file.write_text(json.dumps(self._refused))
+        return True
 
 
 def account_of(name: str, environment: Mapping[str, str] = os.environ) -> Account:

@@ -1,5 +1,5 @@
-"""Reads the answer of a server up to a limit, so that no server can fill the memory; for each of
-the HTTP clients in use.
+"""Reads the answer of a server up to a limit, so that no server can fill the memory, and follows no
+redirection to another one; for each of the HTTP clients in use.
 
 Bytes are counted as they come, so an answer must come uncompressed: a few kilobytes of gzip can be
 gigabytes of text. Who asks says so (`IDENTITY`), and an answer that is compressed all the same is
@@ -10,7 +10,7 @@ its limit is an error.
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from posttrain.limits import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
+from posttrain.limits import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, clip
 
 IDENTITY = {"Accept-Encoding": "identity"}
 
@@ -24,11 +24,24 @@ async def read_body(response: Any, refuse: Callable[[str], Exception]) -> bytes:
     return b"".join(pieces)
 
 
-def bound_httpx(client: Any, refuse: Callable[[str], Exception]) -> None:
+def redirection(headers: Any) -> str:
+    """Where an answer leads whose redirection is not followed; empty where it leads nowhere."""
+    if not (to := headers.get("location", "")):
+        return ""
+    return f"it redirects to {clip(to, 200)}, where nothing is sent: if that is the right address, name it. "
+
+
+def bound_httpx(
+    client: Any, refuse: Callable[[str], Exception], *, refuse_redirect: Callable[[str], Exception] | None = None
+) -> None:
     """Have an `httpx2.AsyncClient` read answers as far as the limits; beyond it raises what
     `refuse(reason)` makes. Not those to GET: that is an MCP server's stream of notifications, which
-    never ends, and of one event of it the client has a limit of its own."""
-    from httpx2 import AsyncByteStream
+    never ends, and of one event of it the client has a limit of its own.
+
+    A redirection is followed where the same request goes to the same scheme, host and port; any
+    other raises what `refuse_redirect(reason)` makes: it would take key and conversation along.
+    """
+    from httpx2 import AsyncByteStream, InvalidURL
 
     class Bounded(AsyncByteStream):
         def __init__(self, response: Any) -> None:
@@ -41,7 +54,18 @@ def bound_httpx(client: Any, refuse: Callable[[str], Exception]) -> None:
         async def aclose(self) -> None:
             await self._stream.aclose()
 
+    def is_same_place(response: Any) -> bool:
+        asked = response.request.url
+        try:
+            target = asked.join(response.headers["location"])
+        except (InvalidURL, ValueError):
+            return False
+        is_same_request = response.status_code in (307, 308) or response.request.method == "GET"
+        return is_same_request and (target.scheme, target.host, target.port) == (asked.scheme, asked.host, asked.port)
+
     async def bound(response: Any) -> None:
+        if response.has_redirect_location and not is_same_place(response):
+            raise (refuse_redirect or refuse)(redirection(response.headers).strip())
         if response.request.method != "GET":
             response.stream = Bounded(response)
 

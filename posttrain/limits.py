@@ -7,6 +7,7 @@ errors alike.
 
 from posttrain.redaction import redact
 
+MAX_NUMBER = 1e9  # of a reward or another number of others, either side of 0: its square and sums stay exact enough
 MAX_ANSWER_BYTES = 16 * 2**20  # of a server's answer: a message of 100,000 tokens with a log-probability each is 10 MB
 MAX_ERROR_BYTES = 2**18  # read of an answer that is an error
 MAX_REASON_CHARS = 500  # of an error of others, quoted in a message of ours

@@ -7,6 +7,7 @@ task wants is known to its world alone (`Task.goal`), and what an episode was wo
 world alone (`Outcome`).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,26 @@ Role = Literal["system", "user", "assistant", "tool"]
 Split = Literal["sft", "rl", "dev", "test", "test_paraphrase"]
 
 SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test", "test_paraphrase")
+
+MAX_NUMBER = 1e9  # of a reward or another number of others, either side of 0: its square and sums stay exact enough
+
+
+class BadNumber(ValueError):
+    """A number of others that cannot be computed with; the text says which and why."""
+
+
+def number(value: object, name: str, *, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> float:
+    """The float of a number that is not ours, which lies in [low, high]. Raises BadNumber for NaN,
+    infinity, an integer of hundreds of digits, and for text, whatever it says."""
+    try:
+        read = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        read = math.nan
+    if low <= read <= high:  # false for NaN
+        return read
+    is_long = isinstance(value, int) and abs(value) > 10**20  # Python writes none of over 4,300 digits
+    said = "an integer of more than 20 digits" if is_long else repr(value)[:80]
+    raise BadNumber(f"{name} is {said}; it must be a number from {low:g} to {high:g}")
 
 
 class StopReason(StrEnum):
@@ -134,7 +155,7 @@ class Outcome:
     `turn_scores`: a credit for each of the agent's messages, in order; empty where the world gives
     none. `failure`: the class of a failure, in the world's words; empty for a success. `feedback`:
     one sentence on what would have been better. Raises ValueError where these contradict each
-    other.
+    other, BadNumber where a score or a reward is no number within its bounds.
     """
 
     success: bool
@@ -150,8 +171,10 @@ class Outcome:
             raise ValueError("an outcome is a strict success and no success; strict success implies success")
         if self.success and self.failure:
             raise ValueError(f"an outcome is a success and a failure of the class {self.failure!r}")
-        if wrong := {name: value for name, value in self.scores.items() if not 0 <= value <= 1}:
-            raise ValueError(f"an outcome's scores lie in [0, 1]; these do not: {wrong}")
+        for name, value in self.scores.items():
+            number(value, f"an outcome's score {name!r}", low=0, high=1)
+        for value in (*self.turn_scores, *(() if self.reward is None else (self.reward,))):
+            number(value, "an outcome's reward")
 
 
 ToolOutcome = Literal["ok", "error", "timeout", "failed"]

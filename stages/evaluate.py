@@ -8,6 +8,7 @@ model's folder.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from posttrain.accounts import ChatParameters
 from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
@@ -30,6 +31,7 @@ from posttrain.worlds.protocol import Domain, ExplainingDomain
 
 TASKS = Path("data/raw/tasks.parquet")
 REPORTS = Path("reports/evaluate")
+REFUSED = "refused_parameters.json"  # of the teacher's endpoint; in the folder of what is kept for a later run
 
 Progress = Callable[[int, int], None]
 Play = Callable[[Sequence[Task], float, Progress], list[Trajectory]]  # tasks, temperature → scored episodes
@@ -59,6 +61,8 @@ def evaluate(run: StageRun) -> None:
             **summarise(evaluated, num_samples=settings.num_samples, by=settings.by),
             "processor": processor_kind(),
         }
+        if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:
+            summary["endpoint_parameters"] = changed
         records = [task_record(one, wanted=wanted) for one in evaluated if not one.greedy.is_lost]
         write_json(REPORTS / f"{run.item}.json", summary)
         write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", records)
@@ -76,7 +80,12 @@ def _teacher(params: Params, domain: Domain, folder: Path) -> Play:
                 expert = expert_policy(shown, is_flawless=True, reasoning_frac=0.0)
                 played = play_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
             case OpenAiTeacher() as teacher:
-                policy = OpenAiPolicy(teacher.model, temperature=temperature, max_new_tokens=teacher.max_new_tokens)
+                policy = OpenAiPolicy(
+                    teacher.model,
+                    temperature=temperature,
+                    max_new_tokens=teacher.max_new_tokens,
+                    parameters=ChatParameters(folder / REFUSED),
+                )
                 file = folder / f"played-{temperature:g}.jsonl"
                 played = play_resumably(
                     policy, tasks, file, domain=domain, limits=limits, seeds=seeds, progress=progress

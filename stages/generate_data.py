@@ -8,6 +8,7 @@ control arm.
 from collections.abc import Sequence
 from pathlib import Path
 
+from posttrain.accounts import ChatParameters
 from posttrain.data.files import write_jsonl
 from posttrain.data.importing.held_out import hold_out
 from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad
@@ -49,7 +50,12 @@ def generate_data(run: StageRun) -> None:
                 )
                 record(traced([row.trajectory for row in rows], tasks["sft"]))
         case OpenAiSource() as source:
-            policy = OpenAiPolicy(source.model, temperature=source.temperature, max_new_tokens=source.max_new_tokens)
+            policy = OpenAiPolicy(
+                source.model,
+                temperature=source.temperature,
+                max_new_tokens=source.max_new_tokens,
+                parameters=ChatParameters(run.checkpoint_dir / "refused_parameters.json"),
+            )
             sft, seeds = tasks["sft"], [run.params.seed] * len(tasks["sft"])
             with open_traces(run.full_name, key=run.key, params=run.params) as record:
                 file = run.checkpoint_dir / "played.jsonl"

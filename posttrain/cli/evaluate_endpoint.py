@@ -61,7 +61,7 @@ def evaluate_endpoint(
 ) -> None:
     """How well does a model behind OPENAI_BASE_URL do in this world? Plays each task once greedily
     and some times at temperature 1; what was played is kept, and not paid for twice."""
-    from posttrain.accounts import account_of
+    from posttrain.accounts import ChatParameters, account_of
     from posttrain.evals.summary import evaluated_tasks, summarise
     from posttrain.rollout.openai_policy import OpenAiPolicy
     from posttrain.rollout.resumed import play_resumably
@@ -74,9 +74,12 @@ def evaluate_endpoint(
     rule, whose = reward_of(domain, settings, (params or PARAMS).name)
     limits, account = _limits(settings, section), account_of("POSTTRAIN_OPENAI")
     tasks = _tasks_of(domain, section, split, num_tasks)
+    parameters = ChatParameters(_file(model, section, limits, "refused parameters"))
 
     def play(plays: Sequence[Task], temperature: float, seeds: Sequence[int]) -> list[Trajectory]:
-        policy = OpenAiPolicy(model, temperature=temperature, max_new_tokens=max_new_tokens, account=account)
+        policy = OpenAiPolicy(
+            model, temperature=temperature, max_new_tokens=max_new_tokens, account=account, parameters=parameters
+        )
         file = _file(model, section, limits, f"{max_new_tokens} {temperature:g} {split}")
         progress = _progress("greedy" if temperature == 0 else "sampled")
         played = play_resumably(policy, plays, file, domain=domain, limits=limits, seeds=seeds, progress=progress)
@@ -97,6 +100,7 @@ def evaluate_endpoint(
         "split": split,
         "rewarded_by": whose,
         "cost": account.cost,
+        "endpoint_parameters": parameters.changed,
         **summarise(evaluated, num_samples=num_samples, by=by),
     }
     print(json.dumps(summary, indent=2, ensure_ascii=False) if as_json else page(summary))
@@ -112,6 +116,8 @@ def page(summary: Mapping[str, Any]) -> str:
                 f"greedily and {num_samples} times at temperature 1; {summary['rewarded_by']}"),
         "",
     ]  # fmt: skip
+    if changed := summary["endpoint_parameters"]:
+        lines[1:] = [f"the endpoint refused: {', '.join(f'{name} ({how})' for name, how in changed.items())}", ""]
     for name, prefix in (("strict success", "strict_"), ("success", "")):
         low, high = 100 * summary[f"{prefix}ci_low"], 100 * summary[f"{prefix}ci_high"]
         rate = 100 * summary[f"{prefix}success_rate"]

@@ -17,7 +17,7 @@ from posttrain.knob_problems import nearest
 from posttrain.named import load_named
 from posttrain.params import RewardParams
 from posttrain.rewards.length_penalty import length_penalty
-from posttrain.types import Score, Task, Trajectory
+from posttrain.types import BadNumber, Score, Task, Trajectory, number
 
 ScoreFunction = Callable[[Trajectory, Task], Score]
 
@@ -103,8 +103,10 @@ def _find(name: str, known: Sequence[str]) -> ScoreFunction | None:
 
 
 def _checked(term: Term, score: Score) -> Score:
-    if not isinstance(score, Score) or not 0 <= score.value <= 1:
+    try:
+        number(score.value, "its value", low=0, high=1)
+    except (AttributeError, BadNumber) as error:
         raise ConfigurationError(
-            f"the score {term.name!r} returned {score!r}; it must return posttrain.types.Score with a value in [0, 1]"
-        )
+            f"the score {term.name!r} must return posttrain.types.Score with a value in [0, 1]: {error}"
+        ) from None
     return score

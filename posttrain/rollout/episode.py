@@ -9,9 +9,9 @@ from typing import Any
 from posttrain.limits import MAX_REPLY_CHARS, clip
 from posttrain.params import AgentParams
 from posttrain.rollout.conversation import Conversation, bounded, is_same
-from posttrain.types import Message, StopReason, Task, ToolRun, Trajectory, Turn
+from posttrain.types import BadNumber, Message, StopReason, Task, ToolRun, Trajectory, Turn
 from posttrain.worlds.grading import completed
-from posttrain.worlds.protocol import EndingWorld, OpeningWorld, World
+from posttrain.worlds.protocol import EndingWorld, OpeningWorld, World, WorldFailed
 from posttrain.worlds.tools import Tool
 
 
@@ -150,11 +150,15 @@ class Episode:
         return isinstance(self.world, EndingWorld) and self.world.is_over()
 
     async def graded(self, trajectory: Trajectory) -> Trajectory:
-        """The record with what its world says of it; a lost one as it is."""
+        """The record with what its world says of it; a lost one as it is. Raises WorldFailed where
+        that holds a number that nothing can be computed with."""
         if trajectory.is_lost:
             return trajectory
-        outcome = self.world.grade(trajectory)
-        outcome = await outcome if isawaitable(outcome) else outcome
+        try:
+            outcome = self.world.grade(trajectory)
+            outcome = await outcome if isawaitable(outcome) else outcome
+        except BadNumber as error:
+            raise WorldFailed(f"the world's verdict cannot be used: {error}") from error
         return replace(trajectory, outcome=completed(outcome, trajectory, self.tools))
 
     def add_results(self, results: Sequence[tuple[str, ToolRun]]) -> None:

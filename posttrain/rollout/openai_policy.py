@@ -16,35 +16,47 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from posttrain.accounts import Account, account_of
+from posttrain.accounts import Account, ChatParameters, account_of
 from posttrain.exits import ConfigurationError
 from posttrain.http_bodies import bound_httpx
 from posttrain.limits import clip, reason
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.types import Message, StopReason
+from posttrain.types import Message, StopReason, number
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, BadRequestError
+    from openai import APIStatusError, AsyncOpenAI
 
 NUM_RETRIES = (
     6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
 )
 TIMEOUT_S = 120.0
+# of 4xx: those that the client asks again for, and a conversation that is too large
+_PASSING = (408, 409, 413, 429)
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 class OpenAiPolicy:
     """Plays with `model` of the endpoint, `max_new_tokens` a message."""
 
-    def __init__(self, model: str, *, temperature: float, max_new_tokens: int, account: Account | None = None) -> None:
-        """Raises ConfigurationError where the environment has no key."""
+    def __init__(
+        self,
+        model: str,
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        account: Account | None = None,
+        parameters: ChatParameters | None = None,
+    ) -> None:
+        """`parameters` are those that the endpoint is known to refuse, and becomes known to. Raises
+        ConfigurationError where the environment has no key."""
         if not os.environ.get("OPENAI_API_KEY"):
             raise ConfigurationError(
                 f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word"
             )
         self._model, self._temperature, self._max_new_tokens = model, temperature, max_new_tokens
         self.account = account or account_of("POSTTRAIN_OPENAI")
+        self.parameters = parameters or ChatParameters()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thinks_in_content = False  # a server without a parser of thoughts leaves them there
         self._takes_reasoning = False  # vLLM's and OpenRouter's field, which is read as it is written
@@ -52,26 +64,22 @@ class OpenAiPolicy:
     async def reply(self, episode: Episode) -> Reply:
         """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint
         refuses whatever is asked."""
-        from openai import APIConnectionError, APIStatusError, BadRequestError
+        from openai import APIConnectionError, APIStatusError
 
         client, places = self._of_this_loop()
         start = time.perf_counter()
+        answer: Any = None
         async with places:
-            await self.account.wait()
             try:
-                answer = await client.chat.completions.create(**self._request(episode))
-            except BadRequestError as error:
-                if _is_too_long(error):
-                    return Reply(None, StopReason.TOKEN_LIMIT)
-                raise ConfigurationError(f"the endpoint refuses the request: {reason(error.message)}") from None
-            except APIStatusError as error:
-                if error.status_code in (401, 403, 404):
-                    raise ConfigurationError(
-                        f"the endpoint answers {error.status_code} for {self._model}: {reason(error.message)}"
-                    ) from None
-                raise EngineLost(
-                    f"the endpoint answered {error.status_code} {NUM_RETRIES + 1} times: {reason(error.message)}"
-                ) from None
+                while answer is None:
+                    await self.account.wait()
+                    request = self.parameters.taken(self._request(episode))
+                    try:
+                        answer = await client.chat.completions.create(**request)
+                    except APIStatusError as error:
+                        if _is_too_long(error):
+                            return Reply(None, StopReason.TOKEN_LIMIT)
+                        self._refuse_unless_mended(request, error)
             except APIConnectionError as error:
                 raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
             except (ValueError, RecursionError) as error:  # no JSON, or none that can be read
@@ -80,6 +88,16 @@ class OpenAiPolicy:
 
     def release(self, episode: Episode) -> None:
         """Nothing is kept for an episode."""
+
+    def _refuse_unless_mended(self, request: Mapping[str, Any], error: "APIStatusError") -> None:
+        """Raises EngineLost or ConfigurationError, unless another request without what the endpoint
+        refuses has a chance."""
+        status, said = error.status_code, _said(error)
+        if status in (400, 422) and self.parameters.learn(request, f"{error.param or ''} {said}".strip()):
+            return
+        if status < 500 and status not in _PASSING:
+            raise ConfigurationError(f"the endpoint answers {status} for {self._model}: {reason(said)}") from None
+        raise EngineLost(f"the endpoint answered {status} to the last of its tries: {reason(said)}") from None
 
     def _request(self, episode: Episode) -> dict[str, Any]:
         messages = [message.to_openai() for message in episode.messages]
@@ -104,7 +122,8 @@ class OpenAiPolicy:
     def _read(self, answer: Any, latency_s: float) -> Reply:
         try:
             if answer.usage is not None:
-                self.account.pay(answer.usage.prompt_tokens or 0, answer.usage.completion_tokens or 0)
+                counts = (answer.usage.prompt_tokens or 0, answer.usage.completion_tokens or 0)
+                self.account.pay(*(number(count, "the endpoint's count of tokens", low=0) for count in counts))
             choice = answer.choices[0]
             message = self._read_message(choice.message.model_dump())
             if choice.finish_reason not in ("stop", "length", "tool_calls"):
@@ -137,15 +156,25 @@ class OpenAiPolicy:
         if self._loop is not loop:
             self._loop = loop
             connections = DefaultAsyncHttpxClient()
-            bound_httpx(connections, lambda why: EngineLost(f"the endpoint: {why}"))
+            bound_httpx(
+                connections,
+                lambda why: EngineLost(f"the endpoint: {why}"),
+                refuse_redirect=lambda why: ConfigurationError(f"the endpoint: {why} (OPENAI_BASE_URL)"),
+            )
             self._client = AsyncOpenAI(max_retries=NUM_RETRIES, timeout=TIMEOUT_S, http_client=connections)
             self._places = asyncio.Semaphore(self.account.concurrent)
         return self._client, self._places
 
 
-def _is_too_long(error: "BadRequestError") -> bool:
+def _said(error: "APIStatusError") -> str:
+    """The endpoint's own words; the client leaves out those that are not under OpenAI's name."""
+    is_bare = error.message == f"Error code: {error.status_code}" and error.body is not None
+    return f"{error.message} - {error.body}" if is_bare else error.message
+
+
+def _is_too_long(error: "APIStatusError") -> bool:
     """Whether the conversation does not fit the model, as OpenAI, llama.cpp and vLLM say it."""
-    return (
+    return error.status_code == 400 and (
         error.code == "context_length_exceeded"
         or error.type == "exceed_context_size_error"
         or "maximum context length" in error.message

@@ -13,8 +13,8 @@ from typing import Any
 
 import aiohttp
 
-from posttrain.http_bodies import IDENTITY, read_body
-from posttrain.limits import reason
+from posttrain.http_bodies import IDENTITY, read_body, redirection
+from posttrain.limits import MAX_REASON_CHARS, reason
 from posttrain.redaction import redact
 from posttrain.types import JsonValue
 
@@ -99,14 +99,18 @@ class JsonEndpoint:
             allow_redirects=False,
         ) as response:
             read = await read_body(response, lambda why: EndpointFailed(f"{where}: {why}", response.status))
-            text = read.decode(errors="replace")
             if response.status >= 300:
-                raise EndpointFailed(f"{where} answers {response.status}: {reason(text)}", response.status)
+                said = redirection(response.headers) + reason(read.decode(errors="replace"))
+                raise EndpointFailed(f"{where} answers {response.status}: {said}", response.status)
         try:
-            answer: JsonValue = json.loads(text)
+            answer: JsonValue = json.loads(read)
         except (ValueError, RecursionError):
-            raise EndpointFailed(f"{where} answers what is no JSON: {reason(text)}", response.status) from None
+            said = reason(read[: 4 * MAX_REASON_CHARS].decode(errors="replace"))
+            raise EndpointFailed(f"{where} answers what is no JSON in UTF-8: {said!r}", response.status) from None
         return answer
 
     def _failed(self, path: str, error: Exception) -> EndpointFailed:
-        return EndpointFailed(f"{redact(self._url + path)}: {type(error).__name__} {reason(error)}".rstrip())
+        late = f"no whole answer within {self._timeout.total:g} s" * isinstance(error, TimeoutError)
+        return EndpointFailed(
+            f"{redact(self._url + path)}: {late or f'{type(error).__name__} {reason(error)}'}".rstrip()
+        )

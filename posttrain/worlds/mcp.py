@@ -11,6 +11,7 @@ the episode, whose state it took with it; the episode is played again.
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,19 +21,32 @@ from httpx2 import StreamError
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
-from mcp.types import INVALID_PARAMS, CallToolResult, TextContent
+from mcp.types import (
+    INVALID_PARAMS,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    EmbeddedResource,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 from mcp.types import Tool as McpTool
+from pydantic import ValidationError
 
 from posttrain.exits import ConfigurationError
 from posttrain.http_bodies import bound_httpx
 from posttrain.limits import MAX_SCHEMA_CHARS, clip, reason
 from posttrain.redaction import redact, redact_logs, redact_values, remember_keys
 from posttrain.types import JsonValue
-from posttrain.worlds.mcp_stdio import TOO_LONG, LastWords, stdio_transport
-from posttrain.worlds.tools import Tool, ToolError
+from posttrain.worlds.mcp_stdio import UNREAD, LastWords, stdio_transport
+from posttrain.worlds.tools import Tool, ToolError, json_or_text, result_text
 
-START_TIMEOUT_S = 60.0  # of a server whose tools are to be listed
 _CLOSE_TIMEOUT_S = 10.0  # the client itself ends a process after 4 s
+_MAX_PAGES = 100
+_MAX_TOOLS = 1_000
+_MAX_LISTED_BYTES = 16 * 2**20  # of all pages together
+_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # as MCP 2025-11-25 has it; other characters may be marks of a template
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +56,13 @@ class McpServer:
 
     A command gets PATH, HOME and their like of this process's environment, and `env`. It is one
     process for each open episode, of which a large batch has hundreds: serve what is heavy at a
-    URL.
+    URL. Its tools must be listed `start_timeout_s` after its start.
     """
 
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     url: str = ""
+    start_timeout_s: float = 15.0
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
@@ -60,8 +75,8 @@ class McpServer:
         """All tools of the server by name, in its order, to be described but not called:
         `McpConnection.tools` binds them to an episode.
 
-        Connects once, and so waits. Raises ConfigurationError where the server cannot be reached or
-        a tool's arguments are no JSON object.
+        Connects once, and so waits. Raises ConfigurationError where the server cannot be reached,
+        lists without end, or describes a tool as no prompt could offer it.
         """
         return {tool.name: tool for tool in map(_described, asyncio.run(self._list()))}
 
@@ -85,18 +100,13 @@ class McpServer:
     async def _list(self) -> list[McpTool]:
         async with self.client() as (client, heard):
             try:
-                async with asyncio.timeout(START_TIMEOUT_S), client:
-                    found, cursor = [], None
-                    while True:
-                        page = await client.list_tools(cursor=cursor)
-                        found += page.tools
-                        cursor = page.next_cursor
-                        if not cursor:
-                            return found
+                async with asyncio.timeout(self.start_timeout_s), client:
+                    return await _listed(client)
             except Exception as error:
+                late = f"not within start_timeout_s = {self.start_timeout_s:g}; " * isinstance(error, TimeoutError)
                 raise ConfigurationError(
-                    f"the MCP server {redact(self.url or ' '.join(self.command))} does not list its tools "
-                    f"({_reason(error, heard)}): a task cannot "
+                    f"the MCP server {reason(self.url or ' '.join(self.command))} does not list its tools "
+                    f"({late}{_reason(error, heard)}): a task cannot "
                     "offer what nobody describes. Start it by hand to see why"
                 ) from None
 
@@ -130,9 +140,14 @@ class McpConnection:
         ConnectionError where the server is gone."""
         try:
             client = await self._connected()
-            return _content(await client.call_tool(name, dict(arguments)))
+            # not `call_tool`: it holds a result against the server's own schema for it, in which a
+            # pattern may take hours, and asks for the list of tools once more
+            request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=dict(arguments)))
+            return _content(await client.session.send_request(request, CallToolResult))
+        except (ValidationError, RuntimeError) as error:
+            raise ConnectionError(f"the MCP server answers what is no result: {_reason(error, self._heard)}") from None
         except MCPError as error:
-            if error.code in (INVALID_PARAMS, TOO_LONG):
+            if error.code in (INVALID_PARAMS, UNREAD):
                 raise ToolError(error.message) from None
             if self._heard is not None and self._heard.refused:
                 why, self._heard.refused = self._heard.refused, ""
@@ -172,12 +187,44 @@ class McpConnection:
                     )
 
 
+async def _listed(client: Client) -> list[McpTool]:
+    found: list[McpTool] = []
+    size, cursor = 0, None
+    for _ in range(_MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        size += len(page.model_dump_json())
+        if len(found) > _MAX_TOOLS or size > _MAX_LISTED_BYTES:
+            raise RuntimeError(f"it lists {len(found)} tools in {size / 2**20:.1f} MiB and more, which no prompt takes")
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    else:
+        raise RuntimeError(f"its list has no end in {_MAX_PAGES} pages")
+    names = [tool.name for tool in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise RuntimeError(f"two of its tools have the name {clip(twice, 200)!r}: a call could mean either")
+    return found
+
+
 def _described(tool: McpTool) -> Tool:
-    name, schema = clip(tool.name, 200), json.dumps(tool.input_schema)
-    if tool.input_schema.get("type") != "object":
+    import jsonschema  # type: ignore[import-untyped]
+
+    name = clip(tool.name, 200)
+    if not _NAME.fullmatch(tool.name):
         raise ConfigurationError(
-            f"the MCP tool {name!r} takes {clip(schema, 200)}; a tool's arguments must be a JSON object"
+            f"an MCP tool has the name {name!r}; a name that an agent can write has 1 to 128 letters, digits, _ - . /"
         )
+    try:
+        schema = json.dumps(tool.input_schema, allow_nan=False)
+        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+        if tool.input_schema.get("type") != "object":
+            raise ValueError("its type is another")
+    except (ValueError, RecursionError, jsonschema.SchemaError) as error:
+        raise ConfigurationError(
+            f"the MCP tool {name!r} takes {clip(str(tool.input_schema), 200)}; a tool's arguments must be a JSON "
+            f"object ({clip(getattr(error, 'message', str(error)), 200)})"
+        ) from None
     if (num_chars := len(schema) + len(tool.description or "")) > MAX_SCHEMA_CHARS:
         raise ConfigurationError(
             f"the MCP tool {name!r} is described in {num_chars:,} characters, "
@@ -210,19 +257,26 @@ async def _of_no_episode(**_: Any) -> JsonValue:
 
 
 def _content(result: CallToolResult) -> JsonValue:
-    """Structured content where there is some; text as JSON where it is JSON; of an image or a
-    sound, that there was one."""
-    text = "\n".join(block.text if isinstance(block, TextContent) else f"[{block.type}]" for block in result.content)
+    """Structured content where there is some; of an image or a sound, that there was one."""
+    text, structured = "\n".join(map(_block_text, result.content)), result.structured_content
     if result.is_error:
-        raise ToolError(text)
-    structured: JsonValue = result.structured_content
+        said = text or (result_text(structured) if structured is not None else "")
+        raise ToolError(said or "the server says that the call failed, and nothing else")
     if structured is not None:
-        return structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
-    try:
-        parsed: JsonValue = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return parsed
+        value: JsonValue = structured["result"] if set(structured) == {"result"} else structured
+        return value
+    return json_or_text(text)
+
+
+def _block_text(block: Any) -> str:
+    match block:
+        case TextContent(text=str(text)) | EmbeddedResource(resource=TextResourceContents(text=str(text))):
+            return text
+        case EmbeddedResource():
+            return f"[resource {block.resource.uri}]"
+        case ResourceLink():
+            return f"[{block.name}]({block.uri})"
+    return f"[{block.type} {block.mime_type}]"
 
 
 def _keys_of_command(command: Sequence[str]) -> dict[str, str]:
@@ -238,4 +292,4 @@ def _reason(error: BaseException, heard: Heard | None) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     said = heard.words.text() if heard is not None else ""
-    return f"{type(error).__name__}: {reason(error)}" + (f"; it said: …{said}" if said else "")
+    return f"{type(error).__name__}: {reason(error)}".rstrip(": ") + (f"; it said: …{said}" if said else "")

@@ -3,9 +3,9 @@ the memory nor the disk.
 
 The SDK's own transport reads a line however long it is, in time that grows with its square (50 MB
 hold the event loop, and with it all episodes, for a minute), and needs a file for what the server
-writes to its stderr. Here a line has a limit: the answer that passes it becomes an error of its
-request, the rest of it is thrown away and the server goes on. Of its stderr the end is kept. Its
-process is ended as the SDK does it.
+writes to its stderr. Here a line has a limit: the answer that passes it, or cannot be read, becomes
+an error of its request, the rest of it is thrown away and the server goes on. Of its stderr the end
+is kept. Its process is ended as the SDK does it.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import anyio
 from anyio.abc import ByteReceiveStream, ObjectReceiveStream, ObjectSendStream, Process
 from mcp.client._transport import TransportStreams
-from mcp.client.stdio import get_default_environment
-from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.client.stdio import _close_pipe, _stop_server_process, get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from posttrain.limits import MAX_ANSWER_BYTES
+from posttrain.limits import MAX_ANSWER_BYTES, reason
 from posttrain.redaction import redact
 
-TOO_LONG = -32099  # the code of an answer beyond the limit, of the range that JSON-RPC leaves to its users
-_END_S = 2.0  # for a process whose stdin is closed, and again for one that got SIGTERM
+UNREAD = -32099  # the code of an answer too long or broken, of the range that JSON-RPC leaves to its users
+_MAX_UNASKED = 10_000  # messages in a row that answer nothing: each costs us time, and a request of the server a task
+_MAX_OBJECTS = 1_000_000  # in an answer: each takes 400 bytes while it is read, however few it has
 _KEPT_BYTES = 2**16
 _SAID_CHARS = 500
 _ID = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([^"\\]{1,200})")')
@@ -63,19 +63,29 @@ async def stdio_transport(
             yield read_stream, write_stream
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(process)
+                await _stop_server_process(process)
+                if process.stderr is not None:
+                    await _close_pipe(process.stderr)
                 for stream in (read_stream, write_stream, to_client, from_client):
                     await stream.aclose()
             tasks.cancel_scope.cancel()
 
 
 async def _listen(process: Process, to_client: ObjectSendStream[SessionMessage | Exception], words: LastWords) -> None:
-    """Hand over what it answers; its end is the end of the stream."""
+    """Hand over what it answers; its end is the end of the stream, and so is a flood of messages
+    that answer nothing."""
     assert process.stdout is not None
+    num_unasked = 0
     async with to_client:
         with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             async for line in _lines(process.stdout):
-                if (message := _message(line, words)) is not None:
+                message = _message(line, words)
+                is_answer = message is not None and not hasattr(message.message, "method")
+                num_unasked = 0 if is_answer else num_unasked + 1
+                if num_unasked > _MAX_UNASKED:
+                    words.add(b"\n(%d messages and no answer: it is listened to no more)" % num_unasked)
+                    break
+                if message is not None:
                     await to_client.send(message)
     with contextlib.suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
         while True:  # nobody reads on; a full pipe would keep it from ending
@@ -83,36 +93,38 @@ async def _listen(process: Process, to_client: ObjectSendStream[SessionMessage |
 
 
 async def _lines(stdout: ByteReceiveStream) -> AsyncIterator[bytes]:
-    """Whole lines; of a longer one than the limit as much as that and a byte."""
+    """Whole lines; a longer one than the limit as soon as it is that, and no more of it."""
     parts: list[bytes] = []
     size = 0
     async for chunk in stdout:
-        *ends, rest = chunk.split(b"\n")
-        for end in ends:
-            yield b"".join([*parts, end[: max(0, MAX_ANSWER_BYTES + 1 - size)]])
-            parts, size = [], 0
-        if rest and size <= MAX_ANSWER_BYTES:
-            parts.append(rest[: MAX_ANSWER_BYTES + 1 - size])
-            size += len(parts[-1])
+        for place, piece in enumerate(chunk.split(b"\n")):
+            if place:
+                if size <= MAX_ANSWER_BYTES:
+                    yield b"".join(parts)
+                parts, size = [], 0
+            if size <= MAX_ANSWER_BYTES:
+                parts.append(piece)
+                size += len(piece)
+                if size > MAX_ANSWER_BYTES:
+                    yield b"".join(parts)
+                    parts = []
 
 
 def _message(line: bytes, words: LastWords) -> SessionMessage | None:
-    if len(line) > MAX_ANSWER_BYTES:
-        asked = _ID.search(line[:1000]) or _ID.search(line[-1000:])
-        if asked is None:
-            words.add(b"a line of more than %d MiB\n" % (MAX_ANSWER_BYTES // 2**20))
-            return None
-        error = ErrorData(
-            code=TOO_LONG, message=f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB; it was read no further"
-        )
-        return SessionMessage(
-            JSONRPCError(jsonrpc="2.0", id=int(asked[1]) if asked[1] else asked[2].decode(), error=error)
-        )
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError:
-        words.add(line[:_SAID_CHARS] + b"\n")
+    why = f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB; it was read no further"
+    if line.count(b"{") + line.count(b"[") > _MAX_OBJECTS:
+        why = f"the answer has more than {_MAX_OBJECTS:,} objects and lists; it was not read"
+    elif len(line) <= MAX_ANSWER_BYTES:
+        try:
+            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValueError as error:
+            why = f"the answer cannot be read: {reason(error)}"
+    asked = (_ID.search(line[:1000]) or _ID.search(line[-1000:])) if line.startswith(b"{") else None
+    if asked is None:
+        words.add(line[:_SAID_CHARS] + b"\n" if len(line) <= MAX_ANSWER_BYTES else f"({why})\n".encode())
         return None
+    number = int(asked[1]) if asked[1] else asked[2].decode(errors="replace")
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=UNREAD, message=why)))
 
 
 async def _speak(process: Process, from_client: ObjectReceiveStream[SessionMessage]) -> None:
@@ -132,20 +144,3 @@ async def _keep(process: Process, words: LastWords) -> None:
     with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async for said in process.stderr:
             words.add(said)
-
-
-async def _end(process: Process) -> None:
-    """Its stdin is closed; a process that does not end by that is ended with all that it started.
-    Not `process.wait`, which also waits for children that have its pipes."""
-    assert process.stdin is not None
-    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        await process.stdin.aclose()
-    with anyio.move_on_after(_END_S):
-        while process.returncode is None:
-            await anyio.sleep(0.01)
-    if process.returncode is None:
-        await terminate_posix_process_tree(process, _END_S)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                await pipe.aclose()

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from posttrain.limits import clip
-from posttrain.types import Message, Outcome, Trajectory
+from posttrain.types import BadNumber, Message, Outcome, Trajectory, number
 from posttrain.worlds.made_calls import agent_messages
+from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tools import Tool
 
 SCORES = ("progress",)
@@ -27,6 +28,13 @@ class Step:
     reward: float
     is_done: bool
     is_success: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WorldFailed where the reward is none: no success could be told by it."""
+        try:
+            object.__setattr__(self, "reward", number(self.reward, "the environment's reward of a step"))
+        except BadNumber as error:
+            raise WorldFailed(str(error)) from None
 
 
 class Unreadable(Exception):

@@ -7,16 +7,18 @@ with a default is optional. Accepted hints: str, int, float, bool, Literal of st
 those.
 """
 
+import contextlib
 import inspect
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, cast
 
-from posttrain.types import JsonValue
+from posttrain.types import BadNumber, JsonValue, number
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -66,11 +68,11 @@ class Tool:
         references): such a value is left to the function to judge.
         """
         try:
-            given = json.loads(arguments)
+            given = json.loads(arguments, parse_constant=refuse_constant)
         except json.JSONDecodeError as error:
             raise ToolError(f"arguments are not valid JSON: {error.msg} at character {error.pos}") from error
         except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets in brackets
-            raise ToolError("arguments hold a number too long or brackets too deep to read") from error
+            raise ToolError("arguments hold NaN, a number too long or brackets too deep to read") from error
         if not isinstance(given, dict):
             raise ToolError(f"arguments must be a JSON object, not {type(given).__name__}")
         properties: Mapping[str, Any] = self.parameters.get("properties", {})
@@ -123,6 +125,16 @@ def json_object(arguments: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def json_or_text(text: str) -> JsonValue:
+    """The object or list that a text of others holds, or else the text as it stands: `1.10`, `007`
+    and `NaN` are texts, and would not come out of a number as they went in."""
+    try:
+        parsed: JsonValue = json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+    return parsed if isinstance(parsed, dict | list) else text
+
+
 def result_text(result: Any) -> str:
     """What the agent reads of a result: compact JSON. Raises TypeError or ValueError where it is
     none: the tool's bug."""
@@ -138,6 +150,11 @@ def error_text(error: ToolError) -> str:
 def is_error(content: str) -> bool:
     """Whether a tool message reports a mistake, as `error_text` writes it."""
     return content.startswith('{"error":')
+
+
+def refuse_constant(name: str) -> Any:
+    """For `json.loads`, which would take NaN and Infinity."""
+    raise ValueError(f"{name} is no JSON")
 
 
 def _hint_schema(hint: Any) -> dict[str, Any]:
@@ -166,16 +183,17 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return " ".join(head.split("\n\n")[0].split()), dict(found)
 
 
-def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
-    match schema.get("type"):
+def _fit(name: str, value: Any, schema: Any) -> Any:
+    match schema.get("type") if isinstance(schema, Mapping) else None:  # true is a schema, too
         case "string" if isinstance(value, str):
             if "enum" in schema and value not in schema["enum"]:
-                raise ToolError(f"argument {name!r} is {value!r}; it must be one of {', '.join(schema['enum'])}")
+                known = ", ".join(map(str, schema["enum"]))
+                raise ToolError(f"argument {name!r} is {value!r}; it must be one of {known}")
             return value
-        case "integer" if _is_number(value) and float(value).is_integer():
-            return int(float(value))
-        case "number" if _is_number(value):
-            return float(value)
+        case "integer" if (read := _number(value)) is not None and float(read).is_integer():
+            return int(read)
+        case "number" if (read := _number(value)) is not None:
+            return float(read)
         case "boolean" if isinstance(value, bool):
             return value
         case "array" if isinstance(value, list):
@@ -189,7 +207,13 @@ def _fit(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
     )
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return False
-    return bool(re.fullmatch(r"-?\d+(\.\d+)?", str(value)))
+def _number(value: Any) -> int | float | None:
+    """The number, also one in quotes; None for anything else and for what no float holds."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,300}(\.\d+)?", value):
+        value = float(value) if "." in value else int(value)
+    if isinstance(value, bool):
+        return None
+    with contextlib.suppress(BadNumber):
+        number(value, "an argument", low=-sys.float_info.max, high=sys.float_info.max)
+        return cast("int | float", value)
+    return None

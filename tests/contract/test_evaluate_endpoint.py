@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from aiohttp import web
 
 from tests.console import posttrain
 from tests.rollout.openai_endpoint import Endpoint, answer_of
@@ -74,3 +75,19 @@ def test_without_a_key_or_a_world_it_ends_with_78(endpoint, monkeypatch):
     ended = posttrain(*ARGUMENTS)
     assert ended.exit_code == 78
     assert "OPENAI_API_KEY is not set" in ended.stderr
+
+
+def test_a_temperature_that_the_endpoint_refuses_stands_in_the_result_and_also_when_nothing_is_asked(endpoint):
+    def script(number, body):
+        if "temperature" in body:
+            error = {"message": "Unsupported value: 'temperature' does not support 0", "param": "temperature"}
+            return web.json_response({"error": error}, status=400)
+        return opens(number, body)
+
+    endpoint.script = script
+    told = posttrain(*ARGUMENTS, "--json")
+    assert json.loads(told.stdout)["endpoint_parameters"] == {"temperature": "not sent"}
+    assert told.stderr.count("the endpoint refuses temperature") == 1
+    num_asked = len(endpoint.bodies)
+    assert "\nthe endpoint refused: temperature (not sent)\n" in posttrain(*ARGUMENTS).stdout
+    assert len(endpoint.bodies) == num_asked

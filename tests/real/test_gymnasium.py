@@ -157,3 +157,31 @@ def test_observations_are_text():
     assert observation_text("a room") == "a room"
     assert observation_text((np.int64(14), 10, False)) == "[14, 10, false]"
     assert observation_text({"map": np.eye(2, dtype=int)}) == '{"map": [[1, 0], [0, 1]]}'
+
+
+@pytest.mark.parametrize("reward", ["float('nan')", "float('inf')", "None", "'1'", "10**400"])
+def test_a_reward_that_is_no_number_loses_the_episode_and_not_the_batch(reward):
+    import gymnasium
+
+    class Odd(gymnasium.Env):
+        action_space, observation_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return 0, {}
+
+        def step(self, action):
+            self.is_played = True
+            return 0, eval(reward) if action else 1.0, True, False, {}
+
+        def close(self):
+            if hasattr(self, "is_played"):
+                raise OSError("nothing to close")
+
+    gymnasium.register("Odd-v0", Odd, disable_env_checker=True)
+    section = {"env": "Odd-v0", "kwargs": {}, "actions": ["well", "odd"], "observation": "text"}
+    domain = GymnasiumDomain(params_of(**section))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(words(["well", "odd"][seed])(task)))
+    limits = limits_of(60, 8, 40, max_lost_frac=0.5)
+    well, odd = play_episodes(policy, domain.tasks("test", 2), domain=domain, limits=limits, seeds=[0, 1])
+    assert (well.is_success, odd.stop_reason, odd.outcome) == (True, StopReason.TOOL_FAILED, None)
+    assert "the environment's reward of a step is" in odd.failure

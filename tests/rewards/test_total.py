@@ -130,7 +130,9 @@ def test_a_users_function_that_cannot_work_is_refused_before_any_work(module, so
         load_reward(params((f"{module(source)}:{function}", 0.001)), SCORES)
 
 
-@pytest.mark.parametrize("returned", ["1.0", "Score(1.5)", "Score(float('nan'))"])
+@pytest.mark.parametrize(
+    "returned", ["1.0", "Score(1.5)", "Score(float('nan'))", "Score('1')", "Score(10**400)", "Score(None)"]
+)
 def test_a_users_function_that_returns_no_score_is_named(module, returned):
     name = module(f"from posttrain.types import Score\n\ndef short(trajectory, task):\n    return {returned}\n")
     with pytest.raises(ConfigurationError, match=f"{name}:short.* value in"):

@@ -9,12 +9,13 @@ from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
-from posttrain.types import Message, StopReason, ToolCall
+from posttrain.types import Message, Outcome, StopReason, ToolCall
 from tests.limits import limits_of
 from tests.rollout.lock_world import (
     LIMITS,
     EndingDomain,
     LockDomain,
+    LockWorld,
     Reciter,
     WordCodec,
     arguments_of,
@@ -299,3 +300,25 @@ def test_a_groups_opening_is_encoded_once():
     codec, _, trajectories = token_play([[("done", True)]] * 3)
     assert codec.num_prompts_encoded == 1
     assert len({trajectory.token_ids for trajectory in trajectories}) == 1
+
+
+def test_a_verdict_that_holds_no_number_loses_the_episode_and_not_the_batch():
+    class Odd(LockWorld):
+        def grade(self, trajectory):
+            return Outcome(True, True, reward=float("nan") if trajectory.task_id == "t1" else 1.0)
+
+    class OddDomain(LockDomain):
+        def open(self, task):
+            return Odd(task)
+
+    policy = ScriptedPolicy(lambda task, seed: Reciter([say("done")]))
+    sound, odd = play_episodes(
+        policy,
+        [lock_task("t0"), lock_task("t1")],
+        domain=OddDomain(),
+        limits=limits_of(4, 8, 40, max_lost_frac=0.5),
+        seeds=[0, 0],
+    )
+    assert (sound.stop_reason, sound.outcome.reward) == (StopReason.DONE, 1.0)
+    assert (odd.stop_reason, odd.outcome, odd.is_success) == (StopReason.TOOL_FAILED, None, False)
+    assert odd.failure.startswith("the world's verdict cannot be used: an outcome's reward is nan")

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
-from posttrain.accounts import account_of
+from posttrain.accounts import ChatParameters, account_of
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout import openai_policy
 from posttrain.rollout.engines.choice import make_engine
@@ -278,3 +278,113 @@ def test_what_was_played_before_an_end_is_not_played_again(endpoint, tmp_path):
     assert len(server.bodies) - num_asked == 2 * (5 - num_kept), "two messages for each that was left"
     assert [json.loads(line)["index"] for line in file.read_text().splitlines()].count(4) == 1
     assert [trajectory.messages for trajectory in resume()] == [trajectory.messages for trajectory in played]
+
+
+def refuses(status, *names, message="no {}"):
+    """An endpoint that refuses the first of these parameters that a request has."""
+
+    def script(number, body):
+        found = next((name for name in names if name in body), None)
+        if found is None:
+            return opens_the_lock(number, body)
+        return web.json_response({"error": {"message": message.format(found), "param": None}}, status=status)
+
+    return script
+
+
+REFUSALS = [
+    (400, {"error": {"message": "Unsupported parameter: 'max_tokens' is not supported with this model. "
+                     "Use 'max_completion_tokens' instead.", "param": "max_tokens"}}),
+    (400, {"error": {"message": "Unsupported value: 'temperature' does not support 0 with this model.",
+                     "param": "temperature"}}),
+    (422, {"message": {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "not permitted"}]}}),
+]  # fmt: skip
+
+
+def test_parameters_that_the_endpoint_refuses_are_renamed_or_dropped_once_and_said(endpoint, tmp_path, capsys):
+    left = list(REFUSALS)
+
+    def script(number, body):
+        if left:
+            status, said = left.pop(0)
+            return web.json_response(said, status=status)
+        return opens_the_lock(number, body)
+
+    server = endpoint(script)
+    file = tmp_path / "refused.json"
+    [trajectory] = play(parameters=ChatParameters(file))
+    assert trajectory.stop_reason == StopReason.DONE
+    sent = [{name for name in body if name not in ("model", "messages", "tools")} for body in server.bodies]
+    assert sent[3:] == [{"max_completion_tokens"}] * 2
+    assert server.bodies[-1]["max_completion_tokens"] == 50
+    said = capsys.readouterr().err
+    assert said.count("the endpoint refuses") == 3
+    assert "temperature, which is not sent from now on, so its own default is measured" in said
+    known = ChatParameters(file)
+    assert known.changed == {
+        "max_tokens": "sent as max_completion_tokens",
+        "temperature": "not sent",
+        "seed": "not sent",
+    }
+    [trajectory] = play(parameters=known)
+    assert (trajectory.stop_reason, len(server.bodies)) == (StopReason.DONE, 7)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "names", "complaint"),
+    [
+        (400, ("messages",), "answers 400 for big: Error code: 400 - no messages"),
+        (422, ("model",), "answers 422 for big: Error code: 422 - no model"),
+        (400, ("max_tokens", "max_completion_tokens"), "answers 400 for big: Error code: 400 - no max_completion"),
+        (402, ("model",), "answers 402 for big"),
+    ],
+)
+def test_a_refusal_that_no_fallback_mends_is_a_wrong_configuration_in_the_endpoints_words(
+    endpoint, status, names, complaint
+):
+    server = endpoint(refuses(status, *names))
+    with pytest.raises(ConfigurationError, match=complaint):
+        play()
+    assert len(server.bodies) == len(names)
+
+
+def test_a_parameter_that_a_refusal_names_in_passing_is_not_dropped(endpoint):
+    endpoint(lambda *_: error_of(400, "the content names seedlings and my.temperature"))
+    with pytest.raises(ConfigurationError, match="seedlings"):
+        play(parameters=(parameters := ChatParameters()))
+    assert parameters.changed == {}
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_no_redirection_takes_the_key_and_the_conversation_to_another_host(endpoint, status):
+    other = Endpoint(opens_the_lock)
+    try:
+        endpoint(lambda *_: web.Response(status=status, headers={"location": f"{other.base_url}/chat/completions"}))
+        with pytest.raises(ConfigurationError, match=rf"redirects to {other.base_url}.*OPENAI_BASE_URL"):
+            play()
+    finally:
+        other.stop()
+    assert other.bodies == []
+
+
+def test_a_redirection_to_the_same_host_is_followed(endpoint):
+    """`/v1/chat/completions` with a slash at its end, as proxies do it; the same path once."""
+    server = endpoint(
+        lambda number, body: (
+            web.Response(status=307, headers={"location": "/v1/chat/completions"})
+            if number == 1
+            else opens_the_lock(number, body)
+        )
+    )
+    [trajectory] = play()
+    assert (trajectory.stop_reason, len(server.bodies)) == (StopReason.DONE, 3)
+
+
+@pytest.mark.parametrize("count", [-5, "many", float("nan"), 10**400])
+def test_a_count_of_tokens_that_is_no_number_loses_the_episode_and_not_the_limit_of_costs(endpoint, count):
+    answer = answer_of("done")
+    answer["usage"]["prompt_tokens"] = count
+    endpoint(lambda *_: answer)
+    with pytest.raises(Interrupted, match="the endpoint's count of tokens is"):
+        play(max_lost_frac=0.0)

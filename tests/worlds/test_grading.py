@@ -98,8 +98,8 @@ def test_a_failure_without_a_class_gets_a_general_one_and_the_worlds_own_stands(
     [
         ({"success": False, "strict_success": True}, "strict success implies success"),
         ({"success": True, "strict_success": False, "failure": "bad_json"}, "a success and a failure"),
-        ({"success": True, "strict_success": True, "scores": {"format": 1.5}}, r"lie in \[0, 1\]"),
-        ({"success": True, "strict_success": True, "scores": {"format": float("nan")}}, r"lie in \[0, 1\]"),
+        ({"success": True, "strict_success": True, "scores": {"format": 1.5}}, "a number from 0 to 1"),
+        ({"success": True, "strict_success": True, "scores": {"format": float("nan")}}, "a number from 0 to 1"),
     ],
 )
 def test_an_outcome_that_contradicts_itself_is_refused(fields, reason):

@@ -16,6 +16,7 @@ from typing import Any
 from posttrain.limits import clip, reason
 from posttrain.rollout.agents.program import Served
 from posttrain.types import Message
+from posttrain.worlds.tools import refuse_constant
 
 MODEL = "policy"  # the only model there is; a client may name any
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -59,7 +60,7 @@ def read_body(body: bytes) -> Any:
     """The JSON of a request. Raises BadRequest where it is none, or none that every later reader of
     it can take."""
     try:
-        content = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(body.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body must be JSON in UTF-8: {str(error)[:200]}") from error
     level = [content]
@@ -167,10 +168,6 @@ def _is_function(schema: Any) -> bool:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return False
     return isinstance(function.get("description") or "", str) and isinstance(function.get("parameters") or {}, dict)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _check_text(text: str) -> None:

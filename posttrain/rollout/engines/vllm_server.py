@@ -14,10 +14,11 @@ from typing import Any
 import aiohttp
 
 from posttrain.exits import ConfigurationError
-from posttrain.http_bodies import IDENTITY, read_body
+from posttrain.http_bodies import IDENTITY, read_body, redirection
 from posttrain.limits import clip, reason
 from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import GenerateRequest
+from posttrain.types import BadNumber, number
 
 BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it
 _REFUSALS = (
@@ -28,6 +29,9 @@ _REFUSALS = (
     422,
 )  # of the request itself. 404 is not: a server that was started anew does not know the adapter yet
 _HEALTH_S = 5.0
+_MAX_ID = 2**31 - 1
+_ROUNDING = 1e-3  # the log-probability of what is certain may come out above 0
+_LEAST_LOGPROB = -1e4  # servers write -9999 for what has none; a token that was sampled has one
 
 
 class ServerFailed(Exception):
@@ -63,10 +67,12 @@ class VllmServer:
         answer = await self._post("/inference/v1/generate", body)
         try:
             choice = answer["choices"][0]
-            logprobs = [float(token["logprob"]) for token in choice["logprobs"]["content"]]
-            token_ids = [int(token) for token in choice["token_ids"]]
+            logprobs = [_logprob(token["logprob"]) for token in choice["logprobs"]["content"]]
+            token_ids = [int(number(token, "a token's id", low=0, high=_MAX_ID)) for token in choice["token_ids"]]
             versions = [str(span["version"]) for span in choice["weight_versions"]]
             finish = str(choice["finish_reason"])
+        except BadNumber as error:
+            raise ServerFailed(f"{redact(self.url)} answered what cannot be learnt from: {reason(error)}") from None
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ServerFailed(
                 f"{redact(self.url)} answered without {reason(error)}: {clip(str(answer), 200)}"
@@ -126,15 +132,21 @@ class VllmServer:
         patience = timeout or self._timeout
         try:
             async with self._session.request(
-                method, self.url + path, json=body, timeout=patience, headers=IDENTITY
+                method, self.url + path, json=body, timeout=patience, headers=IDENTITY, allow_redirects=False
             ) as response:
                 text = (await read_body(response, lambda why: ServerFailed(f"{where}: {why}"))).decode(errors="replace")
                 if response.status in _REFUSALS:
                     raise ConfigurationError(
                         f"{where} refuses with {response.status}: {reason(text)}; see infra/vllm/serve.sh for its flags"
                     )
-                if response.status >= 400:
-                    raise ServerFailed(f"{where} failed with {response.status}: {reason(text)}")
+                if response.status >= 300:
+                    elsewhere = redirection(response.headers)
+                    raise ServerFailed(f"{where} failed with {response.status}: {elsewhere}{reason(text)}")
                 return json.loads(text) if text.startswith("{") else {}
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise ServerFailed(f"{where}: {type(error).__name__} {reason(error)}") from None
+
+
+def _logprob(value: object) -> float:
+    """Raises BadNumber: a ratio of probabilities is e to the power of it."""
+    return number(value, "a token's log-probability", low=_LEAST_LOGPROB, high=_ROUNDING)

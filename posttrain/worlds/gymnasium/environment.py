@@ -2,6 +2,7 @@
 seed that it is reset with, so an episode that is played again meets the same."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from posttrain.worlds.gymnasium.params import GymnasiumParams
@@ -32,17 +33,17 @@ class GymnasiumEnvironment:
         taken = action_in(self._env.action_space, action, self._params.actions)
         try:
             observation, reward, is_terminated, is_truncated, info = self._env.step(taken)
-            shown = self._shown(observation)
+            shown, is_done = self._shown(observation), bool(is_terminated or is_truncated)
+            is_success = bool(info.get(self._params.success_info)) if self._params.success_info else None
         except Exception as error:  # somebody else's code
             raise WorldFailed(f"{self._params.env} failed at {action!r}: {type(error).__name__}: {error}") from error
-        said = info.get(self._params.success_info) if self._params.success_info else None
-        is_success = bool(said) if self._params.success_info else None
-        return Step(shown, float(reward), bool(is_terminated or is_truncated), is_success)
+        return Step(shown, reward, is_done, is_success)
 
     async def close(self) -> None:
-        """The environment's."""
+        """The environment's. The episode is over: an error of it says nothing any more."""
         if self._env is not None:
-            self._env.close()
+            with suppress(Exception):  # somebody else's code
+                self._env.close()
 
     def _shown(self, observation: Any) -> str:
         return str(self._env.render()) if self._params.observation == "ansi" else observation_text(observation)

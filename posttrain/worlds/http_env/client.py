@@ -9,7 +9,7 @@ the server's. A step is asked for once: nobody knows whether one that got no ans
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from posttrain.limits import clip, reason
 from posttrain.types import JsonValue
@@ -19,14 +19,16 @@ from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.text_env import Step
 
 _OBSERVATIONS = ("observation", "state")
+_MAX_ID_CHARS = 200
 
 
 class HttpEnvironment:
     """As `text_env.Environment`, for the task `index`. Every method but `close` raises WorldFailed
     where the server is gone or answers what makes no sense."""
 
-    def __init__(self, params: HttpEnvParams, index: int) -> None:
-        self._params, self._index = params, index
+    def __init__(self, params: HttpEnvParams, index: int, open_ids: set[int | str]) -> None:
+        """`open_ids` are those that episodes of the domain play in now."""
+        self._params, self._index, self._open_ids = params, index, open_ids
         self._endpoint = JsonEndpoint(params.url, timeout_s=params.timeout_s, tries=params.tries)
         self._id: int | str | None = None
 
@@ -35,8 +37,14 @@ class HttpEnvironment:
         params = self._params
         created = await self._post("/create", params.create, is_repeatable=True)
         given = created.get(params.id_field, created.get("id")) if isinstance(created, dict) else created
-        if isinstance(given, bool) or not isinstance(given, int | str):
+        if isinstance(given, bool) or not isinstance(given, int | str) or len(str(given)) > _MAX_ID_CHARS:
             raise WorldFailed(f"{params.name} created an environment without an id: {clip(str(created), 200)}")
+        if given in self._open_ids:
+            raise WorldFailed(
+                f"{params.name} created the environment {given!r}, which another episode plays in: the two would "
+                "change each other's state; the server was started anew, or counts wrongly"
+            )
+        self._open_ids.add(given)
         self._id = given
         answer = await self._post(
             "/reset", {**params.reset, params.id_field: given, params.task_field: self._index}, is_repeatable=True
@@ -51,18 +59,16 @@ class HttpEnvironment:
         seen = _observation(answer)
         reward = answer.get(params.reward_field) if isinstance(answer, dict) else None
         is_done = answer.get("done") if isinstance(answer, dict) else None
-        if seen is None or isinstance(reward, bool) or not isinstance(reward, int | float) or type(is_done) is not bool:
-            raise WorldFailed(
-                f"{params.name} answers a step without an observation, a number as {params.reward_field} and done: "
-                f"{clip(str(answer), 200)}"
-            )
-        return Step(seen, float(reward), is_done)
+        if seen is None or type(is_done) is not bool:
+            raise WorldFailed(f"{params.name} answers a step without an observation and done: {clip(str(answer), 200)}")
+        return Step(seen, cast(float, reward), is_done)
 
     async def close(self) -> None:
         """What the server says to it is not of interest."""
         if self._id is not None:
             with suppress(EndpointFailed):
                 await self._endpoint.post("/close", {self._params.id_field: self._id}, is_repeatable=False)
+            self._open_ids.discard(self._id)
         await self._endpoint.close()
 
     async def _observed(self) -> str:

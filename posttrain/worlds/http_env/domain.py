@@ -20,6 +20,7 @@ class HttpEnvDomain:
     def __init__(self, params: HttpEnvParams) -> None:
         self._params = params
         self.name = params.name
+        self._open_ids: set[int | str] = set()
 
     def tasks(self, split: Split, count: int) -> list[Task]:
         """As `Domain.tasks`."""
@@ -27,4 +28,4 @@ class HttpEnvDomain:
 
     def open(self, task: Task) -> World:
         """As `Domain.open`."""
-        return TextWorld(HttpEnvironment(self._params, index_of(task)), self._params.rules())
+        return TextWorld(HttpEnvironment(self._params, index_of(task), self._open_ids), self._params.rules())

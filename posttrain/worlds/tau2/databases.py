@@ -50,7 +50,7 @@ class Databases:
         env = {"PYTHONPATH": os.pathsep.join((str(self._package.root), os.environ.get("PYTHONPATH", "")))}
         if folder is not None:
             env[f"{self._package.name.upper()}_STATE_DIR"] = str(folder)
-        return McpServer(command=(sys.executable, "-m", self._module), env=env)
+        return McpServer(command=(sys.executable, "-m", self._module), env=env, start_timeout_s=60.0)
 
     def num_processes(self) -> int:
         """Of the running event loop, with an episode each at least."""

@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from posttrain.accounts import account_of
+from posttrain.accounts import ChatParameters, account_of
 from posttrain.exits import ConfigurationError
 from posttrain.limits import MAX_REPLY_CHARS, clip, reason
-from posttrain.types import JsonValue
+from posttrain.types import BadNumber, JsonValue, number
 from posttrain.worlds.json_endpoint import EndpointFailed, JsonEndpoint
 from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tau2.goals import Scenario
@@ -55,6 +55,7 @@ class UserEndpoint:
                 "an endpoint without keys takes any word"
             )
         self.account = account_of("POSTTRAIN_USER", environment)
+        self.parameters = ChatParameters()
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def places(self) -> asyncio.Semaphore:
@@ -86,15 +87,23 @@ class OpenAiUser:
             "temperature": params.temperature,
             "max_tokens": params.max_new_tokens,
         }
+        while True:
+            request = self._shared.parameters.taken(body)
+            try:
+                async with self._shared.places():
+                    await self._shared.account.wait()
+                    answer = await self._endpoint.post("/chat/completions", request, is_repeatable=True)
+                break
+            except EndpointFailed as error:
+                if error.status in (400, 422) and self._shared.parameters.learn(request, str(error)):
+                    continue
+                if error.status in _REFUSALS:
+                    raise ConfigurationError(f"the simulated user's endpoint refuses: {reason(error)}") from None
+                raise WorldFailed(f"the simulated user does not answer: {reason(error)}") from None
         try:
-            async with self._shared.places():
-                await self._shared.account.wait()
-                answer = await self._endpoint.post("/chat/completions", body, is_repeatable=True)
-        except EndpointFailed as error:
-            if error.status in _REFUSALS:
-                raise ConfigurationError(f"the simulated user's endpoint refuses: {reason(error)}") from None
-            raise WorldFailed(f"the simulated user does not answer: {reason(error)}") from None
-        self._shared.account.pay(*_num_tokens(answer))
+            self._shared.account.pay(*_num_tokens(answer))
+        except BadNumber as error:
+            raise WorldFailed(f"the simulated user's endpoint makes no sense: {error}") from None
         return _words(answer)
 
     async def close(self) -> None:
@@ -124,9 +133,8 @@ def _words(answer: JsonValue) -> str:
     return clip(words, MAX_REPLY_CHARS)
 
 
-def _num_tokens(answer: JsonValue) -> tuple[int, int]:
-    """Read and written, as the endpoint counted them; 0 where it does not say."""
+def _num_tokens(answer: JsonValue) -> list[float]:
+    """Read and written, as the endpoint counted them; 0 where it does not say. Raises BadNumber."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
-    counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
-    read, written = (count if isinstance(count, int) and count > 0 else 0 for count in counts)
-    return read, written
+    counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
+    return [number(count or 0, "its count of tokens", low=0) for count in counts]

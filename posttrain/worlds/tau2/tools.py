@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from posttrain.types import JsonValue
-from posttrain.worlds.tools import Tool, ToolError
+from posttrain.worlds.tools import Tool, ToolError, json_or_text
 
 _STATE_KEY = "state_key"
 _CONTROLS = ("reset_state", "get_call_log")
@@ -41,12 +41,7 @@ def shown(answer: JsonValue) -> JsonValue:
     message = answer.get("tau2_tool_message") if isinstance(answer, dict) else None
     if not isinstance(message, dict):
         return answer
-    content = message["content"]
-    try:
-        parsed: JsonValue = json.loads(content)
-    except (TypeError, ValueError, RecursionError):
-        return str(content)
-    return parsed
+    return json_or_text(str(message["content"]))
 
 
 def shown_error(text: str) -> str:
