@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 from posttrain.exits import ConfigurationError
-from posttrain.footprint.local_config import local_config, read_config
+from posttrain.models.local_config import local_config, read_config
 from posttrain.models.scratch import scratch_config
 from posttrain.params import Params, PretrainedModel
 
