@@ -7,6 +7,7 @@ takes seconds, a fork some milliseconds. Forking a process with threads is what 
 torch do all the time, and safe as long as the child computes in one thread and ends by `_exit`.
 """
 
+import faulthandler
 import json
 import os
 import resource
@@ -86,6 +87,7 @@ def _work(work: Callable[[Say], None], pipe: int) -> NoReturn:
 def _limit(pipe: int) -> None:
     for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL)
+    faulthandler.disable()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):  # a panic writes there, and so do libraries of their troubles
         if standard != pipe:

@@ -127,7 +127,7 @@ def check_folder(folder: Path, *, name: str = "", chat_template: str | None = No
         _try_codec(ChatCodec(_with_template(tokenizer, chat_template)))
         say("the reading of its weights' names")
         raise_memory(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
-        model = _from_pretrained(AutoModelForCausalLM, folder, dtype="float32", device_map="meta")
+        model = _from_pretrained(AutoModelForCausalLM, folder, name=name, dtype="float32", device_map="meta")
         if model.can_generate():
             model.generation_config.validate(strict=True)  # else it could be loaded and not saved
 
@@ -300,14 +300,13 @@ def _is_weights_of(folder: Path, name: str) -> bool:
 
 def _refuse_links(folder: Path) -> None:
     """Raises ConfigurationError of a link that leads out of the folder, to where a stranger may
-    have guessed a file of this machine; those of a hub's cache lead to its own blobs."""
+    have guessed a file of this machine; those into a cache of the hub's or DVC's are theirs."""
     home = folder.resolve()
-    cache = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     for file in (*folder.glob("*"), *folder.glob("additional_chat_templates/*")):
-        if file.is_dir() and file.suffix == "":
-            continue
         real = Path(os.path.realpath(file))
-        if not (real.is_relative_to(home) or real.is_relative_to(cache)) or not file.is_file():
+        is_cached = real.is_relative_to(blobs) or real.parent.parent.parts[-2:] == ("files", "md5")
+        if not file.is_dir() and not (file.is_file() and (is_cached or real.is_relative_to(home))):
             raise ConfigurationError(
                 f"{file} is a link out of the model's folder, or no file: put the file itself there, or remove it"
             )
