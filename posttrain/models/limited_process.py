@@ -32,8 +32,9 @@ _REMEDY = "It was opened in a process of its own, so nothing else was harmed: me
 Say = Callable[[str], None]
 
 
-def run_limited(work: Callable[[Say], None], *, subject: str) -> None:
-    """Run `work` in a child; it calls its argument with a name of each step that it begins.
+def run_limited(work: Callable[[Say], None], *, subject: str, times: int = 1) -> None:
+    """Run `work` in a child; it calls its argument with a name of each step that it begins. Both
+    limits are `times` as high.
 
     Raises the StageError that it raises, and ConfigurationError where it raises anything else, uses
     up its time or memory, or dies; `subject` and the step are in the message.
@@ -43,7 +44,7 @@ def run_limited(work: Callable[[Say], None], *, subject: str) -> None:
         child = os.fork()
     if child == 0:
         os.close(reading)
-        _work(work, writing)
+        _work(work, writing, times)
     os.close(writing)
     try:
         lines = _lines(reading, psutil.Process(child))
@@ -53,7 +54,7 @@ def run_limited(work: Callable[[Say], None], *, subject: str) -> None:
         _, status = os.waitpid(child, 0)
     step = next((line["step"] for line in reversed(lines) if "step" in line), "the beginning")
     if not lines or "code" not in lines[-1]:
-        raise ConfigurationError(f"{subject} cannot be used: {_death(step, status)}. {_REMEDY}")
+        raise ConfigurationError(f"{subject} cannot be used: {_death(step, status, times)}. {_REMEDY}")
     code, message = lines[-1]["code"], lines[-1]["message"]
     if code < 0:
         raise ConfigurationError(f"{subject} cannot be used: {step} cannot be read ({message}). {_REMEDY}")
@@ -66,12 +67,12 @@ def raise_memory(num_bytes: int) -> None:
     _limit_memory(resource.getrlimit(resource.RLIMIT_DATA)[0] + num_bytes)
 
 
-def _work(work: Callable[[Say], None], pipe: int) -> NoReturn:
+def _work(work: Callable[[Say], None], pipe: int, times: int) -> NoReturn:
     def say(**line: object) -> None:
         os.write(pipe, json.dumps(line).encode() + b"\n")
 
     try:
-        _limit(pipe)
+        _limit(pipe, times)
         work(lambda step: say(step=step))
         say(code=0, message="")
     except StageError as error:
@@ -84,7 +85,7 @@ def _work(work: Callable[[Say], None], pipe: int) -> NoReturn:
         os._exit(0)
 
 
-def _limit(pipe: int) -> None:
+def _limit(pipe: int, times: int) -> None:
     for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL)
     faulthandler.disable()
@@ -94,9 +95,9 @@ def _limit(pipe: int) -> None:
             os.dup2(nowhere, standard)
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 1))
+    resource.setrlimit(resource.RLIMIT_CPU, (times * MAX_CPU_S, times * MAX_CPU_S + 1))
     # not RLIMIT_AS: libraries reserve many times the addresses that they use
-    _limit_memory(psutil.Process().memory_info().data + MAX_MEMORY)
+    _limit_memory(psutil.Process().memory_info().data + times * MAX_MEMORY)
 
 
 def _limit_memory(num_bytes: int) -> None:
@@ -120,9 +121,9 @@ def _lines(pipe: int, child: psutil.Process) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
 
-def _death(step: str, status: int) -> str:
+def _death(step: str, status: int, times: int) -> str:
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGXCPU:
-        return f"{step} does not end within {MAX_CPU_S} s of processor time"
+        return f"{step} does not end within {times * MAX_CPU_S} s of processor time"
     how = "does nothing any more" if number == signal.SIGKILL else f"ends its process (signal {number})"
-    return f"{step} {how}, as where {MAX_MEMORY >> 20} MiB of memory were not enough"
+    return f"{step} {how}, as where {times * MAX_MEMORY >> 20} MiB of memory were not enough"

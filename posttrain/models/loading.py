@@ -180,23 +180,11 @@ def load_sound(kind: Any, path: Path, *, dtype: Dtype, new: Collection[str] = ()
     return _from_pretrained(kind, path, dtype=dtype, new=new, **how)
 
 
-def _from_pretrained(
-    kind: Any, folder: Path, *, name: str = "", dtype: Dtype, new: Collection[str] = (), **how: Any
-) -> Any:
+def _from_pretrained(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: Any) -> Any:
     name = name or str(folder)
-    disable_progress_bar()
-    logging.getLogger("transformers.modeling_utils").addFilter(_is_no_report)
+    safe = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
-        model, report = kind.from_pretrained(
-            str(folder),
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused here, by their names
-            **how,
-        )
+        return load_exactly(kind, str(folder), name=name, dtype=getattr(torch, dtype), **safe, **how)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unavailable(name, None, error) from error
     except Exception as error:  # the class of safetensors' own error is private to its extension
@@ -205,6 +193,15 @@ def _from_pretrained(
         raise DataError(
             f"the weights of {name} cannot be read ({first_line(error)}): the file is cut off or damaged; make it again"
         ) from error
+
+
+def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = (), **how: Any) -> Any:
+    """`kind.from_pretrained` of the arguments, in evaluation mode. Raises ConfigurationError where
+    weights are missing but those of the names `new`, left over, of another shape, or not finite."""
+    disable_progress_bar()
+    logging.getLogger("transformers.modeling_utils").addFilter(_is_no_report)
+    # those of another shape are refused below, by their names
+    model, report = kind.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **how)
     _refuse_lost(model, report, name, new)
     _refuse_not_finite(model, name)
     return model.eval()
