@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.limited_process import Say, run_limited
-from posttrain.models.loading import first_line, load_exactly, save_model, whole_folder
+from posttrain.models.loading import first_line, load_exactly, refuse_other_sizes, save_model, whole_folder
 from posttrain.models.quantization import without_quantisation
-
-_MAX_WEIGHTS_A_BYTE = 8  # a GGUF with fewer bits than one a weight there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +124,7 @@ def _read(file: Path) -> tuple[Any, Any]:
         say("its tokenizer")
         AutoTokenizer.from_pretrained(folder, gguf_file=name)
         say("its description of a causal language model")
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, gguf_file=name))
-        if (count := sum(weight.numel() for weight in model.parameters())) > _MAX_WEIGHTS_A_BYTE * file.stat().st_size:
-            raise ValueError(f"{count} weights are not in a file of {file.stat().st_size} bytes")
+        refuse_other_sizes(folder, file.stat().st_size, gguf_file=name)
 
     run_limited(look, subject=f"the GGUF file {file}", times=4)  # its reader makes arrays of each text in the file
     try:

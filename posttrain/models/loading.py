@@ -40,7 +40,8 @@ if not hasattr(PreTrainedModel, f"{CHECKPOINTING}_enable"):
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
 _OTHER_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # of a hub's repository: all that is no weights
-_MAX_BUFFERS = 2**30  # bytes: what a model computes from its config, as a table of positions
+_MAX_WEIGHTS_A_BYTE = 8  # fewer bits than one a weight no format has
+_MAX_COMPUTED = 2**28  # numbers that a model computes from its config alone, such as a table of positions
 _NUM_NAMED = 3  # of many names in a message
 # patterns that try all ways to cut a text take longest where a run of equal marks ends in another
 _PROBES = tuple(
@@ -117,16 +118,19 @@ def check_folder(folder: Path, *, name: str = "", chat_template: str | None = No
         refuse_unsafe_folder(folder)
         _refuse_links(folder)
         say("its config.json")
-        read_config(folder / "config.json")
+        is_quantised = "quantization_config" in read_config(folder / "config.json")
         say("the model that its config.json describes")
-        num_rows = _refuse_other_sizes(folder)
+        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        num_rows = refuse_other_sizes(str(folder), num_bytes)
         say("its tokenizer")
         tokenizer = _tokenizer(folder)
         _refuse_unknown_ids(tokenizer, num_rows)
         say("its chat template")
         _try_codec(ChatCodec(_with_template(tokenizer, chat_template)))
-        say("the reading of its weights' names")
-        raise_memory(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+        if is_quantised:  # without its numbers nothing is told of it
+            return
+        say("the list of its weights")
+        raise_memory(num_bytes)
         model = _from_pretrained(AutoModelForCausalLM, folder, name=name, dtype="float32", device_map="meta")
         if model.can_generate():
             model.generation_config.validate(strict=True)  # else it could be loaded and not saved
@@ -167,6 +171,22 @@ def refuse_unsafe_folder(path: Path) -> None:
         )
 
 
+def refuse_other_sizes(source: str, num_bytes: int, **how: Any) -> int:
+    """The rows of the embedding that a config describes, of a model of which no weight is made.
+    Raises ConfigurationError where its weights cannot be in `num_bytes`, or where what is computed
+    from the config alone would fill the memory."""
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False, **how)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    count, num_computed = (sum(one.numel() for one in found) for found in (model.parameters(), model.buffers()))
+    if count > _MAX_WEIGHTS_A_BYTE * num_bytes or num_computed > _MAX_COMPUTED:
+        raise ConfigurationError(
+            f"the config of {source} describes {count} weights and tables of {num_computed} numbers, and the files of "
+            f"its weights have {num_bytes} bytes: they do not belong together: get both from one source"
+        )
+    return len(model.get_input_embeddings().weight)
+
+
 def first_line(error: Exception) -> str:
     """Of what a reader of models says, for a message of ours; its class where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -182,9 +202,9 @@ def load_sound(kind: Any, path: Path, *, dtype: Dtype, new: Collection[str] = ()
 
 def _from_pretrained(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: Any) -> Any:
     name = name or str(folder)
-    safe = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
+    how |= {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
-        return load_exactly(kind, str(folder), name=name, dtype=getattr(torch, dtype), **safe, **how)
+        return load_exactly(kind, str(folder), name=name, dtype=getattr(torch, dtype), **how)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unavailable(name, None, error) from error
     except Exception as error:  # the class of safetensors' own error is private to its extension
@@ -214,11 +234,12 @@ def _is_no_report(record: logging.LogRecord) -> bool:
 
 
 def _refuse_lost(model: Any, report: Mapping[str, Any], name: str, new: Collection[str]) -> None:
-    computed = {buffer for buffer, _ in model.named_buffers()}  # older files have tables of positions
+    # older files have tables of positions, once for each layer
+    computed = {_end(buffer) for buffer, _ in model.named_buffers()}
     old_heads = {"lm_head.weight"} if new else set()
     lost = {
         "are missing": set(report["missing_keys"]) - set(new),
-        "are none of the model's": set(report["unexpected_keys"]) - computed - old_heads,
+        "are none of the model's": {key for key in report["unexpected_keys"] if _end(key) not in computed} - old_heads,
         "have another shape": {key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]},
     }
     if problems := [f"{len(keys)} {what} ({_some(sorted(keys))})" for what, keys in lost.items() if keys]:
@@ -227,6 +248,10 @@ def _refuse_lost(model: Any, report: Mapping[str, Any], name: str, new: Collecti
             "model another one than was published. Its config.json and its *.safetensors do not belong together: "
             "get both anew from one source, or write them with save_pretrained of the class that config.json names"
         )
+
+
+def _end(key: str) -> str:
+    return ".".join(key.split(".")[-2:])
 
 
 def _refuse_not_finite(model: Any, name: str) -> None:
@@ -309,28 +334,17 @@ def _refuse_links(folder: Path) -> None:
             )
 
 
-def _refuse_other_sizes(folder: Path) -> int:
-    """The rows of the embedding that a folder's config.json describes; no weight is made. Raises
-    ConfigurationError where what is computed from the config alone would fill the memory."""
-    with torch.device("meta"):
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    num_bytes = sum(buffer.nbytes for buffer in model.buffers())
-    if num_bytes > _MAX_BUFFERS:
-        raise ConfigurationError(
-            f"the config.json of {folder} asks for tables of {num_bytes} bytes beside the weights, such as one of all "
-            "positions: correct its sizes (max_position_embeddings)"
-        )
-    return len(model.get_input_embeddings().weight)
-
-
 def _refuse_unknown_ids(tokenizer: Any, num_rows: int) -> None:
     for text in _PROBES:
         tokenizer.decode(tokenizer(text)["input_ids"])
-    if (last := max(tokenizer.get_vocab().values(), default=0)) >= num_rows:
+    written = {tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id}
+    # Gemma 3 without images has a token of images, which no text that is encoded here becomes
+    unwritten = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special} - written
+    beyond = {number for number in tokenizer.get_vocab().values() if number >= num_rows} - unwritten
+    if beyond:
         raise ConfigurationError(
-            f"the tokenizer of {tokenizer.name_or_path!r} has tokens up to number {last}, and the model has rows for "
-            f"{num_rows}: a text with the last ones would end a training. Take the model's own tokenizer"
+            f"the tokenizer of {tokenizer.name_or_path!r} has tokens up to number {max(beyond)}, and the model has "
+            f"rows for {num_rows}: a text with the last ones would end a training. Take the model's own tokenizer"
         )
 
 

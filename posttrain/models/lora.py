@@ -71,7 +71,7 @@ def _merged(model: Any) -> Any:
 def _untie_adapted_head(causal_lm: Any) -> None:
     """Give an output matrix with adapters numbers of its own where it is the embedding as well,
     which the same sum would change, and nobody trained it for that."""
-    head = getattr(causal_lm, "get_output_embeddings", lambda: None)()
+    head: Any = getattr(causal_lm, "get_output_embeddings", lambda: None)()
     if not is_adapted_layer(head) or head.base_layer.weight is not causal_lm.get_input_embeddings().weight:
         return
     head.base_layer.weight = torch.nn.Parameter(head.base_layer.weight.detach().clone(), requires_grad=False)

@@ -220,7 +220,14 @@ HOSTILE: dict[str, Change] = {
     "no language model": _config(model_type="vit"),
     "a table of 10^12 positions": _json(
         "config.json",
-        lambda config: {"model_type": "gpt2", "n_positions": 10**6, "n_embd": 8, "n_head": 1, "n_layer": 1},
+        lambda config: {
+            "model_type": "gpt2",
+            "n_positions": 10**6,
+            "n_embd": 8,
+            "n_head": 1,
+            "n_layer": 1,
+            "vocab_size": 8,
+        },
     ),
     "config with deep brackets": _text("config.json", _DEEP),
     "config that is a list": _text("config.json", "[]"),

@@ -13,7 +13,7 @@ from posttrain.algorithms.reward_model import load_reward_model
 from posttrain.exits import ConfigurationError, StageError
 from posttrain.models import limited_process, loading
 from posttrain.models.chat_template import template_text
-from posttrain.models.loading import load_model, load_pretrained
+from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model
 from posttrain.params import FullAdapter, PretrainedModel
 from tests.models.hostile_folders import HOSTILE, hostile_folder
 
@@ -80,8 +80,19 @@ def test_tables_that_a_model_computes_may_stand_in_an_older_file(qwen_folder, tm
     file = tmp_path / "model" / "model.safetensors"
     weights = load_file(file)
     table = load_model(qwen_folder).model.rotary_emb.inv_freq
-    save_file(weights | {"model.rotary_emb.inv_freq": table}, file, metadata={"format": "pt"})
+    save_file(weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": table}, file, metadata={"format": "pt"})
     assert opened(tmp_path / "model")[0].model.norm.weight.equal(weights["model.norm.weight"])
+
+
+def test_a_special_token_beyond_the_embedding_is_no_fault_unless_it_is_written(qwen_folder, tmp_path):
+    tokenizer = load_codec(qwen_folder).tokenizer
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    for pad in ("<|endoftext|>", "<image>"):
+        tokenizer.pad_token = pad
+        save_model(load_model(qwen_folder), tokenizer, tmp_path / pad)
+    opened(tmp_path / "<|endoftext|>")
+    with pytest.raises(ConfigurationError, match="tokens up to number 261, and the model has rows for 261"):
+        opened(tmp_path / "<image>")
 
 
 def test_links_into_the_hubs_or_dvcs_cache_are_followed(qwen_folder, tmp_path):
