@@ -104,7 +104,7 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
     except (OSError, ValueError) as error:
         raise _unavailable(params.name, params.revision, error) from error
     check_folder(folder, name=params.name, chat_template=params.chat_template)
-    model = _from_pretrained(AutoModelForCausalLM, folder, name=params.name, dtype=params.dtype)
+    model = load_sound(AutoModelForCausalLM, folder, name=params.name, dtype=params.dtype)
     return model, _with_template(_tokenizer(folder), params.chat_template)
 
 
@@ -131,7 +131,7 @@ def check_folder(folder: Path, *, name: str = "", chat_template: str | None = No
             return
         say("the list of its weights")
         raise_memory(num_bytes)
-        model = _from_pretrained(AutoModelForCausalLM, folder, name=name, dtype="float32", device_map="meta")
+        model = load_sound(AutoModelForCausalLM, folder, name=name, dtype="float32", device_map="meta")
         if model.can_generate():
             model.generation_config.validate(strict=True)  # else it could be loaded and not saved
 
@@ -149,13 +149,13 @@ def refuse_unsafe_folder(path: Path) -> None:
     """Raises ConfigurationError where a folder has pickled weights, also by its index, no
     safetensors at all, or adapters instead of a model."""
     listed = [name for index in path.glob("*.index.json") for name in _indexed(index)]
-    if pickles := sorted({name for name in [*_names(path), *listed] if name.endswith(_PICKLES)}):
+    if pickles := {name for name in [*_names(path), *listed] if name.endswith(_PICKLES)}:
         raise ConfigurationError(
             f"{path} has weights in pickle format ({_some(pickles)}), "
             "and loading a pickle runs whatever code its author put in. "
             "Convert them to safetensors and remove these files, and their names from the index"
         )
-    if strays := sorted({name for name in listed if not _is_weights_of(path, name)}):
+    if strays := {name for name in listed if not _is_weights_of(path, name)}:
         raise ConfigurationError(
             f"the index of {path} names {_some(strays)}, and that is no file *.safetensors of this folder: "
             "copy the whole model anew"
@@ -192,15 +192,11 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def load_sound(kind: Any, path: Path, *, dtype: Dtype, new: Collection[str] = (), **how: Any) -> Any:
-    """A folder's model of the auto class `kind`, in evaluation mode. Weights of the names `new` may
-    be missing. Raises ConfigurationError where others are, where some are left over, or where a
-    value is not finite; DataError where they are cut off."""
-    refuse_unsafe_folder(path)
-    return _from_pretrained(kind, path, dtype=dtype, new=new, **how)
-
-
-def _from_pretrained(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: Any) -> Any:
+def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: Any) -> Any:
+    """The model of a folder, called `name` in messages, as `load_exactly` has it. Raises
+    ConfigurationError where the folder is unsafe, too, and DataError where its weights are cut
+    off."""
+    refuse_unsafe_folder(folder)
     name = name or str(folder)
     how |= {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
     try:
@@ -217,7 +213,8 @@ def _from_pretrained(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, *
 
 def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = (), **how: Any) -> Any:
     """`kind.from_pretrained` of the arguments, in evaluation mode. Raises ConfigurationError where
-    weights are missing but those of the names `new`, left over, of another shape, or not finite."""
+    weights are missing, left over, of another shape, or not finite; those of the names `new` may be
+    missing where the folder is of another class, without this head."""
     disable_progress_bar()
     logging.getLogger("transformers.modeling_utils").addFilter(_is_no_report)
     # those of another shape are refused below, by their names
@@ -234,6 +231,8 @@ def _is_no_report(record: logging.LogRecord) -> bool:
 
 
 def _refuse_lost(model: Any, report: Mapping[str, Any], name: str, new: Collection[str]) -> None:
+    if type(model).__name__ in (model.config.architectures or ()):
+        new = ()
     # older files have tables of positions, once for each layer
     computed = {_end(buffer) for buffer, _ in model.named_buffers()}
     old_heads = {"lm_head.weight"} if new else set()
@@ -242,7 +241,7 @@ def _refuse_lost(model: Any, report: Mapping[str, Any], name: str, new: Collecti
         "are none of the model's": {key for key in report["unexpected_keys"] if _end(key) not in computed} - old_heads,
         "have another shape": {key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]},
     }
-    if problems := [f"{len(keys)} {what} ({_some(sorted(keys))})" for what, keys in lost.items() if keys]:
+    if problems := [f"{len(keys)} {what} ({_some(keys)})" for what, keys in lost.items() if keys]:
         raise ConfigurationError(
             f"of the weights of {name!r}, {'; '.join(problems)}: what is missing would be random numbers, and the "
             "model another one than was published. Its config.json and its *.safetensors do not belong together: "
@@ -301,8 +300,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _some(names: Collection[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:_NUM_NAMED]) + (", …" if len(listed) > _NUM_NAMED else "")
+    return ", ".join(sorted(names)[:_NUM_NAMED]) + (", …" if len(names) > _NUM_NAMED else "")
 
 
 def _indexed(index: Path) -> list[str]:

@@ -74,6 +74,16 @@ def test_a_reward_models_head_is_the_one_thing_that_may_be_new(qwen_folder, capf
     assert "LOAD REPORT" not in capfd.readouterr().err
 
 
+def test_a_reward_models_own_head_must_be_there(qwen_folder, tmp_path):
+    load_reward_model(qwen_folder).save_pretrained(tmp_path)
+    assert load_reward_model(tmp_path).score.weight.shape == (1, 32)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["score.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigurationError, match=r"1 are missing \(score.weight\)"):
+        load_reward_model(tmp_path)
+
+
 def test_tables_that_a_model_computes_may_stand_in_an_older_file(qwen_folder, tmp_path):
     """As of Llama 2: the frequencies of its rotary embedding, which nobody learnt."""
     shutil.copytree(qwen_folder, tmp_path / "model")
