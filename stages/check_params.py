@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError, DataError
-from posttrain.footprint.local_config import local_config
 from posttrain.knob_problems import nearest
+from posttrain.models.local_config import local_config
 from posttrain.named import load_named
 from posttrain.params import (
     LIKE_QWEN3,

@@ -13,7 +13,6 @@ from benchmarks.bytes.intel_branch import take_intel_branch
 from benchmarks.bytes.operations import digest_operations
 from benchmarks.bytes.trainings import FULL, QUICK, digest_trainings
 from posttrain.params import load_params
-from posttrain.stage.load_report import leave_out_new_heads
 
 
 def main() -> None:
@@ -26,7 +25,6 @@ def main() -> None:
     if arguments.intel_branch:
         take_intel_branch()
     torch.set_num_threads(arguments.threads)
-    leave_out_new_heads()
     result: dict[str, Any] = {}
     match arguments.part:
         case "processor":

@@ -23,7 +23,7 @@ from posttrain.algorithms.row_order import repeated_passes, sort_within_batches
 from posttrain.algorithms.sharding import at_home, learner_of, quantization_of
 from posttrain.algorithms.trainable import movable, prepared
 from posttrain.models.codec import TokenRow
-from posttrain.models.loading import refuse_unsafe_folder
+from posttrain.models.loading import load_sound
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
@@ -40,11 +40,8 @@ def load_reward_model(path: Path, *, dtype: Dtype = "float32", quantization: Qua
     A head drawn at random would begin with an opinion. Raises ConfigurationError where the folder
     has pickled weights or none.
     """
-    refuse_unsafe_folder(path)
     how = {} if quantization == "none" else quantised(quantization, dtype)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        str(path), num_labels=1, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True, **how
-    ).eval()
+    model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, num_labels=1, **how)
     return unpacked(model) if how else at_home(model)
 
 

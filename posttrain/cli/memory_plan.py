@@ -2,7 +2,6 @@
 little."""
 
 import json
-import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ _GIB = 1 << 30
 
 def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None, as_json: bool) -> None:
     """Print it. Raises ConfigurationError where knobs or config cannot be used."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # which kernels a CPU lacks is nobody's question here
     from posttrain.footprint.cards import plan_for_card
     from posttrain.footprint.configs import model_config
     from posttrain.params import load_params

@@ -5,7 +5,6 @@ llama.cpp's own programs write it, as `infra/llamacpp/setup.sh` builds them: how
 lie there, and which of its cuts of texts a tokenizer has, nobody else keeps up with.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from posttrain.exits import ConfigurationError
 from posttrain.limits import reason
 from posttrain.models.loading import first_line, refuse_unsafe_folder
+from posttrain.models.local_config import read_config
 
 LLAMA_CPP = Path("infra/llamacpp")
 _CONVERTED = ("f32", "f16", "bf16", "q8_0")  # what the converter writes; the rest is the quantiser's
@@ -49,10 +49,10 @@ def write_gguf(folder: Path, target: Path, weights: str) -> None:
 def _as_they_are(folder: Path) -> str:
     """The name in GGUF of the type that a folder's weights have."""
     try:
-        dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype")
+        dtype = read_config(folder / "config.json").get("dtype")
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{folder} has no config.json that can be read: {first_line(error)}") from error
-    return {"float32": "f32", "float16": "f16"}.get(dtype, "bf16")
+    return {"float32": "f32", "float16": "f16"}.get(str(dtype), "bf16")
 
 
 def refuse_without_llama_cpp() -> None:

@@ -9,7 +9,7 @@ import torch
 from posttrain.exits import ConfigurationError
 from posttrain.models.call_formats.response_template import ResponseTemplateForm
 from posttrain.models.chat_template import TEMPLATES, served_template
-from posttrain.models.loading import load_codec, load_whole, refuse_unsafe_folder, save_model, whole_folder
+from posttrain.models.loading import check_folder, load_codec, load_whole, save_model, whole_folder
 from posttrain.params import Dtype
 
 # llama.cpp writes a system text that a template never looks at into the user's message
@@ -21,6 +21,7 @@ def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> No
     where `target` exists."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder")
+    check_folder(folder)
     model, codec = load_whole(folder), load_codec(folder)
     tokenizer = codec.tokenizer
     tokenizer.chat_template = _of_a_server(tokenizer.chat_template)
@@ -41,7 +42,7 @@ def vllm_settings(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
     """Flags for infra/vllm/serve.sh that make it answer chats of an exported model, tool calls
     among it, and its environment. The model is called as its folder. Raises ConfigurationError
     where it is no model's."""
-    refuse_unsafe_folder(folder)
+    check_folder(folder)
     form = load_codec(folder).form
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     flags = ["--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", form.name]

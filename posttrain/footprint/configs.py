@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 from posttrain.exits import ConfigurationError
-from posttrain.footprint.local_config import local_config, read_config
+from posttrain.models.local_config import local_config, read_config
 from posttrain.models.scratch import scratch_config
 from posttrain.params import Params, PretrainedModel
 
@@ -30,5 +30,7 @@ def _made(name: str, read: Callable[[], dict[str, Any]]) -> PretrainedConfig:
                 f"model.name = {name!r} is not on this machine: name a folder that has its config.json (--model)"
             )
         return AutoConfig.for_model(**found)
-    except (OSError, ValueError, TypeError) as error:
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a stranger's config may end transformers anywhere
         raise ConfigurationError(f"no model can be made of the config of {name!r}: {error}") from error

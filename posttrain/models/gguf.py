@@ -6,6 +6,7 @@ has, and not what the weights were before they were rounded.
 """
 
 import hashlib
+import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.exits import ConfigurationError, DataError
-from posttrain.models.loading import first_line, save_model, whole_folder
+from posttrain.models.limited_process import Say, run_limited
+from posttrain.models.loading import first_line, load_exactly, refuse_other_sizes, save_model, whole_folder
 from posttrain.models.quantization import without_quantisation
 
 
@@ -113,14 +115,24 @@ def get_model(source: str, target: Path) -> int:
 
 
 def _read(file: Path) -> tuple[Any, Any]:
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigurationError("reading GGUF wants the package gguf: pip install 'posttrain[gguf]'")
     disable_progress_bar()
+    folder, name = str(file.parent), file.name
+
+    def look(say: Say) -> None:
+        say("its tokenizer")
+        AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        say("its description of a causal language model")
+        refuse_other_sizes(folder, file.stat().st_size, gguf_file=name)
+
+    run_limited(look, subject=f"the GGUF file {file}", times=4)  # its reader makes arrays of each text in the file
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
-    except ImportError as error:
-        raise ConfigurationError("reading GGUF wants the package gguf: pip install 'posttrain[gguf]'") from error
+        model = load_exactly(AutoModelForCausalLM, folder, name=str(file), gguf_file=name, dtype=torch.float32)
+        return without_quantisation(model), AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    except ConfigurationError:
+        raise
     except Exception as error:  # a damaged file ends the readers anywhere, tokenizers with this very class
         raise ConfigurationError(
             f"{file} cannot be read as a causal language model in GGUF ({first_line(error)})"
         ) from error
-    return without_quantisation(model), tokenizer

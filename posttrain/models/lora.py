@@ -4,16 +4,14 @@ W' = W + (alpha / r) B A with A (r, in) drawn at random and B (out, r) zero (LoR
 2106.09685), so that training starts from the model itself.
 """
 
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from posttrain.exits import ConfigurationError
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapted import behind_adapters, is_adapted_layer
 from posttrain.models.dense import dense_layer
-from posttrain.models.loading import refuse_unsafe_folder
 from posttrain.models.off_grid import off_grid
 from posttrain.models.precision import compute_dtype
 from posttrain.models.quantization import is_quantised, without_quantisation
@@ -48,22 +46,6 @@ def add_lora(
         return get_peft_model(model, config)
 
 
-def save_adapters(model: Any, path: Path) -> None:
-    """The adapters alone: adapter_model.safetensors and adapter_config.json. Their model is not
-    named there: its path is a fact of this machine."""
-    for config in model.peft_config.values():
-        config.base_model_name_or_path = ""  # peft fills in None
-    model.save_pretrained(path, safe_serialization=True)
-    (path / "README.md").unlink(missing_ok=True)  # a model card of placeholders
-
-
-def load_adapters(model: Any, path: Path, *, is_trainable: bool = False) -> Any:
-    """The model with the adapters of a folder. Raises ConfigurationError where the folder has none,
-    or pickled ones."""
-    refuse_unsafe_folder(path)
-    return PeftModel.from_pretrained(model, str(path), is_trainable=is_trainable)
-
-
 def merge_adapters(model: Any) -> Any:
     """The plain model with the adapters folded into its weights (the model given is used up), in
     single precision: a bfloat16 base would lose most of what they add, a quantised one all. Where
@@ -77,9 +59,21 @@ def merge_adapters(model: Any) -> Any:
 
 def _merged(model: Any) -> Any:
     causal_lm = behind_adapters(model)
+    _untie_adapted_head(causal_lm)
     if not getattr(causal_lm, "is_quantized", False):
         return model.float().merge_and_unload()
     for name, module in list(causal_lm.named_modules()):
         if is_quantised(getattr(module, "base_layer", module)) and not name.endswith(".base_layer"):
             causal_lm.set_submodule(name, dense_layer(module))
     return without_quantisation(model.merge_and_unload())
+
+
+def _untie_adapted_head(causal_lm: Any) -> None:
+    """Give an output matrix with adapters numbers of its own where it is the embedding as well,
+    which the same sum would change, and nobody trained it for that."""
+    head: Any = getattr(causal_lm, "get_output_embeddings", lambda: None)()
+    if not is_adapted_layer(head) or head.base_layer.weight is not causal_lm.get_input_embeddings().weight:
+        return
+    head.base_layer.weight = torch.nn.Parameter(head.base_layer.weight.detach().clone(), requires_grad=False)
+    causal_lm.config.get_text_config().tie_word_embeddings = causal_lm.config.tie_word_embeddings = False
+    causal_lm.all_tied_weights_keys = {}  # else saving leaves the head out

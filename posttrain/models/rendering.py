@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jinja2
-
 from posttrain.exits import ConfigurationError
+from posttrain.limits import reason
 from posttrain.models.call_formats.choice import FORMS, form_of
 from posttrain.models.call_formats.form import CallForm, is_nested_deep
 from posttrain.models.chat_template import THOUGHT
@@ -227,7 +226,7 @@ class ChatRenderer:
                 call = _call(as_id("call_0"), "f", arguments)
                 try:
                     rendered = self._render([_USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
-                except (ConfigurationError, TypeError):
+                except ConfigurationError:
                     continue  # a template that joins strings was given an object, or the other way round
                 found = found or (rendered if _MARK in rendered else "")
                 if form := form_of(self._tokenizer, _MARK, rendered):
@@ -266,10 +265,10 @@ class ChatRenderer:
                     date_string=_DAY,
                 )
             )
-        except jinja2.TemplateError as error:
+        except Exception as error:  # a template is a program of others, and may raise anything
             raise ConfigurationError(
                 f"the chat template of {self._tokenizer.name_or_path!r} refuses an agent's conversation "
-                f"({error}): choose another model"
+                f"({reason(error) or type(error).__name__}): choose another model"
             ) from error
 
 

@@ -30,7 +30,6 @@ from posttrain.stage.environment import KEY, is_snapshot, refuse_foreign_modules
 from posttrain.stage.fingerprint import StageInputs, read_stage_inputs, refuse_if_changed, take_fingerprint
 from posttrain.stage.holding import checkpoint_folder, full_name, has_work, hold_checkpoints, hold_stage
 from posttrain.stage.launch import LAUNCH, asked_launch, run_launched
-from posttrain.stage.load_report import leave_out_new_heads
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.named_files import undeclared
 from posttrain.stage.old_checkpoints import checkpoint_limits, forget_old_checkpoints
@@ -80,7 +79,6 @@ def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = Fal
     this one (`launch.py`).
     """
     redact_uncaught()
-    leave_out_new_heads()
     _make_deterministic()
     item = sys.argv[1] if len(sys.argv) > 1 else ""
     if RANKS in os.environ:

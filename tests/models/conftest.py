@@ -52,6 +52,10 @@ def scratch_codec(scratch_tokenizer: PreTrainedTokenizerFast) -> ChatCodec:
 
 @pytest.fixture(scope="session")
 def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_qwen_folder(tmp_path_factory.mktemp("qwen"))
+
+
+def write_qwen_folder(folder: Path) -> Path:
     """A Qwen2-architecture model in Hugging Face format; its tokens are bytes and the markers."""
     backend = Tokenizer(
         models.BPE(
@@ -80,7 +84,6 @@ def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         bos_token_id=None,
     )
     torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("qwen")
     save_model(Qwen2ForCausalLM(config), tokenizer, folder)
     return folder
 

@@ -20,13 +20,13 @@ HIDDEN, LAYERS, HEADS, MLP = 64, 2, 4, 128
 TOKENS = ["<unk>", "<|im_start|>", "<|im_end|>", *(chr(code) for code in range(33, 127)), "Ġ", "ab"]
 
 
-def write(file: Path, *, architecture: str = "llama") -> dict[str, torch.Tensor]:
+def write(file: Path, *, architecture: str = "llama", said_layers: int = LAYERS) -> dict[str, torch.Tensor]:
     """A Llama of random weights, its matrices in blocks of eight bits; gives them as they are once
     read back."""
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_context_length(128)
     writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(said_layers)
     writer.add_feed_forward_length(MLP)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(2)
@@ -80,6 +80,19 @@ def test_a_file_that_is_none_is_refused(tmp_path, content, said):
     with pytest.raises(ConfigurationError, match=said):
         ours.get_model(str(tmp_path / "x.gguf"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        (3, "12 are missing|9 are missing"),
+        (300, r"describes \d+ weights and .* the files of its weights have \d+ bytes"),
+    ],
+)
+def test_weights_that_the_file_has_not_are_not_drawn_at_random(tmp_path, layers, said):
+    write(tmp_path / "tiny.gguf", said_layers=layers)
+    with pytest.raises(ConfigurationError, match=said):
+        ours.get_model(str(tmp_path / "tiny.gguf"), tmp_path / "out")
 
 
 def test_what_is_neither_a_file_nor_a_name_is_refused(tmp_path):

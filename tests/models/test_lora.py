@@ -2,11 +2,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+)
 
 from posttrain.exits import ConfigurationError
-from posttrain.models.loading import load_model
-from posttrain.models.lora import add_lora, load_adapters, merge_adapters, save_adapters
+from posttrain.models.loading import load_codec, load_model, save_model
+from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.models.optimizers import build_optimizer
 from posttrain.params import LIKE_QWEN3, LINEAR_LAYERS, LoraAdapter
 
@@ -14,8 +20,8 @@ LORA = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.0, target_modules=["q_pr
 IDS = torch.arange(1, 25).view(1, -1)
 
 
-def trained(folder: Path, *, kind: str = "adamw") -> torch.nn.Module:
-    model = add_lora(load_model(folder), LORA, seed=1)
+def trained(folder: Path, *, kind: str = "adamw", lora: LoraAdapter = LORA) -> torch.nn.Module:
+    model = add_lora(load_model(folder), lora, seed=1)
     optimizer = build_optimizer(model, kind, 1.0e-2)
     for _ in range(5):
         model(input_ids=IDS, labels=IDS).loss.backward()
@@ -48,12 +54,44 @@ def test_the_merged_model_says_what_the_adapted_one_said(qwen_folder: Path) -> N
     torch.testing.assert_close(merged(IDS).logits, adapted, atol=1e-5, rtol=1e-5)
 
 
-def test_saved_adapters_come_back_and_name_no_path(qwen_folder: Path, tmp_path: Path) -> None:
-    model = trained(qwen_folder)
-    save_adapters(model, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
-    assert str(qwen_folder) not in (tmp_path / "adapter_config.json").read_text()
-    assert load_adapters(load_model(qwen_folder), tmp_path)(IDS).logits.equal(model(IDS).logits)
+def gemma_folder(folder: Path, tokenizer: object) -> Path:
+    """A model whose output matrix is its embedding, scaled where it is read."""
+    config = Gemma3TextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        sliding_window=64,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(0)
+    save_model(Gemma3ForCausalLM(config), tokenizer, folder)
+    return folder
+
+
+@pytest.mark.parametrize("make", ["gemma", "qwen"])
+@pytest.mark.parametrize("targets", [["lm_head"], ["q_proj", "lm_head"]])
+def test_adapters_on_an_output_matrix_leave_the_embedding_that_it_was_as_it_is(
+    make: str, targets: list[str], qwen_folder: Path, tmp_path: Path
+) -> None:
+    tokenizer = load_codec(qwen_folder).tokenizer
+    folder = qwen_folder if make == "qwen" else gemma_folder(tmp_path / "gemma", tokenizer)
+    embedding = load_model(folder).get_input_embeddings().weight
+    model = trained(folder, lora=LORA.model_copy(update={"target_modules": targets}))
+    with torch.no_grad():
+        adapted = model(IDS).logits
+        merged = merge_adapters(model)
+        save_model(merged, tokenizer, tmp_path / "merged")
+        again = load_model(tmp_path / "merged")
+        for found in (merged, again):
+            torch.testing.assert_close(found(IDS).logits, adapted, atol=1e-4, rtol=0)
+            assert found.get_input_embeddings().weight.equal(embedding)
+    assert not torch.allclose(load_model(folder)(IDS).logits, adapted, atol=1e-2)
+    save_model(again, tokenizer, tmp_path / "once more")
+    assert load_model(tmp_path / "once more")(IDS).logits.equal(again(IDS).logits)
 
 
 def test_a_model_without_adapters_merges_to_itself(qwen_folder: Path) -> None:

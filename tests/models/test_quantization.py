@@ -1,6 +1,7 @@
 """Adapters are learnt on a base of eight or four bits, and folded into the numbers that it stood
 for."""
 
+import logging
 import sys
 
 import pytest
@@ -133,3 +134,8 @@ def test_without_the_package_it_is_said_which(monkeypatch, folder):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigurationError, match=r"the package bitsandbytes is missing: pip install 'posttrain\[quant"):
         load_trainable(folder, params_of("int8"), seed=0)
+
+
+def test_who_quantises_nothing_is_told_of_no_missing_kernels():
+    """TRL and PEFT import bitsandbytes in any case, and it warns where it is imported."""
+    assert not logging.getLogger("bitsandbytes.backends.cpu.ops").isEnabledFor(logging.WARNING)
