@@ -38,7 +38,7 @@ _LEAD, _OWN = (
 _LINE_CHARS = 32  # of a key with several lines, each of this length or more is one
 _MAX_ENV_FILE_BYTES = 1_000_000
 _DEPTH = 3  # of escapes within escapes, any number of backslashes being one
-_MAX_PRIVATE_KEY_CHARS = 20_000
+_MAX_BLOCK_LINES = 500
 # AUTHOR, KEYBOARD, TOKENIZERS and PATH say something else
 _SAYS_KEY = re.compile(
     r"key(?!board|map)|token(?!i[sz]e)|secret|passw|passphrase|pass(?=_|$)|credential|auth(?!or(?!i[sz]))"
@@ -77,15 +77,18 @@ def redact(text: str) -> str:
 
 
 def redact_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Each line redacted; of a private key that several lines hold, all."""
-    is_within = False
+    """Each line redacted, together with those that it goes on in: a private key has many, and a
+    text may be folded. They come without their ends."""
+    block: list[str] = []
+    is_key = False
     for line in lines:
-        if is_within:
-            is_within = "-----END" not in line and bool(_PEM_LINE.search(line))
-            shown = "[key removed]" if is_within or "-----END" in line else redact(line)
-        else:
-            shown, is_within = redact(line), bool(_PEM_BEGIN.search(line)) and "-----END" not in line
-        yield shown
+        block.append(line)
+        is_key = "-----END" not in line and bool(_PEM_BEGIN.search(line) or (is_key and _PEM_LINE.search(line)))
+        if not (is_key or _FOLDED.search(line)) or len(block) == _MAX_BLOCK_LINES:
+            yield from redact("\n".join(block)).split("\n")
+            block.clear()
+    if block:
+        yield from redact("\n".join(block)).split("\n")
 
 
 def remember_keys(variables: Mapping[str, str]) -> None:
@@ -404,6 +407,7 @@ _PEM = "[A-Z0-9 +]{0,40}PRIVATE[ +]KEY(?:[ +]BLOCK)?-----"  # a form writes a sp
 _PEM_BODY = r"(?:[A-Za-z0-9+/=\s:,]|\\[nr])*+"  # where the last line is missing, as far as it looks like one
 _PRIVATE_KEY = re.compile(rf"-----BEGIN[ +]{_PEM}(?:(?:[^-]|-(?!----)){{0,20000}}+-----END[ +]{_PEM}|{_PEM_BODY})")
 _PEM_BEGIN = re.compile(f"-----BEGIN[ +]{_PEM}")
+_FOLDED = re.compile(r"\\$|[A-Za-z0-9]=$")
 _PEM_LINE = re.compile(r"(?:^|[\s:,])[A-Za-z0-9+/]{4,76}={0,2}\s*$|^\s*$")
 
 _ESCAPE = re.compile(  # each branch begins with a character of its own, by which `re` finds it ten times as fast

@@ -32,6 +32,7 @@ def examples(seed: int) -> Mapping[str, str]:
     block = "\n".join("".join(rng.choices(_ALL, k=64)) for _ in range(4))
     return drawn | {
         "HTTP basic": f"basic {base64.b64encode(f'me:{login}'.encode()).decode()}",
+        "password of an address": f"//me:{login}@",
         "private key": f"-----BEGIN RSA PRIVATE KEY-----\n{block}\n-----END RSA PRIVATE KEY-----",
     }
 
@@ -126,16 +127,18 @@ SPELLINGS: Mapping[str, Callable[[str], str]] = {
 
 
 def kept(text: str, twin: str, shown: str) -> list[str]:
-    """What `shown` still has of the key in `text`, eight characters at a time: of those that differ
-    in `twin`, which was written in the same way with another key."""
-    windows = (slice(start, start + 8) for start in range(len(text) - 7))
-    return [text[one] for one in windows if _is_own(text[one], twin[one]) and text[one] in shown]
+    """What `shown` still has of the key in `text`, 8 or 24 characters at a time: of those that
+    differ in `twin`, which was written in the same way with another key."""
+    windows = [slice(start, start + width) for width in (8, 24) for start in range(len(text) - width + 1)]
+    own = {text[one] for one in windows if _is_own(text[one], twin[one])}
+    return [part for part in own if part in shown and part not in twin]
 
 
 def _is_own(text: str, twin: str) -> bool:
     return sum(map(str.__ne__, text, twin)) >= 4
 
 
+@functools.cache
 def planted(source: str, num_spellings: int = 5) -> str:
     """A key of every kind in some spellings, in an order of the source's own."""
     rng = random.Random(source)

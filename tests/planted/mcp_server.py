@@ -34,7 +34,7 @@ def mcp_flood() -> str:
 def mcp_die() -> str:
     """Says the password to whoever listens, and dies."""
     print(f"debug: {os.environ['SERVICE_TOKEN']}", flush=True)
-    print(planted("a server's debris"), file=sys.stderr)
+    print(planted("a server's debris", 1), file=sys.stderr)
     print(f"cannot go on with {os.environ['SERVICE_PASSWORD']}", file=sys.stderr, flush=True)
     os._exit(3)
 
