@@ -83,7 +83,7 @@ def redact_lines(lines: Iterable[str]) -> Iterator[str]:
     is_key = False
     for line in lines:
         block.append(line)
-        is_key = "-----END" not in line and bool(_PEM_BEGIN.search(line) or (is_key and _PEM_LINE.search(line)))
+        is_key = "-----END" not in line and bool(_PEM_FIRST.search(line) or (is_key and _PEM_LINE.search(line)))
         if not (is_key or _FOLDED.search(line)) or len(block) == _MAX_BLOCK_LINES:
             yield from redact("\n".join(block)).split("\n")
             block.clear()
@@ -406,9 +406,9 @@ def _is_login(found: re.Match[str]) -> bool:
 _PEM = "[A-Z0-9 +]{0,40}PRIVATE[ +]KEY(?:[ +]BLOCK)?-----"  # a form writes a space as a plus
 _PEM_BODY = r"(?:[A-Za-z0-9+/=\s:,]|\\[nr])*+"  # where the last line is missing, as far as it looks like one
 _PRIVATE_KEY = re.compile(rf"-----BEGIN[ +]{_PEM}(?:(?:[^-]|-(?!----)){{0,20000}}+-----END[ +]{_PEM}|{_PEM_BODY})")
-_PEM_BEGIN = re.compile(f"-----BEGIN[ +]{_PEM}")
 _FOLDED = re.compile(r"\\$|[A-Za-z0-9]=$")
-_PEM_LINE = re.compile(r"(?:^|[\s:,])[A-Za-z0-9+/]{4,76}={0,2}\s*$|^\s*$")
+_PEM_FIRST = re.compile("-----BEGIN|KEY-----")
+_PEM_LINE = re.compile(r"(?:(?:^|[\s:,])[A-Za-z0-9+/]{4,76}={0,2}|^)\s*$")
 
 _ESCAPE = re.compile(  # each branch begins with a character of its own, by which `re` finds it ten times as fast
     r"(\\\\{0,63}(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[nrtbfv0e\"'/]|\r?\n[ \t]*(?:\\(?=[ \t]))?|)"
