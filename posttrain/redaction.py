@@ -411,7 +411,8 @@ _PEM_FIRST = re.compile("-----BEGIN|KEY-----")
 _PEM_LINE = re.compile(r"(?:(?:^|[\s:,])[A-Za-z0-9+/]{4,76}={0,2}|^)\s*$")
 
 _ESCAPE = re.compile(  # each branch begins with a character of its own, by which `re` finds it ten times as fast
-    r"(\\\\{0,63}(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[nrtbfv0e\"'/]|\r?\n[ \t]*(?:\\(?=[ \t]))?|)"
+    r"(\\(?:\\\\){1,31}n[ \t]*(?:\\{1,63}(?=[ \t]))?"  # a continued line that JSON has quoted
+    r"|\\\\{0,63}(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[0-3][0-7]{2}|[nrtbfv0e\"'/]|\r?\n[ \t]*(?:\\(?=[ \t]))?|)"
     r"|%[0-9a-fA-F]{2}|&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});"
     r"|\x1b\[[0-9;]{0,32}[A-Za-z]|\^\[\[[0-9;]{0,32}[A-Za-z])"
 )
@@ -464,7 +465,8 @@ def _character_of(escape: str) -> str:
     if escape[0] in "%=":
         return "" if escape[-1] == "\n" else chr(int(escape[1:], 16))
     code = escape.lstrip("\\")
-    if escape[0] != "\\" or code[:1] in ("\r", "\n"):  # a colour, a continued line
+    is_continued = code[:1] in ("\r", "\n") or (code[:1] == "n" and len(escape) - len(code) in range(3, 64, 2))
+    if escape[0] != "\\" or is_continued:  # the former is a colour
         return ""
     if len(code) > 1 and code[0] in "ux":
         return chr(int(code[1:], 16))

@@ -122,10 +122,15 @@ def test_an_address_with_a_login_is_a_key_by_its_name(monkeypatch, name):
     assert redact("of Server=db.example.org;Pwd=abc;Uid=me") == f"of [key removed: {name}]"
 
 
+@pytest.mark.parametrize("is_quoted", [False, True])
 @pytest.mark.parametrize("spelling", key_examples.SPELLINGS)
-def test_keys_of_all_kinds_are_removed_in_every_spelling(spelling):
-    spell = key_examples.SPELLINGS[spelling]
+def test_keys_of_all_kinds_are_removed_in_every_spelling(spelling, is_quoted):
     left = {}
+
+    def spell(key):
+        text = key_examples.SPELLINGS[spelling](key)
+        return json.dumps({"out": text}) if is_quoted else text
+
     for seed in (1, 3):
         for (kind, key), twin in zip(examples(seed).items(), examples(seed + 1).values(), strict=True):
             text = spell(key)

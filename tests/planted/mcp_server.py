@@ -7,7 +7,7 @@ import sys
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from tests.key_examples import planted
+from tests.key_examples import SPELLINGS, examples, planted
 
 server = MCPServer("planted")
 
@@ -34,7 +34,7 @@ def mcp_flood() -> str:
 def mcp_die() -> str:
     """Says the password to whoever listens, and dies."""
     print(f"debug: {os.environ['SERVICE_TOKEN']}", flush=True)
-    print(planted("a server's debris", 1), file=sys.stderr)
+    print(SPELLINGS["JSON behind a newline"](examples(1)["npm"]), file=sys.stderr)
     print(f"cannot go on with {os.environ['SERVICE_PASSWORD']}", file=sys.stderr, flush=True)
     os._exit(3)
 
