@@ -125,7 +125,7 @@ class Endpoint(LoopbackServer):
             calls = [{"id": "x", "type": "function", "function": {"name": asked, "arguments": "{}"}}]
             message, finish = {"role": "assistant", "content": header, "tool_calls": calls}, "tool_calls"
         else:
-            said, thought = last["content"][:300] + planted("an endpoint", 12), f"{header} {planted('a thought', 12)}"
+            said, thought = last["content"][:300] + planted("an endpoint", 3), f"{header} {planted('a thought', 3)}"
             said = f"I read {said}\nYour key is {header}, mine {UNKNOWN}.\nANSWER: done"
             message, finish = {"role": "assistant", "content": said, "reasoning_content": thought}, "stop"
         choices = [{"index": 0, "finish_reason": finish, "message": message}]

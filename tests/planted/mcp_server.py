@@ -15,7 +15,7 @@ server = MCPServer("planted")
 @server.tool()
 def mcp_quote() -> dict[str, str]:
     """Gives the token."""
-    return {"token": os.environ["SERVICE_TOKEN"], "keys": planted("a server's tool", 12)}
+    return {"token": os.environ["SERVICE_TOKEN"], "keys": planted("a server's tool", 3)}
 
 
 @server.tool()
