@@ -34,7 +34,7 @@ from posttrain.exits import Interrupted
 from posttrain.pipeline.graph import StageNode
 from posttrain.pipeline.node_run import NodeRuns
 from posttrain.pipeline.run_status import RunStatus, preempted
-from posttrain.redaction import redact_logs
+from posttrain.redaction import redact, redact_logs
 from posttrain.report.run_page import write_run_page
 from posttrain.report.table import summary_markdown, summary_table
 from posttrain.tracking.alarms import alarms_markdown
@@ -124,7 +124,7 @@ def _show(status: JobStatus, num_preempted: int) -> None:
     run = TaskRunContext.get()
     if run is None:
         return
-    note = f": {status.note}" if status.note else ""
+    note = f": {redact(status.note)}" if status.note else ""
     if status.is_over:
         state: State[Any] = Running(
             name="Preempted",

@@ -22,6 +22,7 @@ import yaml
 from aiohttp import web
 
 from tests.console import posttrain
+from tests.key_examples import examples, planted, planted_in
 from tests.planted.ours import MAX_RESULT_CHARS, OWN, SERVED
 from tests.rollout.loopback import LoopbackServer
 
@@ -55,8 +56,8 @@ def found_in(text: str) -> set[str]:
             code = run[offset:].replace("-", "+").replace("_", "/")
             with contextlib.suppress(binascii.Error):
                 decoded.append(base64.b64decode(code[: len(code) // 4 * 4]).decode(errors="replace"))
-    planted = {**KEYS, "UNKNOWN": UNKNOWN}
-    return {name for name, key in planted.items() if any(key[:14] in one for one in decoded)}
+    named = {**KEYS, "UNKNOWN": UNKNOWN}
+    return {name for name, key in named.items() if any(key[:14] in one for one in decoded)} | planted_in(text)
 
 
 def texts_of(path: Path) -> Iterator[str]:
@@ -85,6 +86,10 @@ def test_the_search_finds_a_key_in_every_spelling_and_in_what_is_packed(tmp_path
         f"a {key[:14]}…",
     ):
         assert found_in(spelling) == {"MARKET_API_KEY"}
+    for text in (planted("a tool", 12), json.dumps(planted("a tool", 12))):
+        found = planted_in(text)
+        assert {name.partition(":")[0] for name in found} == set(examples(1))
+        assert len(found) > 600
     assert found_in(json.dumps(KEYS["DB_PASSWORD"], ensure_ascii=False)) == {"DB_PASSWORD"}
     with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         connection.execute("CREATE TABLE t (a)")
@@ -107,7 +112,8 @@ class Endpoint(LoopbackServer):
         login = base64.b64encode(f"key:{header.removeprefix('Bearer ')}".encode()).decode()
         if self.mood != 200:
             quoted = (
-                f"Incorrect API key provided: {header}, Basic {login}, {urllib.parse.quote(header)}, {header[7:21]}…"
+                f"Incorrect API key provided: {header}, Basic {login}, {urllib.parse.quote(header)}, {header[7:21]}… "
+                + planted("an endpoint's refusal")
             )
             headers = {"x-request-id": header, "retry-after-ms": "1"}
             return web.json_response({"error": {"message": quoted, "code": None}}, status=self.mood, headers=headers)
@@ -119,8 +125,9 @@ class Endpoint(LoopbackServer):
             calls = [{"id": "x", "type": "function", "function": {"name": asked, "arguments": "{}"}}]
             message, finish = {"role": "assistant", "content": header, "tool_calls": calls}, "tool_calls"
         else:
-            said = f"I read {last['content'][:300]}\nYour key is {header}, mine {UNKNOWN}.\nANSWER: done"
-            message, finish = {"role": "assistant", "content": said, "reasoning_content": header}, "stop"
+            said, thought = last["content"][:300] + planted("an endpoint", 3), f"{header} {planted('a thought', 3)}"
+            said = f"I read {said}\nYour key is {header}, mine {UNKNOWN}.\nANSWER: done"
+            message, finish = {"role": "assistant", "content": said, "reasoning_content": thought}, "stop"
         choices = [{"index": 0, "finish_reason": finish, "message": message}]
         return web.json_response(
             {"id": "a", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}

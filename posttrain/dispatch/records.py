@@ -20,6 +20,7 @@ from typing import Any
 from posttrain.dispatch.contract import Cause, JobStatus
 from posttrain.exits import ConfigurationError, Interrupted, StageError
 from posttrain.locks import one_at_a_time
+from posttrain.redaction import redact
 from posttrain.sqlite import transaction
 from posttrain.state import private
 
@@ -155,7 +156,7 @@ class JobRecords:
         with self._transaction() as connection:
             row = self._row(connection, name)
             if row is not None and not self._record(row).is_over:
-                values = (time.time(), status.exit_code, str(cause), status.note)
+                values = (time.time(), status.exit_code, str(cause), redact(status.note))
                 self._write(connection, name, "ended_at = ?, exit_code = ?, cause = ?, note = ?", *values)
 
     def not_over(self) -> list[JobRecord]:

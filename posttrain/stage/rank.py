@@ -21,6 +21,7 @@ from types import FrameType
 
 from posttrain.exits import Interrupted
 from posttrain.locks import is_held, take_lock
+from posttrain.redaction import redact
 
 RANKS, CHECKPOINTS = "POSTTRAIN_RANKS", "POSTTRAIN_CHECKPOINTS"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # SLURM warns by the second
@@ -70,7 +71,7 @@ def run_as_rank(work: Callable[[], None], to_end: Callable[[BaseException], tupl
                 traceback.print_exc()
         _listen(signal.SIG_IGN)
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        _write_end(folder, rank, End(code, message, time.time(), peak_mib, is_follow_up))
+        _write_end(folder, rank, End(code, redact(message), time.time(), peak_mib, is_follow_up))
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""A team's world in which every party says a key aloud: its tools, their errors, an MCP server, the
+"""A team's world in which every party says keys aloud: its tools, their errors, an MCP server, the
 user, and an agent that is a program.
 
 Copied into a tree of its own, where the stages find it as `ours`.
@@ -15,12 +15,15 @@ from posttrain.rollout.agents.openai_proxy import openai_loop
 from posttrain.types import Message, Outcome, Task
 from posttrain.worlds.mcp import McpConnection, McpServer
 from posttrain.worlds.tools import ToolError, tool_from
+from tests.key_examples import planted
 
 OWN = ("quote", "refuse", "flood", "crash")
 SERVED = ("mcp_quote", "mcp_refuse", "mcp_flood", "mcp_die")
 SERVER = McpServer(
     command=(sys.executable, str(Path(__file__).with_name("mcp_server.py"))),
-    env={name: os.environ.get(name, "") for name in ("SERVICE_TOKEN", "SERVICE_SECRET", "SERVICE_PASSWORD")},
+    env={
+        name: os.environ.get(name, "") for name in ("SERVICE_TOKEN", "SERVICE_SECRET", "SERVICE_PASSWORD", "PYTHONPATH")
+    },
 )
 
 
@@ -29,12 +32,14 @@ def quote() -> dict[str, str]:
     key = os.environ["MARKET_API_KEY"]
     login = base64.b64encode(f"me:{key}".encode()).decode()
     url = f"https://example.org/?key={urllib.parse.quote(key, safe='')}"
-    return {"key": key, "login": f"Basic {login}", "url": url, "body": json.dumps({"key": key}), "begin": key[:14]}
+    return {"key": key, "login": f"Basic {login}", "url": url, "body": json.dumps({"key": key}), "begin": key[:14]} | {
+        planted("a tool's key"): planted("a tool", 12)
+    }
 
 
 def refuse() -> str:
     """Quotes the key in its refusal."""
-    raise ToolError(f"401: the token {os.environ['BROKER_TOKEN']} is not known")
+    raise ToolError(f"401: the token {os.environ['BROKER_TOKEN']} is not known {planted('a refusal')}")
 
 
 def flood() -> str:
@@ -44,10 +49,10 @@ def flood() -> str:
 
 def crash() -> str:
     """Breaks with the key in its exception."""
-    raise ConnectionError(f"cannot log in with {os.environ['DB_PASSWORD']!r}")
+    raise ConnectionError(f"cannot log in with {os.environ['DB_PASSWORD']!r} {planted('an exception')}")
 
 
-MAX_RESULT_CHARS = 1000
+MAX_RESULT_CHARS = 250_000
 TOOLS = {
     function.__name__: tool_from(function, is_instant=function is not quote)
     for function in (quote, refuse, flood, crash)
@@ -55,7 +60,7 @@ TOOLS = {
 
 
 def answer(task):
-    raise RuntimeError(f"no model behind {os.environ['AGENT_CREDENTIAL']}")
+    raise RuntimeError(f"no model behind {os.environ['AGENT_CREDENTIAL']} {planted('an agent')}")
 
 
 agent = openai_loop(answer)
@@ -74,11 +79,11 @@ class World:
     def user_reply(self, message):
         """The user quotes what stands in his `.env`, once."""
         said, self._has_replied = self._has_replied, True
-        return None if said else f"take {Path('.env').read_text().partition('=')[2].strip()}"
+        return None if said else (f"take {Path('.env').read_text().partition('=')[2].strip()} {planted('a user')}")
 
     def grade(self, trajectory):
         is_done = trajectory.messages[-1].content.endswith("ANSWER: done")
-        return Outcome(is_done, is_done, feedback=f"sent to {os.environ['VENDOR_SECRET']}")
+        return Outcome(is_done, is_done, feedback=f"sent to {os.environ['VENDOR_SECRET']} {planted('a grade')}")
 
     async def close(self):
         await self._connection.close()

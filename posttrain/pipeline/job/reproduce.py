@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from posttrain.exits import as_shell
+from posttrain.redaction import redact_lines
 from posttrain.state import SNAPSHOT
 
 
@@ -28,14 +29,15 @@ class Reproducer:
 
     def reproduce(self, name: str, follow: Callable[[str], None]) -> int:
         """Run a stage whose upstream is up to date, as `single_stage.py` does; `follow` gets each
-        line that is not empty, as it is printed.
+        line that is not empty, as it is printed and without keys: it becomes a job's log, whichever
+        process of the stage printed it.
 
         The exit code of the stage's command, 128 + n for death by signal n; 1 where DVC itself
         could not run or record it.
         """
         exit_code = 0
         with self._start(name) as process:
-            for line in filter(None, _lines(process)):
+            for line in filter(None, redact_lines(_lines(process))):
                 follow(line)
                 if found := re.search(r"failed to run: .*, exited with (-?\d+)$", line):
                     exit_code = int(found.group(1))

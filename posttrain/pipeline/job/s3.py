@@ -27,6 +27,7 @@ from posttrain.pipeline.transport.object_store import ObjectStore
 from posttrain.pipeline.transport.remote_cache import config_section, fetch_result, pull_inputs, push_result
 from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
 from posttrain.pipeline.transport.shipped_checkpoints import ShippedCheckpoints
+from posttrain.redaction import redact
 from posttrain.stage.costs import COSTS
 from posttrain.state import STATE_DIR, TRACES, WANDB
 
@@ -166,7 +167,7 @@ def _ship_wandb(store: ObjectStore, place: JobFolder, attempt: int) -> None:
 
 
 def _tell(line: str) -> None:
-    print(f"[remote] {line}", file=sys.stderr, flush=True)
+    print(f"[remote] {redact(line)}", file=sys.stderr, flush=True)
 
 
 def _live_here() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from posttrain.exits import meaning_of
 from posttrain.pipeline.job.reproduce import Reproducer
+from tests.key_examples import SPELLINGS, planted, planted_in
 
 DVC_YAML = """
 stages:
@@ -44,6 +45,20 @@ time.sleep(600)
 """
 
 
+LOUD = """
+import os, subprocess, sys
+content = open("planted.txt", "rb").read()
+if len(sys.argv) == 1:  # both streams, and a process below
+    for start in range(0, len(content), 1000):
+        os.write(1, content[start:start + 1000])
+    os.write(2, b"\\n" + content + b"\\n")
+    subprocess.run([sys.executable, sys.argv[0], "below"], check=True)
+    open("heard", "w").close()
+else:
+    print(content.decode(), file=sys.stderr)
+"""
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
@@ -69,6 +84,17 @@ def test_an_output_comes_back_from_the_run_cache(root):
     assert reproducer.reproduce("good", lines.append) == 0
     assert "a line on its way" not in lines
     assert (root / "one").read_text() == "1\n"
+
+
+def test_keys_that_any_process_of_a_stage_prints_are_in_no_line_of_its_job(root):
+    (root / "planted.txt").write_text(planted("a stage", len(SPELLINGS)))
+    (root / "dvc.yaml").write_text("stages:\n  loud:\n    cmd: python loud.py\n    deps: [zero]\n    outs: [heard]\n")
+    (root / "loud.py").write_text(LOUD)
+    assert planted_in((root / "planted.txt").read_text())
+    lines = []
+    assert Reproducer(root).reproduce("loud", lines.append) == 0
+    assert sum("[key removed]" in line for line in lines) > 3 * 1000
+    assert planted_in("\n".join(lines)) == set()
 
 
 def test_a_failed_stage_keeps_its_own_exit_code_and_its_last_words(root):
