@@ -193,7 +193,7 @@ class NodeRuns:
                 self._has_told = True  # once a run
                 tell(
                     f"the job does not see {', '.join(frozen.left_out[:5])}{' …' * (len(frozen.left_out) > 5)}: "
-                    "neither tracked by git nor declared"
+                    "neither tracked by git nor declared, or a link to a folder, which DVC does not follow"
                 )
             target = self._targets.of(node.stage)
             with hold_key(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:

@@ -32,6 +32,7 @@ from posttrain.stage.fingerprint import (
     Fingerprint,
     StageInputs,
     file_states,
+    links_to_folders,
     lock_form,
     read_stage_inputs,
     refuse_if_changed,
@@ -87,6 +88,11 @@ def run(name: str, item: str, root: Path) -> int:
         lock = held.enter_context(hold_stage(root, stage))
         folder = held.enter_context(_folder(root / FROZEN / stage))
         frozen = freeze(inputs, root, folder)
+        for link in links_to_folders(root, inputs.deps):
+            _tell(
+                f"[{stage}] {link} is a link to a folder, which DVC does not follow: the stage cannot see what lies "
+                "there. Name that folder among its deps in dvc.yaml, or copy it in"
+            )
         entries = lock_entries(root)
         refuse_damaged(entries, inputs, frozen, root)
         receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc) if dvc is not None else None
