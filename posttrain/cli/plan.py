@@ -1,5 +1,6 @@
 """`posttrain plan`: what the next `dvc repro` will run, why, and about how long that takes."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,13 +91,18 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
-    """Of the tree in the working folder, and about how long it takes. Raises what `read_plan` does,
-    and ConfigurationError of wrong knobs."""
+    """Of the tree in the working folder, and about how long it takes; what a killed dvc has left, and
+    what DVC does not see, is mended before. Raises what `read_plan` does, and ConfigurationError of
+    wrong knobs."""
     started_s = time.monotonic()
     from posttrain.params import load_params
     from posttrain.pipeline.plan import read_plan
+    from posttrain.stage.cached import forget_stale_hashes
+    from posttrain.stage.receipts import settle
 
     load_params()
+    for mend in (settle, forget_stale_hashes):
+        mend(Path(), lambda line: print(line, file=sys.stderr))
     stages = read_plan(Path(), targets)
     return stages, replace(read_times(Path()), look_s=time.monotonic() - started_s)
 

@@ -50,7 +50,7 @@ def record_run(root: Path, stage: str, key: str, cost: Cost | None) -> None:
     file = root / RECORDS
     if text and (not file.exists() or file.read_text(encoding="utf-8", errors="replace") != text):
         file.parent.mkdir(exist_ok=True)
-        replace_file(file, text, is_private=False)
+        replace_file(file, text, is_private=False, root=root)
 
 
 def record_restored(root: Path) -> None:
