@@ -105,8 +105,8 @@ def health(file: Path, file_format: str | None, success_at: float, as_json: bool
 
 def verify() -> None:
     """Does dvc.lock say of every stage what it really read? Corrects it where not, exits with 75
-    then; mends what a killed dvc cut off, and has DVC see files replaced by others of their size and
-    time."""
+    then; mends what a killed dvc cut off, and has DVC see files that others of their size and time
+    have replaced."""
     from posttrain.stage.cached import forget_stale_hashes, remove_damaged_outs
     from posttrain.stage.receipts import settle
 

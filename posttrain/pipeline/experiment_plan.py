@@ -5,6 +5,7 @@ The file is edited and not written anew, so that a branch differs from its base 
 the experiment is about, and every comment stays.
 """
 
+import contextlib
 import json
 import math
 import re
@@ -98,14 +99,18 @@ def with_knobs(params_text: str, variant: Variant) -> str:
     """`params.yaml` with the variant's values, every other line as it is. Raises ConfigurationError
     where the result is no `params.yaml`."""
     wanted = read_knobs(params_text, source="params.yaml")
-    text = params_text
+    edits: list[tuple[list[str], str, Any]] = []
     for key, value in variant.knobs.items():
         *path, last = key.split(".")
         section = _section(wanted, path, key, variant)
         if last not in section or json.dumps(section[last]) != json.dumps(value):
             section[last] = value
-            text = _with_value(text, path, last, value)
+            edits.append((path, last, value))
     parse_params(wanted, source=f"params.yaml of {variant.branch}")
+    text = params_text
+    with contextlib.suppress(StopIteration, yaml.YAMLError):  # a section that another lends: it reads otherwise, below
+        for edit in edits:
+            text = _with_value(text, *edit)
     if yaml.safe_load(text) != wanted:
         raise ConfigurationError(
             f"{variant.branch}: params.yaml cannot be edited so that it reads as wanted; "

@@ -1,5 +1,5 @@
-"""Looks whether what came out of DVC's cache is what its name says, and whether files are still those
-whose hashes DVC remembers, because DVC does not.
+"""Looks whether what came out of DVC's cache is what its name says, and whether files are still
+those whose hashes DVC remembers, because DVC does not.
 
 An input is hashed anyway when it is frozen; an output when it has changed since it was last looked
 at. Where its hash is not the one of its maker in `dvc.lock`, either a person edited it, which is

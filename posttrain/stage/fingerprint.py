@@ -132,8 +132,8 @@ def file_states(
 
 
 def files_below(root: Path, path: str) -> Iterator[str]:
-    """The file itself, or all files of the folder as DVC sees them, sorted: a link to a folder in it
-    is not followed. Raises ConfigurationError where a link leads to nothing, which DVC cannot
+    """The file itself, or all files of the folder as DVC sees them, sorted: links to folders in it
+    are not followed. Raises ConfigurationError where a link leads to nothing, which DVC cannot
     hash."""
     found = [path]
     if (root / path).is_dir():

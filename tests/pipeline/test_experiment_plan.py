@@ -86,7 +86,7 @@ def test_an_experiment_changes_its_own_lines_in_dvcs_style_too(params, knobs, li
 
 
 def test_a_key_that_was_not_there_gets_its_place_at_the_end_of_its_section(params):
-    lacking = params.replace("    market_flip: 0.1              # reasons \"HK\", calls A\n", "")
+    lacking = params.replace('    market_flip: 0.1              # reasons "HK", calls A\n', "")
     lora = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj"], "quantization": "none"}
     knobs = {"world.flaw_rates.market_flip": 0.2} | {f"model.adapter.{key}": value for key, value in lora.items()}
     added = [line for line in changed_lines(lacking, with_knobs(lacking, Variant("x", knobs))) if line[0] == "+"]

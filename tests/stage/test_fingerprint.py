@@ -114,9 +114,7 @@ def a_folder_that_is_a_link(folder: Path) -> None:
     folder.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize(
-    "link", [a_link_to_a_file, a_link_to_a_folder, a_folder_that_is_a_link, two_links_in_a_circle]
-)
+@pytest.mark.parametrize("link", [a_link_to_a_file, a_link_to_a_folder, a_folder_that_is_a_link, two_links_in_a_circle])
 def test_links_in_a_folder_count_as_dvc_counts_them(root: Path, tmp_path: Path, link: Callable[[Path], None]):
     link(root / "code")
     folder = lock_form(["code"], take_fingerprint(inputs()).files)[0]
