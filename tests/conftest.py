@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.stage.environment import path_with_python
 from posttrain.stage.threads import free_bits_of_threads
 
 os.environ.setdefault(
     "POSTTRAIN_THREADS", "1"
 )  # tests run side by side; stages would each take the cores that are idle when they start
 free_bits_of_threads()  # the first product of a test process may not be a stage's
+os.environ["PATH"] = path_with_python()  # stages and commands start by name, and `.venv/bin/pytest` activates nothing
 os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .dvc/config
 
 REPOSITORY = Path(__file__).resolve().parents[1]

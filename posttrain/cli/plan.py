@@ -91,9 +91,9 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
-    """Of the tree in the working folder, and about how long it takes; what a killed dvc has left and
-    what DVC does not see is mended before. Raises what `read_plan` does, and ConfigurationError of
-    wrong knobs."""
+    """Of the tree in the working folder, and about how long it takes. What a killed dvc has left is
+    mended first, and DVC sees what it did not. Raises what `read_plan` does, and ConfigurationError
+    of wrong knobs."""
     started_s = time.monotonic()
     from posttrain.params import load_params
     from posttrain.pipeline.plan import read_plan

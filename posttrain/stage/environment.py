@@ -1,6 +1,7 @@
 """What a stage's process is told by the one that starts it, and what it must not inherit."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,12 @@ from posttrain.state import SNAPSHOT, STATE_DIR
 
 KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
 LIVE_ROOT = "POSTTRAIN_STAGE_ROOT"  # the person's tree, of which the working folder is a copy
+
+
+def path_with_python(environment: Mapping[str, str] = os.environ) -> str:
+    """A `PATH` on which `python`, by which a stage's command starts, is the one that runs this,
+    whether its environment was activated or not."""
+    return os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
 
 
 def is_snapshot(environment: Mapping[str, str]) -> bool:

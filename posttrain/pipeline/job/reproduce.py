@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from posttrain.exits import as_shell
+from posttrain.stage.environment import path_with_python
 from posttrain.state import SNAPSHOT
 
 
@@ -70,10 +71,8 @@ class Reproducer:
 
 
 def _environment() -> dict[str, str]:
-    """`python` in a stage's command is the one that runs this, activated or not; unbuffered, or a
-    stage's progress would arrive when it is over. The folder is a snapshot."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", SNAPSHOT: "1"}
+    """Unbuffered, or a stage's progress would arrive when it is over. The folder is a snapshot."""
+    return {**os.environ, "PATH": path_with_python(), "PYTHONUNBUFFERED": "1", SNAPSHOT: "1"}
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
