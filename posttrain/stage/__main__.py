@@ -27,7 +27,7 @@ from typing import IO, Any
 from posttrain.exits import ConfigurationError, Interrupted, StageError, as_shell, say_end
 from posttrain.stage.cached import refuse_damaged
 from posttrain.stage.costs import HANDED_OVER, STARTED, read_cost_lines
-from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_environment
+from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_environment, temporary_folder
 from posttrain.stage.fingerprint import (
     Fingerprint,
     StageInputs,
@@ -99,6 +99,7 @@ def run(name: str, item: str, root: Path) -> int:
         held.enter_context(hold_checkpoints(root, stage, frozen.digest))
         version = read_version(root)
         environment = stage_environment(folder) | {KEY: frozen.digest, LIVE_ROOT: str(root), VERSION: str(version)}
+        environment["TMPDIR"] = str(held.enter_context(temporary_folder()))
         if environment.get("WANDB_MODE") != "disabled":
             environment |= wandb_variables(root, environment, version)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)

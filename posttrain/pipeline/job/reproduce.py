@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from posttrain.exits import as_shell
-from posttrain.stage.environment import path_with_python
+from posttrain.stage.environment import path_with_python, temporary_folder
 from posttrain.state import SNAPSHOT
 
 
@@ -35,7 +35,7 @@ class Reproducer:
         could not run or record it.
         """
         exit_code = 0
-        with self._start(name) as process:
+        with temporary_folder() as folder, self._start(name, folder) as process:
             for line in filter(None, _lines(process)):
                 follow(line)
                 if found := re.search(r"failed to run: .*, exited with (-?\d+)$", line):
@@ -51,7 +51,7 @@ class Reproducer:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
 
-    def _start(self, name: str) -> subprocess.Popen[str]:
+    def _start(self, name: str, folder: Path) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "posttrain.pipeline.job.single_stage", "--", name]
         # Only the stage hears SIGTERM: DVC and its shell would die of it and lose the stage's exit
         # code.
@@ -59,7 +59,7 @@ class Reproducer:
         self._process = subprocess.Popen(
             [*deaf, *command],
             cwd=self._root,
-            env=_environment(),
+            env=_environment(folder),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -70,9 +70,11 @@ class Reproducer:
         return self._process
 
 
-def _environment() -> dict[str, str]:
-    """Unbuffered, or a stage's progress would arrive when it is over. The folder is a snapshot."""
-    return {**os.environ, "PATH": path_with_python(), "PYTHONUNBUFFERED": "1", SNAPSHOT: "1"}
+def _environment(temporary: Path) -> dict[str, str]:
+    """Unbuffered, or a stage's progress would arrive when it is over. The stage's folder is a
+    snapshot."""
+    own = {"PATH": path_with_python(), "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", SNAPSHOT: "1"}
+    return {**os.environ, **own}
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
