@@ -28,7 +28,7 @@ def path_with_python(environment: Mapping[str, str] = os.environ) -> str:
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder for a stage's temporary files, because libraries that are killed leave theirs (wandb
-    two, as soon as TRL imports it). It goes at the end, and so does each whose holder was killed."""
+    two, as soon as TRL imports it). It goes at the end, as does each whose holder was killed."""
     lock, place = "holder.lock", Path(tempfile.gettempdir())
     for left in place.glob(f"{_TEMPORARY}*"):
         with contextlib.suppress(OSError):  # another user's, or gone

@@ -68,6 +68,13 @@ def read_records(root: Path) -> dict[str, Cost]:
     return {stage: records[stage, key] for stage, key in keys.items() if (stage, key) in records}
 
 
+def read_own_runs(root: Path) -> dict[str, Cost]:
+    """By stage, the last run of this tree that made what `dvc.lock` now says, where one did."""
+    own = {(cost.stage, cost.key): cost for cost in read_costs(root)}
+    keys = {stage: entry_key(entry) for stage, entry in lock_entries(root).items()}
+    return {stage: own[stage, key] for stage, key in keys.items() if (stage, key) in own}
+
+
 def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
     """By stage and key, of the file's content; what is no record is left out."""
     costs = filter(None, map(parse_cost, content.splitlines()))
