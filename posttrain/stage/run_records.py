@@ -68,6 +68,11 @@ def read_records(root: Path) -> dict[str, Cost]:
     return {stage: records[stage, key] for stage, key in keys.items() if (stage, key) in records}
 
 
+def read_all_records(root: Path) -> dict[str, Cost]:
+    """By stage, of this or an earlier `dvc.lock`."""
+    return {stage: cost for (stage, _), cost in _read(root).items()}
+
+
 def read_own_runs(root: Path) -> dict[str, Cost]:
     """By stage, the last run of this tree that made what `dvc.lock` now says, where one did."""
     own = {(cost.stage, cost.key): cost for cost in read_costs(root)}
