@@ -152,13 +152,14 @@ def _with_value(text: str, path: Sequence[str], key: str, value: Any) -> str:
         section = next(node for name, node in section.value if name.value == part)
     new = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False)
     new = new.removesuffix("\n").removesuffix("\n...")
-    name, old = next(((name, node) for name, node in section.value if name.value == key), (None, None))
-    if name is None and section.flow_style:
+    pair: Any = next((pair for pair in section.value if pair[0].value == key), None)
+    if pair is None and section.flow_style:
         end = section.end_mark.index - 1
         return f"{text[:end]}{', ' * bool(section.value)}{key}: {new}{text[end:]}"
-    if name is None:
+    if pair is None:
         end = _end_of_line(text, _end_of(section, text))
         return f"{text[:end]}\n{' ' * section.value[0][0].start_mark.column}{key}: {new}{text[end:]}"
+    name, old = pair
     start, end = text.index(":", name.end_mark.index) + 1, _end_of(old, text)
     if old.start_mark.line > name.end_mark.line:  # a block: its lines go, with their comments
         return f"{text[:start]} {new}{text[start : _end_of_line(text, start)]}{text[_end_of_line(text, end) :]}"
@@ -173,7 +174,8 @@ def _end_of(node: Any, text: str) -> int:
     """Of what a person sees of it: a block's own end lies behind the comments that follow."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style:
         return _end_of(node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1], text)
-    return max(node.start_mark.index, len(text[: node.end_mark.index].rstrip()))
+    start: int = node.start_mark.index
+    return max(start, len(text[: node.end_mark.index].rstrip()))
 
 
 def _end_of_line(text: str, place: int) -> int:

@@ -72,7 +72,7 @@ def stale_files(root: Path, files: Mapping[str, FileState]) -> list[str]:
             _, remembered = repo.state.get(path, localfs)
             is_other = remembered is not None and remembered.name == "md5" and remembered.value != state.md5
             if is_other and state_of(Path(path), state) is state:  # else it was edited since, which DVC sees
-                del repo.state.hashes[path]  # type: ignore[attr-defined]  # a repository on a disk has it
+                del repo.state.hashes[path]
                 stale.append(file)
     return stale
 
