@@ -1,5 +1,5 @@
-"""DVC, its guard and the stage killed in one moment, as a stopped container or a lack of memory does;
-the documented command must be all that is needed."""
+"""DVC, its guard and the stage killed in one moment, as a stopped container or a lack of memory
+does; the documented command must be all that is needed."""
 
 import contextlib
 import random
