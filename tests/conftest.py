@@ -1,18 +1,19 @@
 """What several test folders share: where the repository and the real public data are."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from posttrain.stage.environment import path_with_python
 from posttrain.stage.threads import free_bits_of_threads
 
 os.environ.setdefault(
     "POSTTRAIN_THREADS", "1"
 )  # tests run side by side; stages would each take the cores that are idle when they start
 free_bits_of_threads()  # the first product of a test process may not be a stage's
-os.environ["PATH"] = path_with_python()  # stages and commands start by name, and `.venv/bin/pytest` activates nothing
+# stages start `python` by name, and `.venv/bin/pytest` activates nothing
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .dvc/config
 
 REPOSITORY = Path(__file__).resolve().parents[1]

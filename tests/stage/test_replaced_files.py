@@ -45,12 +45,12 @@ def replace_unseen(path: Path, text: str) -> None:
 
 
 def verify(root: Path) -> str:
-    command = [sys.executable, "-m", "posttrain.cli.main", "verify"]
+    command = [Path(sys.executable).with_name("posttrain"), "verify"]
     return subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True, check=True).stderr
 
 
 def plan(root: Path) -> str:
-    command = [sys.executable, "-m", "posttrain.cli.main", "plan"]
+    command = [Path(sys.executable).with_name("posttrain"), "plan"]
     done = subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True, check=True)
     assert "data/source" in done.stdout
     return done.stderr
