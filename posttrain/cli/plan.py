@@ -121,7 +121,7 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
 def read_times(root: Path) -> Times:
     """Of what the tree's stages have left behind."""
     from posttrain.stage.costs import read_costs
-    from posttrain.stage.forecast import SPREAD, read_forecast
+    from posttrain.stage.forecast import read_forecast
     from posttrain.stage.holding import has_work
 
     ended = {cost.stage: cost.at for cost in read_costs(root)}
@@ -132,8 +132,7 @@ def read_times(root: Path) -> Times:
         if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)
     }
     found = read_forecast(root)
-    spread = 1.0 if found.is_alike else SPREAD
-    return Times(found.here, found.committed, found.whose, frozenset(cut_short), spread=spread)
+    return Times(found.here, found.committed, found.whose, frozenset(cut_short), spread=found.spread)
 
 
 def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:

@@ -19,7 +19,7 @@ from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.processor import processor_kind
 from posttrain.stage.run_records import entry_key, read_all_records
 
-SPREAD = 2.0  # times as fast or as slow: a guess; two machines with two cores have lain 1.8 apart so far
+_SPREAD = 2.0  # times as fast or as slow: a guess; two machines with two cores have lain 1.8 apart so far
 _ONLINE = "train_policy.algorithm"
 _WORK = {  # the knobs that a stage's time is proportional to
     "generate_data": ("world.num_sft_tasks",),
@@ -35,12 +35,12 @@ _WORK = {  # the knobs that a stage's time is proportional to
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """Seconds by stage, from runs of this tree and from committed ones. `whose`: the machine of
-    these, and when it ran; `is_alike`: this machine is of that kind."""
+    these, and when it ran; `spread`: how many times as long or as short they may be here."""
 
     here: Mapping[str, float]
     committed: Mapping[str, float]
     whose: str
-    is_alike: bool
+    spread: float
 
 
 def read_forecast(root: Path) -> Forecast:
@@ -58,12 +58,13 @@ def read_forecast(root: Path) -> Forecast:
     of = [f"{cost.processor or 'an unknown processor'}, {cost.num_threads} threads" for cost in committed.values()]
     last = max((cost.at for cost in committed.values()), default=0.0)
     whose = f"{', '.join(sorted(set(of)))}, {datetime.fromtimestamp(last, UTC):%Y-%m-%d}" if committed else ""
-    return Forecast(seconds(own), seconds(committed), whose, all(map(_is_of_this_kind, committed.values())))
-
-
-def _is_of_this_kind(cost: Cost) -> bool:
-    is_as_wide = cost.num_threads <= (os.cpu_count() or 1) and cost.num_gpus == num_gpus_here(os.environ)
-    return is_as_wide and cost.processor == processor_kind()
+    is_alike = all(
+        cost.processor == processor_kind()
+        and cost.num_threads <= (os.cpu_count() or 1)
+        and cost.num_gpus == num_gpus_here(os.environ)
+        for cost in committed.values()
+    )
+    return Forecast(seconds(own), seconds(committed), whose, 1.0 if is_alike else _SPREAD)
 
 
 def _work_ratio(entry: Mapping[str, Any], stage: str, knobs: Any) -> float:

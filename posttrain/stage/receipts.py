@@ -125,18 +125,14 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
             elif verdict is Verdict.FALSE:
                 changed = _correct(root, entries[receipt.stage], receipt)
                 corrected.append(receipt.stage)
+                why = f"what {', '.join(changed)} became while it was recorded"
                 inputs = [path for path in changed if (root / path).exists()]
                 if stale := stale_files(root, file_states(inputs, root)):
-                    tell(
-                        f"{LOCK} said that {receipt.stage} was made from earlier contents of {', '.join(stale)}: DVC "
-                        "remembered the hash of a file of the same size and time. It now says what was read"
-                    )
-                else:
-                    tell(
-                        f"{LOCK} said that {receipt.stage} was made from what {', '.join(changed)} became while it "
-                        "was recorded. It now says what was read: `dvc repro` runs the stage again for the new "
-                        "values; taking the edit back keeps the result"
-                    )
+                    why = f"earlier contents of {', '.join(stale)}, whose hash DVC remembered"
+                tell(
+                    f"{LOCK} said that {receipt.stage} was made from {why}. It now says what was read: `dvc repro` "
+                    "runs the stage again where something else lies there; taking an edit back keeps the result"
+                )
             elif verdict is Verdict.UNRECORDED:
                 _forget_false_runs(root, receipt)
             path.unlink(missing_ok=True)

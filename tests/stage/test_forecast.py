@@ -70,7 +70,7 @@ def test_a_committed_run_counts_in_proportion_to_the_work_of_the_present_knobs(r
     edit(root, key, value)
     found = read_forecast(root)
     assert found.committed[stage] == pytest.approx(seconds)
-    assert found.is_alike
+    assert found.spread == 1.0
     assert found.whose.endswith(", 1 threads, 2025-11-24")
 
 
@@ -84,7 +84,7 @@ def test_a_run_of_this_tree_counts_as_it_was_where_its_knobs_are_not_known_any_m
 def test_another_kind_of_machine_is_told(root, other):
     (root / "reports/runs.jsonl").unlink()
     record_run(root, "train_sft", "key", replace(RUN, **other))
-    assert not read_forecast(root).is_alike
+    assert read_forecast(root).spread == 2.0
 
 
 def test_a_tree_without_runs_or_with_a_damaged_record_has_no_forecast(root):

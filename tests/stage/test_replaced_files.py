@@ -105,5 +105,5 @@ def test_what_dvc_recorded_by_a_remembered_hash_is_corrected_with_the_reason(roo
     Receipt("make", entry["cmd"], deps, params, entry["outs"], None, Dvc(1, 0.0)).write(root)
     said: list[str] = []
     assert settle(root, said.append) == ["make"]
-    assert "made from earlier contents of data/source: DVC remembered the hash" in said[0]
+    assert "made from earlier contents of data/source, whose hash DVC remembered" in said[0]
     assert "Stage 'make' didn't change" in dvc(root, "repro").stdout
