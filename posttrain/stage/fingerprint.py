@@ -149,13 +149,8 @@ def files_below(root: Path, path: str) -> Iterator[str]:
 
 def links_to_folders(root: Path, paths: Iterable[str]) -> list[str]:
     """Those inside of these folders; what lies behind them is no part of what DVC hashes."""
-    return [
-        (here / name).as_posix()
-        for path in paths
-        for here, folders, _ in _walk(root, path)
-        for name in folders
-        if (root / here / name).is_symlink()
-    ]
+    found = ((here / name).as_posix() for path in paths for here, folders, _ in _walk(root, path) for name in folders)
+    return [path for path in found if (root / path).is_symlink()]
 
 
 def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, str]:

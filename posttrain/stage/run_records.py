@@ -63,21 +63,17 @@ def record_restored(root: Path) -> None:
 
 def read_records(root: Path) -> dict[str, Cost]:
     """By stage, in the order of `dvc.lock`; only those of what this now says."""
-    records = _read(root)
-    keys = {stage: entry_key(entry) for stage, entry in lock_entries(root).items()}
-    return {stage: records[stage, key] for stage, key in keys.items() if (stage, key) in records}
+    return _present(root, _read(root))
+
+
+def read_own_runs(root: Path) -> dict[str, Cost]:
+    """The same of the last runs of this tree."""
+    return _present(root, {(cost.stage, cost.key): cost for cost in read_costs(root)})
 
 
 def read_all_records(root: Path) -> dict[str, Cost]:
     """By stage, of this or an earlier `dvc.lock`."""
     return {stage: cost for (stage, _), cost in _read(root).items()}
-
-
-def read_own_runs(root: Path) -> dict[str, Cost]:
-    """By stage, the last run of this tree that made what `dvc.lock` now says, where one did."""
-    own = {(cost.stage, cost.key): cost for cost in read_costs(root)}
-    keys = {stage: entry_key(entry) for stage, entry in lock_entries(root).items()}
-    return {stage: own[stage, key] for stage, key in keys.items() if (stage, key) in own}
 
 
 def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
@@ -91,3 +87,8 @@ def _read(root: Path) -> dict[tuple[str, str], Cost]:
         return parse_records((root / RECORDS).read_bytes())
     except OSError:
         return {}
+
+
+def _present(root: Path, runs: Mapping[tuple[str, str], Cost]) -> dict[str, Cost]:
+    keys = {stage: entry_key(entry) for stage, entry in lock_entries(root).items()}
+    return {stage: runs[stage, key] for stage, key in keys.items() if (stage, key) in runs}
