@@ -3,19 +3,16 @@ nothing in a copy of the checkout.
 
 Forced, because evaluations are committed: where training gives the committed models again, DVC
 would not run them. The last row is the whole `dvc repro`: its wall time, DVC's own share included,
-and the largest peak of any stage. `reports/costs.json` takes the figures, for `posttrain plan` in a
-tree that has run nothing yet.
+and the largest peak of any stage.
 """
 
-import json
 import subprocess
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
-from benchmarks.arms import REPOSITORY, clone_checkout, environment_of
-from posttrain.stage.costs import COMMITTED, read_costs
+from benchmarks.arms import clone_checkout, environment_of
+from posttrain.stage.costs import read_costs
 
 
 def main() -> None:
@@ -31,15 +28,6 @@ def main() -> None:
     for cost in costs:
         print(f"{cost.stage:22} {cost.seconds:8.1f} {cost.peak_mib:9.0f}")
     print(f"{'dvc repro':22} {total_s:8.1f} {max(cost.peak_mib for cost in costs):9.0f}")
-    figures = {cost.stage: {"whole_s": round(cost.whole_s, 1), "peak_mib": round(cost.peak_mib)} for cost in costs}
-    content = {"machine": _processor(), "date": date.today().isoformat(), "stages": figures}
-    (REPOSITORY / COMMITTED).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _processor() -> str:
-    """Its name, where the machine says it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "an unknown processor")
 
 
 if __name__ == "__main__":

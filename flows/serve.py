@@ -26,6 +26,7 @@ from flows.server import LOOPBACK, client_environment, listen, new_secret, start
 from posttrain.dispatch.processes import kill_tree
 from posttrain.exits import ConfigurationError, Interrupted, exit_codes
 from posttrain.locks import held_if_free
+from posttrain.stage.environment import path_with_python
 from posttrain.state import STATE_DIR, private
 
 HOME = STATE_DIR / "prefect"
@@ -63,7 +64,7 @@ def serve(root: Path, port: int) -> None:
             **os.environ,
             **client_environment(port, secret),
             "PREFECT_HOME": str(home),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "PATH": path_with_python(),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
         }
         environment.pop(

@@ -1,6 +1,7 @@
 """What several test folders share: where the repository and the real public data are."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ os.environ.setdefault(
     "POSTTRAIN_THREADS", "1"
 )  # tests run side by side; stages would each take the cores that are idle when they start
 free_bits_of_threads()  # the first product of a test process may not be a stage's
+# stages start `python` by name, and `.venv/bin/pytest` activates nothing
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .dvc/config
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -1,9 +1,10 @@
 """Tries to make `dvc.lock` say what is not so.
 
-`python -m benchmarks.falsify edits|kills|flips [--num N] [--seed S] [--jobs J] [--json FILE]`.
-Edits and flips are of the toy tree in `benchmarks/toy_tree.py`, run by `dvc repro` and by the
-`NodeRuns` of flows; kills are of the whole graph of this repository with knobs so small that it
-takes a minute. Ends with 1 where anything false survived.
+`python -m benchmarks.falsify edits|kills|flips|unseen|together [--num N] [--seed S] [--jobs J]
+[--json FILE]`. Edits and flips are of the toy tree in `benchmarks/toy_tree.py`, run by `dvc repro`
+and by the `NodeRuns` of flows; kills are of the whole graph of this repository with knobs so small
+that it takes a minute. `unseen` edits are those that DVC does not see, `together` kills DVC, its
+guard and the stage in one moment. Ends with 1 where anything false survived.
 
 `edits --unsettled` tries the trials themselves: nobody holds receipts against `dvc.lock`, so that
 false entries must be found.
@@ -18,11 +19,13 @@ from pathlib import Path
 from benchmarks.falsify.edits import try_edits
 from benchmarks.falsify.flips import try_flips
 from benchmarks.falsify.kills import try_kills
+from benchmarks.falsify.together import try_together
+from benchmarks.falsify.unseen import try_unseen
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.falsify", description=__doc__)
-    parser.add_argument("what", choices=["edits", "kills", "flips"])
+    parser.add_argument("what", choices=["edits", "kills", "flips", "unseen", "together"])
     parser.add_argument("--num", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="of edits, beside each other")
@@ -48,6 +51,15 @@ def main() -> None:
                 f"{len(trials)} kills: {len(trials) - len(bad)} reached the same bytes; "
                 f"{dict(Counter(one['moment'] for one in trials))}"
             )
+        case "unseen":
+            trials = try_unseen(given.num, given.seed)
+            bad = [one for one in trials if one["false"] or one["again"][-1] or not one["is_current"]]
+            print(f"{len(trials)} edits that DVC does not see: {len(bad)} left something false, or not up to date")
+        case "together":
+            trials = try_together(given.num, given.seed)
+            bad = [one for one in trials if one["false"] or one["again"] or one["left"]]
+            num_mended = sum(one["is_mended"] for one in trials)
+            print(f"{len(trials)} kills of all at once: {num_mended} mended, {len(bad)} needed more")
         case _:
             trials = try_flips(given.num, given.seed)
             bad = [one for one in trials if one["used"] or one["codes"][-1]]

@@ -110,14 +110,17 @@ def health(file: Path, file_format: str | None, reward: str, group: str, success
 
 def verify() -> None:
     """Does dvc.lock say of every stage what it really read? Corrects it where not, exits with 75
-    then; mends what a killed dvc cut off."""
-    from posttrain.stage.cached import remove_damaged_outs
+    then; mends what a killed dvc cut off, and has DVC see files that others of their size and time
+    have replaced."""
+    from posttrain.stage.cached import forget_stale_hashes, remove_damaged_outs
     from posttrain.stage.receipts import settle
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
-    if corrected := settle(Path.cwd(), tell):
+    corrected = settle(Path.cwd(), tell)
+    forget_stale_hashes(Path.cwd(), tell)
+    if corrected:
         raise Interrupted(
             f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, "
             "or take the edit back"

@@ -1,5 +1,6 @@
 """`posttrain plan`: what the next `dvc repro` will run, why, and about how long that takes."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,15 +20,17 @@ _MAX_CHANGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """About how long stages take, by name: their last runs in this tree, and the committed figures
-    of the machine `whose`. `cut_short`: those with a run that was killed, which goes on where its
-    inputs are the same. `look_s`: what DVC takes to load and to compare the tree, once a run."""
+    """About how long stages take, by name, in seconds: by their last runs in this tree, and by the
+    committed runs of the machine `whose`, up to `spread` times as long here, or as much less.
+    `cut_short`: those with a run that was killed, which goes on where its inputs are the same.
+    `look_s`: what DVC takes to load and to compare the tree, once a run."""
 
     here: Mapping[str, float]
     committed: Mapping[str, float]
     whose: str
     cut_short: frozenset[str] = frozenset()
     look_s: float = 0.0
+    spread: float = 1.0
 
     def of(self, stage: "PlannedStage") -> float | None:
         """With DVC's share; None where nobody knows."""
@@ -37,7 +40,8 @@ class Times:
         return None if seconds is None else seconds + _DVC_S
 
     def sum(self, stages: Sequence["PlannedStage"]) -> str:
-        """`12 min`, `over 3 min` where some stage's is not known, else `?`."""
+        """`12 min`, `over 3 min` where some stage's is not known, else `?`; `6 min to 24 min` by a
+        machine of another kind."""
         return self._about(stages, 0.0)
 
     def total(self, stages: Sequence["PlannedStage"]) -> str:
@@ -47,17 +51,25 @@ class Times:
     def _about(self, stages: Sequence["PlannedStage"], more_s: float) -> str:
         from posttrain.stage.whole_run import duration
 
-        found = [self.of(stage) for stage in stages]
-        known = [seconds for seconds in found if seconds is not None]
-        return f"{'over ' * (len(known) < len(found))}{duration(sum(known) + more_s)}" if known else "?"
+        found = {stage: self.of(stage) for stage in stages}
+        known = {stage: seconds for stage, seconds in found.items() if seconds is not None}
+        foreign_s = sum(known.get(stage, 0.0) for stage in self._foreign(stages))
+        own_s = sum(known.values()) - foreign_s + more_s
+        ends = dict.fromkeys(duration(own_s + foreign_s * factor) for factor in (1 / self.spread, self.spread))
+        return f"{'over ' * (len(known) < len(found))}{' to '.join(ends)}" if known else "?"
+
+    def _foreign(self, stages: Sequence["PlannedStage"]) -> list["PlannedStage"]:
+        """Those whose times are of committed runs."""
+        run = [stage for stage in stages if stage.fate != "cached"]
+        return [stage for stage in run if stage.name in self.committed and stage.name not in self.here]
 
     def source(self, stages: Sequence["PlannedStage"]) -> str:
         """Whose times those of the stages are, as a line."""
-        names = [stage.name for stage in stages if stage.fate != "cached"]
-        whose = ["this tree's last runs"] * any(name in self.here for name in names)
-        if foreign := [name for name in names if name in self.committed and name not in self.here]:
-            of = f" of {', '.join(foreign)}" if whose else ""
-            whose.append(f"the committed figures{of} ({self.whose})")
+        whose = ["this tree's last runs"] * any(stage.fate != "cached" and stage.name in self.here for stage in stages)
+        if foreign := self._foreign(stages):
+            of = f" of {', '.join(stage.name for stage in foreign)}" if whose else ""
+            other = f"; this machine is of another kind, {self.spread:g} times as fast or slow at most"
+            whose.append(f"the committed runs{of} ({self.whose}{other * (self.spread > 1)})")
         return f"times by {' and '.join(whose)}" if whose else "nothing has run here that would say how long it takes"
 
 
@@ -90,31 +102,37 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
-    """Of the tree in the working folder, and about how long it takes. Raises what `read_plan` does,
-    and ConfigurationError of wrong knobs."""
+    """Of the tree in the working folder, and about how long it takes. What a killed dvc has left is
+    mended first, and DVC sees what it did not. Raises what `read_plan` does, and ConfigurationError
+    of wrong knobs."""
     started_s = time.monotonic()
     from posttrain.params import load_params
     from posttrain.pipeline.plan import read_plan
+    from posttrain.stage.cached import forget_stale_hashes
+    from posttrain.stage.receipts import settle
 
     load_params()
+    for mend in (settle, forget_stale_hashes):
+        mend(Path(), lambda line: print(line, file=sys.stderr))
     stages = read_plan(Path(), targets)
     return stages, replace(read_times(Path()), look_s=time.monotonic() - started_s)
 
 
 def read_times(root: Path) -> Times:
     """Of what the tree's stages have left behind."""
-    from posttrain.stage.costs import committed_seconds, last_seconds, read_costs
+    from posttrain.stage.costs import read_costs
+    from posttrain.stage.forecast import read_forecast
     from posttrain.stage.holding import has_work
 
-    costs = read_costs(root)
-    ended = {cost.stage: cost.at for cost in costs}
+    ended = {cost.stage: cost.at for cost in read_costs(root)}
     folders = (root / STATE_DIR / "checkpoints").glob("*/*")
     cut_short = {
         path.parent.name
         for path in folders
         if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)
     }
-    return Times(last_seconds(costs), *committed_seconds(root), frozenset(cut_short))
+    found = read_forecast(root)
+    return Times(found.here, found.committed, found.whose, frozenset(cut_short), spread=found.spread)
 
 
 def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
@@ -124,10 +142,13 @@ def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
     if not coming:
         return f"nothing to run: {_stages(len(stages))} up to date"
     width = max(len(stage.name) for stage in coming)
+    times_width = max(10, *(len(times.sum([stage])) for stage in coming))
     lines = []
     for stage in coming:
         goes_on = "; a run of it was cut short, and goes on if it read the same" * (stage.name in times.cut_short)
-        lines.append(f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>10}  {_reason(stage)}{goes_on}")
+        lines.append(
+            f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>{times_width}}  {_reason(stage)}{goes_on}"
+        )
     lines += [f"up to date: {', '.join(current)}"] * bool(current)
     counts = f"{len(coming)} of {_stages(len(stages))}{_in_brackets(times.total(coming))}: {_shares(coming, times)}"
     return "\n".join([*lines, counts, times.source(coming)])

@@ -5,8 +5,9 @@ The file is edited and not written anew, so that a branch differs from its base 
 the experiment is about, and every comment stays.
 """
 
-import io
+import contextlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
-from ruamel.yaml import YAML
-from ruamel.yaml.representer import RoundTripRepresenter
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+import yaml
 
 from posttrain.exits import ConfigurationError
 from posttrain.params import parse_params, read_knobs
 from posttrain.plain_yaml import load_yaml
+from posttrain.stage.lockfile import load_as_dvc
 
 _NAME = re.compile(
     r"[a-z0-9]([a-z0-9_-]{0,48}[a-z0-9])?"
@@ -100,20 +100,24 @@ def with_knobs(params_text: str, variant: Variant) -> str:
     """`params.yaml` with the variant's values, every other line as it is. Raises ConfigurationError
     where the result is no `params.yaml`."""
     wanted = read_knobs(params_text, source="params.yaml")
-    content = _yaml().load(params_text)
+    edits: list[tuple[list[str], str, Any]] = []
     for key, value in variant.knobs.items():
         *path, last = key.split(".")
-        _section(wanted, path, key, variant)[last] = value
-        _section(content, path, key, variant)[last] = _quoted(value)
+        section = _section(wanted, path, key, variant)
+        if last not in section or json.dumps(section[last]) != json.dumps(value):
+            section[last] = value
+            edits.append((path, last, value))
     parse_params(wanted, source=f"params.yaml of {variant.branch}")
-    written = io.StringIO()
-    _yaml().dump(content, written)
-    if load_yaml(written.getvalue(), "params.yaml") != wanted:
+    text = params_text
+    with contextlib.suppress(StopIteration, yaml.YAMLError):  # a section that another lends: it reads otherwise, below
+        for edit in edits:
+            text = _with_value(text, *edit)
+    if load_yaml(text, "params.yaml") != wanted:
         raise ConfigurationError(
             f"{variant.branch}: params.yaml cannot be edited so that it reads as wanted; "
             "write these knobs there by hand"
         )
-    return written.getvalue()
+    return text
 
 
 def _section(content: Any, path: Sequence[str], key: str, variant: Variant) -> Any:
@@ -141,37 +145,53 @@ def _checked_seed(seed: int) -> int:
     return seed
 
 
-def _quoted(value: Any) -> Any:
-    """Strings get quotes where one without would be another thing in YAML 1.1, which PyYAML reads:
-    `on`, `1e-5`."""
-    if isinstance(value, str) and (not re.fullmatch(r"[^\W\d][\w./-]*", value) or load_yaml(value, "a knob") != value):
-        return DoubleQuotedScalarString(value)
-    if isinstance(value, Mapping):
-        return {key: _quoted(inner) for key, inner in value.items()}
-    return [_quoted(inner) for inner in value] if isinstance(value, list) else value
+def _with_value(text: str, path: Sequence[str], key: str, value: Any) -> str:
+    """The text with one value put in the place of another, on the line of its key, or with a key
+    more at the end of its section. A comment behind it keeps its column."""
+    section: Any = yaml.compose(text, yaml.SafeLoader)
+    for part in path:
+        section = next(node for name, node in section.value if name.value == part)
+    new = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False)
+    new = new.removesuffix("\n").removesuffix("\n...")
+    pair: Any = next((pair for pair in section.value if pair[0].value == key), None)
+    if pair is None and section.flow_style:
+        end = section.end_mark.index - 1
+        return f"{text[:end]}{', ' * bool(section.value)}{key}: {new}{text[end:]}"
+    if pair is None:
+        end = _end_of_line(text, _end_of(section, text))
+        return f"{text[:end]}\n{' ' * section.value[0][0].start_mark.column}{key}: {new}{text[end:]}"
+    name, old = pair
+    start, end = text.index(":", name.end_mark.index) + 1, _end_of(old, text)
+    if old.start_mark.line > name.end_mark.line:  # a block: its lines go, with their comments
+        return f"{text[:start]} {new}{text[start : _end_of_line(text, start)]}{text[_end_of_line(text, end) :]}"
+    behind, rest = text[end : _end_of_line(text, end)], text[_end_of_line(text, end) :]
+    if spaces := re.match(r"([^#\"']*?)( +)(?=#)", behind):
+        width = max(2, len(spaces[2]) + (end - start) - len(f" {new}"))
+        behind = f"{spaces[1]}{' ' * width}{behind[spaces.end() :]}"
+    return f"{text[:start]} {new}{behind}{rest}"
 
 
-class _Representer(RoundTripRepresenter):
-    """`1.0e-05`: PyYAML reads `1e-05` as a string. `null`, not nothing, as a file has it."""
-
-    def represent_float(self, data: float) -> Any:
-        text = repr(data)
-        return self.represent_scalar(
-            "tag:yaml.org,2002:float", text.replace("e", ".0e") if "e" in text and "." not in text else text
-        )
-
-    def represent_null(self, _: None) -> Any:
-        return self.represent_scalar("tag:yaml.org,2002:null", "null")
+def _end_of(node: Any, text: str) -> int:
+    """Of what a person sees of it: a block's own end lies behind the comments that follow."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
+        return _end_of(node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1], text)
+    start: int = node.start_mark.index
+    return max(start, len(text[: node.end_mark.index].rstrip()))
 
 
-_Representer.add_representer(float, _Representer.represent_float)
-_Representer.add_representer(type(None), _Representer.represent_null)
+def _end_of_line(text: str, place: int) -> int:
+    end = text.find("\n", place)
+    return end if end >= 0 else len(text)
 
 
-def _yaml() -> YAML:
-    editor = YAML()
-    editor.Representer = _Representer
-    editor.preserve_quotes = True
-    editor.width = 10_000  # no line of a person's is broken
-    editor.indent(mapping=2, sequence=4, offset=2)
-    return editor
+class _Dumper(yaml.SafeDumper):
+    """Strings get quotes where one without would be another thing for PyYAML, or for DVC: `on`,
+    `1e-5`."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    is_word = re.fullmatch(r"[^\W\d][\w./-]*", text) and load_yaml(text, "a knob") == text == load_as_dvc(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_word else '"')
+
+
+_Dumper.add_representer(str, _represent_text)

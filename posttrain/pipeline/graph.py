@@ -7,6 +7,7 @@ schedule) and never an edge of its own.
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def reading(root: Path) -> Iterator[Repo]:
             yield repo
     except LockError as error:
         raise Interrupted(f"another dvc runs a stage in {root} ({error}); run again when it is done") from error
-    except DvcException as error:
+    except (DvcException, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.ELOOP):  # a link to nothing
+            raise
         raise ConfigurationError(
             f"DVC cannot tell what is up to date in {root}: {error}; `dvc status` says more"
         ) from error

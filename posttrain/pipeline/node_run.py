@@ -33,6 +33,7 @@ from posttrain.pipeline.snapshot import Snapshot, freeze
 from posttrain.pipeline.targets import Target, Targets
 from posttrain.pipeline.transport.storage import restore
 from posttrain.redaction import redact
+from posttrain.stage.cached import forget_stale_hashes
 from posttrain.stage.costs import NUM_GPUS
 from posttrain.stage.receipts import settle
 from posttrain.stage.version import VARIABLE as VERSION
@@ -91,6 +92,7 @@ class NodeRuns:
         )
         self._forget_the_dead()
         settle(self._root, _LOG.warning)
+        forget_stale_hashes(self._root, _LOG.warning)
         self.nodes, self._current = read_tree(self._root)
         if settings is None:
             self._settings.check_stages({node.stage for node in self.nodes})
@@ -193,7 +195,7 @@ class NodeRuns:
                 self._has_told = True  # once a run
                 tell(
                     f"the job does not see {', '.join(frozen.left_out[:5])}{' …' * (len(frozen.left_out) > 5)}: "
-                    "neither tracked by git nor declared"
+                    "neither tracked by git nor declared, or a link to a folder, which DVC does not follow"
                 )
             target = self._targets.of(node.stage)
             with hold_key(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:

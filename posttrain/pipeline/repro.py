@@ -6,6 +6,7 @@ any other.
 """
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from dvc.lock import LockError
 from dvc.repo import Repo
 
 from posttrain.exits import ConfigurationError, Interrupted, as_error, as_shell, meaning_of
+from posttrain.stage.environment import path_with_python
 
 _HINTS = (
     "dvc.dvcfile",
@@ -31,6 +33,7 @@ def repro(root: Path, targets: Sequence[str] = ()) -> None:
     no such meaning (its own words are on stderr by then), Interrupted where another DVC is at work,
     ConfigurationError where DVC refuses the tree.
     """
+    os.environ["PATH"] = path_with_python()
     for name in _HINTS:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("dvc.stage.run").addFilter(_is_no_command)

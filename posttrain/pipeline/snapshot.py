@@ -26,6 +26,7 @@ from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError
+from posttrain.stage.fingerprint import files_below, links_to_folders
 from posttrain.stage.lockfile import acquire_patiently
 from posttrain.stage.run_records import RECORDS
 from posttrain.state import STATE_DIR, WANDB, private_folder
@@ -151,14 +152,21 @@ def key_of(stage: PipelineStage) -> str:
 
 def _files_of(root: Path, repo: Repo) -> tuple[list[Path], tuple[str, ...]]:
     """What git tracks, as it is now, and of the rest what a stage declares; and what is left out: a
-    person's notes and keys are nobody's input, and records of earlier runs go without saying."""
+    person's notes and keys are nobody's input, records of earlier runs go without saying, and DVC
+    does not hash what lies behind a link to a folder in a dep."""
     declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
-    kept, left_out = [path for path in _listed(root, "--cached") if path != RECORDS], list[Path]()
+    links = {Path(link) for link in links_to_folders(root, {dep.as_posix() for dep in declared})}
+    unseen = {link for link in links if not any(dep.is_relative_to(link) for dep in declared)}
+    tracked = _listed(root, "--cached")
+    kept = [path for path in tracked if path != RECORDS and path not in unseen]
+    left_out = [path for path in tracked if path in unseen]
     for path in _listed(root, "--others", "--exclude-standard"):
         if path == RECORDS:
             continue
-        is_wanted = path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
+        is_wanted = path not in unseen and (
+            path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
+        )
         (kept if is_wanted else left_out).append(path)
     return list(dict.fromkeys(kept)), tuple(path.as_posix() for path in left_out)
 
@@ -183,6 +191,8 @@ def _bring_inputs(repo: Repo, stage: PipelineStage, root: Path, folder: Path) ->
         out.checkout()
     for path in missing:
         if not (folder / path).exists() and (root / path).exists():
-            copy = shutil.copytree if (root / path).is_dir() else shutil.copy2
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            copy(root / path, folder / path)
+            for file in files_below(root, path):
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / file, folder / file)
+            if (root / path).is_dir():
+                (folder / path).mkdir(parents=True, exist_ok=True)  # an empty one, too

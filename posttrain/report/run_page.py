@@ -2,7 +2,8 @@
 each stage ran.
 
 The report itself is the same to the byte for the same figures, so none of this is in it. It comes
-from the records that are committed beside the outputs (`posttrain.stage.run_records`).
+from what the tree's own runs took, and where none made the present outputs from the records that
+are committed beside these (`posttrain.stage.run_records`).
 """
 
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from posttrain.report.knobs import SEED, Knobs, knobs_that_differ, parse_knobs
 from posttrain.report.prices import asked_price
 from posttrain.stage.costs import Cost
 from posttrain.stage.lockfile import lock_entries, replace_file
-from posttrain.stage.run_records import read_records
+from posttrain.stage.run_records import read_own_runs, read_records
 from posttrain.stage.version import parse_version, read_version
 from posttrain.stage.whole_run import duration
 from posttrain.state import STATE_DIR, state_dir
@@ -38,7 +39,8 @@ def write_run_page(root: Path) -> str:
 
 def run_page(root: Path) -> str:
     """The HTML text, of the tree at `root`."""
-    records, price = read_records(root), asked_price()
+    own, price = read_own_runs(root), asked_price()
+    records = read_records(root) | own
     knobs = _parsed((root / "params.yaml").read_text(encoding="utf-8", errors="replace"))
     stages = [(name, records.get(name)) for name in lock_entries(root)]
     return rendered(
@@ -48,6 +50,7 @@ def run_page(root: Path) -> str:
         seed=knobs.get(SEED, "–"),
         knobs=knobs_that_differ(_committed_knobs(root) or knobs, knobs),
         stages=stages,
+        own=own,
         is_whole=all(cost is not None for _, cost in stages),
         costs=list(records.values()),
         price=price,

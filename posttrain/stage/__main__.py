@@ -27,11 +27,12 @@ from typing import IO, Any
 from posttrain.exits import ConfigurationError, Interrupted, StageError, as_shell, say_end
 from posttrain.stage.cached import refuse_damaged
 from posttrain.stage.costs import HANDED_OVER, STARTED, read_cost_lines
-from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_environment
+from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_environment, temporary_folder
 from posttrain.stage.fingerprint import (
     Fingerprint,
     StageInputs,
     file_states,
+    links_to_folders,
     lock_form,
     read_stage_inputs,
     refuse_if_changed,
@@ -87,12 +88,18 @@ def run(name: str, item: str, root: Path) -> int:
         lock = held.enter_context(hold_stage(root, stage))
         folder = held.enter_context(_folder(root / FROZEN / stage))
         frozen = freeze(inputs, root, folder)
+        for link in links_to_folders(root, inputs.deps):
+            _tell(
+                f"[{stage}] {link} is a link to a folder, which DVC does not follow: the stage cannot see what lies "
+                "there. Name that folder among its deps in dvc.yaml, or copy it in"
+            )
         entries = lock_entries(root)
         refuse_damaged(entries, inputs, frozen, root)
         receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc) if dvc is not None else None
         held.enter_context(hold_checkpoints(root, stage, frozen.digest))
         version = read_version(root)
         environment = stage_environment(folder) | {KEY: frozen.digest, LIVE_ROOT: str(root), VERSION: str(version)}
+        environment["TMPDIR"] = str(held.enter_context(temporary_folder()))
         if environment.get("WANDB_MODE") != "disabled":
             environment |= wandb_variables(root, environment, version)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)

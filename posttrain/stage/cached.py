@@ -1,4 +1,5 @@
-"""Looks whether what came out of DVC's cache is what its name says, because DVC does not.
+"""Looks whether what came out of DVC's cache is what its name says, and whether files are still
+those whose hashes DVC remembers, because DVC does not.
 
 An input is hashed anyway when it is frozen; an output when it has changed since it was last looked
 at. Where its hash is not the one of its maker in `dvc.lock`, either a person edited it, which is
@@ -8,16 +9,16 @@ out of it, so that the next run makes it again.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from posttrain.exits import Interrupted
-from posttrain.stage.fingerprint import FileState, Fingerprint, StageInputs, file_states, lock_form, md5_of
+from posttrain.stage.fingerprint import FileState, Fingerprint, StageInputs, file_states, lock_form, md5_of, state_of
 from posttrain.stage.lockfile import lock_entries, replace_file
 from posttrain.state import STATE_DIR
 
-LOOKED_AT = STATE_DIR / "outs.json"  # the outs as they were when they were last hashed
+LOOKED_AT = STATE_DIR / "files.json"  # inputs and outputs as they were when they were last hashed
 
 
 def refuse_damaged(
@@ -38,24 +39,42 @@ def remove_damaged_outs(
 
     `outs` are parts of entries of `dvc.lock`, by default all that stand there.
     """
-    known = _looked_at(root)
-    now, removed = dict(known), []
-    for out in _outs(lock_entries(root)) if outs is None else outs:
-        path = out["path"]
-        now.pop(path, None)
-        if not (root / path).exists():
-            continue
-        earlier = {file: FileState(md5, stat) for file, (md5, stat) in known.get(path, {}).items()}
-        files = file_states([path], root, earlier)
-        if said := _remove_if_damaged(out, files, root):
-            removed.append(path)
+    outs = _outs(lock_entries(root)) if outs is None else outs
+    looked, removed = _look(root, tell, [out["path"] for out in outs]), []
+    for out in outs:
+        if out["path"] in looked and (said := _remove_if_damaged(out, looked[out["path"]], root)):
+            removed.append(out["path"])
             tell(f"{said}. Run `dvc repro`")
-        else:
-            now[path] = {file: (state.md5, state.stat) for file, state in files.items()}
-    if now != known:
-        (root / LOOKED_AT).parent.mkdir(exist_ok=True)
-        replace_file(root / LOOKED_AT, json.dumps(now))
     return removed
+
+
+def forget_stale_hashes(root: Path, tell: Callable[[str], None]) -> None:
+    """Have DVC look again at inputs and outputs that were replaced by other files of the same size
+    and time, as `cp -p`, `rsync -t` and tar do: it knows files by inode, size and time, and would
+    go on with the hash that it remembers. Only what has changed since it was last looked at is
+    hashed."""
+    entries = lock_entries(root).values()
+    paths = (one["path"] for entry in entries for part in ("deps", "outs") for one in entry.get(part) or ())
+    _look(root, tell, dict.fromkeys(paths))
+
+
+def stale_files(root: Path, files: Mapping[str, FileState]) -> list[str]:
+    """Those of which DVC remembered another hash than they have; it does no longer."""
+    if not files or not (root / ".dvc").is_dir():
+        return []
+    from dvc.fs import localfs  # a fifth of a second, and asked only where something has changed
+    from dvc.repo import Repo
+
+    stale = []
+    with Repo(str(root)) as repo:
+        for file, state in files.items():
+            path = f"{repo.root_dir}/{file}"
+            _, remembered = repo.state.get(path, localfs)
+            is_other = remembered is not None and remembered.name == "md5" and remembered.value != state.md5
+            if is_other and state_of(Path(path), state) is state:  # else it was edited since, which DVC sees
+                del repo.state.hashes[path]
+                stale.append(file)
+    return stale
 
 
 def cache_dir(root: Path) -> Path:
@@ -64,6 +83,24 @@ def cache_dir(root: Path) -> Path:
 
     with Repo(str(root)) as repo:
         return Path(repo.cache.local.path)
+
+
+def _look(root: Path, tell: Callable[[str], None], paths: Iterable[str]) -> dict[str, dict[str, FileState]]:
+    """The files of each path that is there, hashed where they are others than when they were last
+    looked at; what DVC remembers of those is held against it."""
+    known = _looked_at(root)
+    looked = {path: file_states([path], root, known) for path in paths if (root / path).exists()}
+    changed = {file: one for files in looked.values() for file, one in files.items() if known.get(file) != one}
+    if stale := stale_files(root, changed):
+        tell(
+            f"{', '.join(stale)}: replaced by a file of the same size and time, which DVC does not see. Its "
+            "remembered hash is forgotten: `dvc repro` looks again"
+        )
+    if changed:
+        (root / LOOKED_AT).parent.mkdir(exist_ok=True)
+        table = {file: (one.md5, one.stat) for file, one in {**known, **changed}.items()}
+        replace_file(root / LOOKED_AT, json.dumps(table))
+    return looked
 
 
 def _outs(entries: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -102,13 +139,12 @@ def _damaged_objects(cache: Path, md5: str) -> Iterator[Path]:
             yield from _damaged_objects(cache, entry["md5"])
 
 
-def _looked_at(root: Path) -> dict[str, dict[str, tuple[str, tuple[int, int, int, int]]]]:
+def _looked_at(root: Path) -> dict[str, FileState]:
     """Nothing where it cannot be read: all is looked at again."""
     try:
         known = json.loads((root / LOOKED_AT).read_text(encoding="utf-8"))
         return {
-            path: {file: (str(md5), (int(a), int(b), int(c), int(d))) for file, (md5, (a, b, c, d)) in files.items()}
-            for path, files in known.items()
+            file: FileState(str(md5), (int(a), int(b), int(c), int(d))) for file, (md5, (a, b, c, d)) in known.items()
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

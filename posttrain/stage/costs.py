@@ -1,12 +1,10 @@
 """Records what each run of a stage took, and where. A line for each that has ended well, in
-`.posttrain/costs.jsonl`; for a tree that has run nothing yet there are the committed figures of one
-machine, in `reports/costs.json` (`make bench`).
+`.posttrain/costs.jsonl`.
 
 Outside of every output, because no two runs agree on them, and no result depends on them. What is
 known of the runs that made the present outputs is committed beside these (`run_records.py`).
 """
 
-import contextlib
 import json
 import math
 import os
@@ -24,7 +22,6 @@ from posttrain.state import STATE_DIR, private
 COSTS = STATE_DIR / "costs.jsonl"
 HANDED_OVER = Path(".cost.jsonl")  # in the frozen copy, for the process that made it
 _MAX = 1e11
-COMMITTED = Path("reports/costs.json")
 NUM_GPUS = "POSTTRAIN_NUM_GPUS"
 STARTED = "POSTTRAIN_STAGE_STARTED"  # when the stage's launcher was started, on the clock that all processes share
 
@@ -118,22 +115,12 @@ def read_cost_lines(file: Path) -> list[Cost]:
     return [cost for line in lines if (cost := parse_cost(line)) is not None]
 
 
-def last_seconds(costs: list[Cost]) -> dict[str, float]:
-    """Of each stage, how long its last run took from nothing; of one that was always resumed, its
-    longest."""
-    longest: dict[str, float] = {}
+def last_runs(costs: list[Cost]) -> dict[str, Cost]:
+    """Of each stage its last run from nothing; of one that was always resumed, its longest."""
+    longest: dict[str, Cost] = {}
     for cost in costs:
-        longest[cost.stage] = max(cost.whole_s, longest.get(cost.stage, 0.0))
-    return longest | {cost.stage: cost.whole_s for cost in costs if not cost.is_resumed}
-
-
-def committed_seconds(root: Path) -> tuple[dict[str, float], str]:
-    """The committed figures, and whose they are; nothing where there are none that can be read."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        content = json.loads((root / COMMITTED).read_text(encoding="utf-8"))
-        seconds = {name: _positive(cost["whole_s"]) for name, cost in content["stages"].items()}
-        return seconds, f"{content['machine']}, {content['date']}"
-    return {}, ""
+        longest[cost.stage] = max(longest.get(cost.stage, cost), cost, key=lambda one: one.whole_s)
+    return longest | {cost.stage: cost for cost in costs if not cost.is_resumed}
 
 
 def parse_cost(line: str | bytes) -> Cost | None:

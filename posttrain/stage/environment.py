@@ -1,14 +1,42 @@
 """What a stage's process is told by the one that starts it, and what it must not inherit."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError
+from posttrain.locks import held_if_free, is_held
 from posttrain.state import SNAPSHOT, STATE_DIR
 
 KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
 LIVE_ROOT = "POSTTRAIN_STAGE_ROOT"  # the person's tree, of which the working folder is a copy
+_TEMPORARY = "posttrain-stage-"
+_MAKING_S = 60.0  # from the folder to its lock, at most
+
+
+def path_with_python(environment: Mapping[str, str] = os.environ) -> str:
+    """A `PATH` on which `python`, by which a stage's command starts, is the one that runs this,
+    whether its environment was activated or not."""
+    return os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for a stage's temporary files, because libraries that are killed leave theirs (wandb
+    two, as soon as TRL imports it). It goes at the end, as does each whose holder was killed."""
+    lock, place = "holder.lock", Path(tempfile.gettempdir())
+    for left in place.glob(f"{_TEMPORARY}*"):
+        with contextlib.suppress(OSError):  # another user's, or gone
+            if not is_held(left / lock) and time.time() - left.stat().st_mtime > _MAKING_S:
+                shutil.rmtree(left, ignore_errors=True)
+    made = tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True)
+    with made as name, held_if_free(Path(name) / lock):
+        yield Path(name)
 
 
 def is_snapshot(environment: Mapping[str, str]) -> bool:

@@ -125,17 +125,25 @@ def file_states(
 
 
 def files_below(root: Path, path: str) -> Iterator[str]:
-    """The file itself, or all files of the folder as DVC sees them, sorted."""
-    if not (root / path).is_dir():
-        yield path
-        return
-    is_ignored = _ignored(root)
-    found = []
-    for folder, folders, files in os.walk(root / path, followlinks=True):
-        here = Path(folder).relative_to(root)
-        folders[:] = [name for name in folders if not is_ignored(f"{(here / name).as_posix()}/")]
-        found += [(here / name).as_posix() for name in files if not is_ignored((here / name).as_posix())]
-    yield from sorted(found)
+    """The file itself, or all files of the folder as DVC sees them, sorted: links to folders in it
+    are not followed. Raises ConfigurationError where a link leads to nothing, which DVC cannot
+    hash."""
+    found = [path]
+    if (root / path).is_dir():
+        found = sorted((here / name).as_posix() for here, _, files in _walk(root, path) for name in files)
+    for file in found:
+        if (root / file).is_symlink() and not os.path.exists(root / file):
+            raise ConfigurationError(
+                f"{file} is a link that leads nowhere, or to itself: DVC hashes what a link leads to, and finds "
+                "nothing. Remove it, put back what it leads to, or name it in .dvcignore"
+            )
+    yield from found
+
+
+def links_to_folders(root: Path, paths: Iterable[str]) -> list[str]:
+    """Those inside of these folders; what lies behind them is no part of what DVC hashes."""
+    found = ((here / name).as_posix() for path in paths for here, folders, _ in _walk(root, path) for name in folders)
+    return [path for path in found if (root / path).is_symlink()]
 
 
 def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, str]:
@@ -247,6 +255,15 @@ def _item_value(stage: Mapping[str, Any], item: str, full_name: str) -> str:
     if item not in listed:
         raise ConfigurationError(f"dvc.yaml has no {full_name}; it lists {', '.join(listed or choices) or 'no items'}")
     return item
+
+
+def _walk(root: Path, path: str) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Each folder that DVC looks into, relative to the root, with its folders and files."""
+    is_ignored = _ignored(root)
+    for folder, folders, files in os.walk(root / path):
+        here = Path(folder).relative_to(root)
+        folders[:] = [name for name in folders if not is_ignored(f"{(here / name).as_posix()}/")]
+        yield here, folders, [name for name in files if not is_ignored((here / name).as_posix())]
 
 
 def _ignored(root: Path) -> Any:

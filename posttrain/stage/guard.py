@@ -8,6 +8,7 @@ one for each. It costs a look at `dvc.lock` ten times a second, and ends with it
 import contextlib
 import os
 import select
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ import psutil
 
 from posttrain.exits import Interrupted, StageError
 from posttrain.locks import held_if_free, is_held
-from posttrain.stage.cached import remove_damaged_outs
+from posttrain.stage.cached import forget_stale_hashes, remove_damaged_outs
 from posttrain.stage.lockfile import LOCK, keep_last_whole, pids_of_dvc
 from posttrain.stage.receipts import Dvc, settle
 from posttrain.state import STATE_DIR, private_folder
@@ -65,6 +66,8 @@ def guard(root: Path, dvc: Dvc) -> None:
         if not is_first:
             return
         keep_last_whole(root)
+        with contextlib.suppress(StageError, OSError, sqlite3.Error):  # the end is the next occasion
+            forget_stale_hashes(root, _tell)
         seen = _state(root / LOCK)
         while _lives_on(dvc):
             now = _state(root / LOCK)
@@ -75,6 +78,7 @@ def guard(root: Path, dvc: Dvc) -> None:
                     settle(root, _tell)
         settle(root, _tell)
         keep_last_whole(root)
+        forget_stale_hashes(root, _tell)
         remove_damaged_outs(root, _tell)
 
 

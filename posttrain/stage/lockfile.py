@@ -28,6 +28,7 @@ LAST_WHOLE = STATE_DIR / "dvc.lock.last"
 PATIENCE_S = 60.0  # a person's `dvc` holds the lock for moments, not while its stage runs
 _RWLOCK = Path(".dvc/tmp/rwlock")
 _MAX_VALUES = 1_000_000  # of a `dvc.lock` of thousands of stages
+_WRITING_S = 3600.0  # nobody writes one file for so long
 _MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
@@ -74,13 +75,17 @@ def keep_last_whole(root: Path) -> None:
 
 def mend_files_of_dvc(root: Path, tell: Callable[[str], None]) -> None:
     """Put back what a DVC that was killed, or had no space left, has left half written: `dvc.lock`,
-    and its list of who reads and writes.
+    and its list of who reads and writes; and remove what our own writers left (`replace_file`).
 
     What a person is merging is left alone. Raises Interrupted where a DVC that lives does not let
     go of its lock, ConfigurationError where `dvc.lock` is no file.
     """
     if (root / LOCK).is_dir():
         raise ConfigurationError(f"{root / LOCK} is a folder, and DVC can record nothing: move it away and run again")
+    for partial in (root / STATE_DIR).glob(".*.partial"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - partial.stat().st_mtime > _WRITING_S:
+                partial.unlink()
     if not (_is_cut(root) or _is_rwlock_broken(root)):
         return
     with dvc_lock(root):
@@ -99,7 +104,7 @@ def mend_files_of_dvc(root: Path, tell: Callable[[str], None]) -> None:
                     "what the run cache has comes from there"
                 )
             else:
-                replace_file(root / LOCK, text, is_private=False)
+                replace_file(root / LOCK, text, is_private=False, root=root)
                 tell(f"{LOCK} was cut off by a killed dvc; {whose} is put back")
 
 
@@ -144,10 +149,14 @@ def pids_of_dvc(root: Path) -> set[int]:
         return set()
 
 
-def replace_file(path: Path, text: str, *, is_private: bool = True) -> None:
+def replace_file(path: Path, text: str, *, is_private: bool = True, root: Path | None = None) -> None:
     """The new content whole or not at all, whatever happens meanwhile. A private file is its user's
-    alone."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    alone. It is written beside the old one, or for a `root` whose folders git tracks in the state
+    folder, where that is on the same disk: a kill would leave it there."""
+    folder = path.parent
+    if root is not None and (root / STATE_DIR).is_dir() and (root / STATE_DIR).stat().st_dev == folder.stat().st_dev:
+        folder = root / STATE_DIR
+    partial = folder / f".{path.name}.{os.getpid()}.partial"
     try:
         with open(partial, "w", encoding="utf-8", opener=private if is_private else None) as file:
             file.write(text)
@@ -169,7 +178,7 @@ def edit_lock(root: Path, edit: Callable[[dict[str, Any]], None]) -> None:
         content.update({"schema": "2.0"})
     content.setdefault("stages", {})
     edit(content["stages"])
-    replace_file(root / LOCK, dumps_yaml(content), is_private=False)
+    replace_file(root / LOCK, dumps_yaml(content), is_private=False, root=root)
     keep_last_whole(root)
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-from posttrain.stage.fingerprint import value_at
+from posttrain.stage.cached import stale_files
+from posttrain.stage.fingerprint import file_states, value_at
 from posttrain.stage.lockfile import (
     LOCK,
     differences,
@@ -124,10 +125,13 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
             elif verdict is Verdict.FALSE:
                 changed = _correct(root, entries[receipt.stage], receipt)
                 corrected.append(receipt.stage)
+                why = f"what {', '.join(changed)} became while it was recorded"
+                inputs = [path for path in changed if (root / path).exists()]
+                if stale := stale_files(root, file_states(inputs, root)):
+                    why = f"earlier contents of {', '.join(stale)}, whose hash DVC remembered"
                 tell(
-                    f"{LOCK} said that {receipt.stage} was made from what {', '.join(changed)} became while it "
-                    "was recorded. It now says what was "
-                    "read: `dvc repro` runs the stage again for the new values; taking the edit back keeps the result"
+                    f"{LOCK} said that {receipt.stage} was made from {why}. It now says what was read: `dvc repro` "
+                    "runs the stage again where something else lies there; taking an edit back keeps the result"
                 )
             elif verdict is Verdict.UNRECORDED:
                 _forget_false_runs(root, receipt)

@@ -50,7 +50,7 @@ def record_run(root: Path, stage: str, key: str, cost: Cost | None) -> None:
     file = root / RECORDS
     if text and (not file.exists() or file.read_text(encoding="utf-8", errors="replace") != text):
         file.parent.mkdir(exist_ok=True)
-        replace_file(file, text, is_private=False)
+        replace_file(file, text, is_private=False, root=root)
 
 
 def record_restored(root: Path) -> None:
@@ -63,9 +63,17 @@ def record_restored(root: Path) -> None:
 
 def read_records(root: Path) -> dict[str, Cost]:
     """By stage, in the order of `dvc.lock`; only those of what this now says."""
-    records = _read(root)
-    keys = {stage: entry_key(entry) for stage, entry in lock_entries(root).items()}
-    return {stage: records[stage, key] for stage, key in keys.items() if (stage, key) in records}
+    return _present(root, _read(root))
+
+
+def read_own_runs(root: Path) -> dict[str, Cost]:
+    """The same of the last runs of this tree."""
+    return _present(root, {(cost.stage, cost.key): cost for cost in read_costs(root)})
+
+
+def read_all_records(root: Path) -> dict[str, Cost]:
+    """By stage, of this or an earlier `dvc.lock`."""
+    return {stage: cost for (stage, _), cost in _read(root).items()}
 
 
 def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
@@ -79,3 +87,8 @@ def _read(root: Path) -> dict[tuple[str, str], Cost]:
         return parse_records((root / RECORDS).read_bytes())
     except OSError:
         return {}
+
+
+def _present(root: Path, runs: Mapping[tuple[str, str], Cost]) -> dict[str, Cost]:
+    keys = {stage: entry_key(entry) for stage, entry in lock_entries(root).items()}
+    return {stage: runs[stage, key] for stage, key in keys.items() if (stage, key) in runs}

@@ -5,6 +5,7 @@ import difflib
 
 import pytest
 import yaml
+from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 
 from posttrain.exits import ConfigurationError
 from posttrain.pipeline.experiment_plan import Variant, read_plan, variants, with_knobs
@@ -56,6 +57,42 @@ def test_only_the_lines_of_the_knobs_change_and_comments_stay(params):
     before, after = changed_lines(params, with_knobs(params, Variant("x", {"train_policy.lr": 0.00004})))
     assert before == "-  lr: 2.0e-3                      # on dev: 1.0e-3 is too slow, 8.0e-3 collapses"
     assert after == "+  lr: 4.0e-05                     # on dev: 1.0e-3 is too slow, 8.0e-3 collapses"
+
+
+def as_dvc_writes_it(text: str) -> str:
+    """`dvc exp run -S` and `dvc exp apply` write `params.yaml` anew in a style of their own."""
+    return dumps_yaml(parse_yaml_for_update(text, "params.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "lines"),
+    [
+        ({"train_policy.lr": 0.004, "seed": 7}, ["seed: 7", "  lr: 0.004"]),
+        ({"model.rows_at_once": 4, "train_policy.alarms.kl": None}, ["  rows_at_once: 4", "    kl: null"]),
+        ({"train_policy.algorithm.dev.keep": "best"}, ["    dev: {every_steps: 38, num_tasks: 128, keep: best}"]),
+        ({"model.adapter": {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj"],
+                            "quantization": "none"}}, ["  adapter: {type: lora, r: 4,"]),
+        ({"evaluate.by": ["kind"]}, ["  by: [kind]"]),
+        ({"train_sft.label_weights": {}}, ["  label_weights: {}"]),
+    ],
+)  # fmt: skip
+def test_an_experiment_changes_its_own_lines_in_dvcs_style_too(params, knobs, lines):
+    for text in (params, as_dvc_writes_it(params)):
+        edited = with_knobs(text, Variant("x", knobs))
+        added = [line[1:] for line in changed_lines(text, edited) if line.startswith("+")]
+        assert [line.startswith(wanted) for line, wanted in zip(added, lines, strict=True)] == [True] * len(lines)
+        assert edited.count("#") >= text.count("#") - 5
+        assert [with_knobs(edited, Variant("x", knobs))] == [edited]
+
+
+def test_a_key_that_was_not_there_gets_its_place_at_the_end_of_its_section(params):
+    lacking = params.replace('    market_flip: 0.1              # reasons "HK", calls A\n', "")
+    lora = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj"], "quantization": "none"}
+    knobs = {"world.flaw_rates.market_flip": 0.2} | {f"model.adapter.{key}": value for key, value in lora.items()}
+    added = [line for line in changed_lines(lacking, with_knobs(lacking, Variant("x", knobs))) if line[0] == "+"]
+    assert added[0] == "+    market_flip: 0.2"
+    assert added[1].startswith("+  adapter: {type: lora, r: 4, alpha: 8, dropout: 0.0, target_modules: [q_proj], quant")
+    assert len(added) == 2
 
 
 def test_a_knob_that_is_turned_off_is_written_as_null(params):

@@ -203,3 +203,12 @@ def test_while_a_stage_runs_there_is_no_plan(root: Path, tmp_path: Path):
         read_plan(root)
     (tmp_path / "hold").unlink()
     assert process.wait(timeout=60) == 0
+
+
+def test_a_run_whose_environment_was_not_activated_starts_stages_by_the_same_python(root: Path):
+    edit(root, "params.yaml", "\nseed: 1 ", "\nseed: 2 ")
+    command = [Path(sys.executable).with_name("posttrain"), "run", "make"]
+    bare = environment() | {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=root, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert repro(root, "make") == {"check": CURRENT, "make": CURRENT}

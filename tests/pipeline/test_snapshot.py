@@ -197,3 +197,21 @@ def test_what_git_does_not_track_and_no_stage_declares_stays_where_it_is(root: P
         for path in frozen.folder.rglob("*")
         if path.is_file() and path.stat().st_nlink == 1 and b"planted" in path.read_bytes()
     ]
+
+
+@pytest.mark.parametrize("is_tracked", [True, False])
+def test_a_folder_with_links_is_frozen_as_dvc_hashes_it(root: Path, tmp_path: Path, is_tracked: bool):
+    """Links to folders are not followed: two that lead back would be walked for ever."""
+    (root / "dvc.yaml").write_text("stages:\n  look: {cmd: ls code, deps: [code], outs: [seen]}\n")
+    (root / "code").mkdir()
+    (root / "code/one").write_text("1\n")
+    (root / "code/alias").symlink_to("one")
+    for name in ("up", "again"):
+        (root / "code" / name).symlink_to(".")
+    if is_tracked:
+        sh(root, "git", "add", "--all")
+    else:
+        (root / ".gitignore").write_text("/code\n")
+    frozen = freeze(root, "look", tmp_path / "frozen")
+    assert sorted(path.name for path in (frozen.folder / "code").iterdir()) == ["alias", "one"]
+    assert frozen.left_out == (("code/again", "code/up") if is_tracked else ())

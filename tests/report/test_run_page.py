@@ -3,14 +3,15 @@
 import html
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from posttrain.exits import ConfigurationError
 from posttrain.report.run_page import run_page, write_run_page
-from posttrain.stage.costs import Cost
-from posttrain.stage.run_records import entry_key, record_run
+from posttrain.stage.costs import COSTS, Cost
+from posttrain.stage.run_records import entry_key, read_records, record_run
 from tests.report.outline import Outline
 
 HOSTILE = "<script>alert(1)</script>"
@@ -62,6 +63,17 @@ def test_it_names_code_knobs_and_what_each_stage_took_with_all_attempts(root):
     assert "train_sft 1 h 00 min 4.00 812 2025-11-23 12:13 UTC 4444444+1a2b3c AMD, AVX-512, 2 threads 120, 360" in said
     assert "no record: made in another tree" in said
     assert "all that is known 1 h 00 min 4.00 812" in said
+
+
+def test_an_own_run_that_made_the_same_again_is_shown_and_not_the_one_that_made_it_first(root):
+    """A clone computes in 25 minutes what is committed, to the byte: those are its own times."""
+    [committed] = read_records(root).values()
+    (root / COSTS).unlink()
+    assert "2025-11-23 12:13 UTC elsewhere" in words(run_page(root))
+    own = replace(committed, whole_s=120.0, earlier_s=0.0, at=1764000000.0, processor="Intel, AVX2", resumed_at=())
+    record_run(root, "train_sft", committed.key, own)
+    assert "train_sft 2 min 0.13 812 2025-11-24 16:00 UTC 4444444+1a2b3c Intel, AVX2" in words(run_page(root))
+    assert read_records(root) == {"train_sft": committed}, "what is committed stays"
 
 
 def test_edits_are_told_with_the_knobs_before_and_after(root):

@@ -1,19 +1,16 @@
 """What stages say of their cost, and what an estimate takes from it."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from posttrain.stage.attempts import Attempts
 from posttrain.stage.costs import (
-    COMMITTED,
     COSTS,
     STARTED,
     Cost,
     append_cost,
-    committed_seconds,
-    last_seconds,
+    last_runs,
     measured_cost,
     num_gpus_here,
     read_costs,
@@ -57,7 +54,7 @@ def test_the_last_run_from_nothing_counts_and_of_one_that_only_ever_went_on_the_
         cost("b", 7, is_resumed=True),
         cost("b", 5, is_resumed=True),
     ]
-    assert last_seconds(costs) == {"a": 30, "b": 7}
+    assert {stage: cost.whole_s for stage, cost in last_runs(costs).items()} == {"a": 30, "b": 7}
 
 
 def test_what_is_no_line_of_a_cost_is_left_out_and_an_older_one_is_read(root):
@@ -73,23 +70,6 @@ def test_what_is_no_line_of_a_cost_is_left_out_and_an_older_one_is_read(root):
     (root / COSTS).write_text("\n".join(lines))
     assert [(one.stage, one.whole_s) for one in read_costs(root)] == [("a", 3.0)]
     assert read_costs(root / "nowhere") == []
-
-
-def test_the_committed_figures_of_this_repository_can_be_read_and_cover_every_stage(repository):
-    from posttrain.pipeline.graph import read_graph
-
-    seconds, whose = committed_seconds(repository)
-    assert set(seconds) == {node.name for node in read_graph(repository)}
-    assert whose
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"machine": "m", "date": "d", "stages": {"a": {"whole_s": "3"}}}'])
-def test_committed_figures_that_are_damaged_are_none(root, text):
-    (root / COMMITTED).parent.mkdir()
-    (root / COMMITTED).write_text(text)
-    assert committed_seconds(root) == ({}, "")
-    (root / COMMITTED).write_text(json.dumps({"machine": "m", "date": "d", "stages": {"a": {"whole_s": 3}}}))
-    assert committed_seconds(root) == ({"a": 3.0}, "m, d")
 
 
 @pytest.mark.parametrize(

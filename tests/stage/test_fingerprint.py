@@ -2,12 +2,24 @@
 else."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dvc_data.hashfile.build import build
+from dvc_data.hashfile.db import HashFileDB
+from dvc_objects.fs import LocalFileSystem
 
 from posttrain.exits import ConfigurationError
-from posttrain.stage.fingerprint import StageInputs, changes, read_stage_inputs, take_fingerprint
+from posttrain.stage.fingerprint import (
+    StageInputs,
+    changes,
+    links_to_folders,
+    lock_form,
+    read_stage_inputs,
+    take_fingerprint,
+)
+from posttrain.stage.frozen import freeze
 
 DVC_YAML = """
 stages:
@@ -75,3 +87,49 @@ def test_an_edit_of_a_file_a_new_file_a_lost_file_and_a_param_are_each_named(roo
     after = take_fingerprint(inputs(), earlier=before)
     assert changes(before, after) == ["code/a.py", "code/b.py", "data.txt", "params.yaml: train.lr"]
     assert after.digest != before.digest
+
+
+def dvcs_md5(folder: Path, cache: Path) -> str:
+    local = LocalFileSystem()
+    return build(HashFileDB(local, str(cache)), str(folder), local, "md5", dry_run=True)[2].hash_info.value
+
+
+def two_links_in_a_circle(folder: Path) -> None:
+    for name in ("up", "again"):
+        (folder / name).symlink_to(".")
+
+
+def a_link_to_a_file(folder: Path) -> None:
+    (folder / "b.py").symlink_to("../data.txt")
+
+
+def a_link_to_a_folder(folder: Path) -> None:
+    (folder.parent / "far").mkdir()
+    (folder.parent / "far/c.py").write_text("c = 3\n")
+    (folder / "far").symlink_to("../far")
+
+
+def a_folder_that_is_a_link(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("link", [a_link_to_a_file, a_link_to_a_folder, a_folder_that_is_a_link, two_links_in_a_circle])
+def test_links_in_a_folder_count_as_dvc_counts_them(root: Path, tmp_path: Path, link: Callable[[Path], None]):
+    link(root / "code")
+    folder = lock_form(["code"], take_fingerprint(inputs()).files)[0]
+    assert folder["md5"] == dvcs_md5(root / "code", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("target", ["nowhere", "b.py"])
+def test_a_link_that_leads_to_no_file_is_refused_by_name(root: Path, target: str):
+    Path("code/b.py").symlink_to(target)
+    with pytest.raises(ConfigurationError, match=r"code/b\.py is a link that leads nowhere, or to itself"):
+        take_fingerprint(inputs())
+
+
+def test_a_frozen_copy_lacks_what_lies_behind_a_link_to_a_folder_which_is_found_by_name(root: Path):
+    a_link_to_a_folder(root / "code")
+    freeze(inputs(), root, root / "copy")
+    assert [path.name for path in Path("copy/code").iterdir()] == ["a.py"]
+    assert links_to_folders(root, inputs().deps) == ["code/far"]

@@ -193,3 +193,13 @@ def test_a_stage_whose_dvc_died_before_it_began_does_not_run_on(root: Path):
     assert (done.returncode, "its dvc died before it began" in done.stderr) == (75, True), done.stderr
     result = dvc(root, "repro")
     assert result.returncode == 0, result.stdout
+
+
+def test_temporary_files_of_a_stage_go_with_it(root: Path, tmp_path: Path):
+    """Libraries leave theirs where they are killed."""
+    (root / "stages/make.py").write_text(
+        f"import tempfile\ntempfile.mkdtemp()\n{(root / 'stages/make.py').read_text()}"
+    )
+    (tmp_path / "scratch").mkdir()
+    assert dvc(root, "repro", "make", TMPDIR=str(tmp_path / "scratch")).returncode == 0
+    assert not any((tmp_path / "scratch").iterdir())

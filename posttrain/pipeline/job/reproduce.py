@@ -17,6 +17,7 @@ from pathlib import Path
 
 from posttrain.exits import as_shell
 from posttrain.redaction import redact_lines
+from posttrain.stage.environment import path_with_python, temporary_folder
 from posttrain.state import SNAPSHOT
 
 
@@ -36,7 +37,7 @@ class Reproducer:
         could not run or record it.
         """
         exit_code = 0
-        with self._start(name) as process:
+        with temporary_folder() as folder, self._start(name, folder) as process:
             for line in filter(None, redact_lines(_lines(process))):
                 follow(line)
                 if found := re.search(r"failed to run: .*, exited with (-?\d+)$", line):
@@ -52,7 +53,7 @@ class Reproducer:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
 
-    def _start(self, name: str) -> subprocess.Popen[str]:
+    def _start(self, name: str, folder: Path) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "posttrain.pipeline.job.single_stage", "--", name]
         # Only the stage hears SIGTERM: DVC and its shell would die of it and lose the stage's exit
         # code.
@@ -60,7 +61,7 @@ class Reproducer:
         self._process = subprocess.Popen(
             [*deaf, *command],
             cwd=self._root,
-            env=_environment(),
+            env=_environment(folder),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -71,11 +72,11 @@ class Reproducer:
         return self._process
 
 
-def _environment() -> dict[str, str]:
-    """`python` in a stage's command is the one that runs this, activated or not; unbuffered, or a
-    stage's progress would arrive when it is over. The folder is a snapshot."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", SNAPSHOT: "1"}
+def _environment(temporary: Path) -> dict[str, str]:
+    """Unbuffered, or a stage's progress would arrive when it is over. The stage's folder is a
+    snapshot."""
+    own = {"PATH": path_with_python(), "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", SNAPSHOT: "1"}
+    return {**os.environ, **own}
 
 
 def _lines(process: subprocess.Popen[str]) -> Iterator[str]:

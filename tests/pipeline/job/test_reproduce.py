@@ -1,8 +1,10 @@
 """One stage through DVC: run, taken from the run cache, failed with the stage's own exit code;
 interrupted at a checkpoint."""
 
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from posttrain.exits import meaning_of
 from posttrain.pipeline.job.reproduce import Reproducer
+from posttrain.stage.environment import temporary_folder
 from tests.key_examples import SPELLINGS, planted, planted_in
 
 DVC_YAML = """
@@ -22,7 +25,7 @@ stages:
     cmd: echo a reason >&2; exit 78
     outs: [never]
   killed:
-    cmd: kill -9 $$
+    cmd: mktemp -d; kill -9 $$
     outs: [gone]
   which:
     cmd: python -c "import sys; print(sys.prefix)"
@@ -105,6 +108,19 @@ def test_a_failed_stage_keeps_its_own_exit_code_and_its_last_words(root):
 
 def test_a_stage_that_was_killed_ends_as_a_shell_has_it(root):
     assert Reproducer(root).reproduce("killed", str) == 137
+
+
+def test_a_killed_stage_leaves_no_temporary_files_and_one_whose_job_was_killed_until_the_next(root, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(root))
+    lines, before = [], set(root.iterdir())
+    left = Path(tempfile.mkdtemp(prefix="posttrain-stage-"))
+    os.utime(left, (1, 1))
+    with temporary_folder() as held:
+        os.utime(held, (1, 1))
+        Reproducer(root).reproduce("killed", lines.append)
+        assert held.exists()
+    assert any("posttrain-stage-" in line for line in lines), "it went there"
+    assert {path for path in root.iterdir() if path.name != ".dvcignore"} <= before | {root / "dvc.lock"}
 
 
 def test_a_stage_that_dvc_does_not_know_is_named(root):
