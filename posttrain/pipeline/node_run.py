@@ -8,7 +8,6 @@ Prefect.
 import contextlib
 import glob
 import logging
-import shutil
 import sqlite3
 import threading
 import uuid
@@ -38,7 +37,7 @@ from posttrain.stage.receipts import settle
 from posttrain.stage.version import VARIABLE as VERSION
 from posttrain.stage.version import read_version
 from posttrain.stage.wandb_variables import wandb_variables
-from posttrain.state import RUNS, STATE_DIR, TRACES, private_folder
+from posttrain.state import RUNS, STATE_DIR, TRACES, private_folder, remove_tree
 from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
 
@@ -205,7 +204,7 @@ class NodeRuns:
                     return self._record(frozen, NodeOutcome("cached", monotonic() - started_s))
                 return self._run_as_job(node, target, frozen, tell, watch, started_s)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
     def _run_as_job(
         self,
@@ -222,7 +221,7 @@ class NodeRuns:
         def forget_attempts() -> None:
             for old in self._snapshots.glob(f"{glob.escape(name)}-*"):
                 self._take_traces(old, tell)
-                shutil.rmtree(old, ignore_errors=True)
+                remove_tree(old)
 
         def prepare(attempt: int) -> Path:
             forget_attempts()  # those before are over
@@ -273,7 +272,7 @@ class NodeRuns:
                 return replace(ran, state="failed", reason=end.reason, exit_code=end.status.exit_code)
             return self._record(left, ran)
         finally:
-            shutil.rmtree(end.record.folder, ignore_errors=True)
+            remove_tree(end.record.folder)
 
     def _take_traces(self, folder: Path, tell: Callable[[str], None]) -> None:
         """What a job elsewhere has recorded, into the store here; no result depends on it."""

@@ -26,6 +26,7 @@ from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError
+from posttrain.stage.frozen import protect
 from posttrain.stage.lockfile import acquire_patiently
 from posttrain.stage.run_records import RECORDS
 from posttrain.state import STATE_DIR, WANDB, private_folder
@@ -80,7 +81,8 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
             has_run = (
                 _can_hash(found) and repo.stage_cache._load(found) is not None
             )  # DVC keeps no run of a stage that reads nothing
-            return Snapshot(folder, stage, key, has_run, left_out)
+        protect(folder, [out.def_path for out in found.outs])
+        return Snapshot(folder, stage, key, has_run, left_out)
     except DvcException as error:
         raise ConfigurationError(
             f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more"

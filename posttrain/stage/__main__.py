@@ -1,19 +1,18 @@
 """Runs one stage on a frozen copy of what it declares: the command of every stage in `dvc.yaml`,
 `python -m posttrain.stage NAME [ITEM]`.
 
-    dvc repro ─ sh ─ this process ─ python -m stages.NAME in .posttrain/frozen/NAME ─ (accelerate
-    and its processes)
+    dvc repro ─ sh ─ this process ─ python -m stages.NAME in a frozen copy ─ (accelerate and its
+    processes)
                      └ guard, which outlives dvc
 
 It loads nothing heavy and nothing of the stage's own: inputs are copied and hashed before a line of
-the stage is imported. What the stage made is moved into the tree when the inputs there are still
-those of the copy, and a receipt says what it read. In a snapshot, which is a frozen tree already,
+the stage is imported. What the stage made is moved into the tree when the copy is untouched and the
+inputs in the tree are still those of the copy, and a receipt says what it read. In a snapshot, which is a frozen tree already,
 the stage runs in place.
 """
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from posttrain.stage.fingerprint import (
     read_stage_inputs,
     refuse_if_changed,
 )
-from posttrain.stage.frozen import freeze, place_outs
+from posttrain.stage.frozen import freeze, frozen_folder, place_outs, refuse_if_touched
 from posttrain.stage.guard import find_dvc, start_guard
 from posttrain.stage.holding import full_name, hold_checkpoints, hold_stage, say_ending
 from posttrain.stage.lockfile import lock_entries
@@ -46,9 +45,8 @@ from posttrain.stage.run_records import entry_key, record_run
 from posttrain.stage.version import VARIABLE as VERSION
 from posttrain.stage.version import read_version
 from posttrain.stage.wandb_variables import wandb_variables
-from posttrain.state import STATE_DIR, state_dir
+from posttrain.state import remove_tree, state_dir
 
-FROZEN = STATE_DIR / "frozen"
 _LOOK_S = 0.2
 _GRACE_S = 10.0  # of a stage whose dvc is dead: time for a checkpoint
 
@@ -85,8 +83,9 @@ def run(name: str, item: str, root: Path) -> int:
     inputs = read_stage_inputs(root / "dvc.yaml", name, item)
     with contextlib.ExitStack() as held:
         lock = held.enter_context(hold_stage(root, stage))
-        folder = held.enter_context(_folder(root / FROZEN / stage))
-        frozen = freeze(inputs, root, folder)
+        folder = held.enter_context(_folder(frozen_folder(root) / stage))
+        copy = freeze(inputs, root, folder)
+        frozen = copy.fingerprint
         entries = lock_entries(root)
         refuse_damaged(entries, inputs, frozen, root)
         receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc) if dvc is not None else None
@@ -97,6 +96,7 @@ def run(name: str, item: str, root: Path) -> int:
             environment |= wandb_variables(root, environment, version)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)
         if code == 0:
+            refuse_if_touched(folder, copy.files, inputs.outs)
             refuse_if_changed(inputs, frozen, root)
         made = [out for out in inputs.outs if (folder / out).exists()]
         outs = lock_form(made, file_states(made, folder)) if code == 0 else []
@@ -161,11 +161,13 @@ def _run_below(command: list[str], folder: Path, environment: dict[str, str], dv
 @contextlib.contextmanager
 def _folder(path: Path) -> Iterator[Path]:
     """Not there yet, and gone afterwards; one that a killed process has left goes first."""
-    shutil.rmtree(path, ignore_errors=True)
+    remove_tree(path)
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
+        with contextlib.suppress(OSError):  # another stage's copy lies there
+            path.parent.rmdir()
 
 
 def _tell(line: str) -> None:

@@ -20,8 +20,10 @@ def stage_environment(folder: Path, environment: Mapping[str, str] | None = None
     """For a stage that runs in `folder`: its code comes from there and from no other tree, however
     Python's path was set, and what our own variables and WANDB_DIR say of files by a relative path
     is still found. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
-    tells its own progress."""
+    tells its own progress. No bytecode is written beside the code: an edit of it would run, and its
+    source look untouched."""
     given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
+    given["PYTHONDONTWRITEBYTECODE"] = "1"
     given["WANDB_DIR"] = given.get("WANDB_DIR") or str(folder.resolve() / STATE_DIR)
     others = [
         path
