@@ -26,7 +26,7 @@ from posttrain.pipeline.snapshot import Snapshot, find_stage, key_of, locked
 from posttrain.stage.cached import remove_damaged_outs
 from posttrain.stage.costs import read_costs
 from posttrain.stage.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
-from posttrain.stage.run_records import entry_key, record_run
+from posttrain.stage.run_records import record_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def record_result(root: Path, snapshot: Snapshot) -> Recorded:
                 recorded = _record(repo, root, snapshot, entry)
             if recorded.is_recorded:
                 costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
-                record_run(root, snapshot.stage, entry_key(entry), costs[-1] if costs else None)
+                record_run(root, snapshot.stage, entry, costs[-1] if costs else None)
             return recorded
         except LockError as error:  # of a stage that runs there, and has let go of the folder's lock meanwhile
             if time.monotonic() > deadline:

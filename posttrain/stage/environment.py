@@ -1,10 +1,13 @@
 """What a stage's process is told by the one that starts it, and what it must not inherit."""
 
 import os
+import site
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.exits import ConfigurationError
+from posttrain.stage.fingerprint import md5_of
 from posttrain.state import SNAPSHOT, STATE_DIR
 
 KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
@@ -47,6 +50,20 @@ def _is_there(path: str) -> bool:
         return Path(path).exists()
     except (OSError, ValueError):  # too long for a name, or with a zero in it: it is none
         return False
+
+
+def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ...]:
+    """Modules that came neither from `folder`, nor with Python, nor from what is installed beside
+    it: by PYTHONPATH (a `sitecustomize.py`), a `.pth` file, an editable installation. Each as its
+    name and the first digits of its MD5, sorted: no path of this machine is recorded."""
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    known = tuple(Path(path).resolve() for path in (folder, *installed, *site.getsitepackages()))
+    found = {}
+    for name, module in list(loaded.items()):
+        origin = getattr(module, "__file__", None)
+        if isinstance(origin, str) and not any((path := Path(origin).resolve()).is_relative_to(one) for one in known):
+            found[name] = path
+    return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in sorted(found.items()))
 
 
 def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:

@@ -3,14 +3,16 @@ kind of machine, and what it took.
 
 `reports/runs.jsonl`, a line for each stage, for git to track and for DVC not to know. A line's key
 names what the stage read and made, by the MD5s that `dvc.lock` has of it, so that it is of the
-entry there or of none. Git merges two of these files by taking the lines of both
-(`.gitattributes`), and a result that comes back out of the cache finds its line again.
+entry there or of none; its `knobs` names the command and the knobs. A run is recorded before DVC
+hashes anything, so that an entry of `dvc.lock` without a record is one that no run made. Git merges
+two of these files by taking the lines of both (`.gitattributes`), and a result that comes back out
+of the cache finds its line again.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from posttrain.stage.lockfile import lock_entries, replace_file
 
 RECORDS = Path("reports/runs.jsonl")
 _KEY_DIGITS = 12
+_COMMAND = "posttrain.stage "
 
 
 def result_key(deps: Mapping[str, str], outs: Mapping[str, str]) -> str:
@@ -33,18 +36,30 @@ def entry_key(entry: Mapping[str, Any]) -> str:
     return result_key(*({one["path"]: one["md5"] for one in part if "md5" in one} for part in parts))
 
 
-def record_run(root: Path, stage: str, key: str, cost: Cost | None) -> None:
-    """Of a result that is now in the tree. `cost` is None where nothing ran for it: then what an
-    earlier run of this tree took, if any made the same.
+def knobs_key(entry: Mapping[str, Any]) -> str:
+    """12 hex digits, of the command and the knobs of an entry of `dvc.lock`."""
+    text = json.dumps([entry.get("cmd"), entry.get("params") or {}], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | None) -> None:
+    """Of a result that is now in the tree; `entry` is what `dvc.lock` is to say of it. `cost` is
+    None where nothing ran for it: then what an earlier run of this tree took, if any made the same.
 
     A record that is there stays: it is of the run that made this first, and a tree in which the
-    same comes out again is as it was."""
+    same comes out again is as it was. One of an older version learns its knobs; one of a run with
+    foreign modules gives way to a run without.
+    """
+    key, knobs = entry_key(entry), knobs_key(entry)
     if cost is not None:
-        cost = replace(cost, key=key)
+        cost = replace(cost, key=key, knobs=knobs)
         append_cost(cost, root / COSTS)
     records = _read(root)
-    known = [one for one in reversed(read_costs(root)) if (one.stage, one.key) == (stage, key)]
-    first = records.get((stage, key)) or cost or next(iter(known), None)
+    known = [records.get((stage, key)), cost, *reversed(read_costs(root))]
+    same = [one for one in known if one is not None and _is_of(one, stage, key, knobs)]
+    first = min(same, key=lambda one: bool(one.foreign), default=None)
+    if first is not None and cost is not None:
+        first = replace(first, knobs=knobs)
     kept = {one.stage: one for one in records.values() if one.stage != stage} | ({stage: first} if first else {})
     text = "".join(json.dumps(asdict(kept[name]), sort_keys=True) + "\n" for name in sorted(kept))
     file = root / RECORDS
@@ -57,8 +72,38 @@ def record_restored(root: Path) -> None:
     """Of what `dvc repro` has taken out of its cache, where no process of ours runs."""
     records = _read(root)
     for stage, entry in lock_entries(root).items():
-        if (stage, key := entry_key(entry)) not in records:
-            record_run(root, stage, key, None)
+        if (stage, entry_key(entry)) not in records:
+            record_run(root, stage, entry, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Stages of whose entry in `dvc.lock` not all is known: `unknown` has no record, `foreign` ran
+    with modules from elsewhere, by stage; `without_knobs` was recorded by an older version, which
+    kept what was read and made, but not the command and the knobs."""
+
+    unknown: tuple[str, ...]
+    foreign: Mapping[str, tuple[str, ...]]
+    without_knobs: tuple[str, ...]
+
+
+def unproven(root: Path) -> Unproven:
+    """Of the stages that run by `posttrain.stage`; what a command of another kind read nobody
+    records."""
+    costs, unknown, without_knobs = [*_read(root).values(), *read_costs(root)], [], []
+    foreign: dict[str, tuple[str, ...]] = {}
+    for stage, entry in lock_entries(root).items():
+        if _COMMAND not in str(entry.get("cmd")):
+            continue
+        key, knobs = entry_key(entry), knobs_key(entry)
+        known = [cost for cost in costs if _is_of(cost, stage, key, knobs)]
+        if not known:
+            unknown.append(stage)
+        elif all(cost.foreign for cost in known):
+            foreign[stage] = known[0].foreign
+        elif not any(cost.knobs for cost in known):
+            without_knobs.append(stage)
+    return Unproven(tuple(unknown), foreign, tuple(without_knobs))
 
 
 def read_records(root: Path) -> dict[str, Cost]:
@@ -72,6 +117,10 @@ def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
     """By stage and key, of the file's content; what is no record is left out."""
     costs = filter(None, map(parse_cost, content.splitlines()))
     return {(cost.stage, cost.key): cost for cost in costs}
+
+
+def _is_of(cost: Cost, stage: str, key: str, knobs: str) -> bool:
+    return (cost.stage, cost.key) == (stage, key) and cost.knobs in ("", knobs)
 
 
 def _read(root: Path) -> dict[tuple[str, str], Cost]:

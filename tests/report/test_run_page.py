@@ -10,7 +10,7 @@ import yaml
 from posttrain.exits import ConfigurationError
 from posttrain.report.run_page import run_page, write_run_page
 from posttrain.stage.costs import Cost
-from posttrain.stage.run_records import entry_key, record_run
+from posttrain.stage.run_records import record_run
 from tests.report.outline import Outline
 
 HOSTILE = "<script>alert(1)</script>"
@@ -51,7 +51,7 @@ def root(tmp_path):
         num_threads=2,
         num_gpus=4,
     )
-    record_run(tmp_path, "train_sft", entry_key(entries["train_sft"]), cost)
+    record_run(tmp_path, "train_sft", entries["train_sft"], cost)
     return tmp_path
 
 

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_record_is_of_the_entry_beside_it_or_of_none(root):
     one, other = entry("1" * 32, "2" * 32), entry("1" * 32, "3" * 32)
     lock(root, train=one)
-    record_run(root, "train", entry_key(one), cost("train"))
+    record_run(root, "train", one, cost("train"))
     assert read_records(root) == {"train": read_costs(root)[0]}
     assert read_records(root)["train"].resumed_at == (120,)
     lock(root, train=other)
@@ -51,16 +51,16 @@ def test_a_record_is_of_the_entry_beside_it_or_of_none(root):
 
 def test_another_result_takes_the_place_of_the_record_and_that_of_a_longer_name_stays(root):
     one, other = entry("1" * 32, "2" * 32), entry("1" * 32, "3" * 32)
-    record_run(root, "evaluate@sft", entry_key(one), cost("evaluate@sft"))
-    record_run(root, "evaluate", entry_key(one), cost("evaluate"))
-    record_run(root, "evaluate", entry_key(other), cost("evaluate"))
+    record_run(root, "evaluate@sft", one, cost("evaluate@sft"))
+    record_run(root, "evaluate", one, cost("evaluate"))
+    record_run(root, "evaluate", other, cost("evaluate"))
     assert recorded(root) == [("evaluate", entry_key(other)), ("evaluate@sft", entry_key(one))]
 
 
 def test_what_comes_back_from_the_cache_has_its_record_again_and_what_another_tree_made_has_none(root):
     one, other = entry("1" * 32, "2" * 32), entry("1" * 32, "3" * 32)
-    record_run(root, "train", entry_key(one), cost("train", 3.0))
-    record_run(root, "train", entry_key(other), cost("train", 5.0))
+    record_run(root, "train", one, cost("train", 3.0))
+    record_run(root, "train", other, cost("train", 5.0))
     lock(root, train=one, foreign=other)
     record_restored(root)
     assert {name: found.seconds for name, found in read_records(root).items()} == {"train": 3.0}
@@ -69,9 +69,9 @@ def test_what_comes_back_from_the_cache_has_its_record_again_and_what_another_tr
 
 def test_the_same_result_again_leaves_the_tree_as_it_was(root):
     one = entry("1" * 32, "2" * 32)
-    record_run(root, "train", entry_key(one), cost("train", 3.0))
+    record_run(root, "train", one, cost("train", 3.0))
     before = (root / RECORDS).read_bytes()
-    record_run(root, "train", entry_key(one), cost("train", 9.0))
+    record_run(root, "train", one, cost("train", 9.0))
     assert (root / RECORDS).read_bytes() == before
     assert [found.seconds for found in read_costs(root)] == [3.0, 9.0]
 
@@ -83,7 +83,7 @@ def test_a_damaged_record_is_none_and_the_next_run_leaves_it_out(root):
         (root / RECORDS).parent.mkdir(exist_ok=True)
         (root / RECORDS).write_text(text)
         assert read_records(root) == {}
-    record_run(root, "train", entry_key(one), cost("train"))
+    record_run(root, "train", one, cost("train"))
     assert recorded(root) == [("train", entry_key(one))]
 
 
@@ -95,7 +95,7 @@ def test_two_branches_that_ran_the_same_stage_merge_and_each_entry_finds_its_rec
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=root, check=True)
 
     def commit(made: dict) -> None:
-        record_run(root, "train", entry_key(made), cost("train"))
+        record_run(root, "train", made, cost("train"))
         git("add", "--all")
         git("commit", "--quiet", "--message", "made")
 
@@ -111,5 +111,5 @@ def test_two_branches_that_ran_the_same_stage_merge_and_each_entry_finds_its_rec
     for merged in (one, other):
         lock(root, train=merged)
         assert read_records(root)["train"].key == entry_key(merged)
-    record_run(root, "train", entry_key(one), None)
+    record_run(root, "train", one, None)
     assert recorded(root) == [("train", entry_key(one))]
