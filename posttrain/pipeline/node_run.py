@@ -34,6 +34,7 @@ from posttrain.pipeline.transport.storage import restore
 from posttrain.redaction import redact
 from posttrain.stage.costs import NUM_GPUS
 from posttrain.stage.receipts import settle
+from posttrain.stage.run_cache import take_over_runs
 from posttrain.stage.version import VARIABLE as VERSION
 from posttrain.stage.version import read_version
 from posttrain.stage.wandb_variables import wandb_variables
@@ -90,6 +91,7 @@ class NodeRuns:
         )
         self._forget_the_dead()
         settle(self._root, _LOG.warning)
+        take_over_runs(self._root)
         self.nodes, self._current = read_tree(self._root)
         if settings is None:
             self._settings.check_stages({node.stage for node in self.nodes})

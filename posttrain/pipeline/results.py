@@ -22,7 +22,7 @@ from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError, DataError, Interrupted
-from posttrain.pipeline.snapshot import Snapshot, find_stage, key_of, locked
+from posttrain.pipeline.snapshot import Snapshot, entry_digest, find_stage, key_of, locked
 from posttrain.stage.cached import remove_damaged_outs
 from posttrain.stage.costs import read_costs
 from posttrain.stage.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
@@ -85,6 +85,11 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
         key = key_of(stage)
     except DvcException:  # an input is gone
         key = ""
+    if entry_digest(entry) != snapshot.key:
+        raise Interrupted(
+            f"inputs of {snapshot.stage} changed in {snapshot.folder}, where its job ran, so its result is not "
+            "accepted. A replace over hidden folders does this. Run again"
+        )
     if key != snapshot.key:
         return Recorded(
             tuple(differences(to_single_stage_lockfile(stage), entry, parts=["deps"]))

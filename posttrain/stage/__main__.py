@@ -42,6 +42,7 @@ from posttrain.stage.holding import full_name, hold_checkpoints, hold_stage, say
 from posttrain.stage.lockfile import knobs_as_dvc, lock_entries
 from posttrain.stage.rank import STOP_SIGNALS, die_with_parent
 from posttrain.stage.receipts import Dvc, Receipt, settle
+from posttrain.stage.run_cache import own_run_cache
 from posttrain.stage.run_records import record_run
 from posttrain.stage.version import VARIABLE as VERSION
 from posttrain.stage.version import read_version
@@ -80,6 +81,7 @@ def run(name: str, item: str, root: Path) -> int:
     settle(root, _tell)
     dvc = find_dvc(os.environ, root)
     if dvc is not None:
+        own_run_cache(root, _tell)
         start_guard(root, dvc)
     inputs = read_stage_inputs(root / "dvc.yaml", name, item)
     with contextlib.ExitStack() as held:

@@ -61,7 +61,8 @@ def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ..
     found = {}
     for name, module in list(loaded.items()):
         origin = getattr(module, "__file__", None)
-        if isinstance(origin, str) and not any((path := Path(origin).resolve()).is_relative_to(one) for one in known):
+        path = Path(origin).resolve() if isinstance(origin, str) else None
+        if path is not None and not any(path.is_relative_to(one) for one in known):
             found[name] = path
     return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in sorted(found.items()))
 

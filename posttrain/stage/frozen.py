@@ -21,7 +21,7 @@ from pathlib import Path
 
 from posttrain.exits import Interrupted
 from posttrain.stage.fingerprint import FileState, Fingerprint, StageInputs, files_below, knob_values, stat_of
-from posttrain.state import STATE_DIR, private_folder, remove_tree, state_dir
+from posttrain.state import STATE_DIR, private_folder, remove_tree, state_dir, tree_name
 
 CODE = ("posttrain", "stages")  # as a whole: what starts a stage is no input of it
 FROZEN = STATE_DIR / "frozen"
@@ -51,12 +51,13 @@ def frozen_folder(root: Path) -> Path:
     `.posttrain/frozen` itself, where the cache folder is on another disk: results are moved from
     the copy into the tree by renaming, and large inputs share its blocks."""
     link, root = state_dir(root) / FROZEN.name, root.resolve()
-    status = root.stat()
-    name = hashlib.sha256(f"{root} {status.st_dev} {status.st_ino}".encode()).hexdigest()[:16]
     with contextlib.suppress(OSError, RuntimeError):  # no home, or one that may not be written
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
-        if not cache.is_relative_to(root) and private_folder(cache / "posttrain/frozen").stat().st_dev == status.st_dev:
-            folder = private_folder(cache / "posttrain/frozen" / name)
+        if (
+            not cache.is_relative_to(root)
+            and private_folder(cache / "posttrain/frozen").stat().st_dev == root.stat().st_dev
+        ):
+            folder = private_folder(cache / "posttrain/frozen" / tree_name(root))
             _forget_copies_of_lost_trees(folder.parent)
             if link.is_dir() and not link.is_symlink():
                 remove_tree(link)

@@ -20,6 +20,8 @@ from posttrain.locks import held_if_free, is_held
 from posttrain.stage.cached import remove_damaged_outs
 from posttrain.stage.lockfile import LOCK, keep_last_whole, pids_of_dvc
 from posttrain.stage.receipts import Dvc, settle
+from posttrain.stage.run_cache import take_over_runs
+from posttrain.stage.run_records import record_restored
 from posttrain.state import STATE_DIR, private_folder
 
 GUARDS = STATE_DIR / "guards"
@@ -65,6 +67,7 @@ def guard(root: Path, dvc: Dvc) -> None:
         if not is_first:
             return
         keep_last_whole(root)
+        take_over_runs(root)
         seen = _state(root / LOCK)
         while _lives_on(dvc):
             now = _state(root / LOCK)
@@ -75,6 +78,7 @@ def guard(root: Path, dvc: Dvc) -> None:
                     settle(root, _tell)
         settle(root, _tell)
         keep_last_whole(root)
+        record_restored(root)
         remove_damaged_outs(root, _tell)
 
 

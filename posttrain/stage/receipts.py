@@ -29,6 +29,7 @@ from posttrain.stage.lockfile import (
     mend_files_of_dvc,
     replace_file,
 )
+from posttrain.stage.run_cache import forget_runs, publish_run
 from posttrain.state import STATE_DIR
 
 RECEIPTS = STATE_DIR / "receipts"
@@ -104,7 +105,7 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
     if not paths or found == {Verdict.AWAITED}:
         return []
     if found - {Verdict.AWAITED, Verdict.TRUE}:
-        import posttrain.stage.run_cache  # noqa: F401 loads DVC, before its lock is held: another DVC waits three seconds for that
+        import dvc.utils.serialize  # noqa: F401 loads DVC, before its lock is held: another DVC waits three seconds for that
     corrected = []
     with dvc_lock(root):
         entries = lock_entries(root)
@@ -127,6 +128,8 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
                 )
             elif verdict is Verdict.UNRECORDED:
                 _forget_false_runs(root, receipt)
+            elif verdict is Verdict.TRUE:
+                publish_run(root, receipt.stage, entries[receipt.stage])
             path.unlink(missing_ok=True)
     return corrected
 
@@ -166,8 +169,6 @@ def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt) -> list[str
 
 
 def _forget_false_runs(root: Path, receipt: Receipt) -> None:
-    from posttrain.stage.run_cache import forget_runs
-
     forget_runs(root, lambda run: _is_false(run, receipt), newer_than=receipt.made_at)
 
 

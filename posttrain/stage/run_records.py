@@ -11,12 +11,13 @@ of the cache finds its line again.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.stage.costs import COSTS, Cost, append_cost, parse_cost, read_costs
+from posttrain.stage.cached import SETTLED, SETTLED_COSTS, cache_folder, common_cache
+from posttrain.stage.costs import COSTS, Cost, append_cost, parse_cost, read_cost_lines, read_costs
 from posttrain.stage.lockfile import lock_entries, replace_file
 
 RECORDS = Path("reports/runs.jsonl")
@@ -55,9 +56,8 @@ def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | No
         cost = replace(cost, key=key, knobs=knobs)
         append_cost(cost, root / COSTS)
     records = _read(root)
-    known = [records.get((stage, key)), cost, *reversed(read_costs(root))]
-    same = [one for one in known if one is not None and _is_of(one, stage, key, knobs)]
-    first = min(same, key=lambda one: bool(one.foreign), default=None)
+    known = [records.get((stage, key)), cost, *reversed(_all_costs(root))]
+    first = find_record(filter(None, known), stage, entry)
     if first is not None and cost is not None:
         first = replace(first, knobs=knobs)
     kept = {one.stage: one for one in records.values() if one.stage != stage} | ({stage: first} if first else {})
@@ -90,7 +90,7 @@ class Unproven:
 def unproven(root: Path) -> Unproven:
     """Of the stages that run by `posttrain.stage`; what a command of another kind read nobody
     records."""
-    costs, unknown, without_knobs = [*_read(root).values(), *read_costs(root)], [], []
+    costs, unknown, without_knobs = [*_read(root).values(), *_all_costs(root)], [], []
     foreign: dict[str, tuple[str, ...]] = {}
     for stage, entry in lock_entries(root).items():
         if _COMMAND not in str(entry.get("cmd")):
@@ -117,6 +117,19 @@ def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
     """By stage and key, of the file's content; what is no record is left out."""
     costs = filter(None, map(parse_cost, content.splitlines()))
     return {(cost.stage, cost.key): cost for cost in costs}
+
+
+def find_record(costs: Iterable[Cost], stage: str, entry: Mapping[str, Any]) -> Cost | None:
+    """The first that is of this entry, one without foreign modules before others."""
+    key, knobs = entry_key(entry), knobs_key(entry)
+    return min(
+        (cost for cost in costs if _is_of(cost, stage, key, knobs)), key=lambda one: bool(one.foreign), default=None
+    )
+
+
+def _all_costs(root: Path) -> list[Cost]:
+    """Of this tree's runs, and of the settled ones of trees that share its cache."""
+    return [*read_costs(root), *read_cost_lines(common_cache(cache_folder(root)) / SETTLED / SETTLED_COSTS)]
 
 
 def _is_of(cost: Cost, stage: str, key: str, knobs: str) -> bool:
