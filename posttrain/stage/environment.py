@@ -5,6 +5,7 @@ import site
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from posttrain.exits import ConfigurationError
 from posttrain.stage.fingerprint import md5_of
@@ -53,18 +54,20 @@ def _is_there(path: str) -> bool:
 
 
 def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ...]:
-    """Modules that came neither from `folder`, nor with Python, nor from what is installed beside
-    it: by PYTHONPATH (a `sitecustomize.py`), a `.pth` file, an editable installation. Each as its
-    name and the first digits of its MD5, sorted: no path of this machine is recorded."""
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    known = tuple(Path(path).resolve() for path in (folder, *installed, *site.getsitepackages()))
-    found = {}
-    for name, module in list(loaded.items()):
-        origin = getattr(module, "__file__", None)
+    """Packages and modules that came neither from `folder`, nor with Python, nor from what is
+    installed beside it: by PYTHONPATH (a `sitecustomize.py`), a `.pth` file, an editable
+    installation of something else than this library. Each as its name and the first digits of its
+    MD5, sorted: no path of this machine is recorded."""
+    installed = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    library = Path(__file__).parents[1]
+    known = tuple(Path(path).resolve() for path in (folder, library, *installed, *site.getsitepackages()))
+    found: dict[str, Path] = {}
+    for name, module in sorted(loaded.items()):
+        origin: Any = getattr(module, "__file__", None)
         path = Path(origin).resolve() if isinstance(origin, str) else None
         if path is not None and not any(path.is_relative_to(one) for one in known):
-            found[name] = path
-    return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in sorted(found.items()))
+            found.setdefault(name.partition(".")[0], path)
+    return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in found.items())
 
 
 def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:

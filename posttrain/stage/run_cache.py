@@ -34,7 +34,6 @@ def own_run_cache(root: Path, tell: Callable[[str], None]) -> None:
         return
     common = common_cache(cache)
     own = common / "clones" / tree_name(root)
-    (common / "files").mkdir(parents=True, exist_ok=True)
     link_cache(own, common)
     from dvc.config import Config
 
@@ -48,7 +47,8 @@ def own_run_cache(root: Path, tell: Callable[[str], None]) -> None:
 
 def link_cache(folder: Path, common: Path) -> None:
     """Make `folder` a cache of the same objects with runs of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
+    for path in (common / "files", folder):
+        path.mkdir(parents=True, exist_ok=True)
     if not (folder / "files").is_symlink():
         (folder / "files").symlink_to(common / "files")
 
