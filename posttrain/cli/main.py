@@ -138,7 +138,7 @@ def _unproven_lines() -> list[str]:
 def _settle() -> None:
     from posttrain.stage.cached import remove_damaged_outs
     from posttrain.stage.receipts import settle
-    from posttrain.stage.run_cache import take_over_runs
+    from posttrain.stage.run_cache import forget_unrecorded_runs, take_over_runs
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
@@ -148,6 +148,7 @@ def _settle() -> None:
             f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, "
             "or take the edit back"
         )
+    forget_unrecorded_runs(Path.cwd())
     take_over_runs(Path.cwd())
     if removed := remove_damaged_outs(Path.cwd(), tell):
         raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")

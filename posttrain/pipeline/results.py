@@ -24,9 +24,9 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from posttrain.exits import ConfigurationError, DataError, Interrupted
 from posttrain.pipeline.snapshot import Snapshot, entry_digest, find_stage, key_of, locked
 from posttrain.stage.cached import remove_damaged_outs
-from posttrain.stage.costs import read_costs
+from posttrain.stage.costs import COSTS, read_costs
 from posttrain.stage.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
-from posttrain.stage.run_records import record_run
+from posttrain.stage.run_records import keep_cost, record_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,11 @@ def record_result(root: Path, snapshot: Snapshot) -> Recorded:
         try:
             with locked(root) as repo:
                 recorded = _record(repo, root, snapshot, entry)
+            costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
             if recorded.is_recorded:
-                costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
                 record_run(root, snapshot.stage, entry, costs[-1] if costs else None)
+            elif costs:
+                keep_cost(root / COSTS, entry, costs[-1])
             return recorded
         except LockError as error:  # of a stage that runs there, and has let go of the folder's lock meanwhile
             if time.monotonic() > deadline:

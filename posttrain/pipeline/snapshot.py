@@ -127,12 +127,16 @@ def configure_dvc(folder: Path, cache: Path | str, more: str = "") -> None:
     )
 
 
-def use_settled_runs(repo: Repo) -> None:
+def use_settled_runs(repo: Repo) -> Path | None:
     """Of a snapshot, whose own run cache holds what DVC has just recorded there: read and write the
-    runs that trees share."""
+    runs that trees share. Gives their folder, None where the cache is the snapshot's own."""
     cache = Path(repo.cache.legacy.path)
-    if (cache / "files").is_symlink():
-        repo.stage_cache.cache_dir = str(common_cache(cache) / SETTLED)
+    if not (cache / "files").is_symlink():
+        return None
+    settled = common_cache(cache) / SETTLED
+    settled.mkdir(exist_ok=True)
+    repo.stage_cache.cache_dir = str(settled)
+    return settled
 
 
 def find_stage(repo: Repo, name: str) -> PipelineStage:

@@ -60,7 +60,7 @@ def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ..
     MD5, sorted: no path of this machine is recorded."""
     installed = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     library = Path(__file__).parents[1]
-    known = tuple(Path(path).resolve() for path in (folder, library, *installed, *site.getsitepackages()))
+    known = tuple(Path(path).resolve() for path in (str(folder), str(library), *installed, *site.getsitepackages()))
     found: dict[str, Path] = {}
     for name, module in sorted(loaded.items()):
         origin: Any = getattr(module, "__file__", None)

@@ -20,7 +20,7 @@ from posttrain.locks import held_if_free, is_held
 from posttrain.stage.cached import remove_damaged_outs
 from posttrain.stage.lockfile import LOCK, keep_last_whole, pids_of_dvc
 from posttrain.stage.receipts import Dvc, settle
-from posttrain.stage.run_cache import take_over_runs
+from posttrain.stage.run_cache import forget_unrecorded_runs, take_over_runs
 from posttrain.stage.run_records import record_restored
 from posttrain.state import STATE_DIR, private_folder
 
@@ -79,6 +79,7 @@ def guard(root: Path, dvc: Dvc) -> None:
         settle(root, _tell)
         keep_last_whole(root)
         record_restored(root)
+        forget_unrecorded_runs(root, newer_than=dvc.created)
         remove_damaged_outs(root, _tell)
 
 

@@ -23,7 +23,7 @@ from ruamel.yaml.error import YAMLError
 from posttrain.stage.cached import SETTLED, SETTLED_COSTS, cache_folder, common_cache
 from posttrain.stage.costs import append_cost, read_costs
 from posttrain.stage.lockfile import load_as_dvc
-from posttrain.stage.run_records import find_record
+from posttrain.stage.run_records import all_records, find_record, is_ours
 from posttrain.state import tree_name
 
 
@@ -84,6 +84,15 @@ def run_path(entry: Mapping[str, Any]) -> Path:
         hashlib.sha256(json.dumps(_without_sizes(one), sort_keys=True).encode()).hexdigest() for one in (inputs, entry)
     )
     return Path(key[:2], key, value)
+
+
+def forget_unrecorded_runs(root: Path, *, newer_than: float = 0.0) -> int:
+    """Remove the runs that nobody ran, which `dvc commit` writes, too: a hit would bring back what
+    nobody knows."""
+    records = all_records(root)
+    return forget_runs(
+        root, lambda run: is_ours(run) and find_record(records, None, run) is None, newer_than=newer_than
+    )
 
 
 def read_runs(root: Path) -> list[dict[str, Any]]:

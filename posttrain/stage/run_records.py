@@ -53,8 +53,7 @@ def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | No
     """
     key, knobs = entry_key(entry), knobs_key(entry)
     if cost is not None:
-        cost = replace(cost, key=key, knobs=knobs)
-        append_cost(cost, root / COSTS)
+        cost = keep_cost(root / COSTS, entry, cost)
     records = _read(root)
     known = [records.get((stage, key)), cost, *reversed(_all_costs(root))]
     first = find_record(filter(None, known), stage, entry)
@@ -66,6 +65,13 @@ def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | No
     if text and (not file.exists() or file.read_text(encoding="utf-8", errors="replace") != text):
         file.parent.mkdir(exist_ok=True)
         replace_file(file, text, is_private=False)
+
+
+def keep_cost(file: Path, entry: Mapping[str, Any], cost: Cost) -> Cost:
+    """Add a line that says of which entry of `dvc.lock` the cost is; gives what it says."""
+    cost = replace(cost, key=entry_key(entry), knobs=knobs_key(entry))
+    append_cost(cost, file)
+    return cost
 
 
 def record_restored(root: Path) -> None:
@@ -90,18 +96,17 @@ class Unproven:
 def unproven(root: Path) -> Unproven:
     """Of the stages that run by `posttrain.stage`; what a command of another kind read nobody
     records."""
-    costs, unknown, without_knobs = [*_read(root).values(), *_all_costs(root)], [], []
+    costs, unknown, without_knobs = all_records(root), [], []
     foreign: dict[str, tuple[str, ...]] = {}
     for stage, entry in lock_entries(root).items():
-        if _COMMAND not in str(entry.get("cmd")):
+        if not is_ours(entry):
             continue
-        key, knobs = entry_key(entry), knobs_key(entry)
-        known = [cost for cost in costs if _is_of(cost, stage, key, knobs)]
-        if not known:
+        record = find_record(costs, stage, entry)
+        if record is None:
             unknown.append(stage)
-        elif all(cost.foreign for cost in known):
-            foreign[stage] = known[0].foreign
-        elif not any(cost.knobs for cost in known):
+        elif record.foreign:
+            foreign[stage] = record.foreign
+        elif not record.knobs:
             without_knobs.append(stage)
     return Unproven(tuple(unknown), foreign, tuple(without_knobs))
 
@@ -119,21 +124,27 @@ def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
     return {(cost.stage, cost.key): cost for cost in costs}
 
 
-def find_record(costs: Iterable[Cost], stage: str, entry: Mapping[str, Any]) -> Cost | None:
-    """The first that is of this entry, one without foreign modules before others."""
+def is_ours(entry: Mapping[str, Any]) -> bool:
+    """Whether the entry's command runs a stage as this library does, so that there is a record."""
+    return _COMMAND in str(entry.get("cmd"))
+
+
+def find_record(costs: Iterable[Cost], stage: str | None, entry: Mapping[str, Any]) -> Cost | None:
+    """The first that is of this entry, one without foreign modules and with its knobs before
+    others. A run of the run cache knows no name of its stage."""
     key, knobs = entry_key(entry), knobs_key(entry)
-    return min(
-        (cost for cost in costs if _is_of(cost, stage, key, knobs)), key=lambda one: bool(one.foreign), default=None
-    )
+    same = [one for one in costs if one.key == key and one.knobs in ("", knobs) and stage in (None, one.stage)]
+    return min(same, key=lambda one: (bool(one.foreign), not one.knobs), default=None)
+
+
+def all_records(root: Path) -> list[Cost]:
+    """Of the committed runs, of this tree's, and of the settled ones of trees that share its
+    cache."""
+    return [*_read(root).values(), *_all_costs(root)]
 
 
 def _all_costs(root: Path) -> list[Cost]:
-    """Of this tree's runs, and of the settled ones of trees that share its cache."""
     return [*read_costs(root), *read_cost_lines(common_cache(cache_folder(root)) / SETTLED / SETTLED_COSTS)]
-
-
-def _is_of(cost: Cost, stage: str, key: str, knobs: str) -> bool:
-    return (cost.stage, cost.key) == (stage, key) and cost.knobs in ("", knobs)
 
 
 def _read(root: Path) -> dict[tuple[str, str], Cost]:

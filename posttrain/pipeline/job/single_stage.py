@@ -17,6 +17,10 @@ from dvc.stage.cache import RunCacheNotFoundError
 
 from posttrain.exits import Interrupted, exit_codes
 from posttrain.pipeline.snapshot import find_stage, key_of, use_settled_runs
+from posttrain.stage.cached import SETTLED_COSTS
+from posttrain.stage.costs import read_costs
+from posttrain.stage.lockfile import lock_entries
+from posttrain.stage.run_records import keep_cost
 
 NOT_THERE = 3
 
@@ -35,7 +39,10 @@ def run(stage: str) -> int:
                 f"inputs of {stage} changed in {Path.cwd()} while DVC recorded them, so its result is not accepted. "
                 "A replace over hidden folders does this. Run again"
             )
-        use_settled_runs(repo)
+        settled = use_settled_runs(repo)
+        costs = [cost for cost in read_costs(Path()) if cost.stage == stage]
+        if costs and settled is not None:
+            keep_cost(settled / SETTLED_COSTS, lock_entries(Path())[stage], costs[-1])  # first: a run has its record
         repo.stage_cache.save(found)  # `dvc repro` leaves out a stage with an output that git keeps
     return 0
 
