@@ -55,14 +55,16 @@ def link_cache(folder: Path, common: Path) -> None:
 
 def publish_run(root: Path, stage: str, entry: Mapping[str, Any]) -> None:
     """Share a run that was held against its receipt, with the record of it."""
-    cache = cache_folder(root)
-    settled, run = common_cache(cache) / SETTLED, run_path(entry)
-    cost = find_record(read_costs(root), stage, entry)
-    if cost is None or not (cache / "runs" / run).is_file() or (settled / run).exists():
+    cache, run = cache_folder(root), run_path(entry)
+    common = common_cache(cache)
+    settled, cost = common / SETTLED, find_record(read_costs(root), stage, entry)
+    # A DVC that began before the tree had a run cache of its own has written the common one.
+    written = next((path for place in (cache, common) if (path := place / "runs" / run).is_file()), None)
+    if cost is None or written is None or (settled / run).exists():
         return
     (settled / run).parent.mkdir(parents=True, exist_ok=True)
     append_cost(cost, settled / SETTLED_COSTS)  # first: a run that is there has its record
-    _copy_whole(cache / "runs" / run, settled / run)
+    _copy_whole(written, settled / run)
 
 
 def take_over_runs(root: Path) -> None:
