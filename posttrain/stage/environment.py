@@ -5,7 +5,6 @@ import site
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from posttrain.exits import ConfigurationError
 from posttrain.stage.fingerprint import md5_of
@@ -59,14 +58,15 @@ def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ..
     installation of something else than this library. Each as its name and the first digits of its
     MD5, sorted: no path of this machine is recorded."""
     installed = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    library = Path(__file__).parents[1]
-    known = tuple(Path(path).resolve() for path in (str(folder), str(library), *installed, *site.getsitepackages()))
+    places = [str(folder), str(Path(__file__).parents[1]), *installed, *site.getsitepackages()]
+    known = tuple(f"{path}{os.sep}" for place in places for path in {os.path.abspath(place), os.path.realpath(place)})
     found: dict[str, Path] = {}
     for name, module in sorted(loaded.items()):
-        origin: Any = getattr(module, "__file__", None)
-        path = Path(origin).resolve() if isinstance(origin, str) else None
-        if path is not None and not any(path.is_relative_to(one) for one in known):
-            found.setdefault(name.partition(".")[0], path)
+        origin = getattr(module, "__file__", None)
+        if not isinstance(origin, str) or os.path.abspath(origin).startswith(known):
+            continue
+        if not os.path.realpath(origin).startswith(known):  # slow, for thousands of modules
+            found.setdefault(name.partition(".")[0], Path(origin))
     return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in found.items())
 
 

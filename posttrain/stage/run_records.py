@@ -56,7 +56,8 @@ def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | No
         cost = keep_cost(root / COSTS, entry, cost)
     records = _read(root)
     known = [records.get((stage, key)), cost, *reversed(_all_costs(root))]
-    first = find_record(filter(None, known), stage, entry)
+    same = _of_entry(filter(None, known), stage, entry)
+    first = min(same, key=lambda one: bool(one.foreign), default=None)
     if first is not None and cost is not None:
         first = replace(first, knobs=knobs)
     kept = {one.stage: one for one in records.values() if one.stage != stage} | ({stage: first} if first else {})
@@ -132,9 +133,12 @@ def is_ours(entry: Mapping[str, Any]) -> bool:
 def find_record(costs: Iterable[Cost], stage: str | None, entry: Mapping[str, Any]) -> Cost | None:
     """The first that is of this entry, one without foreign modules and with its knobs before
     others. A run of the run cache knows no name of its stage."""
+    return min(_of_entry(costs, stage, entry), key=lambda one: (bool(one.foreign), not one.knobs), default=None)
+
+
+def _of_entry(costs: Iterable[Cost], stage: str | None, entry: Mapping[str, Any]) -> list[Cost]:
     key, knobs = entry_key(entry), knobs_key(entry)
-    same = [one for one in costs if one.key == key and one.knobs in ("", knobs) and stage in (None, one.stage)]
-    return min(same, key=lambda one: (bool(one.foreign), not one.knobs), default=None)
+    return [one for one in costs if one.key == key and one.knobs in ("", knobs) and stage in (None, one.stage)]
 
 
 def all_records(root: Path) -> list[Cost]:
