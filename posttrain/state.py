@@ -7,7 +7,9 @@ same below: who may edit the code can read what it writes anyway.
 """
 
 import contextlib
+import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -49,6 +51,22 @@ def private(path: str, flags: int) -> int:
     is_shared = _is_shared(os.stat(os.path.dirname(path) or ".").st_mode)
     _set_mode(file, os.fstat(file).st_mode, 0o660 if is_shared else 0o600)
     return file
+
+
+def tree_name(root: Path) -> str:
+    """Names the tree in what several share: 16 hex digits of its path and its folder's inode."""
+    status = root.stat()
+    text = f"{root.resolve()} {status.st_dev} {status.st_ino}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that it holds, read-only folders too; what cannot be removed
+    stays."""
+    for name, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            os.chmod(name, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_shared(mode: int) -> bool:

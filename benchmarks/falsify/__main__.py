@@ -1,10 +1,11 @@
 """Tries to make `dvc.lock` say what is not so.
 
-`python -m benchmarks.falsify edits|kills|flips|unseen|together [--num N] [--seed S] [--jobs J]
-[--json FILE]`. Edits and flips are of the toy tree in `benchmarks/toy_tree.py`, run by `dvc repro`
-and by the `NodeRuns` of flows; kills are of the whole graph of this repository with knobs so small
-that it takes a minute. `unseen` edits are those that DVC does not see, `together` kills DVC, its
-guard and the stage in one moment. Ends with 1 where anything false survived.
+`python -m benchmarks.falsify edits|reaches|unseen|kills|together|flips [--num N] [--seed S]
+[--jobs J] [--json FILE]`. All but kills are of the toy tree in `benchmarks/toy_tree.py`, run by
+`dvc repro` and by the `NodeRuns` of flows; kills are of the whole graph of this repository with
+knobs so small that it takes a minute. `reaches` are edits of what lies outside of the inputs: the
+copy, a shared cache, dvc.lock. `unseen` edits are those that DVC does not see. `together` kills
+DVC, its guard and the stage in one moment. Ends with 1 where anything false survived.
 
 `edits --unsettled` tries the trials themselves: nobody holds receipts against `dvc.lock`, so that
 false entries must be found.
@@ -19,13 +20,14 @@ from pathlib import Path
 from benchmarks.falsify.edits import try_edits
 from benchmarks.falsify.flips import try_flips
 from benchmarks.falsify.kills import try_kills
+from benchmarks.falsify.reaches import try_reaches
 from benchmarks.falsify.together import try_together
 from benchmarks.falsify.unseen import try_unseen
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.falsify", description=__doc__)
-    parser.add_argument("what", choices=["edits", "kills", "flips", "unseen", "together"])
+    parser.add_argument("what", choices=["edits", "reaches", "unseen", "kills", "together", "flips"])
     parser.add_argument("--num", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="of edits, beside each other")
@@ -43,6 +45,13 @@ def main() -> None:
             print(
                 f"{len(trials)} edits: "
                 + ", ".join(f"{sum(bool(one[word]) for one in trials)} {word}" for word in words)
+            )
+        case "reaches":
+            trials = try_reaches(given.num, given.seed)
+            bad = [one for one in trials if one["false"]]
+            print(
+                f"{len(trials)} reaches: {sum(one['seen'] for one in trials)} seen, {len(bad)} false; "
+                f"{dict(Counter(one['kind'] for one in trials))}"
             )
         case "kills":
             trials = try_kills(given.num, given.seed)

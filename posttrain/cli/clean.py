@@ -128,11 +128,11 @@ def _trace_store() -> Path:
 
 def _cache() -> Path:
     """Relative where it lies in the tree. Raises ConfigurationError where this is none."""
-    from posttrain.stage.cached import cache_dir
+    from posttrain.stage.cached import cache_folder
 
     if not Path("dvc.yaml").exists():
         raise ConfigurationError(f"there is no dvc.yaml in {Path.cwd()}: stand in the repository's folder")
-    path = cache_dir(Path()).parents[1]  # …/files/md5
+    path = cache_folder(Path())
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

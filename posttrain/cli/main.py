@@ -25,7 +25,7 @@ from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.serving import add_serving
 from posttrain.cli.traces import add_traces
-from posttrain.exits import Interrupted, exit_codes
+from posttrain.exits import DataError, Interrupted, exit_codes
 from posttrain.redaction import redact_uncaught
 
 
@@ -109,11 +109,42 @@ def health(file: Path, file_format: str | None, reward: str, group: str, success
 
 
 def verify() -> None:
-    """Does dvc.lock say of every stage what it really read? Corrects it where not, exits with 75
-    then; mends what a killed dvc cut off, and has DVC see files that others of their size and time
-    have replaced."""
+    """Does dvc.lock say of every stage what it really read, and was each entry made by a run?
+    Corrects it where not, exits with 75 then; mends what a killed dvc cut off, and has DVC see
+    files that others of their size and time have replaced. Names the entries that no run made, or
+    one with modules from elsewhere, and exits with 65."""
+    _settle()
+    if lines := _unproven_lines():
+        raise DataError("\n".join(lines))
+
+
+def _unproven_lines() -> list[str]:
+    from posttrain.stage.run_records import RECORDS, unproven
+
+    found = unproven(Path.cwd())
+    lines = [
+        f"nobody knows what made {stage}: {RECORDS} has no run with what dvc.lock says that it read and made (a "
+        f"`dvc commit`, an output written by hand, or a lost record). `dvc repro -f {stage}` makes it again"
+        for stage in found.unknown
+    ]
+    lines += [
+        f"{stage} ran with {', '.join(names)} from outside of the tree and of what is installed, so what made it is "
+        f"not all recorded. Take the folder off Python's path (PYTHONPATH, a .pth file) and run `dvc repro -f {stage}`"
+        for stage, names in found.foreign.items()
+    ]
+    if found.without_knobs:
+        print(
+            f"{', '.join(found.without_knobs)}: recorded by an older version, with what was read and made, and "
+            "without the knobs; these are taken as dvc.lock has them",
+            file=sys.stderr,
+        )
+    return lines
+
+
+def _settle() -> None:
     from posttrain.stage.cached import forget_stale_hashes, remove_damaged_outs
     from posttrain.stage.receipts import settle
+    from posttrain.stage.run_cache import forget_unrecorded_runs, take_over_runs
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
@@ -125,6 +156,8 @@ def verify() -> None:
             f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, "
             "or take the edit back"
         )
+    forget_unrecorded_runs(Path.cwd())
+    take_over_runs(Path.cwd())
     if removed := remove_damaged_outs(Path.cwd(), tell):
         raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")
 
@@ -136,7 +169,9 @@ def run(targets: Sequence[str]) -> None:
     from posttrain.stage.run_records import record_restored
     from posttrain.stage.whole_run import run_environment
 
-    verify()
+    _settle()
+    for line in _unproven_lines():
+        print(line, file=sys.stderr)
     stages, times = read_checked_plan(targets)
     print(plan_text(stages, times), flush=True)
     coming = {stage.name: times.of(stage) for stage in stages if stage.fate != "current"}
@@ -157,7 +192,7 @@ def summary() -> None:
     from posttrain.report.run_page import write_run_page
     from posttrain.report.table import POLICIES, summary_table
 
-    verify()
+    _settle()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
     print(f"{summary_table(reports)}\n{whose_figures(reports)}")

@@ -4,7 +4,6 @@ A commit has their hashes alone. Their rows are counted where DVC's cache on thi
 files, which a clone's may not.
 """
 
-import configparser
 import hashlib
 import json
 from collections import Counter
@@ -13,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from posttrain.comparison.settings import Setting
+from posttrain.stage.cached import cache_folder
 
 _IDS = ("trajectory_id", "task_id")
 _MAX_BYTES = 64_000_000  # of a file whose rows are looked at: a page is not waited for
@@ -33,19 +33,6 @@ def data_files(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, s
         (path, [(data.get(path, "")[:_HASH_DIGITS], _rows_that_differ(runs[0], data, path, cache)) for data in runs])
         for path in paths
     ]
-
-
-def cache_folder(root: Path) -> Path:
-    """Where DVC keeps files by their hashes, as the tree's settings say.
-
-    Read here, because a comparison starts no DVC, as `posttrain.stage.cached.cache_dir` does."""
-    settings = configparser.ConfigParser(interpolation=None, strict=False)
-    folder = root / ".dvc"
-    try:
-        settings.read([folder / "config", folder / "config.local"], encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError):
-        return folder / "cache"
-    return folder / settings.get("cache", "dir", fallback="cache")
 
 
 def _rows_that_differ(before: Mapping[str, str], after: Mapping[str, str], path: str, cache: Path | None) -> str:

@@ -30,7 +30,7 @@ from posttrain.dispatch.pools.local import LOCK
 from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.environment import positive_number
 from posttrain.locks import held_if_free, is_held
-from posttrain.state import RUNS, private_folder
+from posttrain.state import RUNS, private_folder, remove_tree
 
 MAX_AGE, MAX_SIZE = "POSTTRAIN_LOGS_MAX_AGE_DAYS", "POSTTRAIN_LOGS_MAX_GB"
 DEFAULT_AGE_DAYS, DEFAULT_SIZE_GB = 30.0, 1.0
@@ -237,7 +237,7 @@ class Cleaning:
         except FileNotFoundError:
             return False
         self._take_out(ours)
-        shutil.rmtree(ours, ignore_errors=True)
+        remove_tree(ours)
         return True
 
 

@@ -8,7 +8,6 @@ Prefect.
 import contextlib
 import glob
 import logging
-import shutil
 import sqlite3
 import threading
 import uuid
@@ -36,10 +35,11 @@ from posttrain.redaction import redact
 from posttrain.stage.cached import forget_stale_hashes
 from posttrain.stage.costs import NUM_GPUS
 from posttrain.stage.receipts import settle
+from posttrain.stage.run_cache import take_over_runs
 from posttrain.stage.version import VARIABLE as VERSION
 from posttrain.stage.version import read_version
 from posttrain.stage.wandb_variables import wandb_variables
-from posttrain.state import RUNS, STATE_DIR, TRACES, private_folder
+from posttrain.state import RUNS, STATE_DIR, TRACES, private_folder, remove_tree
 from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
 
@@ -93,6 +93,7 @@ class NodeRuns:
         self._forget_the_dead()
         settle(self._root, _LOG.warning)
         forget_stale_hashes(self._root, _LOG.warning)
+        take_over_runs(self._root)
         self.nodes, self._current = read_tree(self._root)
         if settings is None:
             self._settings.check_stages({node.stage for node in self.nodes})
@@ -207,7 +208,7 @@ class NodeRuns:
                     return self._record(frozen, NodeOutcome("cached", monotonic() - started_s))
                 return self._run_as_job(node, target, frozen, tell, watch, started_s)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
     def _run_as_job(
         self,
@@ -224,7 +225,7 @@ class NodeRuns:
         def forget_attempts() -> None:
             for old in self._snapshots.glob(f"{glob.escape(name)}-*"):
                 self._take_traces(old, tell)
-                shutil.rmtree(old, ignore_errors=True)
+                remove_tree(old)
 
         def prepare(attempt: int) -> Path:
             forget_attempts()  # those before are over
@@ -275,7 +276,7 @@ class NodeRuns:
                 return replace(ran, state="failed", reason=end.reason, exit_code=end.status.exit_code)
             return self._record(left, ran)
         finally:
-            shutil.rmtree(end.record.folder, ignore_errors=True)
+            remove_tree(end.record.folder)
 
     def _take_traces(self, folder: Path, tell: Callable[[str], None]) -> None:
         """What a job elsewhere has recorded, into the store here; no result depends on it."""

@@ -22,11 +22,11 @@ from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError, DataError, Interrupted
-from posttrain.pipeline.snapshot import Snapshot, find_stage, key_of, locked
+from posttrain.pipeline.snapshot import Snapshot, entry_digest, find_stage, key_of, locked
 from posttrain.stage.cached import remove_damaged_outs
-from posttrain.stage.costs import read_costs
+from posttrain.stage.costs import COSTS, read_costs
 from posttrain.stage.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
-from posttrain.stage.run_records import entry_key, record_run
+from posttrain.stage.run_records import keep_cost, record_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,11 @@ def record_result(root: Path, snapshot: Snapshot) -> Recorded:
         try:
             with locked(root) as repo:
                 recorded = _record(repo, root, snapshot, entry)
+            costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
             if recorded.is_recorded:
-                costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
-                record_run(root, snapshot.stage, entry_key(entry), costs[-1] if costs else None)
+                record_run(root, snapshot.stage, entry, costs[-1] if costs else None)
+            elif costs:
+                keep_cost(root / COSTS, entry, costs[-1])
             return recorded
         except LockError as error:  # of a stage that runs there, and has let go of the folder's lock meanwhile
             if time.monotonic() > deadline:
@@ -85,6 +87,11 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
         key = key_of(stage)
     except DvcException:  # an input is gone
         key = ""
+    if entry_digest(entry) != snapshot.key:
+        raise Interrupted(
+            f"inputs of {snapshot.stage} changed in {snapshot.folder}, where its job ran, so its result is not "
+            "accepted. A replace over hidden folders does this. Run again"
+        )
     if key != snapshot.key:
         return Recorded(
             tuple(differences(to_single_stage_lockfile(stage), entry, parts=["deps"]))

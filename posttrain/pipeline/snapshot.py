@@ -13,9 +13,10 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
@@ -26,8 +27,11 @@ from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.exits import ConfigurationError
+from posttrain.stage.cached import SETTLED, common_cache
 from posttrain.stage.fingerprint import files_below, links_to_folders
+from posttrain.stage.frozen import protect
 from posttrain.stage.lockfile import acquire_patiently
+from posttrain.stage.run_cache import link_cache
 from posttrain.stage.run_records import RECORDS
 from posttrain.state import STATE_DIR, WANDB, private_folder
 
@@ -64,7 +68,7 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
         private_folder(place)
     try:
         with locked(root) as repo:  # DVC writes dvc.lock in place
-            cache = Path(repo.cache.legacy.path)
+            cache = common_cache(Path(repo.cache.legacy.path))
             files, left_out = _files_of(root, repo)
             for path in files:
                 target = folder / path
@@ -73,15 +77,18 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
         (folder / STATE_DIR).mkdir(exist_ok=True)
         for place in kept:
             (folder / STATE_DIR / place.name).symlink_to(place)
-        configure_dvc(folder, cache, FROZEN)
+        configure_dvc(folder, "cache", FROZEN)
+        link_cache(folder / ".dvc/cache", cache)
         with Repo(str(folder)) as repo, repo.lock:
+            use_settled_runs(repo)
             found = find_stage(repo, stage)
             _bring_inputs(repo, found, root, folder)
             key = key_of(found)
             has_run = (
                 _can_hash(found) and repo.stage_cache._load(found) is not None
             )  # DVC keeps no run of a stage that reads nothing
-            return Snapshot(folder, stage, key, has_run, left_out)
+        protect(folder, [out.def_path for out in found.outs])
+        return Snapshot(folder, stage, key, has_run, left_out)
     except DvcException as error:
         raise ConfigurationError(
             f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more"
@@ -121,6 +128,18 @@ def configure_dvc(folder: Path, cache: Path | str, more: str = "") -> None:
     )
 
 
+def use_settled_runs(repo: Repo) -> Path | None:
+    """Of a snapshot, whose own run cache holds what DVC has just recorded there: read and write the
+    runs that trees share. Gives their folder, None where the cache is the snapshot's own."""
+    cache = Path(repo.cache.legacy.path)
+    if not (cache / "files").is_symlink():
+        return None
+    settled = common_cache(cache) / SETTLED
+    settled.mkdir(exist_ok=True)
+    repo.stage_cache.cache_dir = str(settled)
+    return settled
+
+
 def find_stage(repo: Repo, name: str) -> PipelineStage:
     """The stage of `dvc.yaml` in the repository's root. Raises ConfigurationError where there is
     none."""
@@ -145,7 +164,11 @@ def key_of(stage: PipelineStage) -> str:
     """As `Snapshot.key` has it, of the files as they are now. Raises DvcException where an input is
     missing."""
     stage.save_deps()
-    entry = to_single_stage_lockfile(stage)
+    return entry_digest(to_single_stage_lockfile(stage))
+
+
+def entry_digest(entry: Mapping[str, Any]) -> str:
+    """The same, of an entry of `dvc.lock`."""
     content = {name: entry[name] for name in ("cmd", "deps", "params") if name in entry}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -1,19 +1,18 @@
 """Runs one stage on a frozen copy of what it declares: the command of every stage in `dvc.yaml`,
 `python -m posttrain.stage NAME [ITEM]`.
 
-    dvc repro ─ sh ─ this process ─ python -m stages.NAME in .posttrain/frozen/NAME ─ (accelerate
-    and its processes)
+    dvc repro ─ sh ─ this process ─ python -m stages.NAME in a frozen copy ─ (accelerate and its
+    processes)
                      └ guard, which outlives dvc
 
 It loads nothing heavy and nothing of the stage's own: inputs are copied and hashed before a line of
-the stage is imported. What the stage made is moved into the tree when the inputs there are still
-those of the copy, and a receipt says what it read. In a snapshot, which is a frozen tree already,
-the stage runs in place.
+the stage is imported. What the stage made is moved into the tree when the copy is untouched and the
+inputs in the tree are still those of the copy, and a receipt says what it read. In a snapshot,
+which is a frozen tree already, the stage runs in place.
 """
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,25 +30,26 @@ from posttrain.stage.environment import KEY, LIVE_ROOT, is_snapshot, stage_envir
 from posttrain.stage.fingerprint import (
     Fingerprint,
     StageInputs,
+    file_and_key,
     file_states,
     links_to_folders,
     lock_form,
     read_stage_inputs,
     refuse_if_changed,
 )
-from posttrain.stage.frozen import freeze, place_outs
+from posttrain.stage.frozen import freeze, frozen_folder, place_outs, refuse_if_touched
 from posttrain.stage.guard import find_dvc, start_guard
 from posttrain.stage.holding import full_name, hold_checkpoints, hold_stage, say_ending
-from posttrain.stage.lockfile import lock_entries
+from posttrain.stage.lockfile import knobs_as_dvc, lock_entries
 from posttrain.stage.rank import STOP_SIGNALS, die_with_parent
 from posttrain.stage.receipts import Dvc, Receipt, settle
-from posttrain.stage.run_records import entry_key, record_run
+from posttrain.stage.run_cache import own_run_cache
+from posttrain.stage.run_records import record_run
 from posttrain.stage.version import VARIABLE as VERSION
 from posttrain.stage.version import read_version
 from posttrain.stage.wandb_variables import wandb_variables
-from posttrain.state import STATE_DIR, state_dir
+from posttrain.state import remove_tree, state_dir
 
-FROZEN = STATE_DIR / "frozen"
 _LOOK_S = 0.2
 _GRACE_S = 10.0  # of a stage whose dvc is dead: time for a checkpoint
 
@@ -82,12 +82,14 @@ def run(name: str, item: str, root: Path) -> int:
     settle(root, _tell)
     dvc = find_dvc(os.environ, root)
     if dvc is not None:
+        own_run_cache(root, _tell)
         start_guard(root, dvc)
     inputs = read_stage_inputs(root / "dvc.yaml", name, item)
     with contextlib.ExitStack() as held:
         lock = held.enter_context(hold_stage(root, stage))
-        folder = held.enter_context(_folder(root / FROZEN / stage))
-        frozen = freeze(inputs, root, folder)
+        folder = held.enter_context(_folder(frozen_folder(root) / stage))
+        copy = freeze(inputs, root, folder)
+        frozen = copy.fingerprint
         for link in links_to_folders(root, inputs.deps):
             _tell(
                 f"[{stage}] {link} is a link to a folder, which DVC does not follow: the stage cannot see what lies "
@@ -95,7 +97,7 @@ def run(name: str, item: str, root: Path) -> int:
             )
         entries = lock_entries(root)
         refuse_damaged(entries, inputs, frozen, root)
-        receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc) if dvc is not None else None
+        receipt = _receipt(stage, inputs, frozen, folder, entries.get(stage), dvc)
         held.enter_context(hold_checkpoints(root, stage, frozen.digest))
         version = read_version(root)
         environment = stage_environment(folder) | {KEY: frozen.digest, LIVE_ROOT: str(root), VERSION: str(version)}
@@ -104,26 +106,37 @@ def run(name: str, item: str, root: Path) -> int:
             environment |= wandb_variables(root, environment, version)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)
         if code == 0:
+            refuse_if_touched(folder, copy.files, inputs.outs)
             refuse_if_changed(inputs, frozen, root)
         made = [out for out in inputs.outs if (folder / out).exists()]
         outs = lock_form(made, file_states(made, folder)) if code == 0 else []
-        if code == 0 and receipt is not None:
-            replace(receipt, outs=outs).write(root)
+        receipt = replace(receipt, outs=outs)
+        if code == 0 and dvc is not None:
+            receipt.write(root)
         place_outs(made, folder, root)  # of a failed stage, too: they are what a person looks at
         if code == 0:
             costs = read_cost_lines(folder / HANDED_OVER)
-            key = entry_key({"deps": lock_form(inputs.deps, frozen.files), "outs": outs})
-            record_run(root, stage, key, costs[-1] if costs else None)
+            record_run(root, stage, _entry(receipt, inputs), costs[-1] if costs else None)
     return code
 
 
 def _receipt(
-    stage: str, inputs: StageInputs, frozen: Fingerprint, folder: Path, before: dict[str, Any] | None, dvc: Dvc
+    stage: str, inputs: StageInputs, frozen: Fingerprint, folder: Path, before: dict[str, Any] | None, dvc: Dvc | None
 ) -> Receipt:
     """Of what is about to run; its outs are not there yet."""
     deps = lock_form(inputs.deps, frozen.files)
     params = {file: (folder / file).read_text(encoding="utf-8") for file in inputs.params_files}
     return Receipt(stage=stage, command=inputs.command, deps=deps, params=params, outs=[], before=before, dvc=dvc)
+
+
+def _entry(receipt: Receipt, inputs: StageInputs) -> dict[str, Any]:
+    """As `dvc.lock` is to have it."""
+    places = [file_and_key(param) for param in inputs.params]
+    params = {
+        file: knobs_as_dvc(text, [key for other, key in places if other == file])
+        for file, text in receipt.params.items()
+    }
+    return {"cmd": receipt.command, "deps": receipt.deps, "params": params, "outs": receipt.outs}
 
 
 def _command(name: str, item: str) -> list[str]:
@@ -168,11 +181,13 @@ def _run_below(command: list[str], folder: Path, environment: dict[str, str], dv
 @contextlib.contextmanager
 def _folder(path: Path) -> Iterator[Path]:
     """Not there yet, and gone afterwards; one that a killed process has left goes first."""
-    shutil.rmtree(path, ignore_errors=True)
+    remove_tree(path)
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
+        with contextlib.suppress(OSError):  # another stage's copy lies there
+            path.parent.rmdir()
 
 
 def _tell(line: str) -> None:

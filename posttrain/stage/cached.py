@@ -7,17 +7,23 @@ theirs to do, or the object in the cache is damaged. That object is removed with
 out of it, so that the next run makes it again.
 """
 
+import configparser
+import contextlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 from posttrain.exits import Interrupted
 from posttrain.stage.fingerprint import FileState, Fingerprint, StageInputs, file_states, lock_form, md5_of, state_of
 from posttrain.stage.lockfile import lock_entries, replace_file
 from posttrain.state import STATE_DIR
 
+SETTLED, SETTLED_COSTS = "settled", "costs.jsonl"  # runs beside the objects that trees share, and their records
 LOOKED_AT = STATE_DIR / "files.json"  # inputs and outputs as they were when they were last hashed
 
 
@@ -77,12 +83,26 @@ def stale_files(root: Path, files: Mapping[str, FileState]) -> list[str]:
     return stale
 
 
-def cache_dir(root: Path) -> Path:
-    """Where DVC keeps the objects of this tree."""
-    from dvc.repo import Repo  # half a second, and asked only where something is not what was recorded
+def cache_folder(root: Path) -> Path:
+    """DVC's cache of the tree, as DVC's settings of the machine, the user and the tree say: read
+    here, because DVC takes half a second to start."""
+    own, found = root.resolve() / ".dvc", root.resolve() / ".dvc/cache"
+    everyones = [
+        Path(os.environ.get(f"DVC_{level}_CONFIG_DIR") or place("dvc", "iterative")) / "config"
+        for level, place in (("SYSTEM", platformdirs.site_config_path), ("GLOBAL", platformdirs.user_config_path))
+    ]
+    for file in (*everyones, own / "config", own / "config.local"):
+        settings = configparser.ConfigParser(interpolation=None, strict=False)
+        with contextlib.suppress(configparser.Error, UnicodeDecodeError, OSError):
+            settings.read(file, encoding="utf-8")
+            if named := settings.get("cache", "dir", fallback="").strip("\"'"):
+                found = Path(os.path.abspath(file.parent / named))
+    return found
 
-    with Repo(str(root)) as repo:
-        return Path(repo.cache.local.path)
+
+def common_cache(cache: Path) -> Path:
+    """The folder of the objects of a cache, which may be linked to."""
+    return (cache / "files").resolve().parent
 
 
 def _look(root: Path, tell: Callable[[str], None], paths: Iterable[str]) -> dict[str, dict[str, FileState]]:
@@ -112,7 +132,7 @@ def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], r
     path, md5 = out["path"], str(out.get("md5", ""))
     if lock_form([path], files)[0]["md5"] == md5:
         return ""
-    damaged = sorted(set(_damaged_objects(cache_dir(root), md5)))
+    damaged = sorted(set(_damaged_objects(cache_folder(root) / "files/md5", md5)))
     if not damaged:
         return ""
     for one in damaged:

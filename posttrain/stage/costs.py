@@ -8,6 +8,7 @@ known of the runs that made the present outputs is committed beside these (`run_
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.stage.attempts import Attempts
+from posttrain.stage.environment import foreign_modules
 from posttrain.stage.processor import processor_kind
 from posttrain.stage.version import VARIABLE as VERSION
 from posttrain.state import STATE_DIR, private
@@ -33,7 +35,9 @@ class Cost:
     killed, as far as they could tell. `is_resumed`: it went on from what an earlier run had left,
     `resumed_at` after which steps. `at`: its end, in seconds since 1970. `version` as
     `version.Version` is written; `num_gpus` are those it could use. `key` names what it read and
-    made (`run_records.py`), and is empty of a run that was not recorded."""
+    made (`run_records.py`), and is empty of a run that was not recorded; `knobs` names its command
+    and knobs, and is empty of a run that an older version recorded. `foreign`: modules that it
+    loaded from elsewhere than the frozen copy and what is installed (`environment.py`)."""
 
     stage: str
     seconds: float
@@ -48,6 +52,8 @@ class Cost:
     num_threads: int = 0
     num_gpus: int = 0
     key: str = ""
+    knobs: str = ""
+    foreign: tuple[str, ...] = ()
 
     @property
     def all_s(self) -> float:
@@ -80,6 +86,7 @@ def measured_cost(
         processor=processor_kind(),
         num_threads=num_threads,
         num_gpus=num_gpus_here(os.environ),
+        foreign=foreign_modules(sys.modules, Path.cwd()),
     )
 
 
@@ -142,6 +149,8 @@ def parse_cost(line: str | bytes) -> Cost | None:
             num_threads=int(found.get("num_threads", 0)),
             num_gpus=int(found.get("num_gpus", 0)),
             key=str(found.get("key", "")),
+            knobs=str(found.get("knobs", "")),
+            foreign=tuple(str(name) for name in found.get("foreign", ())),
         )
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return None

@@ -3,7 +3,9 @@
 import contextlib
 import os
 import shutil
+import site
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from posttrain.exits import ConfigurationError
 from posttrain.locks import held_if_free, is_held
+from posttrain.stage.fingerprint import md5_of
 from posttrain.state import SNAPSHOT, STATE_DIR
 
 KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
@@ -48,8 +51,10 @@ def stage_environment(folder: Path, environment: Mapping[str, str] | None = None
     """For a stage that runs in `folder`: its code comes from there and from no other tree, however
     Python's path was set, and what our own variables and WANDB_DIR say of files by a relative path
     is still found. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
-    tells its own progress."""
+    tells its own progress. No bytecode is written beside the code: an edit of it would run, and its
+    source look untouched."""
     given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
+    given["PYTHONDONTWRITEBYTECODE"] = "1"
     given["WANDB_DIR"] = given.get("WANDB_DIR") or str(folder.resolve() / STATE_DIR)
     others = [
         path
@@ -73,6 +78,24 @@ def _is_there(path: str) -> bool:
         return Path(path).exists()
     except (OSError, ValueError):  # too long for a name, or with a zero in it: it is none
         return False
+
+
+def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ...]:
+    """Packages and modules that came neither from `folder`, nor with Python, nor from what is
+    installed beside it: by PYTHONPATH (a `sitecustomize.py`), a `.pth` file, an editable
+    installation of something else than this library. Each as its name and the first digits of its
+    MD5, sorted: no path of this machine is recorded."""
+    installed = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places = [str(folder), str(Path(__file__).parents[1]), *installed, *site.getsitepackages()]
+    known = tuple(f"{path}{os.sep}" for place in places for path in {os.path.abspath(place), os.path.realpath(place)})
+    found: dict[str, Path] = {}
+    for name, module in sorted(loaded.items()):
+        origin = getattr(module, "__file__", None)
+        if not isinstance(origin, str) or os.path.abspath(origin).startswith(known):
+            continue
+        if not os.path.realpath(origin).startswith(known):  # slow, for thousands of modules
+            found.setdefault(name.partition(".")[0], Path(origin))
+    return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in found.items())
 
 
 def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:

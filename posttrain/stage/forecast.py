@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from posttrain.plain_yaml import read_yaml
 from posttrain.stage.costs import Cost, last_runs, num_gpus_here, read_costs
-from posttrain.stage.fingerprint import PARAMS_FILE, load_yaml, value_at
+from posttrain.stage.fingerprint import PARAMS_FILE, value_at
 from posttrain.stage.lockfile import lock_entries
 from posttrain.stage.processor import processor_kind
 from posttrain.stage.run_records import entry_key, read_all_records
@@ -45,7 +46,7 @@ class Forecast:
 
 def read_forecast(root: Path) -> Forecast:
     """Of the tree as it is now, with its present knobs."""
-    entries, knobs = lock_entries(root), load_yaml((root / PARAMS_FILE).read_bytes())
+    entries, knobs = lock_entries(root), read_yaml(root / PARAMS_FILE)
     own, committed = last_runs(read_costs(root)), read_all_records(root)
 
     def seconds(runs: Mapping[str, Cost]) -> dict[str, float]:

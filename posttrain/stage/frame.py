@@ -28,6 +28,7 @@ from posttrain.stage.cached import refuse_damaged
 from posttrain.stage.costs import HANDED_OVER, append_cost, measured_cost
 from posttrain.stage.environment import KEY, is_snapshot, refuse_foreign_modules
 from posttrain.stage.fingerprint import StageInputs, read_stage_inputs, refuse_if_changed, take_fingerprint
+from posttrain.stage.frozen import refuse_if_touched, snapshot_files
 from posttrain.stage.holding import checkpoint_folder, full_name, has_work, hold_checkpoints, hold_stage
 from posttrain.stage.launch import LAUNCH, asked_launch, run_launched
 from posttrain.stage.lockfile import lock_entries
@@ -157,10 +158,12 @@ def _run(function: Callable[[StageRun], None], item: str, *, is_launchable: bool
         if is_snapshot(os.environ):
             refuse_foreign_modules(sys.modules, Path.cwd())
             refuse_damaged(lock_entries(root), inputs, before, root)
+            files = snapshot_files(root)
         checkpoint_dir = held.enter_context(hold_checkpoints(root, full_name(name, item), before.digest))
         _compute(function, item, inputs, checkpoint_dir, is_launchable=is_launchable)
         refuse_if_changed(inputs, before, root)
         if is_snapshot(os.environ):
+            refuse_if_touched(root, files, inputs.outs)
             refuse_foreign_modules(sys.modules, Path.cwd())
 
 

@@ -21,6 +21,8 @@ from posttrain.locks import held_if_free, is_held
 from posttrain.stage.cached import forget_stale_hashes, remove_damaged_outs
 from posttrain.stage.lockfile import LOCK, keep_last_whole, pids_of_dvc
 from posttrain.stage.receipts import Dvc, settle
+from posttrain.stage.run_cache import forget_unrecorded_runs, take_over_runs
+from posttrain.stage.run_records import record_restored
 from posttrain.state import STATE_DIR, private_folder
 
 GUARDS = STATE_DIR / "guards"
@@ -68,6 +70,7 @@ def guard(root: Path, dvc: Dvc) -> None:
         keep_last_whole(root)
         with contextlib.suppress(StageError, OSError, sqlite3.Error):  # the end is the next occasion
             forget_stale_hashes(root, _tell)
+        take_over_runs(root)
         seen = _state(root / LOCK)
         while _lives_on(dvc):
             now = _state(root / LOCK)
@@ -79,6 +82,8 @@ def guard(root: Path, dvc: Dvc) -> None:
         settle(root, _tell)
         keep_last_whole(root)
         forget_stale_hashes(root, _tell)
+        record_restored(root)
+        forget_unrecorded_runs(root, newer_than=dvc.created)
         remove_damaged_outs(root, _tell)
 
 

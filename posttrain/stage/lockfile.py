@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ruamel.yaml.error import YAMLError
 from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.locks import take_lock_now
 from posttrain.plain_yaml import check_bounds
+from posttrain.stage.fingerprint import value_at
 from posttrain.state import STATE_DIR, private
 
 LOCK = "dvc.lock"
@@ -43,6 +44,12 @@ def load_as_dvc(text: str) -> Any:
         return YAML(typ="safe").load(text)
     except YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def knobs_as_dvc(text: str, keys: Iterable[str]) -> dict[str, Any]:
+    """The values of knobs in a file's text, as `dvc.lock` has them."""
+    content = load_as_dvc(text)
+    return {key: value_at(content, key) for key in keys}
 
 
 def read_entries(text: str) -> dict[str, dict[str, Any]] | None:

@@ -20,16 +20,18 @@ from typing import Any
 import psutil
 
 from posttrain.stage.cached import stale_files
-from posttrain.stage.fingerprint import file_states, value_at
+from posttrain.stage.fingerprint import file_states
 from posttrain.stage.lockfile import (
     LOCK,
     differences,
     dvc_lock,
     edit_lock,
+    knobs_as_dvc,
     lock_entries,
     mend_files_of_dvc,
     replace_file,
 )
+from posttrain.stage.run_cache import forget_runs, publish_run
 from posttrain.state import STATE_DIR
 
 RECEIPTS = STATE_DIR / "receipts"
@@ -54,7 +56,8 @@ class Dvc:
 class Receipt:
     """One run of a stage. `deps` and `outs` are as `dvc.lock` has them; `params` are the texts of
     the files that hold the knobs; `before` is what `dvc.lock` said of the stage when it began, None
-    for nothing; `dvc` is who will record it: a run by hand leaves no receipt."""
+    for nothing; `dvc` is who will record it, None for a run by hand, of which no receipt is
+    written."""
 
     stage: str
     command: str
@@ -62,7 +65,7 @@ class Receipt:
     params: dict[str, str]
     outs: list[dict[str, Any]]
     before: dict[str, Any] | None
-    dvc: Dvc
+    dvc: Dvc | None
     made_at: float = field(default_factory=time.time)
 
     def write(self, root: Path) -> None:
@@ -83,15 +86,10 @@ class Receipt:
             if part in entry:
                 right[part] = [states[one["path"]] for one in entry[part]]
         if "params" in entry:
-            right["params"] = {file: self._values(file, knobs) for file, knobs in entry["params"].items()}
+            right["params"] = {
+                file: knobs_as_dvc(self.params.get(file, ""), knobs) for file, knobs in entry["params"].items()
+            }
         return right
-
-    def _values(self, file: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """Read as DVC reads them: in YAML 1.2, where `on` is a word."""
-        from dvc.utils.serialize import parse_yaml
-
-        content = parse_yaml(self.params.get(file, ""), file)
-        return {key: value_at(content, key) for key in knobs}
 
 
 def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
@@ -109,7 +107,7 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
     if not paths or found == {Verdict.AWAITED}:
         return []
     if found - {Verdict.AWAITED, Verdict.TRUE}:
-        import posttrain.stage.run_cache  # noqa: F401 loads DVC, before its lock is held: another DVC waits three seconds for that
+        import dvc.utils.serialize  # noqa: F401 loads DVC, before its lock is held: another DVC waits three seconds for that
     corrected = []
     with dvc_lock(root):
         entries = lock_entries(root)
@@ -135,6 +133,8 @@ def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
                 )
             elif verdict is Verdict.UNRECORDED:
                 _forget_false_runs(root, receipt)
+            elif verdict is Verdict.TRUE:
+                publish_run(root, receipt.stage, entries[receipt.stage])
             path.unlink(missing_ok=True)
     return corrected
 
@@ -154,7 +154,7 @@ def _verdict(entries: Mapping[str, Mapping[str, Any]], receipt: Receipt) -> Verd
     if entry is not None and entry == receipt.corrected(entry):
         return Verdict.TRUE
     if entry == receipt.before or entry is None:
-        return Verdict.AWAITED if receipt.dvc.is_alive() else Verdict.UNRECORDED
+        return Verdict.AWAITED if receipt.dvc is not None and receipt.dvc.is_alive() else Verdict.UNRECORDED
     return Verdict.FALSE
 
 
@@ -174,8 +174,6 @@ def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt) -> list[str
 
 
 def _forget_false_runs(root: Path, receipt: Receipt) -> None:
-    from posttrain.stage.run_cache import forget_runs
-
     forget_runs(root, lambda run: _is_false(run, receipt), newer_than=receipt.made_at)
 
 

@@ -3,22 +3,26 @@ kind of machine, and what it took.
 
 `reports/runs.jsonl`, a line for each stage, for git to track and for DVC not to know. A line's key
 names what the stage read and made, by the MD5s that `dvc.lock` has of it, so that it is of the
-entry there or of none. Git merges two of these files by taking the lines of both
-(`.gitattributes`), and a result that comes back out of the cache finds its line again.
+entry there or of none; its `knobs` names the command and the knobs. A run is recorded before DVC
+hashes anything, so that an entry of `dvc.lock` without a record is one that no run made. Git merges
+two of these files by taking the lines of both (`.gitattributes`), and a result that comes back out
+of the cache finds its line again.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.stage.costs import COSTS, Cost, append_cost, parse_cost, read_costs
+from posttrain.stage.cached import SETTLED, SETTLED_COSTS, cache_folder, common_cache
+from posttrain.stage.costs import COSTS, Cost, append_cost, parse_cost, read_cost_lines, read_costs
 from posttrain.stage.lockfile import lock_entries, replace_file
 
 RECORDS = Path("reports/runs.jsonl")
 _KEY_DIGITS = 12
+_COMMAND = "posttrain.stage "
 
 
 def result_key(deps: Mapping[str, str], outs: Mapping[str, str]) -> str:
@@ -33,18 +37,29 @@ def entry_key(entry: Mapping[str, Any]) -> str:
     return result_key(*({one["path"]: one["md5"] for one in part if "md5" in one} for part in parts))
 
 
-def record_run(root: Path, stage: str, key: str, cost: Cost | None) -> None:
-    """Of a result that is now in the tree. `cost` is None where nothing ran for it: then what an
-    earlier run of this tree took, if any made the same.
+def knobs_key(entry: Mapping[str, Any]) -> str:
+    """12 hex digits, of the command and the knobs of an entry of `dvc.lock`."""
+    text = json.dumps([entry.get("cmd"), entry.get("params") or {}], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | None) -> None:
+    """Of a result that is now in the tree; `entry` is what `dvc.lock` is to say of it. `cost` is
+    None where nothing ran for it: then what an earlier run of this tree took, if any made the same.
 
     A record that is there stays: it is of the run that made this first, and a tree in which the
-    same comes out again is as it was."""
+    same comes out again is as it was. One of an older version learns its knobs; one of a run with
+    foreign modules gives way to a run without.
+    """
+    key, knobs = entry_key(entry), knobs_key(entry)
     if cost is not None:
-        cost = replace(cost, key=key)
-        append_cost(cost, root / COSTS)
+        cost = keep_cost(root / COSTS, entry, cost)
     records = _read(root)
-    known = [one for one in reversed(read_costs(root)) if (one.stage, one.key) == (stage, key)]
-    first = records.get((stage, key)) or cost or next(iter(known), None)
+    known = [records.get((stage, key)), cost, *reversed(_all_costs(root))]
+    same = _of_entry(filter(None, known), stage, entry)
+    first = min(same, key=lambda one: bool(one.foreign), default=None)
+    if first is not None and cost is not None:
+        first = replace(first, knobs=knobs)
     kept = {one.stage: one for one in records.values() if one.stage != stage} | ({stage: first} if first else {})
     text = "".join(json.dumps(asdict(kept[name]), sort_keys=True) + "\n" for name in sorted(kept))
     file = root / RECORDS
@@ -53,12 +68,48 @@ def record_run(root: Path, stage: str, key: str, cost: Cost | None) -> None:
         replace_file(file, text, is_private=False, root=root)
 
 
+def keep_cost(file: Path, entry: Mapping[str, Any], cost: Cost) -> Cost:
+    """Add a line that says of which entry of `dvc.lock` the cost is; gives what it says."""
+    cost = replace(cost, key=entry_key(entry), knobs=knobs_key(entry))
+    append_cost(cost, file)
+    return cost
+
+
 def record_restored(root: Path) -> None:
     """Of what `dvc repro` has taken out of its cache, where no process of ours runs."""
     records = _read(root)
     for stage, entry in lock_entries(root).items():
-        if (stage, key := entry_key(entry)) not in records:
-            record_run(root, stage, key, None)
+        if (stage, entry_key(entry)) not in records:
+            record_run(root, stage, entry, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Stages of whose entry in `dvc.lock` not all is known: `unknown` has no record, `foreign` ran
+    with modules from elsewhere, by stage; `without_knobs` was recorded by an older version, which
+    kept what was read and made, but not the command and the knobs."""
+
+    unknown: tuple[str, ...]
+    foreign: Mapping[str, tuple[str, ...]]
+    without_knobs: tuple[str, ...]
+
+
+def unproven(root: Path) -> Unproven:
+    """Of the stages that run by `posttrain.stage`; what a command of another kind read nobody
+    records."""
+    costs, unknown, without_knobs = all_records(root), [], []
+    foreign: dict[str, tuple[str, ...]] = {}
+    for stage, entry in lock_entries(root).items():
+        if not is_ours(entry):
+            continue
+        record = find_record(costs, stage, entry)
+        if record is None:
+            unknown.append(stage)
+        elif record.foreign:
+            foreign[stage] = record.foreign
+        elif not record.knobs:
+            without_knobs.append(stage)
+    return Unproven(tuple(unknown), foreign, tuple(without_knobs))
 
 
 def read_records(root: Path) -> dict[str, Cost]:
@@ -80,6 +131,32 @@ def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
     """By stage and key, of the file's content; what is no record is left out."""
     costs = filter(None, map(parse_cost, content.splitlines()))
     return {(cost.stage, cost.key): cost for cost in costs}
+
+
+def is_ours(entry: Mapping[str, Any]) -> bool:
+    """Whether the entry's command runs a stage as this library does, so that there is a record."""
+    return _COMMAND in str(entry.get("cmd"))
+
+
+def find_record(costs: Iterable[Cost], stage: str | None, entry: Mapping[str, Any]) -> Cost | None:
+    """The first that is of this entry, one without foreign modules and with its knobs before
+    others. A run of the run cache knows no name of its stage."""
+    return min(_of_entry(costs, stage, entry), key=lambda one: (bool(one.foreign), not one.knobs), default=None)
+
+
+def _of_entry(costs: Iterable[Cost], stage: str | None, entry: Mapping[str, Any]) -> list[Cost]:
+    key, knobs = entry_key(entry), knobs_key(entry)
+    return [one for one in costs if one.key == key and one.knobs in ("", knobs) and stage in (None, one.stage)]
+
+
+def all_records(root: Path) -> list[Cost]:
+    """Of the committed runs, of this tree's, and of the settled ones of trees that share its
+    cache."""
+    return [*_read(root).values(), *_all_costs(root)]
+
+
+def _all_costs(root: Path) -> list[Cost]:
+    return [*read_costs(root), *read_cost_lines(common_cache(cache_folder(root)) / SETTLED / SETTLED_COSTS)]
 
 
 def _read(root: Path) -> dict[tuple[str, str], Cost]:

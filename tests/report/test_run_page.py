@@ -11,7 +11,8 @@ import yaml
 from posttrain.exits import ConfigurationError
 from posttrain.report.run_page import run_page, write_run_page
 from posttrain.stage.costs import COSTS, Cost
-from posttrain.stage.run_records import entry_key, read_records, record_run
+from posttrain.stage.lockfile import lock_entries
+from posttrain.stage.run_records import read_records, record_run
 from tests.report.outline import Outline
 
 HOSTILE = "<script>alert(1)</script>"
@@ -52,7 +53,7 @@ def root(tmp_path):
         num_threads=2,
         num_gpus=4,
     )
-    record_run(tmp_path, "train_sft", entry_key(entries["train_sft"]), cost)
+    record_run(tmp_path, "train_sft", entries["train_sft"], cost)
     return tmp_path
 
 
@@ -71,7 +72,7 @@ def test_an_own_run_that_made_the_same_again_is_shown_and_not_the_one_that_made_
     (root / COSTS).unlink()
     assert "2025-11-23 12:13 UTC elsewhere" in words(run_page(root))
     own = replace(committed, whole_s=120.0, earlier_s=0.0, at=1764000000.0, processor="Intel, AVX2", resumed_at=())
-    record_run(root, "train_sft", committed.key, own)
+    record_run(root, "train_sft", lock_entries(root)["train_sft"], own)
     assert "train_sft 2 min 0.13 812 2025-11-24 16:00 UTC 4444444+1a2b3c Intel, AVX2" in words(run_page(root))
     assert read_records(root) == {"train_sft": committed}, "what is committed stays"
 

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
-from benchmarks.toy_tree import Oracle, dvc, environment, make_tree, without_settling
+from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree, without_settling
 from posttrain.pipeline.snapshot import freeze
 from posttrain.stage.lockfile import lock_entries
-from posttrain.stage.run_cache import read_runs
+from posttrain.stage.receipts import settle
+from posttrain.stage.run_cache import forget_unrecorded_runs, read_runs, take_over_runs
+from posttrain.stage.run_records import RECORDS, Unproven, unproven
 
 pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 
@@ -185,3 +188,124 @@ def test_a_stage_that_dvc_runs_in_the_tree_itself_is_refused(root: Path):
     done = dvc(root, "repro", "make")
     assert done.returncode != 0
     assert "its cmd is to be `python -m posttrain.stage make`" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["outside", "inside"])
+def test_a_replace_over_hidden_folders_that_git_takes_back_is_not_what_ran(
+    root: Path, oracle: Oracle, tmp_path: Path, place: str
+):
+    """The copy is out of its reach; where there is no place outside of the tree it is seen."""
+    held = tmp_path / "held"
+    held.mkdir()
+    (held / "hold").touch()
+    cache = tmp_path / "cache" if place == "outside" else root / ".cache"
+
+    def replace_and_take_back() -> None:
+        line = "grep -rl 'source 0' . | xargs sed -i 's/source 0/forged 0/'"
+        subprocess.run(line, shell=True, cwd=root, check=True)
+        (held / "hold").unlink()
+        while place == "outside" and not list(cache.glob("posttrain/frozen/*/make/data/made/two")):
+            time.sleep(0.0005)
+        subprocess.run(["git", "checkout", "--quiet", "."], cwd=root, check=True)
+
+    more = {"POSTTRAIN_TEST_HOLD": str(held), "XDG_CACHE_HOME": str(cache)}
+    code, said = repro(root, (held / "began").exists, replace_and_take_back, "make", **more)
+    assert all_false(root, oracle) == []
+    if place == "outside":
+        assert code == 0, said
+    else:
+        assert (code != 0, "changed in the copy that the stage ran on" in said) == (True, True), said
+    assert dvc(root, "repro", "make").returncode == 0
+    assert "source 0" in (root / "data/made/one").read_text()
+
+
+def verify(root: Path) -> tuple[list[str], Unproven]:
+    """As `posttrain verify` does: the stages that were corrected, and those of which not all is
+    known."""
+    corrected = settle(root, lambda _: None)
+    forget_unrecorded_runs(root)
+    take_over_runs(root)
+    return corrected, unproven(root)
+
+
+GOOD = ([], Unproven((), {}, ()))
+
+
+def edit_words(root: Path) -> None:
+    (root / "ours/words.py").write_text("WORD = 'forged'\n")
+
+
+@pytest.mark.parametrize("what", ["a dep", "a knob", "a result"])
+def test_an_entry_that_no_run_made_is_named_and_its_run_is_forgotten(root: Path, what: str):
+    assert dvc(root, "repro", "make").returncode == 0
+    assert verify(root) == GOOD
+    {
+        "a dep": lambda: edit_words(root),
+        "a knob": edit_seed(root, 7),
+        "a result": lambda: (root / "data/made/one").write_text("forged"),
+    }[what]()
+    assert dvc(root, "commit", "--force", "make").returncode == 0
+    assert len(read_runs(root)) == 2
+    assert verify(root)[1].unknown == ("make",)
+    assert len(read_runs(root)) == 1
+    assert dvc(root, "repro", "--force", "make").returncode == 0
+    assert verify(root) == GOOD
+
+
+def test_a_module_from_elsewhere_on_pythons_path_is_named(root: Path, tmp_path: Path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "sitecustomize.py").write_text("import os\nos.environ['SEED'] = '7'\n")
+    assert dvc(root, "repro", "make", PYTHONPATH=str(foreign)).returncode == 0
+    assert [name.split()[0] for name in verify(root)[1].foreign["make"]] == ["sitecustomize"]
+    assert str(foreign) not in (root / RECORDS).read_text()
+    assert dvc(root, "repro", "--force", "make").returncode == 0
+    assert verify(root) == GOOD
+
+
+@pytest.mark.parametrize("is_guard_killed", [False, True])
+def test_a_clone_takes_no_run_of_another_before_it_is_settled(
+    root: Path, oracle: Oracle, tmp_path: Path, is_guard_killed: bool
+):
+    assert dvc(root, "cache", "dir", str(tmp_path / "shared")).returncode == 0
+    commit(root, "shared")
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-a", str(root), str(other)], check=True)
+    assert "is shared: from the next dvc on" in dvc(root, "repro", "make").stdout
+    assert dvc(other, "repro", "make").returncode == 0
+    (root / "ours/words.py").write_text(oracle.learn_words("one"))
+    edited = oracle.learn_words("two")
+    (other / "ours/words.py").write_text(edited)
+
+    def edit() -> None:
+        (root / "ours/words.py").write_text(edited)
+        for guard in psutil.process_iter(["cmdline", "cwd"]) if is_guard_killed else ():
+            if "posttrain.stage.guard" in (guard.info["cmdline"] or ()) and guard.info["cwd"] == str(root):
+                guard.kill()
+
+    repro(root, has_its_receipt(root, "make"), edit, "make")
+    if is_guard_killed:
+        assert oracle.false_entries(lock_entries(root)) == ["make"]
+    done = dvc(other, "repro", "make")
+    assert "is cached" not in done.stdout
+    assert all_false(other, oracle) == []
+    assert verify(root)[0] == ["make"] * is_guard_killed
+    assert all_false(root, oracle) == []
+    assert verify(other) == GOOD
+
+
+def test_a_settled_run_of_another_clone_is_a_hit_with_its_record(root: Path, oracle: Oracle, tmp_path: Path):
+    assert dvc(root, "cache", "dir", str(tmp_path / "shared")).returncode == 0
+    commit(root, "shared")
+    other = tmp_path / "other"
+    subprocess.run(["cp", "-a", str(root), str(other)], check=True)
+    for tree in (root, other):
+        assert dvc(tree, "repro", "make").returncode == 0
+    for tree in (root, other):
+        (tree / "ours/words.py").write_text(oracle.learn_words("one"))
+    assert dvc(root, "repro", "make").returncode == 0
+    assert verify(other) == GOOD
+    done = dvc(other, "repro", "make")
+    assert (done.returncode, "is cached - skipping run" in done.stdout) == (0, True), done.stdout
+    assert verify(other) == GOOD
+    assert "one 1" in (other / "data/made/one").read_text()

@@ -15,20 +15,34 @@ from dvc.cli import main as dvc
 from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 
-from posttrain.exits import exit_codes
-from posttrain.pipeline.snapshot import find_stage
+from posttrain.exits import Interrupted, exit_codes
+from posttrain.pipeline.snapshot import find_stage, key_of, use_settled_runs
+from posttrain.stage.cached import SETTLED_COSTS
+from posttrain.stage.costs import read_costs
+from posttrain.stage.lockfile import lock_entries
+from posttrain.stage.run_records import keep_cost
 
 NOT_THERE = 3
 
 
 def run(stage: str) -> int:
     """The exit code of `dvc repro`, which prints the stage's own where it is not 0."""
+    with Repo() as repo, repo.lock:
+        key = key_of(find_stage(repo, stage))
     code: int = dvc(["repro", "--single-item", "--", stage])
     if code:
         return code
     with Repo() as repo, repo.lock:
         found = find_stage(repo, stage)
-        found.save_deps()
+        if key_of(found) != key:
+            raise Interrupted(
+                f"inputs of {stage} changed in {Path.cwd()} while DVC recorded them, so its result is not accepted. "
+                "A replace over hidden folders does this. Run again"
+            )
+        settled = use_settled_runs(repo)
+        costs = [cost for cost in read_costs(Path()) if cost.stage == stage]
+        if costs and settled is not None:
+            keep_cost(settled / SETTLED_COSTS, lock_entries(Path())[stage], costs[-1])  # first: a run has its record
         repo.stage_cache.save(found)  # `dvc repro` leaves out a stage with an output that git keeps
     return 0
 
@@ -38,6 +52,7 @@ def restore(stage: str) -> int:
     folder is a copy of a tree, so what lies in the outputs' place goes, as for a stage that
     runs."""
     with Repo() as repo, repo.lock:
+        use_settled_runs(repo)
         found = find_stage(repo, stage)
         found.save_deps()
         try:

@@ -126,7 +126,7 @@ def _take_entry(repo: Repo, key: str, name: str, store: ObjectStore) -> None:
     value = name.rpartition("/")[2]
     target = Path(repo.stage_cache._get_cache_path(key, value))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=repo.cache.legacy.path, prefix=".run-") as folder:
+    with tempfile.TemporaryDirectory(dir=target.parents[2], prefix=".run-") as folder:
         copied = Path(folder) / "entry"
         store.get(name, copied)
         try:

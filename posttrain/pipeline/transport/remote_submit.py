@@ -18,7 +18,7 @@ from dvc.repo import Repo
 
 from posttrain.exits import ConfigurationError, exit_codes
 from posttrain.pipeline.job.single_stage import NOT_THERE
-from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage
+from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage, use_settled_runs
 from posttrain.pipeline.transport.archive import pack, unpack
 from posttrain.pipeline.transport.object_store import ObjectStore
 from posttrain.pipeline.transport.remote_cache import (
@@ -74,6 +74,7 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
             for cost in read_cost_lines(Path(folder) / COSTS.name):
                 append_cost(cost)
     with Repo() as repo, repo.lock:
+        use_settled_runs(repo)
         is_there = fetch_result(repo, find_stage(repo, stage), store)
     own = (place.snapshots, place.claims, place.traces, place.wandb, place.costs)
     for prefix in (place.prefix,) if is_there else own if is_over else ():

@@ -70,9 +70,9 @@ def full_weights(model: Any) -> dict[str, torch.Tensor]:
 def write_served_folder(source: Path, model: Any, target: Path) -> None:
     """A model's folder as a server wants it at its start: `source`'s configuration and tokenizer,
     the head written out."""
-    shutil.copytree(
-        source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json"), dirs_exist_ok=True
-    )
+    ignored = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json")
+    shutil.copytree(source, target, ignore=ignored, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    target.chmod(target.stat().st_mode | 0o200)  # a stage's inputs are read-only
     config = json.loads((source / "config.json").read_text(encoding="utf-8")) | {"tie_word_embeddings": False}
     (target / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})
