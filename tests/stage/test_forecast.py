@@ -10,7 +10,7 @@ from posttrain.pipeline.graph import read_graph
 from posttrain.stage.costs import COSTS, Cost, append_cost
 from posttrain.stage.forecast import read_forecast
 from posttrain.stage.processor import processor_kind
-from posttrain.stage.run_records import entry_key, record_run
+from posttrain.stage.run_records import record_run
 from posttrain.state import state_dir
 
 RUN = Cost("train_sft", 300.0, 400.0, 900.0, False, 1764000000.0, processor=processor_kind(), num_threads=1)
@@ -40,7 +40,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
     state_dir(tmp_path)
     for name, entry in entries.items():
-        record_run(tmp_path, name, entry_key(entry), replace(RUN, stage=name))
+        record_run(tmp_path, name, entry, replace(RUN, stage=name))
     (tmp_path / COSTS).unlink()
     return tmp_path
 
