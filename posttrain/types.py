@@ -85,7 +85,8 @@ class Message:
             content=message.get("content") or "",
             reasoning_content=message.get("reasoning_content") or None,
             tool_calls=tuple(
-                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls
+                ToolCall(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
+                for call in calls
             ),
             tool_call_id=message.get("tool_call_id"),
         )

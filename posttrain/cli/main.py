@@ -91,11 +91,13 @@ def make_parser() -> argparse.ArgumentParser:
 def health(file: Path, file_format: str | None, success_at: float, as_json: bool) -> None:
     """How much would groups of these trajectories teach? Reward spread within a task, and the share
     of groups without any."""
-    from posttrain.data.importing.importer import import_trajectories, refuse_too_many_bad
+    from posttrain.data.importing.importer import import_trajectories, refuse_too_many_bad, unread_keys
     from posttrain.evals.health import group_health
 
     imported = import_trajectories(file, file_format)
     refuse_too_many_bad(imported, max_quarantine_frac=1.0, source=file)
+    if told := unread_keys(imported):
+        print(told, file=sys.stderr)
     if imported.bad:
         first = imported.bad[0]
         print(f"{len(imported.bad)} records are none; the first, {first.number}: {first.reason}", file=sys.stderr)

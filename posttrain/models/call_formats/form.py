@@ -71,6 +71,8 @@ class JsonCall:
         name, arguments = self._as_written(text)
         try:
             content = json.loads(text)
+            if self._is_without(content):
+                return Written(storable(content["name"]), "{}")
             if self.is_one(content):
                 # keys in another order, further keys, escapes in the name
                 if name != content["name"] or loads(arguments) != content[self._key]:
@@ -84,6 +86,11 @@ class JsonCall:
     def is_one(self, content: Any) -> bool:
         """Whether a JSON value is a call."""
         return isinstance(content, Mapping) and isinstance(content.get("name"), str) and self._key in content
+
+    def _is_without(self, content: Any) -> bool:
+        """Whether it is a call that gives no arguments: none, null, or an empty text."""
+        is_named = isinstance(content, Mapping) and isinstance(content.get("name"), str)
+        return is_named and content.get(self._key) in (None, "") and set(content) <= {"name", "id", self._key}
 
     def _as_written(self, text: str) -> tuple[str, str]:
         """Name and arguments cut out without reading the JSON: what stands behind the key, its own
