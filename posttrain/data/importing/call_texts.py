@@ -50,7 +50,7 @@ def split_calls(text: str, offered: Collection[str] | None) -> tuple[str, list[T
     """The text around the calls, and the calls without ids. `offered` are the names of the tools,
     None where nobody said which. Raises ValueError where a call cannot be read."""
     if _GLAIVE.search(text):
-        text = _GLAIVE.sub(r"<\1tool_call>", text.replace("<|endoftext|>", ""))
+        text = _GLAIVE.sub(r"<\1tool_call>", text.replace("<|endoftext|>", "</tool_call>"))
     if form := next((form for mark, form in _MARKED.items() if mark in text), None):
         said, written = form.read(text, ())
         return said, [_call(one) for one in written]
@@ -102,11 +102,12 @@ def names_told(texts: Sequence[str]) -> set[str]:
 
 
 def _call(written: Written) -> ToolCall:
-    if written.name and (given := json_object(written.arguments)) is not None:
-        return ToolCall("", written.name, _compact(given))
-    content = read_literal(written.arguments)
-    if isinstance(content, Mapping) and written.name in ("", content.get("name")) and len(content) > 1:
-        return _named(content)
+    given = json_object(written.arguments)
+    content = read_literal(written.arguments) if given is None else given
+    if _has_arguments(content) and written.name in ("", content.get("name")):
+        return _named(
+            content
+        )  # the whole call, which play's reader gives as arguments where it knows the key by another name
     return _named({"name": written.name or None, "arguments": content})
 
 

@@ -38,6 +38,7 @@ _COLUMNS = (
         "labels",
     ),
 )
+_ANSWERS = ("response", "responses", "completion", "output", "answer", "final_answer", "target")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -57,7 +58,7 @@ def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[st
         fields.unread.update(key for key in SCORES if fields.raw(key) is not None)
     fields.close()
     unlearnt = spoken.unlearnt | record.get("unlearnt", frozenset())
-    _refuse_unanswered(messages, record)
+    _refuse_unanswered(messages, record, fields)
     played = Trajectory(
         task_id=_id(record.get("task_id")) or _opening_id(messages, unlearnt),
         messages=messages,
@@ -98,9 +99,14 @@ def _played(fields: Fields) -> dict[str, Any]:
     return {**said, "unlearnt": frozenset(index for index in places if own and index not in own)}
 
 
-def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any]) -> None:
+def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any], fields: Fields) -> None:
     """A conversation that ends with the user is a demonstration of nothing, unless the record says
-    that it is a play that ended there."""
+    that it is a play that ended there; one without its last word may have that elsewhere."""
+    if messages[-1].role != "assistant" and (key := next((key for key in _ANSWERS if key in fields.left()), None)):
+        raise ValueError(
+            f"its last message is no answer of the agent, and it has {key!r}, which is not read: put that into a last "
+            "message, or remove it"
+        )
     if messages[-1].role in ("user", "system") and record.get("stop_reason") is None and record.get("reward") is None:
         raise ValueError(
             f"its last message is the {messages[-1].role}'s, so nobody shows what the agent should say to it: put the "

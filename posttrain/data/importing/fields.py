@@ -96,7 +96,7 @@ class Fields:
         have values that differ."""
         keys = [key for key in self._spellings(meaning) if self.content.get(key) is not None]
         self._taken.update(self._spellings(meaning))
-        said = [key for key in keys if not is_empty(self.content[key])] or keys[:1]
+        said = [key for key in keys if self.content[key] not in ("", [])] or keys[:1]
         for other in said[1:]:
             if _plain(self.content[said[0]]) != _plain(self.content[other]):
                 raise ValueError(f"{self._owner} has {said[0]} and {other}, which mean the same and differ")

@@ -36,10 +36,10 @@ _PACKED: Mapping[bytes, Callable[[Path], Any]] = {  # by the bytes that such a f
     b"\xfd7zXZ": lzma.open,
     b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(pa.input_stream(path, compression="zstd")),
 }
+_UTF16 = "UTF-16 text by its first bytes: write it as UTF-8 (`iconv -f UTF-16 -t UTF-8`)"
 _FOREIGN: Mapping[bytes, str] = {
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff", b"{\x00", b"[\x00"), _UTF16),
     b"PK\x03\x04": "a zip archive: unpack it (`unzip`) and name the file within",
-    b"\xff\xfe": "UTF-16 text by its byte-order mark: write it as UTF-8 (`iconv -f UTF-16 -t UTF-8`)",
-    b"\xfe\xff": "UTF-16 text by its byte-order mark: write it as UTF-8 (`iconv -f UTF-16 -t UTF-8`)",
     b"ARROW1": "Arrow's own format: write it as Parquet (`Dataset.to_parquet`)",
 }
 

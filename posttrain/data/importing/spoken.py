@@ -223,8 +223,8 @@ def _result_part(fields: Fields) -> _Said:
 
 def _ui_tool(part: Mapping[str, Any], kind: str, found: _Parts, unread: set[str]) -> None:
     """A call of Vercel's UI messages, with its result once there is one."""
-    name = part.get("toolName") if kind == "dynamic-tool" else kind.removeprefix("tool-")
-    call = read_call({"id": part.get("toolCallId"), "name": name, "input": part.get("input")}, unread)
+    given = {key: value for key, value in part.items() if key not in ("type", "state", "output", "errorText")}
+    call = read_call(given if kind == "dynamic-tool" else {**given, "name": kind.removeprefix("tool-")}, unread)
     found.calls.append(call)
     for key in ("output", "errorText"):
         if part.get(key) is not None:

@@ -94,9 +94,10 @@ class JsonCall:
 
     def _as_written(self, text: str) -> tuple[str, str]:
         """Name and arguments cut out without reading the JSON: what stands behind the key, its own
-        closing brace not included."""
+        closing brace not included. Nothing there is no call without arguments, so it is the whole
+        text then."""
         if head := self._head.match(text):
-            return head[1], text[head.end() :].strip().removesuffix("}").rstrip()
+            return head[1], text[head.end() :].strip().removesuffix("}").rstrip() or text.strip()
         name = self._name.search(text)
         return name[1] if name else "", text.strip()
 
