@@ -92,6 +92,16 @@ class Message:
         )
 
 
+def in_order_of_calls(messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[Message]:
+    """What stands behind a turn that made `calls`, with its results in their order: most chat
+    templates write a result without the id of its call. Results of no call come last."""
+    place = {call.id: index for index, call in enumerate(calls)}
+    results = [message for message in messages if message.role == "tool"]
+    results.sort(key=lambda result: place.get(result.tool_call_id or "", len(place)))
+    left = iter(results)
+    return [next(left) if message.role == "tool" else message for message in messages]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One problem: the conversation that opens it, the tools offered, and the goal, which its world

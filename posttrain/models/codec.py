@@ -20,8 +20,7 @@ from posttrain.models.call_formats.form import CallForm, Schemas
 from posttrain.models.control_marks import BREAK
 from posttrain.models.parsing import parse_assistant
 from posttrain.models.rendering import ChatRenderer
-from posttrain.types import Message, ToolCall
-from posttrain.worlds.made_calls import in_order_of_calls
+from posttrain.types import Message, ToolCall, in_order_of_calls
 
 NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
 # the conversation, the tools, and the places of what the agent did not write itself

@@ -21,7 +21,6 @@ from posttrain.models.call_formats.form import CallForm, is_nested_deep
 from posttrain.models.chat_template import THOUGHT
 from posttrain.models.control_marks import ControlMarks
 from posttrain.types import Message, ToolCall
-from posttrain.worlds.tools import json_object
 
 _MARK = "mark_5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
 _TOOL = "tool_5e1f0c"
@@ -281,8 +280,11 @@ def _call(call_id: str, name: str, arguments: Mapping[str, Any] | str) -> dict[s
 def _as_object(arguments: str, index: int) -> Mapping[str, Any]:
     if is_nested_deep(arguments):  # the stack of a template that writes them is not endless
         return _stand_in(index)
-    content = json_object(arguments)
-    return _stand_in(index) if content is None else content
+    try:
+        content = json.loads(arguments if arguments.strip() else "{}")
+    except (ValueError, RecursionError):
+        return _stand_in(index)
+    return content if isinstance(content, dict) else _stand_in(index)
 
 
 def _stand_in(index: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.types import Message, ToolCall, Trajectory
+from posttrain.types import Message, Trajectory
 from posttrain.worlds.tools import Tool, is_error, json_object
 
 
@@ -58,16 +58,6 @@ def calls_made(trajectory: Trajectory) -> list[MadeCall]:
             waiting = results.get(call.id)
             calls.append(MadeCall(index, call.name, json_object(call.arguments), waiting.pop(0) if waiting else None))
     return calls
-
-
-def in_order_of_calls(messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[Message]:
-    """What stands behind a turn that made `calls`, with its results in their order: most chat
-    templates write a result without the id of its call. Results of no call come last."""
-    place = {call.id: index for index, call in enumerate(calls)}
-    results = [message for message in messages if message.role == "tool"]
-    results.sort(key=lambda result: place.get(result.tool_call_id or "", len(place)))
-    left = iter(results)
-    return [next(left) if message.role == "tool" else message for message in messages]
 
 
 def repeated_reads(calls: Sequence[MadeCall], tools: Mapping[str, Tool]) -> list[MadeCall]:

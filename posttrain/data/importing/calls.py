@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from posttrain.data.importing.fields import Fields, is_empty, without_nulls
-from posttrain.types import Message, ToolCall
-from posttrain.worlds.made_calls import in_order_of_calls
+from posttrain.types import Message, ToolCall, in_order_of_calls
 
 _TYPES = (None, "function", "tool_call", "tool_use", "tool-call", "function_call", "toolCall")
 _NULLS = "calls: nulls in arguments, taken for arguments that were not given"
