@@ -7,6 +7,7 @@ offers such a tool; where it offers none of that name nobody can tell a call fro
 record is refused.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -30,8 +31,10 @@ _MARKED: Mapping[str, CallForm] = {
     "<|tool_call_start|>": Pythonic(),
 }
 _GLAIVE = re.compile(r"<(/?)function_?call>")  # its end is missing or <|endoftext|>
-_UNREAD = re.compile(r"<function=[\w.-]+>|<invoke name=|<function_calls>|<｜tool▁calls?▁begin｜>|```tool_code\b")
-_BARE_JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:name|type|function|id)"')
+_UNREAD = re.compile(
+    r"<function=[\w.-]+>|<invoke name=|<function_calls>|<｜tool▁calls?▁begin｜>|```tool_code\b|\nAction Input:"
+)
+_BARE_LIST = re.compile(r'\s*\[\s*\{\s*"(?:name|type|function|id)"')
 _RESPONSE = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL)
 _WRAPPER = {"name", "content", "tool_call_id"}
 _TOOLS = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
@@ -124,22 +127,25 @@ def _compact(value: Any) -> str:
 def _bare_calls(text: str, offered: Collection[str]) -> list[ToolCall]:
     """The calls that the whole text is. Raises ValueError where it begins as a call of a tool that
     is offered and cannot be read."""
-    written = Pythonic().read(text, ())[1] or (Llama3Json().read(text, ())[1] if _BARE_JSON.match(text) else [])
-    if written and all(one.name and json_object(one.arguments) is not None for one in written):
-        return [_call(one) for one in written]
-    if _BARE_JSON.match(text):
-        try:
-            content = json.loads(text)
-            listed = content if isinstance(content, list) else [content]
-            if all(_has_arguments(one) for one in listed):
-                return [_named(one.get("function", one)) for one in listed]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            pass
-    if broken := next((one.name for one in written if one.name in offered), None):
-        raise ValueError(
-            f"its agent's text begins as a call of {broken} and cannot be read as one: {text.strip()[:80]!r}"
-        )
-    return []
+    written = Pythonic().read(text, ())[1] or Llama3Json().read(text, ())[1]
+    if not written and _BARE_LIST.match(text):
+        with contextlib.suppress(ValueError, RecursionError):
+            written = [Written("", json.dumps(one)) for one in json.loads(text)]
+    calls = [_bare_call(one, text) for one in written]
+    if broken := [one.name for one, call in zip(written, calls, strict=True) if not call and one.name in offered]:
+        raise ValueError(f"its agent's text begins as a call of {broken[0]} and cannot be read as one: {text[:80]!r}")
+    return [call for call in calls if call] if all(calls) else []
+
+
+def _bare_call(written: Written, text: str) -> ToolCall | None:
+    """None where it is one by its first words alone: an answer in JSON may have a name, too."""
+    given = json_object(written.arguments)
+    if given is None:
+        return None
+    if written.name in ("", given.get("name")):  # the whole object, as of a call that is malformed in play
+        inner = given.get("function", given)
+        return _named(inner) if _has_arguments(given) and isinstance(inner.get("name"), str) else None
+    return _call(written) if given or "(" in text or "parameters" in text else None
 
 
 def _has_arguments(content: Any) -> bool:

@@ -139,7 +139,7 @@ class Fields:
 
 def is_empty(value: Any) -> bool:
     """Null, and the text, list and object without anything in it; false and zero say something."""
-    return value is None or (isinstance(value, (str, list, dict)) and not value)
+    return value is None or (isinstance(value, (str, list, dict)) and not without_nulls(value))
 
 
 def without_nulls(value: Any) -> Any:
@@ -157,8 +157,10 @@ def _plain(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value
         return without_nulls(decoded) if isinstance(decoded, (dict, list)) else value
-    if isinstance(value, list) and all(
-        isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in value
-    ):
-        return "".join(part["text"] for part in value)
+    if isinstance(value, list) and (texts := [part["text"] for part in value if _is_text(part)]):
+        return "".join(texts)
     return without_nulls(value)
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in (None, "text") and isinstance(part.get("text"), str)

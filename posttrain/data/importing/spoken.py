@@ -33,6 +33,7 @@ _TEXTS = (None, "text", "input_text", "output_text")
 _THOUGHTS = ("thinking", "reasoning", "thought")
 _CALLS = ("tool_use", "tool_call", "tool-call", "function_call", "toolCall")
 _RESULTS = ("tool_result", "tool-result", "tool_call_response", "function_response", "tool_response")
+_UI_RESULTS = ("output", "errorText", "result")
 _NOTHING = ("redacted_thinking", "step-start")  # parts without words
 
 
@@ -70,7 +71,7 @@ def read_messages(content: Any, *, system: Any, tools: Any, unread: set[str]) ->
     listed = from_json(content, "messages")
     if not isinstance(listed, list) or not listed:
         raise ValueError("messages is not a list with messages")
-    said = [one for message in listed for one in _read(message, unread)]
+    said = [one for message in _joined(listed) for one in _read(message, unread)]
     said, written = _with_system(said, system)
     offered = read_tools(tools if tools or not written else written)
     names = None if offered is None and tools is None else {tool["function"]["name"] for tool in offered or ()}
@@ -81,6 +82,20 @@ def read_messages(content: Any, *, system: Any, tools: Any, unread: set[str]) ->
     if (length := sum(len(message.content) for message in messages)) > MAX_RECORD_CHARS:
         raise ValueError(f"it has {length} characters, and {MAX_RECORD_CHARS} are the most (posttrain/limits.py)")
     return Spoken(messages, frozenset(index for index, one in enumerate(said) if not one.is_learnt), offered)
+
+
+def _joined(listed: list[Any]) -> list[Any]:
+    """With calls that stand one behind the other in a message each (ms-swift's) in one message."""
+    joined: list[Any] = []
+    for message in listed:
+        both = [joined[-1], message] if joined else []
+        if both and all(isinstance(one, Mapping) and one.get("role") in _CALL_ROLES for one in both):
+            calls = [from_json(one.get("content"), "a call") for one in both]
+            content = [call for some in calls for call in (some if isinstance(some, list) else [some])]
+            joined[-1] = {**message, **joined[-1], "content": content}
+        else:
+            joined.append(message)
+    return joined
 
 
 def role_of(message: Any) -> Role:
@@ -130,22 +145,17 @@ def _agents(fields: Fields, is_learnt: bool) -> Iterator[_Said]:
     has_content, content, refusal = fields.has("content"), fields.take("content"), fields.take("refusal")
     if refusal and content:
         raise ValueError("a message has a refusal beside its content, and nobody knows which the agent said")
-    pieces = [_Parts()]
-    for part in content if isinstance(content, list) else [refusal or content or ""]:
-        found = _parts([part], fields.unread)
-        if pieces[-1].results and not found.results:
-            pieces.append(_Parts())
-        last = pieces[-1]
-        last.texts += found.texts
-        last.thoughts += found.thoughts
-        last.calls += found.calls
-        last.results += found.results
+    pieces = _pieces(content if isinstance(content, list) else [refusal or content or ""], fields.unread)
     last = pieces[-1]
     beside = _listed_calls(from_json(fields.take("calls"), "tool_calls"), fields.unread)
     if last.calls and beside and [_asked(call) for call in last.calls] != [_asked(call) for call in beside]:
         raise ValueError("a message has calls in its content and others beside it")
     last.calls = beside or last.calls
     thought = fields.take("thought")
+    if thought:
+        fields.raw("reasoning_details")  # the thought once more, in parts
+    if beside:
+        fields.raw("additional_kwargs")  # LangChain's, with the calls as the endpoint gave them
     if not isinstance(thought, str | None):
         raise ValueError("its reasoning is not text")
     if not has_content and not any((refusal, thought, last.calls)):
@@ -159,6 +169,20 @@ def _agents(fields: Fields, is_learnt: bool) -> Iterator[_Said]:
             given, text = split_thought(text)
         yield _Said(Message("assistant", text, given or None, tuple(piece.calls)), is_learnt)
         yield from piece.results
+
+
+def _pieces(content: list[Any], unread: set[str]) -> list[_Parts]:
+    pieces = [_Parts()]
+    for part in content:
+        found = _parts([part], unread)
+        if pieces[-1].results and not found.results:
+            pieces.append(_Parts())
+        last = pieces[-1]
+        last.texts += found.texts
+        last.thoughts += found.thoughts
+        last.calls += found.calls
+        last.results += found.results
+    return pieces
 
 
 def _results(fields: Fields) -> Iterator[_Said]:
@@ -199,16 +223,14 @@ def _part(part: Mapping[str, Any], found: _Parts, unread: set[str]) -> None:
         found.results.append(_result_part(fields))
         fields.close()
     elif isinstance(kind, str) and (kind.startswith("tool-") or kind == "dynamic-tool"):
-        _ui_tool(part, kind, found, unread)
-    elif kind in _NOTHING:
-        unread.add(f"parts of the type {kind}")
+        _ui_tool(part.get("toolInvocation", part), kind, found, unread)
     elif kind in _TEXTS or kind in _THOUGHTS:
         text = fields.take("text")
         if not isinstance(text, str):
             raise ValueError(f"a part of its content has no text; it has {', '.join(part)[:200]}")
         (found.thoughts if kind in _THOUGHTS else found.texts).append(text)
         fields.close()
-    else:
+    elif kind not in _NOTHING:
         raise ValueError(f"a part of its content is {str(kind)[:80]!r}; only text can be learnt from")
 
 
@@ -223,10 +245,11 @@ def _result_part(fields: Fields) -> _Said:
 
 def _ui_tool(part: Mapping[str, Any], kind: str, found: _Parts, unread: set[str]) -> None:
     """A call of Vercel's UI messages, with its result once there is one."""
-    given = {key: value for key, value in part.items() if key not in ("type", "state", "output", "errorText")}
-    call = read_call(given if kind == "dynamic-tool" else {**given, "name": kind.removeprefix("tool-")}, unread)
+    given = {key: value for key, value in part.items() if key not in ("type", "state", *_UI_RESULTS)}
+    is_named = kind in ("dynamic-tool", "tool-invocation")
+    call = read_call(given if is_named else {**given, "name": kind.removeprefix("tool-")}, unread)
     found.calls.append(call)
-    for key in ("output", "errorText"):
+    for key in _UI_RESULTS:
         if part.get(key) is not None:
             found.results.append(_Said(Message("tool", _result_text(part[key], unread), tool_call_id=call.id)))
 
