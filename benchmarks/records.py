@@ -37,7 +37,7 @@ _PROPERTIES: Mapping[str, Mapping[str, str]] = {
     "get_price": {"ticker": "string", "days": "integer"},
     "list_harbours": {},
 }
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
         "function": {
@@ -375,7 +375,7 @@ def _doubled(places_of: Places, *names: str, is_equal: bool) -> Mutation:
         place, name = draw.choice(places), draw.choice(names)
         if name in place:
             return None
-        value = copy.deepcopy(place[find(place)])
+        value = copy.deepcopy(place[find(place) or ""])
         place[name] = value if is_equal else {"town": "Paris"} if isinstance(value, dict) else "Something else."
         return meant
 

@@ -191,7 +191,10 @@ def _results(fields: Fields) -> Iterator[_Said]:
         raise ValueError(f"a result has no content; it has {', '.join(fields.content)[:200]}")
     content = fields.take("result")
     if isinstance(content, list) and any(_is(part, *_RESULTS) for part in content):
-        yield from _parts(content, fields.unread).results
+        found = _parts(content, fields.unread)
+        if found.texts or found.thoughts or found.calls:
+            raise ValueError("a message of a tool has something else beside its results")
+        yield from found.results
         return
     text = _result_text(content, fields.unread)
     for result, of_tool, of_call in [(text, "", "")] if call_id else split_results(text):
@@ -220,7 +223,7 @@ def _part(part: Mapping[str, Any], found: _Parts, unread: set[str]) -> None:
     if kind in _CALLS or (kind is None and "functionCall" in part):
         found.calls += _listed_calls(from_json(part.get("value"), f"a {kind}") or part, unread)
     elif kind in _RESULTS:
-        found.results.append(_result_part(fields))
+        found.results += _results(fields)
         fields.close()
     elif isinstance(kind, str) and (kind.startswith("tool-") or kind == "dynamic-tool"):
         _ui_tool(part.get("toolInvocation", part), kind, found, unread)
@@ -232,15 +235,6 @@ def _part(part: Mapping[str, Any], found: _Parts, unread: set[str]) -> None:
         fields.close()
     elif kind not in _NOTHING:
         raise ValueError(f"a part of its content is {str(kind)[:80]!r}; only text can be learnt from")
-
-
-def _result_part(fields: Fields) -> _Said:
-    call_id, name = optional_text(fields.take("call_id"), "a result's id"), str(fields.take("tool_name") or "")
-    if not fields.has("result"):
-        raise ValueError(f"a result has no content; it has {', '.join(fields.content)[:200]}")
-    return _Said(
-        Message("tool", _result_text(fields.take("result"), fields.unread), tool_call_id=call_id), tool_name=name
-    )
 
 
 def _ui_tool(part: Mapping[str, Any], kind: str, found: _Parts, unread: set[str]) -> None:
@@ -289,7 +283,9 @@ def _result_text(content: Any, unread: set[str]) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list) and content and all(isinstance(part, Mapping) and "type" in part for part in content):
-        return "".join(_parts(content, unread).texts)
+        found = _parts(content, unread)
+        if not (found.thoughts or found.calls or found.results):
+            return "".join(found.texts)
     if isinstance(content, Mapping) and set(content) == {"type", "value"}:  # Vercel's {type: json, value: …}
         return _result_text(content["value"], unread)
     return json.dumps(without_nulls(content), ensure_ascii=False, allow_nan=False)
