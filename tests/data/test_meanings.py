@@ -4,6 +4,7 @@ says what it did not read: generated ones, and one of each kind that public data
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from benchmarks.records import FORMATS, MUTATIONS, TOOLS, trials
 from posttrain.data.importing.formats import FORMATS as READ
 from posttrain.data.importing.importer import Imported, import_trajectories, unread_keys
 from posttrain.data.importing.records import MAX_LINE_BYTES
-from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table
+from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table, write_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.data.validation.verdict import validate
 from posttrain.exits import DataError
-from posttrain.types import Message, Outcome, ToolCall
+from posttrain.types import Message, Outcome, ToolCall, Turn
 
 ASKED = {"role": "user", "content": "Is it warm in Oslo?"}
 ANSWERED = {"role": "assistant", "content": "Yes."}
@@ -333,6 +334,17 @@ def test_nulls_mean_the_same_in_jsonl_and_in_parquet(read, tmp_path):
     assert calls(only(imported)) == [("f", '{"a":"x"}')]
     assert only(imported).tools[0]["function"]["parameters"]["properties"] == {"a": {"type": "string"}}
     assert list(imported.unread) == ["calls: nulls in arguments, taken for arguments that were not given"]
+
+
+def test_a_play_of_the_pipelines_own_keeps_its_outcome_and_whose_words_are_whose(read, tmp_path):
+    row = only(read({"messages": [ASKED, ANSWERED, ASKED, ANSWERED], "task_id": "t"}))
+    own = Turn(num_read=3, num_written=2, policy_version=1, message_index=3)
+    tokens = {"token_ids": (1, 2), "mask": (0, 1), "logprobs": (0.0, -1.0)}
+    played = replace(row.trajectory, turns=(own,), outcome=Outcome(True, True), **tokens)
+    write_trajectories(tmp_path / "rows.parquet", [replace(row, trajectory=played)])
+    imported = import_trajectories(tmp_path / "rows.parquet")
+    assert only(imported).trajectory.outcome == Outcome(True, True, reward=1.0)
+    assert (unlearnt(only(imported).trajectory), imported.unread) == ({1}, {})
 
 
 def test_one_record_never_ends_the_import(read):

@@ -39,6 +39,7 @@ _RESPONSE = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL)
 _WRAPPER = {"name", "content", "tool_call_id"}
 _TOOLS = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _LISTED = re.compile(r'\[?\s*\{\s*"(?:name|type|function)"\s*:')  # in a system's text without marks: ToolACE, glaive
+_GAP = re.compile(r"[\s,]*")
 _NAMED = re.compile(r'"name"\s*:\s*"([^"\\]{1,128})"')
 _SCHEMA = re.compile(r'"(?:parameters|input_schema|inputSchema)"\s*:')
 
@@ -88,7 +89,7 @@ def split_tools(text: str) -> tuple[str, list[Any]]:
     if not (start := _LISTED.search(text)):
         return text, []
     end = start.start()
-    while found := _LISTED.match(text, len(text) - len(text[end:].lstrip(" \t\r\n,"))):
+    while (gap := _GAP.match(text, end)) and (found := _LISTED.match(text, gap.end())):
         try:
             content, end = json.JSONDecoder().raw_decode(text, found.start())
         except (ValueError, RecursionError):
