@@ -122,16 +122,17 @@ def leading_values(text: str, behind: re.Pattern[str]) -> tuple[list[str], str]:
     """The texts of the JSON values at the beginning, each with what `behind` matches after it, and
     the rest, which is empty where all was read."""
     found: list[str] = []
-    while text and not is_nested_deep(text):
+    start = 0
+    while start < len(text):  # by position: a copy of the rest for each value is quadratic in thousands of calls
         try:
-            _, end = _DECODER.raw_decode(text)
+            _, end = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
             break
-        if not (passed := behind.match(text, end)):
+        if is_nested_deep(text[start:end]) or not (passed := behind.match(text, end)):
             break
-        found.append(text[:end])
-        text = text[passed.end() :]
-    return found, text
+        found.append(text[start:end])
+        start = passed.end()
+    return found, text[start:]
 
 
 def loads(text: str) -> Any:
