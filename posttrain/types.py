@@ -106,10 +106,21 @@ class Message:
             content=message.get("content") or "",
             reasoning_content=message.get("reasoning_content") or None,
             tool_calls=tuple(
-                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls
+                ToolCall(call["id"], call["function"]["name"], call["function"].get("arguments") or "")
+                for call in calls
             ),
             tool_call_id=message.get("tool_call_id"),
         )
+
+
+def in_order_of_calls(messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[Message]:
+    """What stands behind a turn that made `calls`, with its results in their order: most chat
+    templates write a result without the id of its call. Results of no call come last."""
+    place = {call.id: index for index, call in enumerate(calls)}
+    results = [message for message in messages if message.role == "tool"]
+    results.sort(key=lambda result: place.get(result.tool_call_id or "", len(place)))
+    left = iter(results)
+    return [next(left) if message.role == "tool" else message for message in messages]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ The demonstrations carry no goal and no reward; their outcome is read by `succes
 control arm.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from posttrain.accounts import ChatParameters
 from posttrain.data.files import write_jsonl
 from posttrain.data.importing.held_out import hold_out
-from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad
+from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad, unread_keys
 from posttrain.data.importing.records import Bad
 from posttrain.data.importing.world_tools import with_tools_of
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
@@ -80,6 +81,8 @@ def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list
     ends = [name for name, tool in domain.tools.items() if tool.ends_episode]
     imported = import_trajectories(path, source.format, stop_tools=[*source.stop_tools, *ends])
     write_jsonl(RAW / "quarantine.jsonl", quarantined(imported.bad))  # a person needs it where the next lines stop
+    if told := unread_keys(imported):
+        print(f"{path}: {told}", file=sys.stderr, flush=True)
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
     imported = with_tools_of(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
     return hold_out(imported.rows, source.dev_frac), imported.bad

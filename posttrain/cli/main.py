@@ -98,7 +98,9 @@ def health(file: Path, file_format: str | None, reward: str, group: str, success
     from posttrain.evals.health import group_health
     from posttrain.evals.plays import read_plays
 
-    plays, bad = read_plays(file, file_format, reward=reward, group=group)
+    plays, bad, unread = read_plays(file, file_format, reward=reward, group=group)
+    if unread:
+        print(unread, file=sys.stderr)
     if bad:
         print(f"{len(bad)} records are none; the first, {bad[0].number}: {bad[0].reason}", file=sys.stderr)
     metrics = group_health(plays, success_at=success_at, source=str(file))

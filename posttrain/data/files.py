@@ -76,10 +76,12 @@ class ParquetBatches:
     def _read(self, wanted: list[str]) -> Iterator[pa.Table]:
         with _reading(self.path), pq.ParquetFile(self.path, buffer_size=_READ_BYTES) as file:
             _refuse_missing(self.path, wanted, file.schema_arrow.names, file.metadata.num_rows)
-            for batch in file.iter_batches(min(_STEP_ROWS, self.max_rows), columns=wanted):
-                table = pa.Table.from_batches([batch])
-                table.validate(full=True)
-                yield _cast(self.path, table, wanted, self.schema)
+            for group in range(file.num_row_groups):  # one at a time: a group ends with its size, a step does not
+                steps = file.iter_batches(min(_STEP_ROWS, self.max_rows), row_groups=[group], columns=wanted)
+                for batch in steps:
+                    table = pa.Table.from_batches([batch])
+                    table.validate(full=True)
+                    yield _cast(self.path, table, wanted, self.schema)
 
 
 def taken(batches: Iterable[pa.Table], positions: NDArray[np.int64]) -> Iterator[pa.Table]:

@@ -8,12 +8,11 @@ the JSON text of the schemas offered, one string a row, which Parquet's dictiona
 
 import functools
 import hashlib
-import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,8 +29,7 @@ from posttrain.data.trajectories import (
 from posttrain.types import Split, Task, Trajectory
 from posttrain.worlds.tools import Tool
 
-_T = TypeVar("_T")
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE, _CHARS_AT_ONCE = 4096, 2**26  # of texts, of at most 4 bytes each: a column of a table holds 2 GiB
 _TEXT = pa.string()
 _ABOUT = [
     ("labels", _TEXT),
@@ -102,7 +100,7 @@ def trajectory_row(trajectory: Trajectory, task: Task, domain_tools: Mapping[str
 
 def write_trajectories(path: Path, rows: Iterable[TrajectoryRow]) -> None:
     """Equal rows in equal order give equal bytes."""
-    write_batches(path, map(trajectories_table, _batched(rows)), TRAJECTORIES_SCHEMA)
+    write_batches(path, _tables(map(_row_columns, rows), TRAJECTORIES_SCHEMA), TRAJECTORIES_SCHEMA)
 
 
 def trajectories_table(rows: Iterable[TrajectoryRow]) -> pa.Table:
@@ -127,8 +125,7 @@ def rows_of_table(table: pa.Table) -> list[TrajectoryRow]:
 
 def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
     """Equal tasks in equal order give equal bytes."""
-    tables = (pa.Table.from_pylist([*map(task_columns, some)], schema=TASKS_SCHEMA) for some in _batched(tasks))
-    write_batches(path, tables, TASKS_SCHEMA)
+    write_batches(path, _tables(map(task_columns, tasks), TASKS_SCHEMA), TASKS_SCHEMA)
 
 
 def read_tasks(path: Path, *splits: Split, ids: Collection[str] | None = None) -> list[Task]:
@@ -188,11 +185,24 @@ def labels_from_text(text: str) -> Mapping[str, str]:
     return labels
 
 
-def _batched(values: Iterable[_T]) -> Iterator[list[_T]]:
-    """Of so many rows that no column of a table nears Arrow's 2 GiB."""
-    iterator = iter(values)
-    while some := list(itertools.islice(iterator, _ROWS_AT_ONCE)):
-        yield some
+def _tables(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Each ends at a number of rows, or with the row that takes its texts over a size."""
+    some: list[dict[str, Any]] = []
+    num_chars = 0
+    for row in rows:
+        some.append(row)
+        num_chars += sum(map(_num_chars, row["messages"])) + len(row["tools"]) + len(row.get("goal", ""))
+        if len(some) == _ROWS_AT_ONCE or num_chars > _CHARS_AT_ONCE:
+            yield pa.Table.from_pylist(some, schema=schema)
+            some, num_chars = [], 0
+    if some:
+        yield pa.Table.from_pylist(some, schema=schema)
+
+
+def _num_chars(message: Mapping[str, Any]) -> int:
+    """Of a message's texts."""
+    arguments = (call["function"]["arguments"] for call in message.get("tool_calls", ()))
+    return len(message["content"]) + len(message.get("reasoning_content", "")) + sum(map(len, arguments))
 
 
 def _of_splits(table: pa.Table, splits: Collection[Split]) -> pa.Table:

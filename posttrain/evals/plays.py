@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data.importing.episodes import MAX_REWARD
-from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories, refuse_too_many_bad
+from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories, refuse_too_many_bad, unread_keys
 from posttrain.data.importing.records import Bad, read_records
 from posttrain.exits import DataError
 from posttrain.limits import reason
@@ -54,8 +54,9 @@ class Play:
 
 def read_plays(
     path: Path, file_format: str | None = None, *, reward: str = "", group: str = ""
-) -> tuple[list[Play], list[Bad]]:
-    """The plays of a file, and its records that are none. `reward` and `group` name the columns
+) -> tuple[list[Play], list[Bad], str]:
+    """The plays of a file, its records that are none, and a sentence on the keys that were not read
+    (empty where all were). `reward` and `group` name the columns
     where they are others than the format's; a group may also be a number, of records in a row.
     Raises DataError where nothing tells what a task or a reward is."""
     if zipfile.is_zipfile(path):
@@ -65,6 +66,7 @@ def read_plays(
     if heads and "eval" in heads[0] and isinstance(heads[0].get("samples"), list):  # a log of Inspect
         heads = heads[0]["samples"]
         records = enumerate(heads, 1)
+    unread = ""
     dump = None if file_format else next((keys for keys in _DUMPS if any(_has(one, keys) for one in heads)), None)
     keys = reason(", ".join(heads[0])) if heads and isinstance(heads[0], Mapping) else "no objects"
     if dump or group:
@@ -85,11 +87,12 @@ def read_plays(
             raise DataError(f"{error}. Of any file, --group and --reward name the columns: it has {keys}") from error
         played = [row.trajectory for row in imported.rows]
         plays, bad = [Play(one.task_id, one.reward, one.is_lost) for one in played], imported.bad
+        unread = unread_keys(imported)
         if reward:
             rewards = {number: _reward(path, record, reward) for number, record in records}
             plays = [replace(play, reward=rewards[at]) for at, play in zip(imported.numbers, plays, strict=True)]
     if any(play.reward is not None for play in plays):
-        return plays, bad
+        return plays, bad, unread
     raise DataError(
         f"{path}: none of {len(plays)} plays has a reward{f' {reward}' if reward else ''}, so their groups have no "
         f"spread; score them first, or name the column with --reward: it has {keys}"

@@ -20,7 +20,7 @@ from posttrain.models.call_formats.form import CallForm, Schemas
 from posttrain.models.control_marks import BREAK
 from posttrain.models.parsing import parse_assistant
 from posttrain.models.rendering import ChatRenderer
-from posttrain.types import Message, ToolCall
+from posttrain.types import Message, ToolCall, in_order_of_calls
 
 NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
 # the conversation, the tools, and the places of what the agent did not write itself
@@ -76,8 +76,10 @@ class ChatCodec:
 
     def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall] = ()) -> list[int]:
         """What stands between the stop token of one agent message, which made `calls`, and the
-        first token of the next: results or the user's words, and the turn mark."""
-        return list(self._result_ids(tuple(messages), self._renderer.names_of(messages, calls)))
+        first token of the next: results, in the order of the calls, or the user's words, and the
+        turn mark."""
+        heard = tuple(in_order_of_calls(messages, calls))
+        return list(self._result_ids(heard, self._renderer.names_of(heard, calls)))
 
     def encode_row(self, messages: Sequence[Message], tools: Schemas) -> TokenRow:
         """The conversation up to its last assistant message. What stands behind that was never read
@@ -137,7 +139,7 @@ class ChatCodec:
             author: Literal["agent", "given"] = "given" if turn in unlearnt else "agent"
             segments.append((author, self._renderer.assistant(messages[turn])))
             if next_turn is not None:
-                heard = messages[turn + 1 : next_turn]
+                heard = in_order_of_calls(messages[turn + 1 : next_turn], messages[turn].tool_calls)
                 names = self._renderer.names_of(heard, messages[turn].tool_calls)
                 segments.append(("given", self._renderer.between(heard, names)))
         return segments

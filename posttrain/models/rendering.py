@@ -163,7 +163,7 @@ class ChatRenderer:
 
     def _as_wanted(self, arguments: str, index: int) -> Mapping[str, Any] | str:
         if not self._wants_objects:
-            return arguments
+            return arguments if arguments.strip() else "{}"
         return _as_object(arguments, index) if self.form.writes_objects else _stand_in(index)
 
     def _with_reasoning(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def _as_object(arguments: str, index: int) -> Mapping[str, Any]:
     if is_nested_deep(arguments):  # the stack of a template that writes them is not endless
         return _stand_in(index)
     try:
-        content = json.loads(arguments)
+        content = json.loads(arguments if arguments.strip() else "{}")
     except (ValueError, RecursionError):
         return _stand_in(index)
     return content if isinstance(content, dict) else _stand_in(index)

@@ -106,7 +106,7 @@ def is_same_call(mine: ToolCall, other: ToolCall) -> bool:
 def _canonical(call: ToolCall) -> tuple[str, str]:
     try:
         return call.name, json.dumps(
-            json.loads(call.arguments), sort_keys=True
+            json.loads(call.arguments or "{}"), sort_keys=True
         )  # as text: 1 equals 1.0 and true in Python
     except (ValueError, RecursionError):
         return call.name, call.arguments

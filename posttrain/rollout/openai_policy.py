@@ -136,9 +136,11 @@ class OpenAiPolicy:
         return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
 
     def _read_message(self, content: Mapping[str, Any]) -> Message:
-        """A thought that stands in the text or under vLLM's name for it, to where others have
-        it."""
+        """A thought that stands in the text or under vLLM's name for it, to where others have it;
+        no arguments, which servers give as an empty text, are the empty object."""
         message = Message.from_openai(content)
+        calls = tuple(replace(call, arguments=call.arguments or "{}") for call in message.tool_calls)
+        message = replace(message, tool_calls=calls)
         if thought := (content.get("reasoning") or "").strip():
             self._takes_reasoning = True
             return replace(message, content=message.content.lstrip("\n"), reasoning_content=thought)

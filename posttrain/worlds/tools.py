@@ -68,7 +68,7 @@ class Tool:
         references): such a value is left to the function to judge.
         """
         try:
-            given = json.loads(arguments, parse_constant=refuse_constant)
+            given = json.loads(arguments, parse_constant=refuse_constant) if arguments.strip() else {}
         except json.JSONDecodeError as error:
             raise ToolError(f"arguments are not valid JSON: {error.msg} at character {error.pos}") from error
         except (ValueError, RecursionError) as error:  # an integer of thousands of digits, brackets in brackets
@@ -117,9 +117,10 @@ def tool_from(
 
 def json_object(arguments: str) -> dict[str, Any] | None:
     """A call's arguments as they stand, whatever the tool's schema says; None where the text is no
-    JSON object, which makes the call malformed."""
+    JSON object, which makes the call malformed. No text at all is the empty object: servers write
+    so where a tool has no parameters."""
     try:
-        content = json.loads(arguments)
+        content = json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

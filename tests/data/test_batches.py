@@ -1,6 +1,7 @@
 """A file gone through in batches is judged, placed and written as it is at once, and only a batch
 of it is held."""
 
+import json
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from posttrain.data import schemas
 from posttrain.data.files import ParquetBatches, read_parquet, taken, write_batches, write_parquet
 from posttrain.data.resampling import features as features_module
 from posttrain.data.resampling.features import features, features_in_batches
@@ -21,6 +24,7 @@ from posttrain.data.schemas import (
     read_trajectories,
     trajectories_table,
     write_tasks,
+    write_trajectories,
 )
 from posttrain.data.validation.page import render_page
 from posttrain.data.validation.verdict import kept, quarantined, summary, validate
@@ -55,6 +59,29 @@ def tasks(toy_tasks, tmp_path_factory) -> Path:
 def path(table, tmp_path) -> Path:
     write_parquet(tmp_path / "rows.parquet", table)
     return tmp_path / "rows.parquet"
+
+
+def test_a_table_of_rows_ends_with_the_row_that_takes_it_over_a_size(toy_rows, tmp_path, monkeypatch):
+    """Of 2,000 rows of a megabyte each, no column of one table would hold the texts."""
+    played = toy_rows[0].trajectory
+    long = replace(played.messages[0], content="x" * 400)
+    rows = [replace(toy_rows[0], trajectory=replace(played, messages=(long, *played.messages[1:])))] * 7
+    monkeypatch.setattr(schemas, "_CHARS_AT_ONCE", 3 * len(json.dumps(rows[0].tools)) + 3 * 400)
+    sizes = [table.num_rows for table in schemas._tables(map(schemas._row_columns, rows), TRAJECTORIES_SCHEMA)]
+    assert max(sizes) <= 3
+    assert sum(sizes) == 7
+    write_trajectories(tmp_path / "rows.parquet", rows)
+    assert read_trajectories(tmp_path / "rows.parquet") == rows
+
+
+def test_a_step_of_reading_is_never_larger_than_a_row_group(table, tmp_path):
+    """A group ends with its size: 512 rows of 16 MB are more than an array of texts can hold."""
+    with pq.ParquetWriter(tmp_path / "rows.parquet", TRAJECTORIES_SCHEMA) as writer:
+        for start in range(0, 12, 4):
+            writer.write_table(table.slice(start, 4))
+    found = list(ParquetBatches(tmp_path / "rows.parquet", TRAJECTORIES_SCHEMA, max_bytes=1))
+    assert [batch.num_rows for batch in found] == [4, 4, 4]
+    assert pa.concat_tables(found).equals(table.slice(0, 12))
 
 
 def batches_of(path: Path, num_rows: int) -> ParquetBatches:

@@ -308,7 +308,7 @@ def _messages(**agent: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({"conversation": []}, "it has no 'messages'"),
+        ({"chat": []}, "it has no 'messages'"),
         ({"messages": []}, "messages is not a list with messages"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot' is none of"),
         ({"messages": [{"role": ["user"], "content": ""}]}, "is none of"),

@@ -114,7 +114,7 @@ def written(path: Path, tool: str, records: list[dict[str, object]]) -> Path:
 
 @pytest.mark.parametrize("tool", PEERS)
 def test_what_a_peer_writes_of_its_rollouts_is_read_and_what_infrastructure_ended_left_out(tool, tmp_path):
-    plays, bad = read_plays(written(tmp_path / "rollouts", tool, PEERS[tool]))
+    plays, bad, _ = read_plays(written(tmp_path / "rollouts", tool, PEERS[tool]))
     metrics = group_health(plays, success_at=1.0, source=tool)
     assert bad == []
     assert (metrics["num_trajectories"], metrics["num_groups"], metrics["success_rate"]) == (4, 2, 0.75)
@@ -146,13 +146,13 @@ def test_what_is_not_told_is_asked_for_by_the_options_name(record, said, tmp_pat
 
 def test_reward_and_group_name_columns_of_any_file_and_a_number_counts_records(tmp_path):
     nemo = [{"content": ["q"], "rewards": reward, "idx": idx} for idx, reward in enumerate([1.0, 0.0, 1.0, 1.0])]
-    plays, _ = read_plays(written(tmp_path / "a", "x", nemo), group="2")
+    plays, _, _ = read_plays(written(tmp_path / "a", "x", nemo), group="2")
     assert group_health(plays, success_at=1.0, source="x")["frac_reward_zero_std"] == 0.5
     mine = [{"episode": {"of": place // 2}, "score": {"points": place}} for place in range(4)]
-    plays, _ = read_plays(written(tmp_path / "b", "x", mine), group="episode.of", reward="score.points")
+    plays, _, _ = read_plays(written(tmp_path / "b", "x", mine), group="episode.of", reward="score.points")
     assert [play.reward for play in plays] == [0.0, 1.0, 2.0, 3.0]
     chats = [{"messages": [*CHAT, *SAID], "points": place} for place in range(3)]
-    plays, _ = read_plays(written(tmp_path / "c", "x", chats), reward="points")
+    plays, _, _ = read_plays(written(tmp_path / "c", "x", chats), reward="points")
     assert ([play.reward for play in plays], len({play.task for play in plays})) == ([0.0, 1.0, 2.0], 1)
 
 

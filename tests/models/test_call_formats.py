@@ -114,6 +114,24 @@ def test_results_follow_calls_that_the_template_itself_would_refuse(codec: ChatC
     assert given.index("result 0") < given.index("result 1")
 
 
+def test_results_are_written_in_the_order_of_their_calls(codec: ChatCodec, family: str) -> None:
+    """In whichever order they came, in play and in a row."""
+    calls = tuple(call("search_stock", f'{{"name":"{number}"}}', number) for number in range(2))
+    results = [Message("tool", f"result {one.id}", tool_call_id=one.id) for one in calls]
+    asked = Message("user", "Then?")
+    in_order = codec.encode_results([*results, asked], calls)
+    assert codec.encode_results([*reversed(results), asked], calls) == in_order
+    if family != "llama3_2":  # its template refuses several calls
+        said = [
+            Message("user", "Both?"),
+            Message("assistant", "", None, calls),
+            *results,
+            Message("assistant", "Done."),
+        ]
+        turned = [*said[:2], *reversed(results), said[-1]]
+        assert codec.encode_row(turned, TOOLS) == codec.encode_row(said, TOOLS)
+
+
 def as_said(message: Message) -> tuple[object, ...]:
     """Arguments by their value where they are JSON: pythonic spells them otherwise."""
     calls = []

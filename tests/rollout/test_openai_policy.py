@@ -72,6 +72,20 @@ def test_an_endpoint_plays_with_the_tools_of_the_task(endpoint):
     assert set(server.keys) == {"Bearer planted-key"}
 
 
+@pytest.mark.parametrize("arguments", ["", None])
+def test_a_call_without_arguments_is_recorded_and_goes_back_with_the_empty_object(endpoint, arguments):
+    def tries_nothing(_, body):
+        if body["messages"][-1]["role"] == "tool":
+            return answer_of("done")
+        return answer_of(calls=[("try_code", arguments)], finish="tool_calls")
+
+    server = endpoint(tries_nothing)
+    [trajectory] = play()
+    assert trajectory.messages[2].tool_calls[0].arguments == "{}"
+    assert "missing argument 'code'" in trajectory.messages[3].content
+    assert server.bodies[1]["messages"][2]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
 def test_a_thought_in_the_text_is_one_and_goes_back_where_it_stood(endpoint):
     def thinks(_, body):
         if body["messages"][-1]["role"] == "tool":

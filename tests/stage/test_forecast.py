@@ -83,7 +83,7 @@ def test_a_run_of_this_tree_counts_as_it_was_where_its_knobs_are_not_known_any_m
 @pytest.mark.parametrize("other", [{"processor": "Z80"}, {"num_threads": 4096}, {"num_gpus": 8}])
 def test_another_kind_of_machine_is_told(root, other):
     (root / "reports/runs.jsonl").unlink()
-    record_run(root, "train_sft", "key", replace(RUN, **other))
+    record_run(root, "train_sft", {"cmd": "x"}, replace(RUN, **other))
     assert read_forecast(root).spread == 2.0
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.types import Message, ToolCall, Turn
 from posttrain.worlds.made_calls import calls_made, repeated_reads
-from posttrain.worlds.tools import Tool
+from posttrain.worlds.tools import Tool, ToolError, tool_from
 from tests.worlds.lookups.play import ERROR, OK, call, played, result, say
 
 TOOLS = {name: Tool(name, "", {}, print, is_read_only=name != "write") for name in ("read", "look", "write")}
@@ -55,6 +55,25 @@ def test_an_id_that_stands_twice_is_paired_in_order():
 def test_a_call_without_a_name_or_a_json_object_is_malformed(name, arguments):
     (only,) = calls_made(played(call(name, arguments)))
     assert only.is_malformed
+
+
+def test_no_arguments_at_all_are_the_empty_object():
+    """Servers write so where a tool has no parameters."""
+    (only,) = calls_made(played(call("look", "")))
+    assert (only.arguments, only.is_malformed) == ({}, False)
+    assert tool_from(needs_nothing).call(" ") == '"nothing needed"'
+    with pytest.raises(ToolError, match="missing argument 'code'"):
+        tool_from(quote).call("")
+
+
+def needs_nothing() -> str:
+    """Needs nothing."""
+    return "nothing needed"
+
+
+def quote(code: str) -> str:
+    """Of a share."""
+    return code
 
 
 def test_a_read_that_was_made_before_is_repeated_each_time_that_it_is():

@@ -8,7 +8,9 @@ learns, is left out. Actions stay text, as the environments read them.
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.data.importing.sharegpt import role_of, turns_of
+from posttrain.data.importing.fields import Fields
+from posttrain.data.importing.spoken import role_of
+from posttrain.data.importing.texts import from_json
 
 
 def looks_like(record: Mapping[str, Any]) -> bool:
@@ -16,25 +18,11 @@ def looks_like(record: Mapping[str, Any]) -> bool:
     return "item_id" in record and "conversations" in record
 
 
-def read(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Raises ValueError where there is nothing behind the agreement."""
-    messages = [
-        {"role": role_of(turn), "content": turn["value"]} | ({"loss": turn.get("loss")} if _is_agents(turn) else {})
-        for turn in turns_of(record)
-    ]
-    roles = [message["role"] for message in messages[:3]]
-    if roles == ["user", "assistant", "user"] and messages[1].get("loss") is False:
-        messages = [{"role": "system", "content": messages[0]["content"]}, *messages[2:]]
-    reward = record.get("reward")
-    kept = {key: record[key] for key in ("success", "labels", "split", "seed") if key in record}
-    return {
-        **kept,
-        "task_id": record["item_id"],
-        "reward": reward,
-        "messages": messages,
-        "tools": record.get("tools") or [],
-    }
-
-
-def _is_agents(turn: Any) -> bool:
-    return role_of(turn) == "assistant"
+def read(fields: Fields) -> Mapping[str, Any]:
+    """Raises ValueError where there are no turns."""
+    turns = from_json(fields.raw("conversations"), "conversations")
+    if not isinstance(turns, list) or not turns:
+        raise ValueError("conversations is not a list with turns")
+    if [role_of(turn) for turn in turns[:3]] == ["user", "assistant", "user"] and turns[1].get("loss") is False:
+        turns = [{"role": "system", "content": turns[0]["value"]}, *turns[2:]]
+    return {"task_id": fields.raw("item_id"), "messages": turns, "tools": fields.take("tools") or []}

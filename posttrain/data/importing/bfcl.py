@@ -4,10 +4,12 @@ played over several turns, the log, in which the questions and the tools' result
 A result without a log says neither what was asked nor what was offered and is refused.
 """
 
-import ast
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from posttrain.data.importing.fields import Fields
+from posttrain.models.call_formats.pythonic import Pythonic
+from posttrain.worlds.tools import json_object
 
 _MAX_CALL_CHARS = 100_000
 
@@ -17,17 +19,17 @@ def looks_like(record: Mapping[str, Any]) -> bool:
     return "id" in record and "result" in record
 
 
-def read(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def read(fields: Fields) -> Mapping[str, Any]:
     """Raises ValueError where the log is missing or has no turns."""
-    log = record.get("inference_log")
+    log, own_id, tools = fields.raw("inference_log"), fields.raw("id"), fields.raw("function")
+    fields.raw("result")  # the calls of the log once more
     turns = [turn for turn in log if isinstance(turn, Mapping)] if isinstance(log, list) else []
     messages = [message for turn in turns for message in _turn(turn)]
     if not messages:
         raise ValueError(
             "it has no inference_log with turns, so nobody knows what was asked; only results of several turns have one"
         )
-    kept = {key: record[key] for key in ("success", "labels", "split", "reward") if key in record}
-    return {**kept, "task_id": record["id"], "messages": messages, "tools": record.get("function")}
+    return {"task_id": own_id, "messages": messages, **({} if tools is None else {"tools": tools})}
 
 
 def _turn(turn: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -62,12 +64,7 @@ def _call(written: Any) -> Mapping[str, Any]:
     no names."""
     if not isinstance(written, str) or len(written) > _MAX_CALL_CHARS:
         raise ValueError("a call in its log is not text, or longer than any")
-    try:
-        tree = ast.parse(written.strip(), mode="eval").body
-        if not isinstance(tree, ast.Call) or tree.args or any(keyword.arg is None for keyword in tree.keywords):
-            raise ValueError(f"a call in its log is not name(argument=value, …): {written[:80]!r}")
-        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
-        text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return {"name": ast.unparse(tree.func), "arguments": text}
-    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError(f"a call in its log cannot be read: {written[:80]!r}") from error
+    calls = Pythonic().read(f"[{written.strip()}]", ())[1]
+    if len(calls) != 1 or json_object(calls[0].arguments) is None:
+        raise ValueError(f"a call in its log is not name(argument=value, …): {written[:80]!r}")
+    return calls[0]._asdict()

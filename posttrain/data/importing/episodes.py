@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from posttrain.data.importing.offered import read_tools
+from posttrain.data.importing.fields import SCORES, Fields, without_nulls
 from posttrain.data.importing.spoken import read_messages
 from posttrain.data.importing.texts import from_json, refuse_halves
 from posttrain.data.schemas import TrajectoryRow
@@ -23,23 +23,49 @@ MAX_LABELS = 64
 MAX_REWARD = 1e9
 UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "unknown"},)  # stands in a row until the whole file was read
 OWN_LABELS = ("kind", "language", "difficulty")  # which may stand beside `labels`, as columns
+_COLUMNS = (
+    *(
+        "system",
+        "tools",
+        "success",
+        "reward",
+        "task_id",
+        "seed",
+        "stop_reason",
+        "split",
+        "template",
+        "entities",
+        "labels",
+    ),
+)
+_ANSWERS = ("response", "responses", "completion", "output", "answer", "final_answer", "target")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def row_of(record: Mapping[str, Any], *, stop_tools: Collection[str]) -> TrajectoryRow:
-    """`record` has `messages` and any other column of a row. Raises ValueError, KeyError, TypeError
-    and the like with what is wrong with it."""
-    spoken = read_messages(record["messages"])
+def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[str]) -> TrajectoryRow:
+    """`read` is what the record's format gives of a row, `messages` at least; any other column is
+    taken from the record's own `fields`. Raises ValueError, KeyError, TypeError and the like with
+    what is wrong with it."""
+    own = {name: fields.take(name) for name in (*_COLUMNS, *OWN_LABELS)}
+    record = {**own, **read}
+    if fields.has("trajectory_id") and fields.has("turns"):
+        record |= _played(fields)
+    spoken = read_messages(record["messages"], system=record["system"], tools=record["tools"], unread=fields.unread)
     messages = spoken.messages
-    outcome = _outcome(record)
+    outcome = _outcome(record, fields.key("success"))
+    if outcome is not None and record["reward"] is not None:
+        fields.unread.update(key for key in SCORES if fields.raw(key) is not None)
+    fields.close()
+    unlearnt = spoken.unlearnt | record.get("unlearnt", frozenset())
+    _refuse_unanswered(messages, record, fields)
     played = Trajectory(
-        task_id=_id(record.get("task_id")) or _opening_id(messages, spoken.unlearnt),
+        task_id=_id(record.get("task_id")) or _opening_id(messages, unlearnt),
         messages=messages,
         stop_reason=_stop_reason(record.get("stop_reason"), messages, stop_tools),
         seed=_integer(record.get("seed"), "seed", most=2**63 - 1) or 0,
         reward=None if outcome is None else outcome.reward,
-        turns=_turns(messages, spoken.unlearnt),
+        turns=_turns(messages, unlearnt),
         outcome=outcome,
     )
     return TrajectoryRow(
@@ -48,7 +74,7 @@ def row_of(record: Mapping[str, Any], *, stop_tools: Collection[str]) -> Traject
         split=_split(record.get("split")),
         template=_text(record.get("template"), "template") or "imported",
         entities=_entities(record),
-        tools=_tools(record),
+        tools=UNKNOWN_TOOLS if spoken.tools is None else spoken.tools,
     )
 
 
@@ -58,9 +84,34 @@ def opening_of(messages: Sequence[Message], unlearnt: Collection[int] = ()) -> S
     return messages[: next(own, len(messages))]
 
 
-def _tools(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    tools = read_tools(record.get("tools", record.get("functions")))
-    return UNKNOWN_TOOLS if tools is None else tools
+def _played(fields: Fields) -> dict[str, Any]:
+    """What a row of the pipeline's own says of the episode beside its messages: its outcome, and
+    which of the assistant's messages the agent itself wrote. Its tokens belong to one tokenizer."""
+    outcome, turns = fields.raw("outcome") or {}, fields.raw("turns")
+    for name in ("trajectory_id", "reasoning", "policy_version", "token_ids", "mask", "logprobs", "scores"):
+        fields.raw(name)
+    for name in ("num_forks", "failure"):
+        fields.raw(name)
+    said = {name: outcome[name] for name in ("success", "reward") if outcome.get(name) is not None}
+    own = {turn["message_index"] for turn in turns}
+    listed = from_json(fields.content["messages"], "messages")
+    places = (index for index, one in enumerate(listed) if one["role"] == "assistant")
+    return {**said, "unlearnt": frozenset(index for index in places if own and index not in own)}
+
+
+def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any], fields: Fields) -> None:
+    """A conversation that ends with the user is a demonstration of nothing, unless the record says
+    that it is a play that ended there; one without its last word may have that elsewhere."""
+    if messages[-1].role != "assistant" and (key := next((key for key in _ANSWERS if key in fields.left()), None)):
+        raise ValueError(
+            f"its last message is no answer of the agent, and it has {key!r}, which is not read: put that into a last "
+            "message, or remove it"
+        )
+    if messages[-1].role in ("user", "system") and record.get("stop_reason") is None and record.get("reward") is None:
+        raise ValueError(
+            f"its last message is the {messages[-1].role}'s, so nobody shows what the agent should say to it: put the "
+            "answer behind it, or cut it off"
+        )
 
 
 def _turns(messages: Sequence[Message], unlearnt: Collection[int]) -> tuple[Turn, ...]:
@@ -73,10 +124,10 @@ def _turns(messages: Sequence[Message], unlearnt: Collection[int]) -> tuple[Turn
     return tuple(Turn(num_read=0, num_written=0, policy_version=0, message_index=index) for index in learnt)
 
 
-def _outcome(record: Mapping[str, Any]) -> Outcome | None:
+def _outcome(record: Mapping[str, Any], key: str) -> Outcome | None:
     reward, success = _reward(record.get("reward")), record.get("success")
     if success is not None and not isinstance(success, bool):
-        raise ValueError(f"its success is {str(success)[:80]!r}, neither true nor false")
+        raise ValueError(f"its {key} is {str(success)[:80]!r}, neither true nor false")
     if reward is None and success is None:
         return None
     is_success = success if success is not None else reward == 1
@@ -97,7 +148,7 @@ def _reward(content: Any) -> float | None:
 
 
 def _labels(record: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, str]:
-    given = from_json(record.get("labels"), "labels")
+    given = without_nulls(from_json(record.get("labels"), "labels"))
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise ValueError("its labels are no object of texts")

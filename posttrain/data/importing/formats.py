@@ -5,18 +5,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.data.importing import agentgym, bfcl, openai_chat, sharegpt, tau, toolbench, trl_sets, xlam
+from posttrain.data.importing import agentgym, bfcl, openai_chat, tau, toolbench, trl_sets, xlam
+from posttrain.data.importing.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`read` brings a record into the shape of `episodes.row_of`; `keys` say in a message what a
-    record of it has, `stop_tools` end its episodes."""
+    """`read` takes the fields of its own from a record, for `episodes.row_of`; `keys` say in a
+    message what a record of it has, `stop_tools` end its episodes."""
 
     name: str
     keys: str
     looks_like: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    read: Callable[[Fields], Mapping[str, Any]]
     stop_tools: tuple[str, ...] = ()
 
 
@@ -30,7 +31,7 @@ FORMATS: Mapping[str, Format] = {
         Format(
             "toolbench", "conversations with Action Input:", toolbench.looks_like, toolbench.read, toolbench.STOP_TOOLS
         ),
-        Format("sharegpt", "conversations of from and value", sharegpt.looks_like, sharegpt.read),
+        Format("sharegpt", "conversations of from and value", openai_chat.looks_like_sharegpt, openai_chat.read),
         Format("openai", "messages of role and content", openai_chat.looks_like, openai_chat.read),
         Format("trl", "prompt and completion, or chosen and rejected", trl_sets.looks_like, trl_sets.read),
         Format("bfcl", "id, result, inference_log", bfcl.looks_like, bfcl.read),

@@ -4,11 +4,12 @@ and infers the tools where none were recorded."""
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from posttrain.data.importing.episodes import UNKNOWN_TOOLS, row_of
+from posttrain.data.importing.fields import Fields
 from posttrain.data.importing.formats import FORMATS, Format, expected, format_of, recognise
 from posttrain.data.importing.inferred_tools import infer_tools
 from posttrain.data.importing.records import Bad, read_records
@@ -16,16 +17,17 @@ from posttrain.data.schemas import TrajectoryRow
 from posttrain.exits import DataError
 
 NUM_LOOKED_AT = 100  # of a file's first records, to tell its format
-_REASONS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The rows in the file's order, and the records that are none."""
+    """The rows in the file's order, and the records that are none. `unread` counts the rows that
+    have a key, or another thing, that the import did not read."""
 
     rows: list[TrajectoryRow]
     bad: list[Bad]
     file_format: str
+    unread: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def numbers(self) -> list[int]:
@@ -52,15 +54,16 @@ def import_trajectories(path: Path, file_format: str | None = None, *, stop_tool
     chosen = _format(path, readable, file_format)
     rows: list[TrajectoryRow] = []
     bad: list[Bad] = []
+    unread: Counter[str] = Counter()
     for number, record in itertools.chain(head, records):
-        found = record if isinstance(record, Bad) else _row(number, record, chosen, stop_tools)
+        found = record if isinstance(record, Bad) else _row(number, record, chosen, stop_tools, unread)
         if isinstance(found, Bad):
             bad.append(found)
         else:
             rows.append(found)
     inferred = infer_tools([row.trajectory.messages for row in rows if row.tools is UNKNOWN_TOOLS])
     rows = [replace(row, tools=inferred) if row.tools is UNKNOWN_TOOLS else row for row in rows]
-    return Imported(rows, bad, chosen.name)
+    return Imported(rows, bad, chosen.name, dict(sorted(unread.items())))
 
 
 def refuse_too_many_bad(imported: Imported, *, max_quarantine_frac: float, source: Path) -> None:
@@ -77,6 +80,13 @@ def refuse_too_many_bad(imported: Imported, *, max_quarantine_frac: float, sourc
         f"validate_data.max_quarantine_frac accepts {max_quarantine_frac:.1%}: {listed}. Mend or remove them, or name "
         "the format that the file has in generate_data.source.format"
     )
+
+
+def unread_keys(imported: Imported) -> str:
+    """The keys that were not read, with the number of records, in one sentence; empty where all
+    were."""
+    listed = ", ".join(f"{key} in {count}" for key, count in imported.unread.items())
+    return f"keys not read, by the number of records: {listed}" if listed else ""
 
 
 def quarantined(bad: Iterable[Bad]) -> Iterator[dict[str, Any]]:
@@ -104,10 +114,15 @@ def _format(path: Path, records: list[dict[str, Any]], named: str | None) -> For
     return chosen
 
 
-def _row(number: int, record: Mapping[str, Any], chosen: Format, stop_tools: Collection[str]) -> TrajectoryRow | Bad:
+def _row(
+    number: int, record: Mapping[str, Any], chosen: Format, stop_tools: Collection[str], unread: Counter[str]
+) -> TrajectoryRow | Bad:
+    fields = Fields(record, "record", set())
     try:
-        return row_of(chosen.read(record), stop_tools={*stop_tools, *chosen.stop_tools})
-    except _REASONS as error:
+        row = row_of(chosen.read(fields), fields, stop_tools={*stop_tools, *chosen.stop_tools})
+        unread.update(fields.unread)
+        return row
+    except Exception as error:  # whatever one record of a stranger's file does to the readers, the others are read
         other = format_of(record)
         hint = "" if other is None or other is chosen else f"; it looks like {other.name}"
         return Bad.of(number, f"{_said(error, chosen)}{hint}", record)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from posttrain.data.importing.fields import without_nulls
 from posttrain.data.importing.texts import from_json
 from posttrain.limits import MAX_SCHEMA_CHARS
 
@@ -24,13 +25,15 @@ _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("dict", "object", "mapping", "hashmap", "hashtable"), "object"),
     **dict.fromkeys(("null", "none", "nonetype"), "null"),
 }
+_PARAMETERS = ("parameters", "input_schema", "inputSchema")
+_OTHER_PARAMETERS = ("arguments", "args", "args_schema", "schema", "params", "inputs", "input", "properties")
 _SUBSCRIPT = re.compile(r"([A-Za-z]+)\s*\[\s*([A-Za-z]+)")
 
 
 def read_tools(content: Any) -> tuple[Mapping[str, Any], ...] | None:
     """None where the record does not say. `content` is a list of tools or its JSON text. Raises
     ValueError with what is none, or KeyError with what it lacks."""
-    listed = from_json(content or None, "tools")
+    listed = without_nulls(from_json(content or None, "tools"))
     if listed is None:
         return None
     if not isinstance(listed, list) or len(listed) > MAX_TOOLS:
@@ -61,9 +64,10 @@ def _as_openai(function: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _bare(tool: Mapping[str, Any], name: Any) -> Mapping[str, Any]:
-    given: Any = next(
-        (tool[key] for key in ("parameters", "input_schema", "inputSchema") if tool.get(key) is not None), {}
-    )
+    given = next((tool[key] for key in _PARAMETERS if tool.get(key) is not None), None)
+    if given is None and (others := [key for key in _OTHER_PARAMETERS if tool.get(key)]):
+        raise ValueError(f"the tool {str(name)[:80]} has no parameters, but {others[0]}, which is not read")
+    given = {} if given is None else given
     given = from_json(given, "the parameters of a tool")
     return {"name": name, "description": tool.get("description") or "", "parameters": _parameters(given)}
 

@@ -3,16 +3,22 @@ holds a list of simulations).
 
 A record that cannot be read is named and passed over; only a file that is cut off in the middle of
 JSON, too large to be read whole, or no such file at all is an error. Numbers are what JSON calls a
-number and a key stands once: of two equal keys nobody can tell which was meant.
+number and a key stands once: of two equal keys nobody can tell which was meant. What gzip, zstd,
+bzip2 or xz packed is unpacked on the way. A key of a record whose value is null is left out.
 """
 
+import bz2
+import gzip
+import io
 import itertools
 import json
+import lzma
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +27,21 @@ from posttrain.exits import DataError
 from posttrain.limits import MAX_LINE_BYTES, clip, reason
 
 MAX_WHOLE_BYTES = 2**30  # of a JSON file, which is read at once; JSONL and Parquet have no bound
-NUM_ROWS = 256  # of Parquet in memory at once
+NUM_ROWS, NUM_BYTES = 256, 64 * 2**20  # of Parquet in memory at once, by the average of a row group
 MAX_SHOWN_CHARS = 2_000  # of a record in quarantine: enough to find it in its file
 _SEPARATOR = re.compile(r"[\s,]*")
+_PACKED: Mapping[bytes, Callable[[Path], Any]] = {  # by the bytes that such a file begins with
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+    b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(pa.input_stream(path, compression="zstd")),
+}
+_UTF16 = "UTF-16 text by its first bytes: write it as UTF-8 (`iconv -f UTF-16 -t UTF-8`)"
+_FOREIGN: Mapping[bytes, str] = {
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff", b"{\x00", b"[\x00"), _UTF16),
+    b"PK\x03\x04": "a zip archive: unpack it (`unzip`) and name the file within",
+    b"ARROW1": "Arrow's own format: write it as Parquet (`Dataset.to_parquet`)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +65,44 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any] | Bad]]:
     if not path.is_file():
         raise DataError(f"{path} is not a file; check the path (it is relative to where the command runs)")
     try:
-        with path.open("rb") as file:
-            head = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-        if path.suffix == ".parquet" or head.startswith(b"PAR1"):
-            records = _parquet(path)
-        elif head.startswith(b"["):
-            records = _items(path, _whole_text(path))
-        elif head.startswith(b"{") and (content := _one_object(path)) is not None:
-            records = iter(_within(content))
-        else:
-            records = _lines(path)
+        records = _records(path)
         for number, record in enumerate(records, 1):
             if isinstance(record, Bad):
                 yield number, Bad(number, record.reason, record.shown)
             elif isinstance(record, dict):
-                yield number, record
+                yield number, {key: value for key, value in record.items() if value is not None}
             else:
                 yield number, Bad.of(number, f"it is {type(record).__name__}, not an object", record)
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} is packed and cut off or damaged ({_said(error)}): fetch it again") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+        raise DataError(f"{path} cannot be read ({error.strerror or _said(error)})") from error
+
+
+def _records(path: Path) -> Iterable[Any]:
+    with _opened(path) as file:
+        head = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if said := next((said for begins, said in _FOREIGN.items() if head.startswith(begins)), None):
+        raise DataError(f"{path} is {said}; nothing was read")
+    if path.suffix == ".parquet" or head.startswith(b"PAR1"):
+        return _parquet(path)
+    if head.startswith(b"["):
+        return _items(path, _whole_text(path))
+    if head.startswith(b"{") and (content := _one_object(path)) is not None:
+        return _within(content)
+    return _lines(path)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The bytes of the file, unpacked where it is packed."""
+    with path.open("rb") as file:
+        begins = file.read(8)
+    opened = next((unpacked for mark, unpacked in _PACKED.items() if begins.startswith(mark)), None)
+    return path.open("rb") if opened is None else cast(IO[bytes], opened(path))
 
 
 def _lines(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for line in iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""):
             if len(line) > MAX_LINE_BYTES:
                 _skip_line(file, line)
@@ -97,26 +130,28 @@ def _record(line: bytes) -> Any:
 
 
 def _whole_text(path: Path) -> str:
-    if (size := path.stat().st_size) > MAX_WHOLE_BYTES:
+    with _opened(path) as file:
+        content = file.read(MAX_WHOLE_BYTES + 1)
+    if len(content) > MAX_WHOLE_BYTES:
         raise DataError(
-            f"{path} is one JSON value of {size} bytes, and {MAX_WHOLE_BYTES} are the most that is read at once: "
+            f"{path} is one JSON value of more than {MAX_WHOLE_BYTES} bytes, the most that is read at once: "
             "write it as JSONL, an object a line"
         )
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error}); nothing was read: export it again") from error
 
 
 def _one_object(path: Path) -> dict[str, Any] | None:
     """The object that the file is; None where it is lines of objects, as its first one tells."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         first = _record(file.readline(MAX_LINE_BYTES + 1))
-    if isinstance(first, dict) or path.stat().st_size > MAX_WHOLE_BYTES:
-        return None
+        if isinstance(first, dict):
+            return None
     try:
-        content = _STRICT.decode(path.read_text(encoding="utf-8-sig").strip())
-    except (ValueError, RecursionError):
+        content = _STRICT.decode(_whole_text(path).strip())
+    except (ValueError, RecursionError, DataError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -159,12 +194,14 @@ def _refuse_cut(path: Path, text: str, position: int, num_whole: int, why: str) 
 
 
 def _parquet(path: Path) -> Iterator[Any]:
-    """Parquet's structs have every key in every row; null stands for a key that is not there."""
     try:
         file = pq.ParquetFile(path)
-        for batch in file.iter_batches(batch_size=NUM_ROWS):
-            for index in range(batch.num_rows):
-                yield _parquet_row(batch.slice(index, 1))
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            fitting = NUM_BYTES * group.num_rows // max(group.total_byte_size, 1)
+            for batch in file.iter_batches(max(1, min(NUM_ROWS, fitting)), row_groups=[number]):
+                for index in range(batch.num_rows):
+                    yield _parquet_row(batch.slice(index, 1))
     except (pa.ArrowException, ValueError, MemoryError, OverflowError) as error:
         raise DataError(
             f"{path} has {path.stat().st_size} bytes but is no whole Parquet file ({_said(error)}): export it again"
@@ -174,15 +211,9 @@ def _parquet(path: Path) -> Iterator[Any]:
 def _parquet_row(row: pa.RecordBatch) -> Any:
     try:
         row.validate(full=True)
-        return _without_nulls(row.to_pylist()[0])
+        return row.to_pylist()[0]
     except (pa.ArrowException, UnicodeDecodeError, ValueError, OverflowError) as error:
         return Bad.of(0, f"its row cannot be read ({_said(error)})", "")
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,25 +1,12 @@
-"""Texts of others that stand for values: arguments of a call, Python's spelling of JSON, and halves
-of characters, which stand for nothing."""
+"""Texts of others that stand for values: JSON, Python's spelling of it, and halves of characters,
+which stand for nothing."""
 
 import ast
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 _MAX_LITERAL_CHARS = 200_000  # of Python's spelling: its parser takes a kilobyte for each bracket
-
-
-def arguments_text(arguments: Any) -> str:
-    """Text stays as it was written, also where it does not parse; an object becomes its compact
-    JSON, and nothing the empty object."""
-    if isinstance(arguments, str):
-        return arguments
-    if arguments is None:
-        return "{}"
-    if not isinstance(arguments, Mapping):
-        raise ValueError(f"a tool call's arguments are {type(arguments).__name__}, neither text nor an object")
-    return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(content: Any, what: str) -> Any:

@@ -6,6 +6,7 @@ There are no results: the calls are all that the agent has to do, and the episod
 from collections.abc import Mapping
 from typing import Any
 
+from posttrain.data.importing.fields import Fields
 from posttrain.data.importing.texts import from_json
 
 
@@ -14,17 +15,14 @@ def looks_like(record: Mapping[str, Any]) -> bool:
     return "query" in record and "answers" in record
 
 
-def read(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def read(fields: Fields) -> Mapping[str, Any]:
     """Raises ValueError where the answers are no list of calls."""
-    calls = from_json(record["answers"], "answers")
-    if not isinstance(record["query"], str) or not isinstance(calls, list) or not calls:
+    query, calls, own_id = fields.raw("query"), from_json(fields.raw("answers"), "answers"), fields.raw("id")
+    if not isinstance(query, str) or not isinstance(calls, list) or not calls:
         raise ValueError("its answers are no list with calls, or its query is not text")
-    asked = {"role": "user", "content": record["query"]}
-    others = {key: record[key] for key in ("split", "labels", "reward", "success", "seed") if key in record}
+    asked = {"role": "user", "content": query}
     return {
-        **others,
-        "task_id": None if record.get("id") is None else f"xlam-{record['id']}",
+        "task_id": None if own_id is None else f"xlam-{own_id}",
         "messages": [asked, {"role": "assistant", "content": "", "tool_calls": calls}],
-        "tools": record.get("tools"),
         "stop_reason": "world_over",
     }

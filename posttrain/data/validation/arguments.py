@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from posttrain.data.validation.bounded_schema import fits, is_schema
+from posttrain.worlds.tools import json_object
 
 _SHORT_CHARS = 1024  # of arguments whose verdict is kept for the next equal call
 
@@ -56,11 +57,7 @@ def judge_calls(calls: pa.Table, tools: pa.ChunkedArray) -> CallVerdicts:
 
 @functools.lru_cache(maxsize=65536)
 def _judge(schema: str | None, arguments: str) -> tuple[bool, bool, bool]:
-    try:
-        given = json.loads(arguments)
-    except (ValueError, RecursionError):  # RecursionError: brackets nested past the interpreter's stack
-        return schema is not None, False, True
-    if not isinstance(given, dict):
+    if (given := json_object(arguments)) is None:
         return schema is not None, False, True
     return schema is not None, True, schema is None or fits(schema, given)
 

@@ -71,6 +71,8 @@ class JsonCall:
         name, arguments = self._as_written(text)
         try:
             content = json.loads(text)
+            if self._is_without(content):
+                return Written(storable(content["name"]), "{}")
             if self.is_one(content):
                 # keys in another order, further keys, escapes in the name
                 if name != content["name"] or loads(arguments) != content[self._key]:
@@ -85,11 +87,17 @@ class JsonCall:
         """Whether a JSON value is a call."""
         return isinstance(content, Mapping) and isinstance(content.get("name"), str) and self._key in content
 
+    def _is_without(self, content: Any) -> bool:
+        """Whether it is a call that gives no arguments: none, null, or an empty text."""
+        is_named = isinstance(content, Mapping) and isinstance(content.get("name"), str)
+        return is_named and content.get(self._key) in (None, "") and set(content) <= {"name", "id", self._key}
+
     def _as_written(self, text: str) -> tuple[str, str]:
         """Name and arguments cut out without reading the JSON: what stands behind the key, its own
-        closing brace not included."""
+        closing brace not included. Nothing there is no call without arguments, so it is the whole
+        text then."""
         if head := self._head.match(text):
-            return head[1], text[head.end() :].strip().removesuffix("}").rstrip()
+            return head[1], text[head.end() :].strip().removesuffix("}").rstrip() or text.strip()
         name = self._name.search(text)
         return name[1] if name else "", text.strip()
 
@@ -114,16 +122,17 @@ def leading_values(text: str, behind: re.Pattern[str]) -> tuple[list[str], str]:
     """The texts of the JSON values at the beginning, each with what `behind` matches after it, and
     the rest, which is empty where all was read."""
     found: list[str] = []
-    while text and not is_nested_deep(text):
+    start = 0
+    while start < len(text):  # by position: a copy of the rest for each value is quadratic in thousands of calls
         try:
-            _, end = _DECODER.raw_decode(text)
+            _, end = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
             break
-        if not (passed := behind.match(text, end)):
+        if is_nested_deep(text[start:end]) or not (passed := behind.match(text, end)):
             break
-        found.append(text[:end])
-        text = text[passed.end() :]
-    return found, text
+        found.append(text[start:end])
+        start = passed.end()
+    return found, text[start:]
 
 
 def loads(text: str) -> Any:

@@ -67,7 +67,7 @@ def _read(text: str) -> list[Written]:
         return [_call(one) for one in (tree.elts if isinstance(tree, ast.List) else [tree])]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         one = _ONE.match(text.strip())
-        return [Written(one[1], one[2].strip()) if one else Written("", text.strip())]
+        return [Written(one[1], one[2].strip() or text.strip()) if one else Written("", text.strip())]
 
 
 def _call(node: ast.expr) -> Written:

@@ -87,7 +87,7 @@ class ResponseTemplateForm:
             message = parse_response(call[0].strip(), self._template, prefix="", tools=[dict(tool) for tool in tools])
             return [_written(one["function"]) for one in _flat(message["tool_calls"])]
         except (ValueError, TypeError, KeyError, RecursionError):
-            return [Written(call.groupdict().get("name") or "", body.strip())]
+            return [Written(call.groupdict().get("name") or "", body.strip() or call[0].strip())]
 
     def _without_values(self, body: str) -> str:
         """What stands around the values that can be told apart, white space left out."""
