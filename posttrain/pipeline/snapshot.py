@@ -36,6 +36,7 @@ from posttrain.stage.run_records import RECORDS
 from posttrain.state import STATE_DIR, WANDB, private_folder
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
+FROZEN_KEY = STATE_DIR / "key"  # of the inputs, for the job to hold against what DVC records there
 FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC tells nobody
 
 
@@ -87,6 +88,7 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
             has_run = (
                 _can_hash(found) and repo.stage_cache._load(found) is not None
             )  # DVC keeps no run of a stage that reads nothing
+        (folder / FROZEN_KEY).write_text(key, encoding="utf-8")
         protect(folder, [out.def_path for out in found.outs])
         return Snapshot(folder, stage, key, has_run, left_out)
     except DvcException as error:

@@ -103,6 +103,21 @@ def test_what_is_edited_while_a_job_runs_is_not_bound_to_its_output(root, tmp_pa
     assert (root / "reports" / "made.txt").read_text() == "x: 1\n"
 
 
+def test_a_result_that_was_superseded_comes_back_and_not_the_one_before(root, tmp_path):
+    """DVC takes inputs as they are with outputs as `dvc.lock` has them for a run."""
+    dvc(root, "repro", "--quiet", "use@one")
+    (root / "letter").write_text("b\n")
+    snapshot = freeze(root, "use@one", tmp_path / "job")
+    assert job(snapshot.folder, "use@one") == 0
+    (root / "letter").write_text("c\n")
+    assert not record_result(root, snapshot).is_recorded
+    (root / "letter").write_text("b\n")
+    again = freeze(root, "use@one", tmp_path / "again")
+    assert restore(again)
+    assert record_result(root, again).is_recorded
+    assert (root / "data/one").read_text() == "x: 1\nb\n"
+
+
 @pytest.mark.parametrize("order", [("make", "use@one", "use@two"), ("make", "use@two", "use@one")])
 def test_the_lock_file_is_that_of_dvc_repro_and_nothing_is_left_to_run(root, tmp_path, order):
     for number, name in enumerate(order):
