@@ -3,13 +3,14 @@ metrics of episodes that already have rewards."""
 
 from collections.abc import Sequence
 
+from posttrain.data.schemas import TrajectoryRow
 from posttrain.evals.groups import Group, group_metrics
 from posttrain.evals.passk import pass_hat_k
 from posttrain.evals.plays import Play
 from posttrain.exits import DataError
 
 
-def group_health(plays: Sequence[Play], *, success_at: float, source: str) -> dict[str, float]:
+def group_health(plays: Sequence[Play | TrajectoryRow], *, success_at: float, source: str) -> dict[str, float]:
     """`group_metrics` of the episodes of one task each, with their counts, `success_rate` and
     `pass_hat_k` up to the smallest group's size.
 
@@ -18,9 +19,10 @@ def group_health(plays: Sequence[Play], *, success_at: float, source: str) -> di
     play, which has no spread (`num_single`). Raises DataError, naming `source`, where no task has
     two.
     """
-    num_lost = sum(play.is_lost for play in plays)
+    known = [one if isinstance(one, Play) else Play.of(one.trajectory) for one in plays]
+    num_lost = sum(play.is_lost for play in known)
     rewards: dict[str, list[float]] = {}
-    for play in plays:
+    for play in known:
         if play.reward is not None and not play.is_lost:
             rewards.setdefault(play.task, []).append(play.reward)
     num_plays = sum(map(len, rewards.values()))

@@ -20,7 +20,7 @@ from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories
 from posttrain.data.importing.records import Bad, read_records
 from posttrain.exits import DataError
 from posttrain.limits import reason
-from posttrain.types import LOST
+from posttrain.types import LOST, Trajectory
 
 # what other tools call the end of an episode that infrastructure made: tau2; rLLM; vLLM's requests
 _LOST_WORDS = {*LOST, "infrastructure_error", "error", "abort"}
@@ -50,6 +50,10 @@ class Play:
     task: str
     reward: float | None
     is_lost: bool = False
+
+    @classmethod
+    def of(cls, episode: Trajectory) -> "Play":
+        return cls(episode.task_id, episode.reward, episode.is_lost)
 
 
 def read_plays(
@@ -85,8 +89,7 @@ def read_plays(
             refuse_too_many_bad(imported, max_quarantine_frac=1.0, source=path)
         except DataError as error:
             raise DataError(f"{error}. Of any file, --group and --reward name the columns: it has {keys}") from error
-        played = [row.trajectory for row in imported.rows]
-        plays, bad = [Play(one.task_id, one.reward, one.is_lost) for one in played], imported.bad
+        plays, bad = [Play.of(row.trajectory) for row in imported.rows], imported.bad
         unread = unread_keys(imported)
         if reward:
             rewards = {number: _reward(path, record, reward) for number, record in records}
