@@ -277,15 +277,12 @@ def test_nothing_is_altered_in_real_trajectories_and_functions(shared_data, monk
         ),
     ],
 )
-def test_time_grows_with_the_text_whatever_it_is_made_of(monkeypatch, part):
+def test_a_megabyte_of_anything_is_read_in_seconds(monkeypatch, part):
+    """Half a second as a rule. A pattern that takes the square of the text would take hours."""
     monkeypatch.setenv("SOME_API_KEY", RANDOM)
-    seconds = []
-    for size in (250_000, 1_000_000):
-        text = part * (size // len(part))
-        start = time.process_time()
-        redact(text)
-        seconds.append(time.process_time() - start)
-    assert seconds[1] < 10 * seconds[0] + 0.05, "four times the text; sixteen times the time would be its square"
+    start = time.process_time()
+    redact(part * (1_000_000 // len(part)))
+    assert time.process_time() - start < 60
 
 
 def test_a_kind_says_where_it_is_described():

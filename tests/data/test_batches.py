@@ -1,7 +1,6 @@
 """A file gone through in batches is judged, placed and written as it is at once, and only a batch
 of it is held."""
 
-import json
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,7 +65,7 @@ def test_a_table_of_rows_ends_with_the_row_that_takes_it_over_a_size(toy_rows, t
     played = toy_rows[0].trajectory
     long = replace(played.messages[0], content="x" * 400)
     rows = [replace(toy_rows[0], trajectory=replace(played, messages=(long, *played.messages[1:])))] * 7
-    monkeypatch.setattr(schemas, "_CHARS_AT_ONCE", 3 * len(json.dumps(rows[0].tools)) + 3 * 400)
+    monkeypatch.setattr(schemas, "_CHARS_AT_ONCE", 3 * len(schemas._row_columns(rows[0])["tools"]) + 3 * 400)
     sizes = [table.num_rows for table in schemas._tables(map(schemas._row_columns, rows), TRAJECTORIES_SCHEMA)]
     assert max(sizes) <= 3
     assert sum(sizes) == 7
