@@ -118,7 +118,7 @@ def test_mistakes_are_read_by_the_agent_without_the_servers_notes(domain):
     results = [message.content for message in played.messages if message.role == "tool"]
     assert results[0] == '{"error":"User nobody not found"}'
     assert "unknown argument 'state_key'" in results[1]
-    assert results[2] == "6.0"
+    assert results[2] == '"6.0"'  # the text of a server that is no object stays a text
 
 
 def test_what_a_mutated_play_is_worth_is_what_tau2s_rule_says():
