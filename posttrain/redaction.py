@@ -347,22 +347,23 @@ def _look(run: str) -> tuple[Sequence[_Span], Sequence[_View]]:
     distinct, wordlike = _shapes()
     spans = [_Span(*found.span()) for found in distinct.finditer(run)]
     spans += [_Span(*found.span()) for found in wordlike.finditer(run) if _has_digit(found[0])]
-    codes = [_coded(found.start(), 2.0, bytes.fromhex(found[0])) for found in _HEX.finditer(run)]
+    codes = [_coded(*found.span(), 2.0, bytes.fromhex(found[0])) for found in _HEX.finditer(run)]
     for found in _BASE64_ASCII.finditer(run):
         start = found.start()
         start -= 4 * (
             start >= 4 and _BASE64.issuperset(run[start - 4 : start])
         )  # the key may begin in what is half ASCII
-        codes.append(_coded(start, 4 / 3, _of_base64(run[start : found.end()])))
+        codes.append(_coded(start, found.end(), 4 / 3, _of_base64(run[start : found.end()])))
     return spans, codes
 
 
-def _coded(base: int, num_chars: float, content: bytes) -> _View:
-    """Of a code with so many characters for each byte; one that holds bits of two bytes is of
-    both."""
+def _coded(begin: int, end: int, num_chars: float, content: bytes) -> _View:
+    """What the code from `begin` to `end` stands for, with so many characters for each byte; one
+    that holds bits of two bytes is of both. A code without its padding stands for more bytes than
+    it has characters for: nothing ends behind it."""
     return _View(
         content.decode("latin-1"),
-        lambda start, stop: (base + math.floor(start * num_chars), base + math.ceil(stop * num_chars)),
+        lambda start, stop: (begin + math.floor(start * num_chars), min(end, begin + math.ceil(stop * num_chars))),
     )
 
 

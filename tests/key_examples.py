@@ -5,6 +5,7 @@ import base64
 import functools
 import html
 import json
+import os
 import quopri
 import random
 import re
@@ -139,9 +140,14 @@ def _is_own(text: str, twin: str) -> bool:
 
 
 @functools.cache
-def planted(source: str, num_spellings: int = 2) -> str:
-    """A key of every kind in some spellings, in an order of the source's own."""
+def planted(source: str, num_spellings: int = 2, *, at_most: int = 34) -> str:
+    """A key of every kind in some spellings, in an order of the source's own.
+
+    `PLANTED_SPELLINGS=12 pytest tests/test_planted_keys.py` plants as many in every source that can
+    hold them.
+    """
     rng = random.Random(source)
+    num_spellings = min(at_most, max(num_spellings, int(os.environ.get("PLANTED_SPELLINGS", "0"))))
     texts = [
         SPELLINGS[name](key) for name in rng.sample(list(SPELLINGS), num_spellings) for key in examples(1).values()
     ]

@@ -113,7 +113,7 @@ class Endpoint(LoopbackServer):
         if self.mood != 200:
             quoted = (
                 f"Incorrect API key provided: {header}, Basic {login}, {urllib.parse.quote(header)}, {header[7:21]}… "
-                + planted("an endpoint's refusal")
+                + planted("an endpoint's refusal", at_most=4)  # of more than 64 KiB nothing is quoted
             )
             headers = {"x-request-id": header, "retry-after-ms": "1"}
             return web.json_response({"error": {"message": quoted, "code": None}}, status=self.mood, headers=headers)

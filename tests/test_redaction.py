@@ -19,7 +19,7 @@ from posttrain.redaction import redact, redact_lines, redact_logs, redact_values
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.worlds.stocks.domain import StocksDomain
 from tests import key_examples
-from tests.key_examples import examples, kept
+from tests.key_examples import examples, kept, planted_in
 from tests.limits import limits_of
 from tests.worlds_of import stocks_params
 
@@ -238,6 +238,15 @@ def test_nothing_is_altered_in_real_trajectories_and_functions(shared_data, monk
     for path in files:
         text = path.read_text(encoding="utf-8")
         assert redact(text) == text, path
+
+
+def test_a_key_in_base64_without_its_padding_may_end_an_escaped_text():
+    for kind, key in examples(1).items():
+        for lead in ("", "a", "ab"):
+            code = base64.b64encode(f"{lead} {key}".encode()).decode().rstrip("=")
+            for cut in range(4):
+                text = "a\\n" + code[: len(code) - cut]
+                assert planted_in(redact(text)) == set(), f"{kind}: {text}"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def flood() -> str:
 
 def crash() -> str:
     """Breaks with the key in its exception."""
-    raise ConnectionError(f"cannot log in with {os.environ['DB_PASSWORD']!r} {planted('an exception')}")
+    raise ConnectionError(f"cannot log in with {os.environ['DB_PASSWORD']!r} {planted('an exception', at_most=4)}")
 
 
 MAX_RESULT_CHARS = 250_000
@@ -60,7 +60,7 @@ TOOLS = {
 
 
 def answer(task):
-    raise RuntimeError(f"no model behind {os.environ['AGENT_CREDENTIAL']} {planted('an agent')}")
+    raise RuntimeError(f"no model behind {os.environ['AGENT_CREDENTIAL']} {planted('an agent', at_most=4)}")
 
 
 agent = openai_loop(answer)
