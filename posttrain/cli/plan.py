@@ -92,6 +92,11 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
     if gpu is None:
         if model is not None or as_json or params != Path("params.yaml"):
             raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
+        from posttrain.stage.cached import forget_stale_hashes
+        from posttrain.stage.receipts import settle
+
+        for mend in (settle, forget_stale_hashes):  # what a killed dvc has left, and what DVC does not see
+            mend(Path(), lambda line: print(line, file=sys.stderr))
         print(plan_text(*read_checked_plan(targets)))
         return
     if not 0 < gpu < 1e6 or targets:
@@ -102,18 +107,13 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
-    """Of the tree in the working folder, and about how long it takes. What a killed dvc has left is
-    mended first, and DVC sees what it did not. Raises what `read_plan` does, and ConfigurationError
-    of wrong knobs."""
+    """Read the plan of the tree in the working folder, and about how long it takes. Raises what
+    `read_plan` does, and ConfigurationError of wrong knobs."""
     started_s = time.monotonic()
     from posttrain.params import load_params
     from posttrain.pipeline.plan import read_plan
-    from posttrain.stage.cached import forget_stale_hashes
-    from posttrain.stage.receipts import settle
 
     load_params()
-    for mend in (settle, forget_stale_hashes):
-        mend(Path(), lambda line: print(line, file=sys.stderr))
     stages = read_plan(Path(), targets)
     return stages, replace(read_times(Path()), look_s=time.monotonic() - started_s)
 

@@ -111,7 +111,7 @@ def test_links_into_the_hubs_or_dvcs_cache_are_followed(qwen_folder, tmp_path):
         (tmp_path / home).mkdir(parents=True)
         for file in qwen_folder.iterdir():
             (tmp_path / home / file.name).symlink_to(tmp_path / blobs / file.name)
-        opened(tmp_path / home)
+        assert opened(tmp_path / home)[1].chat_template == opened(qwen_folder)[1].chat_template
 
 
 def test_the_template_of_ours_is_the_one_that_is_tried(qwen_folder, tmp_path):
