@@ -21,21 +21,13 @@ from pathlib import Path
 
 from benchmarks.arms import REPOSITORY, keep_done, run_arm
 from benchmarks.arms import Arm as Clone
-from posttrain.ablation.markdown import table_markdown
-from posttrain.ablation.plan import Arm, Study, arms, parse_methods, parse_seeds, read_study
-from posttrain.ablation.record import (
-    ArmRecord,
-    code_digest,
-    missing,
-    read_arm,
-    read_arms,
-    record_file,
-    write_arms,
-)
-from posttrain.ablation.table import make_table
-from posttrain.exits import DataError, StageError
+from posttrain.experiments.arms import Arm, Study, arms, parse_methods, parse_seeds, read_study
+from posttrain.experiments.markdown import table_markdown
+from posttrain.experiments.record import ArmRecord, code_digest, missing, read_arm, read_arms, record_file, write_arms
+from posttrain.experiments.verdicts import make_table
 from posttrain.pipeline.git import edited_files, file_at
-from posttrain.state import STATE_DIR
+from posttrain.runtime.exits import DataError, StageError
+from posttrain.runtime.state import STATE_DIR
 
 SHARED, OWN = ("train_reward_model",), ("evaluate@policy",)  # the former is all that the policy's training needs
 

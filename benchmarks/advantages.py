@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.methods import CREDITS, credit_of
-from posttrain.rl.credit.choice import token_credit
-from posttrain.rl.credit.groups import FloatArray, Group, Turn
-from posttrain.rl.credit.history import TaskHistory
+from posttrain.train.advantages.choice import token_credit
+from posttrain.train.advantages.groups import FloatArray, Group, Turn
+from posttrain.train.advantages.history import TaskHistory
 
 GROUP_SIZE = 8
 

@@ -19,19 +19,19 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.trl_peer import make_peer
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
-from posttrain.algorithms.policy_episodes import PolicyEpisodes
-from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.rollouts import ScoredEpisode
+from posttrain.config.params import Params, load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
-from posttrain.rl.loop import train_online
-from posttrain.rl.objective.params import NoKl
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.sampling.params import SamplingParams
-from posttrain.rl.setup import Setup
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.rollout.generator import ScoredEpisode
+from posttrain.train.losses.params import NoKl
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.resumable_trainer import open_run
+from posttrain.train.sampling.params import SamplingParams
 from posttrain.types import JsonValue, Task
 from posttrain.worlds.domains import make_domain, score_names
 from posttrain.worlds.lookups.gold import gold_of
@@ -95,7 +95,7 @@ def measured_steps(
             train_online(
                 model,
                 codec.tokenizer,
-                Setup(tasks, source),
+                TrainingInputs(tasks, source),
                 params=algorithm.model_copy(update={"max_steps": NUM_STEPS + NUM_WARMUP}),
                 max_context_tokens=params.agent.max_context_tokens,
                 lr=1e-9,

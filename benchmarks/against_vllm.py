@@ -22,14 +22,14 @@ import aiohttp
 import torch
 
 from benchmarks.vllm_process import VLLM, VllmProcess
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.config.params import Params, load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
-from posttrain.rl.params import OnlineParams
 from posttrain.rollout.engines.vllm_server import BASE
 from posttrain.rollout.engines.weight_files import write_served_folder
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.train.online.params import OnlineParams
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain, score_names
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.arms import REPOSITORY
-from posttrain.params import load_params
+from posttrain.config.params import load_params
 from posttrain.tracking.alarms import RULES, Alarms
 
 CURVE = "reports/train_policy/metrics.jsonl"

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from posttrain.plain_yaml import read_yaml
+from posttrain.runtime.plain_yaml import read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # so small that the whole graph runs in a minute or two

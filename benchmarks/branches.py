@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from posttrain.evals.significance import share_interval
-from posttrain.plain_yaml import load_yaml
-from posttrain.stage.costs import Cost
-from posttrain.stage.lockfile import lock_entries
-from posttrain.stage.run_records import RECORDS, entry_key
+from posttrain.provenance.costs import Cost
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.provenance.run_records import RECORDS, entry_key
+from posttrain.runtime.plain_yaml import load_yaml
 
 HERE = Path(__file__).parents[1]
 FILES = [

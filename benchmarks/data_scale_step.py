@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.neighbors import NearestNeighbors
 
+from posttrain.config.params import load_params
 from posttrain.data.files import ParquetBatches, read_parquet, write_batches, write_json, write_jsonl, write_text
 from posttrain.data.resampling.cells import cell_of
 from posttrain.data.resampling.coreset import choose_coreset
@@ -28,7 +29,6 @@ from posttrain.data.schemas import TASKS_SCHEMA, TRAJECTORIES_SCHEMA, rows_of_ta
 from posttrain.data.validation.leakage import TASK_COLUMNS
 from posttrain.data.validation.page import render_page
 from posttrain.data.validation.verdict import kept, quarantined, summary, validate
-from posttrain.params import load_params
 
 RAW = Path("data/raw")
 MAX_TOKENS, TARGET_FRAC, NUM_NEIGHBORS, SEED = 1024, 0.5, 5, 1

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.config.params import Params, load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import TokenRow
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import Params, load_params
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.types import Task
 from posttrain.worlds.domains import make_domain, score_names
 

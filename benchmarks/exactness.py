@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.algorithms.episode_sampler import Stream, episode_seeds
+from posttrain.config.params import Params, load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.token_logprobs import pad_right
-from posttrain.params import Params, load_params
 from posttrain.rollout.engines.protocol import GenerateRequest, Generation
 from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.types import Trajectory

@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides, clone_checkout, environment_of
 from flows.server import client_environment, listen, new_secret, start_server, wait_for_server
-from posttrain.state import STATE_DIR
+from posttrain.runtime.state import STATE_DIR
 
 NUM_TIMES, NUM_TURNS = 3, 2
 START_LIMIT_S = 180.0

@@ -25,27 +25,29 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides
-from posttrain.algorithms.dpo import train_dpo
-from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.policy_episodes import PolicyEpisodes
-from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.reward_model import new_reward_model, train_reward_model
-from posttrain.algorithms.sft import train_sft
-from posttrain.algorithms.trainable import load_trainable
+from posttrain.config.params import Params
 from posttrain.data.files import write_json
-from posttrain.footprint.advice import LORA
-from posttrain.footprint.stages import stage_memory
+from posttrain.memory_estimate.advice import LORA
+from posttrain.memory_estimate.stages import stage_memory
 from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
+from posttrain.models.params import Dtype
 from posttrain.models.tokenizer import train_tokenizer
-from posttrain.params import DpoParams, Dtype, Params
-from posttrain.plain_yaml import read_yaml
+from posttrain.provenance.cpu_kind import processor_kind
 from posttrain.rewards.total import load_reward
-from posttrain.rl.loop import train_online
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
-from posttrain.stage.processor import processor_kind
+from posttrain.rollout.episode_sampler import EpisodeSampler
+from posttrain.runtime.plain_yaml import read_yaml
+from posttrain.train.dpo import train_dpo
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.params import DpoParams
+from posttrain.train.resumable_trainer import open_run
+from posttrain.train.reward_model import new_reward_model, train_reward_model
+from posttrain.train.sft import train_sft
+from posttrain.train.trainable import load_trainable
 from posttrain.worlds.domains import make_domain, score_names, with_expert
 
 WIDTH = 512  # tokens of a row
@@ -219,7 +221,7 @@ def run_stage(stage: str, params: Params, folder: Path) -> None:
             domain = make_domain(params.world)
             reward = load_reward(params.reward, score_names(domain))
             sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
-            setup = Setup(domain.tasks("rl", 16), PolicyEpisodes(sampler))
+            setup = TrainingInputs(domain.tasks("rl", 16), PolicyEpisodes(sampler))
             train_online(model, codec.tokenizer, setup, params=algorithm, max_context_tokens=WIDTH, **how)
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 
 from benchmarks.foreign.agreement import Agreement
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 # name of the world: the module whose `measure(per_entry)` plays it
 WORLDS: Mapping[str, str] = {

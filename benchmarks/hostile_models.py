@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from posttrain.exits import StageError
 from posttrain.models.loading import load_pretrained
-from posttrain.params import FullAdapter, PretrainedModel
+from posttrain.models.params import FullAdapter, PretrainedModel
+from posttrain.runtime.exits import StageError
 from tests.models.conftest import write_qwen_folder
 from tests.models.hostile_folders import HOSTILE, hostile_folder
 

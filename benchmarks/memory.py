@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.algorithms.episode_sampler import Stream, episode_seeds
+from posttrain.config.params import Params, load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import Params, load_params
 from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.traces.values import Run, traced

@@ -2,8 +2,8 @@
 
 from pydantic import TypeAdapter
 
-from posttrain.plain_yaml import load_yaml
-from posttrain.rl.credit.params import CreditParams
+from posttrain.runtime.plain_yaml import load_yaml
+from posttrain.train.advantages.params import CreditParams
 
 CREDITS = {
     "grpo": "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, "

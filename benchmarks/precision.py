@@ -20,18 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from posttrain.algorithms.resumable import METRICS, open_run
-from posttrain.algorithms.sft import train_sft
-from posttrain.algorithms.trainable import load_trainable
+from posttrain.config.params import Params, load_params
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec, save_model
+from posttrain.models.params import Dtype, ScratchModel
 from posttrain.models.scratch import scratch_model
-from posttrain.params import Dtype, Params, ScratchModel, TrainSftParams, load_params
-from posttrain.stage.processor import processor_kind
+from posttrain.provenance.cpu_kind import processor_kind
 from posttrain.tracking.metrics_log import read_metrics
+from posttrain.train.params import TrainSftParams
+from posttrain.train.resumable_trainer import METRICS, open_run
+from posttrain.train.sft import train_sft
+from posttrain.train.trainable import load_trainable
 
 BASE, DEMONSTRATIONS = Path("data/models/base"), Path("data/resampled/demonstrations.parquet")
 SIZE = {"hidden_size": 256, "num_layers": 10, "num_heads": 4, "num_kv_heads": 4, "head_dim": 64, "mlp_size": 1024}

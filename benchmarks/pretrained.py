@@ -24,16 +24,16 @@ from typing import Any
 import yaml
 
 from benchmarks.arms import REPOSITORY, apply_overrides, clone_checkout, environment_of, read_report
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.config.params import Params, load_params
 from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.evals.significance import share_interval
 from posttrain.models.gguf import get_model
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import Params, load_params
-from posttrain.plain_yaml import read_yaml
+from posttrain.provenance.cpu_kind import processor_kind
 from posttrain.rewards.total import load_reward
-from posttrain.stage.processor import processor_kind
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.types import Task
 from posttrain.worlds.domains import make_domain, score_names
 from posttrain.worlds.protocol import Domain

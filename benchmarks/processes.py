@@ -18,14 +18,14 @@ from pathlib import Path
 from time import monotonic
 
 from benchmarks.arms import apply_overrides
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.config.params import load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.significance import share_interval
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import load_params
 from posttrain.pipeline.snapshot import freeze
-from posttrain.plain_yaml import load_yaml
 from posttrain.rewards.total import load_reward
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.worlds.domains import make_domain, score_names
 
 OUTPUTS = {"train_sft": Path("data/models/sft"), "train_policy": Path("data/models/policy")}

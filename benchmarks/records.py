@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from posttrain.data.importing.importer import import_trajectories
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.data.trajectories import unlearnt
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 Record = dict[str, Any]
 _PROPERTIES: Mapping[str, Mapping[str, str]] = {

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from posttrain.config.params import load_params
+from posttrain.models.params import ScratchModel
 from posttrain.models.scratch import scratch_model
-from posttrain.params import ScratchModel, load_params
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.torch_engine import TorchEngine
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.arms import clone_checkout, environment_of
-from posttrain.stage.costs import read_costs
+from posttrain.provenance.costs import read_costs
 
 
 def main() -> None:

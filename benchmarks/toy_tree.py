@@ -13,24 +13,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.stage.fingerprint import folder_md5
+from posttrain.provenance.fingerprint import folder_md5
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DVC_YAML = """\
 stages:
   make:
-    cmd: python -m posttrain.stage make
+    cmd: python -m posttrain.provenance.run_stage make
     deps: [stages/make.py, ours, data/source]
     params: [seed]
     outs: [data/made]
   refine:
-    cmd: python -m posttrain.stage refine
+    cmd: python -m posttrain.provenance.run_stage refine
     deps: [stages/refine.py, data/made]
     outs: [data/refined]
   judge:
     foreach: [first, second]
     do:
-      cmd: python -m posttrain.stage judge ${item}
+      cmd: python -m posttrain.provenance.run_stage judge ${item}
       deps: [stages/judge.py, data/refined]
       params: [train_sft.lr]
       metrics:
@@ -40,7 +40,7 @@ MAKE = """
 import os, time
 from pathlib import Path
 from ours.words import WORD
-from posttrain.stage.frame import run_stage
+from posttrain.provenance.runner import run_stage
 
 def make(run):
     told = os.environ.get("POSTTRAIN_TEST_HOLD")
@@ -60,7 +60,7 @@ if __name__ == "__main__":
 """
 REFINE = """
 from pathlib import Path
-from posttrain.stage.frame import run_stage
+from posttrain.provenance.runner import run_stage
 
 def refine(run):
     Path("data/refined").write_text(Path("data/made/one").read_text() + Path("data/made/two").read_text())
@@ -71,7 +71,7 @@ if __name__ == "__main__":
 JUDGE = """
 import json
 from pathlib import Path
-from posttrain.stage.frame import run_stage
+from posttrain.provenance.runner import run_stage
 
 def judge(run):
     Path("reports").mkdir(exist_ok=True)
@@ -146,7 +146,7 @@ def without_settling(folder: Path) -> Path:
     oracle must find then is a trial of the trials."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
-        "from posttrain.stage import receipts\n\nreceipts.settle = lambda root, tell: []\n"
+        "from posttrain.provenance import receipts\n\nreceipts.settle = lambda root, tell: []\n"
     )
     return folder
 

@@ -22,19 +22,19 @@ from pathlib import Path
 import torch
 
 from benchmarks.against_trl import SFT, TASKS
-from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.policy_episodes import PolicyEpisodes
-from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.rollouts import ScoredEpisode
+from posttrain.config.params import load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import load_params
 from posttrain.rewards.total import load_reward
-from posttrain.rl.loop import train_online
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.setup import Setup
+from posttrain.rollout.episode_sampler import EpisodeSampler
+from posttrain.rollout.generator import ScoredEpisode
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.resumable_trainer import open_run
 from posttrain.worlds.domains import make_domain, score_names
 
 NUM_STEPS, NUM_WARMUP = 48, 2
@@ -147,7 +147,7 @@ def _train(folder: Path) -> None:
         train_online(
             model,
             codec.tokenizer,
-            Setup(tasks, PolicyEpisodes(sampler), on_step=on_step),
+            TrainingInputs(tasks, PolicyEpisodes(sampler), on_step=on_step),
             params=algorithm,
             max_context_tokens=params.agent.max_context_tokens,
             lr=params.train_policy.lr,

@@ -23,7 +23,7 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import CHECKPOINTING
 from posttrain.models.optimizers import build_optimizer
 from posttrain.rewards.total import RuleReward
-from posttrain.rl.params import OnlineParams
+from posttrain.train.online.params import OnlineParams
 from posttrain.types import Message, Outcome, StopReason, Task, ToolCall, Trajectory
 from posttrain.worlds.grading import completed
 from posttrain.worlds.protocol import Domain, World

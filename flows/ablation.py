@@ -15,16 +15,16 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 
-from flows.by_hand import with_server
 from flows.exit_codes import exit_with
 from flows.experiments import came_to, folder_of, is_done, run_variants
-from posttrain.ablation.markdown import table_markdown
-from posttrain.ablation.plan import Arm, Study, arms, parse_seeds, read_study
-from posttrain.ablation.record import read_arm, read_arms, record_file, write_arms
-from posttrain.ablation.table import make_table
-from posttrain.exits import ConfigurationError, DataError
-from posttrain.pipeline.experiment_branches import PARAMS, check_branches
+from flows.local_server import with_server
+from posttrain.experiments.arms import Arm, Study, arms, parse_seeds, read_study
+from posttrain.experiments.branches import PARAMS, check_branches
+from posttrain.experiments.markdown import table_markdown
+from posttrain.experiments.record import read_arm, read_arms, record_file, write_arms
+from posttrain.experiments.verdicts import make_table
 from posttrain.pipeline.git import file_at
+from posttrain.runtime.exits import ConfigurationError, DataError
 
 
 @flow(log_prints=False, validate_parameters=False)

@@ -19,8 +19,8 @@ from prefect.settings import PREFECT_API_URL
 from prefect.workers.process import ProcessWorker
 
 from flows.serve import POOL
-from posttrain.exits import ConfigurationError, Interrupted, exit_codes
-from posttrain.plain_yaml import read_yaml
+from posttrain.runtime.exits import ConfigurationError, Interrupted, exit_codes
+from posttrain.runtime.plain_yaml import read_yaml
 
 AUTOMATIONS = Path("infra/prefect/automations.yaml")
 KUBERNETES_POOL = Path("infra/prefect/kubernetes_pool.json")

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from prefect.exceptions import CancelledRun
 
-from posttrain.exits import Interrupted, StageError
-from posttrain.redaction import redact, redact_uncaught
+from posttrain.runtime.exits import Interrupted, StageError
+from posttrain.runtime.redaction import redact, redact_uncaught
 
 
 class StageFailure(Exception):

@@ -27,23 +27,23 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows.by_hand import with_server
 from flows.exit_codes import StageFailure, exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
-from posttrain.comparison.page import comparison_page
-from posttrain.comparison.runs import read_runs
-from posttrain.comparison.settings import compare_settings
-from posttrain.comparison.tables import comparison_markdown, comparison_text
+from flows.local_server import with_server
 from posttrain.dispatch.settings import load_settings
-from posttrain.exits import ConfigurationError, StageError
-from posttrain.pipeline.experiment_branches import PARAMS, check_branches, commit_results, open_worktree
-from posttrain.pipeline.experiment_plan import Variant, read_plan, variants
+from posttrain.experiments.branches import PARAMS, check_branches, commit_results, open_worktree
+from posttrain.experiments.plan import Variant, read_plan, variants
+from posttrain.pipeline.dedup_lock import hold_key
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, file_at
-from posttrain.pipeline.key_lock import hold_key
-from posttrain.pipeline.node_run import NodeRuns
+from posttrain.report.comparison.page import comparison_page
+from posttrain.report.comparison.runs import read_runs
+from posttrain.report.comparison.settings import compare_settings
+from posttrain.report.comparison.tables import comparison_markdown, comparison_text
 from posttrain.report.prices import asked_price
 from posttrain.report.table import read_evaluations, told_success
-from posttrain.state import STATE_DIR
+from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.runtime.state import STATE_DIR
 
 REPORTS = Path("reports")
 PAGE = STATE_DIR / "experiments" / "comparison.html"
@@ -53,7 +53,7 @@ class UnderWay:
     """The experiments of one run. After `stop` none of their jobs lives, and none starts."""
 
     def __init__(self) -> None:
-        self._runs: list[NodeRuns] = []
+        self._runs: list[StageExecutor] = []
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self.one_opens = threading.Lock()  # git makes one worktree at a time
@@ -62,7 +62,7 @@ class UnderWay:
     def is_stopped(self) -> bool:
         return self._stopped.is_set()
 
-    def add(self, runs: NodeRuns) -> None:
+    def add(self, runs: StageExecutor) -> None:
         with self._lock:
             self._runs.append(runs)
         if self.is_stopped:
@@ -73,7 +73,7 @@ class UnderWay:
         with self._lock:
             under_way = list(self._runs)
         with ThreadPoolExecutor(max(len(under_way), 1)) as pool:
-            list(pool.map(NodeRuns.stop, under_way))
+            list(pool.map(StageExecutor.stop, under_way))
 
 
 @flow(log_prints=False, validate_parameters=False)
@@ -214,7 +214,7 @@ def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> Stat
     with hold_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
         with under_way.one_opens:
             open_worktree(root, variant, folder)
-        runs = NodeRuns(folder, settings=load_settings(root), state=state)
+        runs = StageExecutor(folder, settings=load_settings(root), state=state)
         under_way.add(runs)
         came_out = run_graph(runs, folder / REPORTS)
         if not came_out.is_completed():

@@ -27,16 +27,16 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
 from prefect.utilities.engine import emit_task_run_state_change_event
 
-from flows.by_hand import keep_secret_from_jobs
 from flows.exit_codes import StageFailure
-from posttrain.dispatch.contract import JobState, JobStatus
-from posttrain.exits import Interrupted
+from flows.local_server import keep_secret_from_jobs
+from posttrain.dispatch.backend import JobState, JobStatus
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import StageNode
-from posttrain.pipeline.node_run import NodeRuns
 from posttrain.pipeline.run_status import RunStatus, preempted
-from posttrain.redaction import redact, redact_logs
 from posttrain.report.run_page import write_run_page
 from posttrain.report.table import summary_markdown, summary_table
+from posttrain.runtime.exits import Interrupted
+from posttrain.runtime.redaction import redact, redact_logs
 from posttrain.tracking.alarms import alarms_markdown
 from posttrain.tracking.metrics_log import read_metrics
 
@@ -47,7 +47,7 @@ MAX_MESSAGE_LINES = 8
 LOOK_S = 2.0  # a cancelled run's jobs are to be dead in 15 s, and a pool may take five of them
 
 
-def run_graph(runs: NodeRuns, reports: Path) -> State[Any]:
+def run_graph(runs: StageExecutor, reports: Path) -> State[Any]:
     """Run every stage in DVC's order; a failed stage keeps those that need it from starting, and no
     other. Called in a flow run.
 
@@ -96,7 +96,7 @@ def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -
 @task(
     cache_policy=NO_CACHE, persist_result=False, retries=3, retry_delay_seconds=10, retry_condition_fn=is_worth_retrying
 )
-def run_stage(node: StageNode, runs: NodeRuns, status: RunStatus) -> State[Any]:
+def run_stage(node: StageNode, runs: StageExecutor, status: RunStatus) -> State[Any]:
     """Bring one stage up to date and note on the `status` how it ended. Retried, it finds the job
     that it left and starts no second."""
     log = get_run_logger()
@@ -163,7 +163,7 @@ class _Progress:
             update_progress_artifact(self._shown[0], percent)
 
 
-def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: NodeRuns, status: RunStatus) -> None:
+def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: StageExecutor, status: RunStatus) -> None:
     """Until all are done. Meanwhile the server hears how far it is, and is asked whether the run
     was cancelled: a worker would send a signal, but a run that a person started by hand has
     none."""

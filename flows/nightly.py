@@ -15,14 +15,14 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.by_hand import with_server
 from flows.exit_codes import StageFailure, exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, run_graph
-from posttrain.exits import DataError
+from flows.local_server import with_server
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, git
-from posttrain.pipeline.node_run import NodeRuns
+from posttrain.provenance.run_records import RECORDS
 from posttrain.report.committed import compare_all, comparison_markdown
-from posttrain.stage.run_records import RECORDS
+from posttrain.runtime.exits import DataError
 
 ROOT = Path()
 REPORTS = Path("reports")
@@ -35,7 +35,7 @@ def nightly() -> State[Any]:
     edited = edited_files(ROOT)
     commit = git(ROOT, "log", "-1", "--format=%h %s")
     get_run_logger().info("at %s, with %s", commit, _named(edited, "edited"))
-    ended = run_graph(NodeRuns(ROOT), REPORTS)
+    ended = run_graph(StageExecutor(ROOT), REPORTS)
     if not ended.is_completed():
         return ended
     comparisons = compare_all(ROOT, REPORTS)

@@ -24,10 +24,10 @@ import psutil
 
 from flows.server import LOOPBACK, client_environment, listen, new_secret, start_server, wait_for_server
 from posttrain.dispatch.processes import kill_tree
-from posttrain.exits import ConfigurationError, Interrupted, exit_codes
-from posttrain.locks import held_if_free
-from posttrain.stage.environment import path_with_python
-from posttrain.state import STATE_DIR, private
+from posttrain.provenance.environment import path_with_python
+from posttrain.runtime.exits import ConfigurationError, Interrupted, exit_codes
+from posttrain.runtime.locks import held_if_free
+from posttrain.runtime.state import STATE_DIR, private
 
 HOME = STATE_DIR / "prefect"
 SECRET = "auth"
@@ -155,7 +155,7 @@ def _worker(home: Path, environment: Mapping[str, str]) -> Iterator[subprocess.P
             [
                 sys.executable,
                 "-m",
-                "flows.bound",
+                "flows.die_with_parent",
                 str(os.getpid()),
                 "prefect",
                 "worker",

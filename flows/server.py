@@ -25,8 +25,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from flows.bound import end_with
-from posttrain.exits import ConfigurationError, Interrupted
+from flows.die_with_parent import end_with
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 
 LOOPBACK = "127.0.0.1"
 API_URL, AUTH, SERVER_AUTH = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"

@@ -14,20 +14,20 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.by_hand import with_server
 from flows.exit_codes import exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, run_graph
-from posttrain.pipeline.node_run import NodeRuns
+from flows.local_server import with_server
+from posttrain.pipeline.executor import StageExecutor
 
 REPORTS = Path("reports")
-MADE_AHEAD = ContextVar[Future[NodeRuns] | None]("made_ahead", default=None)
+MADE_AHEAD = ContextVar[Future[StageExecutor] | None]("made_ahead", default=None)
 
 
 @flow(log_prints=False, validate_parameters=False, task_runner=BESIDE_EACH_OTHER)
 def train_and_evaluate() -> State[Any]:
     """Bring the tree up to date, and show the table of policies."""
     ahead = MADE_AHEAD.get()
-    return run_graph(ahead.result() if ahead is not None else NodeRuns(Path()), REPORTS)
+    return run_graph(ahead.result() if ahead is not None else StageExecutor(Path()), REPORTS)
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
     nothing to run these are most of the time."""
 
     def read_ahead() -> None:
-        MADE_AHEAD.set(ThreadPoolExecutor(1).submit(NodeRuns, Path()))
+        MADE_AHEAD.set(ThreadPoolExecutor(1).submit(StageExecutor, Path()))
 
     exit_with(lambda: with_server(train_and_evaluate, meanwhile=read_ahead))
 

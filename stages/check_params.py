@@ -10,29 +10,22 @@ import os
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError, DataError
-from posttrain.knob_problems import nearest
+from posttrain.config.params import Params, refusal
+from posttrain.data.params import ImportSource, ScriptedSource
+from posttrain.evals.params import ExpertTeacher
 from posttrain.models.local_config import local_config
-from posttrain.named import load_named
-from posttrain.params import (
-    LIKE_QWEN3,
-    ExpertTeacher,
-    ImportSource,
-    LoraAdapter,
-    Params,
-    PretrainedModel,
-    RewardParams,
-    ScriptedSource,
-    refusal,
-    target_problem,
-)
+from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, target_problem
+from posttrain.provenance.fingerprint import read_all_inputs
+from posttrain.provenance.runner import StageRun, run_stage
+from posttrain.provenance.undeclared_deps import SOURCE_KNOB, live_root, score_knob, undeclared, world_knob
+from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
-from posttrain.rl.joining.params import JoinsExpert, JoinsHints
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.sampling.params import HorizonSampling, SpreadSampling
-from posttrain.stage.fingerprint import read_all_inputs
-from posttrain.stage.frame import StageRun, run_stage
-from posttrain.stage.named_files import SOURCE_KNOB, live_root, score_knob, undeclared, world_knob
+from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.import_by_name import load_named
+from posttrain.runtime.knobs import nearest
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.replay.params import JoinsExpert, JoinsHints
+from posttrain.train.sampling.params import HorizonSampling, SpreadSampling
 from posttrain.worlds.domains import make_domain, score_names, with_expert, with_new_tasks
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.knobs import OwnWorldParams
@@ -224,7 +217,7 @@ def _memory(params: Params) -> Iterator[str]:
     cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
     if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=live_root())):
         return
-    from posttrain.footprint.cards import refused_by_cards  # loads torch and TRL
+    from posttrain.memory_estimate.gpu_cards import refused_by_cards
 
     yield from refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=live_root())
 

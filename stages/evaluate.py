@@ -8,20 +8,21 @@ model's folder.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from posttrain.accounts import ChatParameters
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.config.params import Params
 from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
+from posttrain.evals.params import ExpertTeacher, OpenAiTeacher
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import ExpertTeacher, OpenAiTeacher, Params
+from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rewards.total import load_reward
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.policy import expert_policy
-from posttrain.rollout.resumed import play_resumably
-from posttrain.stage.frame import StageRun, run_stage
-from posttrain.stage.processor import processor_kind
+from posttrain.rollout.prefix import play_resumably
+from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_tables import shown_evaluation

@@ -9,19 +9,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from posttrain.accounts import ChatParameters
 from posttrain.data.files import write_jsonl
 from posttrain.data.importing.held_out import hold_out
 from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad, unread_keys
 from posttrain.data.importing.records import Bad
 from posttrain.data.importing.world_tools import with_tools_of
+from posttrain.data.params import ImportSource, OpenAiSource, ScriptedSource
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
-from posttrain.exits import ConfigurationError
-from posttrain.params import ImportSource, OpenAiSource, ScriptedSource
+from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.rollout.resumed import play_resumably
-from posttrain.stage.frame import StageRun, run_stage
+from posttrain.rollout.prefix import play_resumably
+from posttrain.runtime.endpoint_limits import ChatParameters
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Split, Task

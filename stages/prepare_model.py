@@ -5,14 +5,14 @@ import shutil
 from pathlib import Path
 
 from posttrain.data.schemas import TrajectoryRow, read_trajectories
-from posttrain.exits import DataError
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_pretrained, save_model
+from posttrain.models.params import PretrainedModel, ScratchModel
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
-from posttrain.params import PretrainedModel, ScratchModel
-from posttrain.stage.frame import StageRun, run_stage
+from posttrain.provenance.runner import StageRun, run_stage
+from posttrain.runtime.exits import DataError
 
 DEMONSTRATIONS = Path("data/validated/demonstrations.parquet")
 BASE = Path("data/models/base")

@@ -4,10 +4,10 @@ how they still fail; and the same in short for DVC's own commands."""
 from pathlib import Path
 
 from posttrain.data.files import write_json, write_text
+from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.report.headline import curves, headline
 from posttrain.report.knobs import flat_knobs
 from posttrain.report.page import read_reports, render_page
-from posttrain.stage.frame import StageRun, run_stage
 from posttrain.tracking.wandb_tables import show_page
 
 REPORTS = Path("reports")

@@ -25,19 +25,19 @@ from posttrain.data.resampling.cells import cell_of, opening_text
 from posttrain.data.resampling.coreset import choose_coreset, num_kept
 from posttrain.data.resampling.features import features_in_batches
 from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
-from posttrain.data.resampling.realise import Realised, Rehearsal, realise
+from posttrain.data.resampling.regenerate import Realised, Rehearsal, regenerate
 from posttrain.data.resampling.report import cells_json, count_cells, draw_classes
 from posttrain.data.resampling.selected import Selected
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_of_table, trajectories_table
 from posttrain.data.trajectories import unlearnt
-from posttrain.exits import DataError
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
+from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import expert_policy
-from posttrain.stage.frame import StageRun, run_stage
+from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Task, Trajectory
@@ -122,7 +122,8 @@ def _look(run: StageRun, codec: ChatCodec) -> _Look:
                 row.trajectory.messages,
                 row.trajectory.stop_reason,
                 num_tokens=len(tokens.input_ids),
-                limits=run.params.agent,
+                max_turns=run.params.agent.max_turns,
+                max_context_tokens=run.params.agent.max_context_tokens,
                 read_only=read_only,
             )
             is_good = not (params.quality_filter and found)
@@ -218,7 +219,7 @@ def _realise(run: StageRun, points: Sequence[Point], core: Selected) -> Iterator
             own = {
                 task.task_id: task for task in read_tasks(TASKS, "sft", ids={row.trajectory.task_id for row in rows})
             }
-            made = realise(some, Rehearsal(rows, own, new_tasks, replay, held_out, asked), seed=params.seed + start)
+            made = regenerate(some, Rehearsal(rows, own, new_tasks, replay, held_out, asked), seed=params.seed + start)
             asked |= {opening_text(row.trajectory.messages) for row in made.rows}
             yield made
 

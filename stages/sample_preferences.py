@@ -3,16 +3,16 @@ pair. All samples are kept beside the pairs."""
 
 from pathlib import Path
 
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
-from posttrain.algorithms.preferences import composition, group_by_task, pairs_of, write_pairs
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
-from posttrain.exits import DataError
 from posttrain.models.loading import load_codec, load_model
+from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rewards.total import load_reward
-from posttrain.stage.frame import StageRun, run_stage
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
+from posttrain.train.preference_pairs import composition, group_by_task, pairs_of, write_pairs
 from posttrain.worlds.domains import make_domain, score_names
 
 SFT = Path("data/models/sft")

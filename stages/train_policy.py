@@ -7,33 +7,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.algorithms.dpo import train_dpo
-from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.kto import train_kto
-from posttrain.algorithms.orpo import train_orpo
-from posttrain.algorithms.policy_episodes import PolicyEpisodes
-from posttrain.algorithms.preferences import read_pairs, token_rows
-from posttrain.algorithms.resumable import METRICS, TrainingRun, open_run
-from posttrain.algorithms.reward_model import load_reward_model
-from posttrain.algorithms.rollouts import ScoredEpisode
-from posttrain.algorithms.trainable import load_trainable, save_trained
+from posttrain.config.params import Params
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
-from posttrain.params import DpoParams, KtoParams, OrpoParams, Params
+from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rewards.total import load_reward
-from posttrain.rl.joining.params import JoinsExpert, JoinsHints
-from posttrain.rl.loop import train_online
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.rollout.expert_traces import ExpertTraces
-from posttrain.stage.frame import StageRun, run_stage
+from posttrain.rollout.generator import ScoredEpisode
 from posttrain.traces.values import traced
 from posttrain.traces.writer import Record, open_traces
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.train.dpo import train_dpo
+from posttrain.train.kto import train_kto
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.orpo import train_orpo
+from posttrain.train.params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.preference_pairs import read_pairs, token_rows
+from posttrain.train.replay.params import JoinsExpert, JoinsHints
+from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
+from posttrain.train.reward_model import load_reward_model
+from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import Trajectory
 from posttrain.worlds.domains import make_domain, score_names, with_expert
 
@@ -52,7 +53,7 @@ def train_policy(run: StageRun) -> None:
     alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if is_online else None
     with open_run(
         run.checkpoint_dir,
-        sinks=wandb_sinks(run),
+        sinks=wandb_sinks(run, run.checkpoint_dir),
         alarms=alarms,
         progress=run.progress,
         rows_at_once=params.model.rows_at_once,
@@ -109,7 +110,7 @@ def _online(
     train_online(
         model,
         codec.tokenizer,
-        Setup(
+        TrainingInputs(
             tasks,
             source,
             codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in shown),

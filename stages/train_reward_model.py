@@ -8,25 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from posttrain.algorithms.preferences import Pair, group_by_task, read_pairs, token_rows
-from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.reward_model import new_reward_model, score_episodes
-from posttrain.algorithms.reward_model import train_reward_model as train
-from posttrain.algorithms.reward_model_quality import (
+from posttrain.data.files import write_json
+from posttrain.data.schemas import TrajectoryRow, read_trajectories
+from posttrain.models.codec import ChatCodec
+from posttrain.models.loading import load_codec
+from posttrain.provenance.runner import StageRun, run_stage
+from posttrain.runtime.exits import DataError
+from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.train.preference_pairs import Pair, group_by_task, read_pairs, token_rows
+from posttrain.train.resumable_trainer import open_run
+from posttrain.train.reward_model import new_reward_model, score_episodes
+from posttrain.train.reward_model import train_reward_model as train
+from posttrain.train.reward_model_quality import (
     best_of,
     counting_accuracy,
     expected_calibration_error,
     pair_accuracy,
     reliability,
 )
-from posttrain.algorithms.trainable import save_trained
-from posttrain.data.files import write_json
-from posttrain.data.schemas import TrajectoryRow, read_trajectories
-from posttrain.exits import DataError
-from posttrain.models.codec import ChatCodec
-from posttrain.models.loading import load_codec
-from posttrain.stage.frame import StageRun, run_stage
-from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.train.trainable import save_trained
 
 SFT = Path("data/models/sft")
 PAIRS = Path("data/preferences/pairs.parquet")
@@ -50,7 +50,10 @@ def train_reward_model(run: StageRun) -> None:
     model = new_reward_model(SFT, params.model, seed=params.seed)
     chosen, rejected = (token_rows([getattr(pair, side) for pair in seen], codec) for side in ("chosen", "rejected"))
     with open_run(
-        run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress, rows_at_once=params.model.rows_at_once
+        run.checkpoint_dir,
+        sinks=wandb_sinks(run, run.checkpoint_dir),
+        progress=run.progress,
+        rows_at_once=params.model.rows_at_once,
     ) as training:
         train(
             model,

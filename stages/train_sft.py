@@ -8,17 +8,17 @@ expert, without flaws, on the dev tasks: about other things than any training ro
 import shutil
 from pathlib import Path
 
-from posttrain.algorithms.resumable import METRICS, open_run
-from posttrain.algorithms.sft import train_sft as train
-from posttrain.algorithms.trainable import load_trainable, save_trained
 from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.models.loading import load_codec
+from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
-from posttrain.stage.frame import StageRun, run_stage
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks
+from posttrain.train.resumable_trainer import METRICS, open_run
+from posttrain.train.sft import train_sft as train
+from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.worlds.domains import make_domain, with_expert
 
 BASE, RESAMPLED = Path("data/models/base"), Path("data/resampled/demonstrations.parquet")
@@ -37,7 +37,10 @@ def train_sft(run: StageRun) -> None:
     )
     model = load_trainable(BASE, params.model, seed=params.seed)
     with open_run(
-        run.checkpoint_dir, sinks=wandb_sinks(run), progress=run.progress, rows_at_once=params.model.rows_at_once
+        run.checkpoint_dir,
+        sinks=wandb_sinks(run, run.checkpoint_dir),
+        progress=run.progress,
+        rows_at_once=params.model.rows_at_once,
     ) as training:
         weights = params.train_sft.label_weights
         label, shares = next(iter(weights.items()), ("", {}))

@@ -12,7 +12,7 @@ from posttrain.data.schemas import TASKS_SCHEMA, TRAJECTORIES_SCHEMA
 from posttrain.data.validation.leakage import TASK_COLUMNS
 from posttrain.data.validation.page import render_page
 from posttrain.data.validation.verdict import kept, quarantined, refuse_too_many, summary, validate
-from posttrain.stage.frame import StageRun, run_stage
+from posttrain.provenance.runner import StageRun, run_stage
 
 SOURCE = Path("data/raw/demonstrations.parquet")
 VALIDATED = Path("data/validated")

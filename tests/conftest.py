@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.stage.threads import free_bits_of_threads
+from posttrain.runtime.threads import free_bits_of_threads
 
 os.environ.setdefault(
     "POSTTRAIN_THREADS", "1"

@@ -16,7 +16,7 @@ from re import _parser  # type: ignore[attr-defined]  # the only reader of expre
 
 import yaml
 
-from posttrain.key_kinds import DISTINCT, NAMED, WORDLIKE
+from posttrain.runtime.key_kinds import DISTINCT, NAMED, WORDLIKE
 
 LONGER = 12  # than an open repetition asks for: eight random characters are a word's, too
 _ALL = string.ascii_letters + string.digits

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from posttrain.params import AgentParams
+from posttrain.rollout.params import AgentParams
 from posttrain.types import Message, Task
 
 

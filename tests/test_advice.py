@@ -9,10 +9,11 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from posttrain.config.params import Params
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.params import Params, TrainPolicyParams
-from posttrain.rl.params import OnlineParams
 from posttrain.tracking.alarms import RULES
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.policy_params import TrainPolicyParams
 
 REPOSITORY = Path(__file__).parents[1]
 NO_KNOBS = {"a", "and", "edge", "it", "its", "number", "one", "or", "that", "the", "them", "world"}

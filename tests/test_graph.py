@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from posttrain.params import Params
+from posttrain.config.params import Params
 from posttrain.pipeline.graph import StageNode, read_graph
-from posttrain.stage.imports import all_imports, imports_of, is_empty
+from posttrain.provenance.import_graph import all_imports, imports_of, is_empty
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STAGES: dict[str, Any] = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
@@ -80,7 +80,7 @@ def test_every_section_of_the_knobs_belongs_to_a_stage_or_is_shared():
 
 @pytest.mark.parametrize("name", sorted(STAGES))
 def test_a_stage_runs_the_function_of_its_own_name_and_depends_on_its_file(name):
-    assert declared(name)["cmd"].split()[:4] == ["python", "-m", "posttrain.stage", name]
+    assert declared(name)["cmd"].split()[:4] == ["python", "-m", "posttrain.provenance.run_stage", name]
     assert stage_file(name) in declared(name)["deps"]
     assert declared(name).get("desc"), "a person reads the graph before the code"
     functions = {node.name for node in tree_of(stage_file(name)).body if isinstance(node, ast.FunctionDef)}
@@ -104,13 +104,15 @@ def test_a_stage_declares_no_code_that_it_does_not_import(name):
 def test_the_check_of_the_knobs_runs_again_when_the_reading_of_them_is_edited():
     """Which no other stage declares, because it retrains nothing."""
     read_with = {
-        file for path in (stage_file("check_params"), "posttrain/params.py") for file in imports_of(REPOSITORY, path)
+        file
+        for path in (stage_file("check_params"), "posttrain/config/params.py")
+        for file in imports_of(REPOSITORY, path)
     }
     around = {
         "posttrain/__init__.py",
-        "posttrain/exits.py",
-        "posttrain/stage/fingerprint.py",
-        "posttrain/stage/frame.py",
+        "posttrain/runtime/exits.py",
+        "posttrain/provenance/fingerprint.py",
+        "posttrain/provenance/runner.py",
     }
     undeclared = {file for file in read_with - around if not is_covered(file, declared_code("check_params"))}
     assert [file for file in undeclared if not is_empty(REPOSITORY, file)] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posttrain.params import ParamsError, load_params
+from posttrain.config.params import ParamsError, load_params
 
 BASE = (Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8")
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]\n" for n in range(1, 40))

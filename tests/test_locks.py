@@ -3,7 +3,7 @@ holders."""
 
 import threading
 
-from posttrain.locks import held_if_free, hold, is_held
+from posttrain.runtime.locks import held_if_free, hold, is_held
 
 
 def test_what_nobody_holds_is_taken_away_and_what_somebody_holds_is_not(tmp_path):

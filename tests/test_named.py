@@ -1,7 +1,7 @@
 import pytest
 
-from posttrain.exits import ConfigurationError
-from posttrain.named import load_named
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.import_by_name import load_named
 from posttrain.worlds.choices import world_params
 from posttrain.worlds.domains import make_domain
 from posttrain.worlds.toy.domain import ToyDomain

@@ -13,19 +13,11 @@ import yaml
 from pydantic import BaseModel
 
 from benchmarks.methods import CREDITS, credit_of
-from posttrain.params import (
-    DpoParams,
-    KtoParams,
-    OrpoParams,
-    Params,
-    ParamsError,
-    ScratchModel,
-    load_params,
-    parse_params,
-    read_knobs,
-)
-from posttrain.rl.credit.params import StatesCredit
-from posttrain.rl.params import OnlineParams
+from posttrain.config.params import Params, ParamsError, load_params, parse_params, read_knobs
+from posttrain.models.params import ScratchModel
+from posttrain.train.advantages.params import StatesCredit
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.params import DpoParams, KtoParams, OrpoParams
 from posttrain.worlds.stocks.params import StocksParams
 
 # what these tests are about stands here, so that they hold whatever a person has set in the

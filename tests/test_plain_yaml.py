@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.dispatch.pools.kubernetes_manifest import read_template
+from posttrain.config.params import read_knobs
+from posttrain.dispatch.backends.kubernetes_manifest import read_template
 from posttrain.dispatch.settings import DISPATCH_YAML, load_settings
-from posttrain.exits import ConfigurationError
-from posttrain.params import read_knobs
-from posttrain.plain_yaml import MAX_BYTES, load_yaml
+from posttrain.provenance.fingerprint import StageInputs, knob_values, read_all_inputs
+from posttrain.provenance.launcher import asked_launch
+from posttrain.provenance.lockfile import load_as_dvc, read_entries
 from posttrain.report.knobs import parse_knobs
-from posttrain.stage.fingerprint import StageInputs, knob_values, read_all_inputs
-from posttrain.stage.launch import asked_launch
-from posttrain.stage.lockfile import load_as_dvc, read_entries
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.plain_yaml import MAX_BYTES, load_yaml
 
 REPOSITORY = Path(__file__).parents[1]
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]\n" for n in range(1, 40))

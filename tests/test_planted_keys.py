@@ -254,7 +254,7 @@ def test_an_endpoint_that_always_fails_is_quoted_without_the_key(tree):
     tree.endpoint.mood = 500
     (tree.root / "retries.py").write_text(
         "from posttrain.rollout import openai_policy\nopenai_policy.NUM_RETRIES = 1\n"
-        "from posttrain.stage.frame import run_stage\nfrom stages.generate_data import "
+        "from posttrain.provenance.runner import run_stage\nfrom stages.generate_data import "
         "generate_data\nrun_stage(generate_data)\n"
     )
     assert tree.run("retries.py") == 75
@@ -273,7 +273,7 @@ def test_a_vllm_server_that_quotes_a_key_is_quoted_without_it(tree):
     server = LoopbackServer([web.get("/health", refuse)])
     address = server.url.replace("//", f"//me:{KEYS['DB_PASSWORD'][:2]}w0rdw0rd1@")
     (tree.root / "ask.py").write_text(
-        "import asyncio, sys, aiohttp\nfrom posttrain.exits import StageError, exit_codes\n"
+        "import asyncio, sys, aiohttp\nfrom posttrain.runtime.exits import StageError, exit_codes\n"
         "from posttrain.rollout.engines.vllm_server import ServerFailed, VllmServer\n"
         "async def ask(url):\n    async with aiohttp.ClientSession() as session:\n"
         "        await VllmServer(url, session, timeout_s=5.0).check_health()\n"

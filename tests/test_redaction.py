@@ -13,10 +13,10 @@ import urllib.parse
 
 import pytest
 
-from posttrain.key_kinds import DISTINCT, NAMED, WORDLIKE
-from posttrain.limits import clip
-from posttrain.redaction import redact, redact_lines, redact_logs, redact_values, remember_keys
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.runtime.key_kinds import DISTINCT, NAMED, WORDLIKE
+from posttrain.runtime.limits import clip
+from posttrain.runtime.redaction import redact, redact_lines, redact_logs, redact_values, remember_keys
 from posttrain.worlds.stocks.domain import StocksDomain
 from tests import key_examples
 from tests.key_examples import examples, kept, planted_in
@@ -335,7 +335,7 @@ def test_what_is_cut_says_how_long_it_was_and_no_key_is_cut_in_half(monkeypatch)
 
 def test_logs_and_uncaught_exceptions_are_printed_without_keys(monkeypatch, tmp_path):
     program = (
-        "import logging, os, threading\nfrom posttrain.redaction import "
+        "import logging, os, threading\nfrom posttrain.runtime.redaction import "
         "redact_uncaught\nredact_uncaught()\nredact_uncaught()\n"
         "key = os.environ['SOME_API_KEY']\n"
         "def fail():\n    try:\n        raise ValueError(f'inner {key}')\n"

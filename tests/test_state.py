@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from posttrain.state import private, private_folder, state_dir
+from posttrain.runtime.state import private, private_folder, state_dir
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 FOLDERS = ("posttrain", "stages", "flows")
 KINDS = (".py", ".jinja", ".html", ".js", ".css")
-NOT_OURS = ("posttrain/worlds/bfcl/", "posttrain/pages/vendor/")  # the names of a benchmark's own functions
+NOT_OURS = ("posttrain/worlds/bfcl/", "posttrain/report/vendor/")  # the names of a benchmark's own functions
 ITS_OWN = "posttrain/worlds/stocks/"
 # An underscore and a digit end a word too: `search_hk_stock` names a market.
 WORDS = re.compile(
@@ -69,4 +69,4 @@ def test_another_word_is_none_of_them(line):
 def test_its_name_is_allowed_where_worlds_are_listed_and_nowhere_else():
     line = 'from posttrain.worlds.stocks.params import StocksParams  # "stocks"'
     assert words_in("posttrain/worlds/choices.py", line) == []
-    assert len(words_in("posttrain/params.py", line)) == 2
+    assert len(words_in("posttrain/config/params.py", line)) == 2

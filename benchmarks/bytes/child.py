@@ -12,7 +12,7 @@ import torch
 from benchmarks.bytes.intel_branch import take_intel_branch
 from benchmarks.bytes.operations import digest_operations
 from benchmarks.bytes.trainings import FULL, QUICK, digest_trainings
-from posttrain.params import load_params
+from posttrain.config.params import load_params
 
 
 def main() -> None:

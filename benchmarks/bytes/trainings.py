@@ -14,22 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bytes.operations import digest
-from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.policy_episodes import PolicyEpisodes
-from posttrain.algorithms.resumable import open_run
-from posttrain.algorithms.sft import train_sft
-from posttrain.algorithms.trainable import load_trainable, save_trained
+from posttrain.config.params import Params
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.loading import load_codec, save_model
+from posttrain.models.params import ScratchModel
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
-from posttrain.params import Params, ScratchModel
 from posttrain.rewards.total import load_reward
-from posttrain.rl.loop import train_online
-from posttrain.rl.params import OnlineParams
-from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episode_sampler import EpisodeSampler
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.resumable_trainer import open_run
+from posttrain.train.sft import train_sft
+from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.worlds.domains import make_domain, score_names, with_expert
 
 
@@ -155,7 +156,7 @@ def _reinforce(params: Params, size: Size, sft: Path) -> str:
         train_online(
             model,
             codec.tokenizer,
-            Setup(domain.tasks("rl", NUM_GRPO_STEPS * size.tasks_per_step), PolicyEpisodes(sampler)),
+            TrainingInputs(domain.tasks("rl", NUM_GRPO_STEPS * size.tasks_per_step), PolicyEpisodes(sampler)),
             params=algorithm.model_copy(update=changes),
             max_context_tokens=params.agent.max_context_tokens,
             lr=params.train_policy.lr,

@@ -2,9 +2,9 @@
 
 `python -m benchmarks.falsify edits|reaches|unseen|kills|together|flips [--num N] [--seed S]
 [--jobs J] [--json FILE]`. All but kills are of the toy tree in `benchmarks/toy_tree.py`, run by
-`dvc repro` and by the `NodeRuns` of flows; kills are of the whole graph of this repository with
-knobs so small that it takes a minute. `reaches` are edits of what lies outside of the inputs: the
-copy, a shared cache, dvc.lock. `unseen` edits are those that DVC does not see. `together` kills
+`dvc repro` and by the `StageExecutor` of flows; kills are of the whole graph of this repository
+with knobs so small that it takes a minute. `reaches` are edits of what lies outside of the inputs:
+the copy, a shared cache, dvc.lock. `unseen` edits are those that DVC does not see. `together` kills
 DVC, its guard and the stage in one moment. Ends with 1 where anything false survived.
 
 `edits --unsettled` tries the trials themselves: nobody holds receipts against `dvc.lock`, so that

@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.arms import REPOSITORY
 from benchmarks.falsify.trials import COMMANDS, POLL_S, show
 from benchmarks.toy_tree import Oracle, dvc, environment, make_tree, without_settling
-from posttrain.stage.lockfile import lock_entries, read_entries
-from posttrain.stage.run_cache import read_runs
+from posttrain.provenance.lockfile import lock_entries, read_entries
+from posttrain.provenance.run_cache import read_runs
 
 READERS = {
     "lr": ("judge@first", "judge@second"),

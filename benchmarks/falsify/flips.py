@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.falsify.trials import show
 from benchmarks.toy_tree import dvc, make_tree
-from posttrain.stage.lockfile import lock_entries
+from posttrain.provenance.lockfile import lock_entries
 
 
 def try_flips(num: int, seed: int) -> list[dict[str, Any]]:

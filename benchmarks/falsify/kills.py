@@ -17,8 +17,8 @@ import psutil
 
 from benchmarks.arms import environment_of, make_small_copy
 from benchmarks.falsify.trials import COMMANDS, POLL_S, show
-from posttrain.dispatch.pools.local import END
-from posttrain.stage.lockfile import read_entries
+from posttrain.dispatch.backends.local import END
+from posttrain.provenance.lockfile import read_entries
 
 
 def try_kills(num: int, seed: int) -> list[dict[str, Any]]:

@@ -18,8 +18,8 @@ import psutil
 from benchmarks.arms import REPOSITORY
 from benchmarks.falsify.trials import POLL_S, show
 from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree
-from posttrain.stage.cached import SETTLED, cache_folder, common_cache
-from posttrain.stage.lockfile import load_as_dvc, lock_entries
+from posttrain.provenance.cache_integrity import SETTLED, cache_folder, common_cache
+from posttrain.provenance.lockfile import load_as_dvc, lock_entries
 
 KINDS = ("replace", "replace", "clones", "clones, guard killed", "commit", "hand-written", "foreign path")
 _REPLACES = {
@@ -178,7 +178,7 @@ class Reaches:
         for guard in psutil.process_iter(["cmdline"]):
             with contextlib.suppress(psutil.Error):
                 words = guard.info["cmdline"] or []
-                if "posttrain.stage.guard" in words and str(process.pid) in words:
+                if "posttrain.provenance.lock_watchdog" in words and str(process.pid) in words:
                     guard.kill()
                     return "guard killed"
         return "no guard"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 def run_graph() -> int:
     """1 where a node did not end well."""
-    from posttrain.pipeline.node_run import NodeRuns
+    from posttrain.pipeline.executor import StageExecutor
 
-    runs = NodeRuns(Path())
+    runs = StageExecutor(Path())
     try:
         for node in runs.nodes:
             outcome = runs.run(node, print)

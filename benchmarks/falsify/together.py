@@ -15,7 +15,7 @@ import psutil
 from benchmarks.falsify.trials import show
 from benchmarks.falsify.unseen import VERIFY
 from benchmarks.toy_tree import Oracle, dvc, environment, make_tree
-from posttrain.stage.lockfile import lock_entries, read_entries
+from posttrain.provenance.lockfile import lock_entries, read_entries
 
 RWLOCK = ".dvc/tmp/rwlock"
 
@@ -82,7 +82,7 @@ def _kill_all(process: subprocess.Popen[bytes]) -> list[str]:
         victims += [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     for one in psutil.process_iter(["cmdline"]):
         words = one.info["cmdline"] or []
-        if "posttrain.stage.guard" in words and str(process.pid) in words:
+        if "posttrain.provenance.lock_watchdog" in words and str(process.pid) in words:
             victims.append(one)
     names = list[str]()
     for victim in victims:

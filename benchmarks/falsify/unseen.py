@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.falsify.trials import show
 from benchmarks.toy_tree import Oracle, dvc, environment, make_tree
-from posttrain.stage.fingerprint import md5_of
-from posttrain.stage.lockfile import lock_entries
+from posttrain.provenance.fingerprint import md5_of
+from posttrain.provenance.lockfile import lock_entries
 
 VERIFY = [sys.executable, "-m", "posttrain.cli.main", "verify"]
 LINKS: dict[str, dict[str, str]] = {

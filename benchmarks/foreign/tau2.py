@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.foreign.agreement import Agreement
-from posttrain.params import AgentParams
 from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import SPLITS, Task, Trajectory
 from posttrain.worlds.scripts import ScriptedExpert

@@ -13,25 +13,26 @@ from typing import Any
 import torch
 
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides
-from posttrain.algorithms.episode_sampler import EpisodeSampler
-from posttrain.algorithms.policy_episodes import PolicyEpisodes
-from posttrain.algorithms.resumable import METRICS, open_run
-from posttrain.algorithms.sft import train_sft
+from posttrain.config.params import Params
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import save_model
+from posttrain.models.params import ScratchModel
 from posttrain.models.placement import placed
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
-from posttrain.params import Params, ScratchModel
-from posttrain.plain_yaml import read_yaml
 from posttrain.rewards.total import load_reward
-from posttrain.rl.loop import train_online
-from posttrain.rl.setup import Setup
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episode_sampler import EpisodeSampler
+from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.tracking.metrics_log import read_metrics
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.resumable_trainer import METRICS, open_run
+from posttrain.train.sft import train_sft
 from posttrain.worlds.domains import make_domain, score_names, with_expert
 from posttrain.worlds.protocol import Domain
 
@@ -148,7 +149,7 @@ class Ground:
             train_online(
                 model,
                 codec.tokenizer,
-                Setup(tasks, PolicyEpisodes(sampler)),
+                TrainingInputs(tasks, PolicyEpisodes(sampler)),
                 params=algorithm,
                 max_context_tokens=params.agent.max_context_tokens,
                 lr=params.train_policy.lr,

@@ -13,9 +13,9 @@ import torch
 
 from benchmarks.footprint import ADAPTERS, SIZES, STAGES, make_model, read_params, run_stage, write_params
 from benchmarks.gpu.ground import Ground, forget
-from posttrain.footprint.cards import CardPlan
-from posttrain.footprint.stages import stage_memory
-from posttrain.params import Dtype
+from posttrain.memory_estimate.gpu_cards import CardPlan
+from posttrain.memory_estimate.stages import stage_memory
+from posttrain.models.params import Dtype
 
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float32")  # what a card computes in first: the time may end
 

@@ -7,10 +7,11 @@ from typing import Any
 from benchmarks.arms import REPOSITORY
 from benchmarks.gpu.ground import Ground, encoded
 from benchmarks.pretrained import KNOBS, MODEL, SPLITS, success_on
-from posttrain.algorithms.trainable import load_trainable, save_trained
+from posttrain.config.params import Params
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model
-from posttrain.params import Params, PretrainedModel
+from posttrain.models.params import PretrainedModel
+from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.worlds.domains import make_domain
 
 OWN: dict[str, Any] = {  # what takes the time on a card are the launches of so small a model

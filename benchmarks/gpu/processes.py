@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from benchmarks.arms import REPOSITORY
 from benchmarks.gpu.ground import Ground, encoded
-from posttrain.algorithms.trainable import load_trainable
 from posttrain.models.loading import load_codec
+from posttrain.train.trainable import load_trainable
 
 CONFIGS = ("ddp", "fsdp", "fsdp_offload", "zero2")
 NUM_STEPS, LIMIT_S = 4, 45
@@ -44,7 +44,7 @@ def losses(ground: Ground) -> list[float]:
 
 
 def _launched(ground: Ground, name: str, alone: list[float]) -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", "-m", "posttrain.stage.accelerated"]
+    command = [sys.executable, "-W", "ignore", "-m", "posttrain.provenance.accelerate_launch"]
     command += ["--config_file", f"infra/accelerate/{name}.yaml", "--num_processes", "1", "--main_process_port", "0"]
     command += ["--module", "benchmarks.gpu.process", str(ground.folder)]
     command += ["--small"] if ground.is_small else []

@@ -9,10 +9,10 @@ import torch
 
 from benchmarks.gpu.ground import Ground
 from benchmarks.gpu.tokens import forward_gaps
-from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.precision import computing_in
 from posttrain.rollout.engines.vllm_engine import MAX_GAP
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
 
 NUM_TASKS = 128
 

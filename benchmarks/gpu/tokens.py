@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.ground import Ground
-from posttrain.algorithms.episode_sampler import Stream, episode_seeds
 from posttrain.models.loading import load_codec, load_model, load_whole
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.types import Trajectory
 
 NUM_TASKS = 64

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
 from posttrain.cli.named_world import PARAMS, made, read_settings, reward_of, section_of
-from posttrain.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from posttrain.contract.check import Checked
+    from posttrain.world_check.check import Checked
 
 
 def add_check_world(commands: Commands) -> None:
@@ -27,8 +27,8 @@ def add_check_world(commands: Commands) -> None:
 def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -> None:
     """Does this world keep the contract of posttrain/worlds/protocol.py? Plays it, calls every tool
     of it, and says of each rule whether it holds; exits with 65 where one is broken."""
-    from posttrain.contract.check import check_world as check
-    from posttrain.contract.tasks import counts_of
+    from posttrain.world_check.check import check_world as check
+    from posttrain.world_check.tasks import counts_of
 
     if num_tasks < 1:
         raise ConfigurationError(f"--num-tasks is {num_tasks}; one task of each split is the least that can be played")
@@ -48,21 +48,21 @@ def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -
 
 def page(checked: "Checked", whose: str) -> str:
     """A line for each rule, the reason below it, and what was measured."""
-    from posttrain.visible import visible
+    from posttrain.runtime.control_chars import escape_control_chars
 
     facts = checked.facts
     splits = ", ".join(f"{number} {split}" for split, number in checked.num_tasks.items())
-    lines = [f"{visible(checked.world)}: {splits or 'no tasks'}; {whose}"]
+    lines = [f"{escape_control_chars(checked.world)}: {splits or 'no tasks'}; {whose}"]
     if checked.has:
         has = [part for part, is_there in checked.has.items() if is_there]
         lacks = [part for part, is_there in checked.has.items() if not is_there]
         lines.append(f"has {', '.join(has) or 'no optional part'}; without {', '.join(lacks) or 'none'}")
     lines.append("")
     for finding in checked.findings:
-        told = f" ({visible(finding.why)})" if finding.state == "not tried" else ""
+        told = f" ({escape_control_chars(finding.why)})" if finding.state == "not tried" else ""
         lines.append(f"{finding.state:<9}  {finding.rule}{told}")
         if finding.state == "FAILED":
-            lines.append(f"{'':<11}{visible(finding.why)}")
+            lines.append(f"{'':<11}{escape_control_chars(finding.why)}")
     if facts:
         times = [f"{part} {_ms(facts[f'{part}_ms'])}" for part in ("open", "call", "grade")]
         lines += ["", f"{' · '.join(times)} (medians) · {facts['episodes_per_s']:.0f} episodes/s"]

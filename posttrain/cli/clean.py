@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 
 from posttrain.cli.traces import prune
-from posttrain.dispatch.cleaning import JOB_FOLDERS, KEYS, LOGS, SNAPSHOTS, Cleaning, Limits, disk_bytes
-from posttrain.dispatch.owners import Owner
+from posttrain.dispatch.cleanup import JOB_FOLDERS, KEYS, LOGS, SNAPSHOTS, Cleaning, Limits, disk_bytes
 from posttrain.dispatch.records import JobRecords
-from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.locks import is_held
-from posttrain.stage.lockfile import pids_of_dvc
-from posttrain.stage.old_checkpoints import forget_old_checkpoints
-from posttrain.state import JOBS, RUNS, STATE_DIR, TRACES, WANDB
+from posttrain.dispatch.submitter_lock import Owner
+from posttrain.provenance.lockfile import pids_of_dvc
+from posttrain.provenance.old_checkpoints import forget_old_checkpoints
+from posttrain.runtime.exits import ConfigurationError, Interrupted
+from posttrain.runtime.locks import is_held
+from posttrain.runtime.state import JOBS, RUNS, STATE_DIR, TRACES, WANDB
 from posttrain.traces.location import trace_location
 
 VLLM = (Path("infra/vllm/.venv"), STATE_DIR / "vllm")
@@ -128,7 +128,7 @@ def _trace_store() -> Path:
 
 def _cache() -> Path:
     """Relative where it lies in the tree. Raises ConfigurationError where this is none."""
-    from posttrain.stage.cached import cache_folder
+    from posttrain.provenance.cache_integrity import cache_folder
 
     if not Path("dvc.yaml").exists():
         raise ConfigurationError(f"there is no dvc.yaml in {Path.cwd()}: stand in the repository's folder")
@@ -144,7 +144,7 @@ def _sizes(places: Sequence[Place]) -> dict[str, int]:
 
 
 def _collect_garbage() -> None:
-    from posttrain.pipeline.garbage import collect_garbage
+    from posttrain.pipeline.dvc_gc import collect_garbage
 
     _refuse_while_living()
     collect_garbage(Path())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 _POINTS = 5.0  # `posttrain.evals.significance.MARGIN`, which takes a while to import
 
@@ -46,10 +46,10 @@ def compare(
 ) -> None:
     """Which of these branches is better, is the difference real, and what differs? Read out of git,
     without a checkout; runs that differ in the seed alone are one setting."""
-    from posttrain.comparison.foreign import are_files, read_files
-    from posttrain.comparison.runs import read_runs
-    from posttrain.comparison.settings import compare_settings
-    from posttrain.comparison.tables import comparison_json_text, comparison_markdown, comparison_text
+    from posttrain.report.comparison.foreign import are_files, read_files
+    from posttrain.report.comparison.runs import read_runs
+    from posttrain.report.comparison.settings import compare_settings
+    from posttrain.report.comparison.tables import comparison_json_text, comparison_markdown, comparison_text
     from posttrain.report.prices import asked_price
     from posttrain.report.table import POLICIES
 
@@ -73,7 +73,7 @@ def compare(
     _write(json_file, lambda: comparison_json_text(settings))
     _write(markdown_file, lambda: comparison_markdown(settings))
     if html_file is not None:
-        from posttrain.comparison.page import comparison_page
+        from posttrain.report.comparison.page import comparison_page
 
         _write(html_file, lambda: comparison_page(settings))
 

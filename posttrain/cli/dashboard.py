@@ -14,7 +14,7 @@ def add_dashboard(commands: Commands) -> None:
 def dashboard(port: int) -> None:
     """Serve all local branches and the trainings that run, to compare in a browser, until Ctrl-C.
     For this user alone: the address that is printed has a key."""
-    from posttrain.comparison.dashboard import Dashboard
+    from posttrain.report.comparison.dashboard import Dashboard
 
     with Dashboard(Path(), port) as server:
         print(f"the dashboard, until Ctrl-C: {server.address}", flush=True)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
 from posttrain.cli.named_world import PARAMS, made, read_settings, reward_of, section_of
-from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.limits import reason
-from posttrain.state import STATE_DIR, private_folder
+from posttrain.runtime.exits import ConfigurationError, Interrupted
+from posttrain.runtime.limits import reason
+from posttrain.runtime.state import STATE_DIR, private_folder
 from posttrain.types import SPLITS, Split, Task, Trajectory
 
 if TYPE_CHECKING:
-    from posttrain.params import AgentParams, Params
+    from posttrain.config.params import Params
+    from posttrain.rollout.params import AgentParams
     from posttrain.worlds.knobs import WorldParams
     from posttrain.worlds.protocol import Domain
 
@@ -61,10 +62,10 @@ def evaluate_endpoint(
 ) -> None:
     """How well does a model behind OPENAI_BASE_URL do in this world? Plays each task once greedily
     and some times at temperature 1; what was played is kept, and not paid for twice."""
-    from posttrain.accounts import ChatParameters, account_of
     from posttrain.evals.summary import evaluated_tasks, summarise
     from posttrain.rollout.openai_policy import OpenAiPolicy
-    from posttrain.rollout.resumed import play_resumably
+    from posttrain.rollout.prefix import play_resumably
+    from posttrain.runtime.endpoint_limits import ChatParameters, account_of
 
     if num_tasks < 1 or num_samples < 0 or max_new_tokens < 1:
         raise ConfigurationError("--num-tasks and --max-new-tokens are 1 or more, --num-samples 0 or more")
@@ -108,14 +109,16 @@ def evaluate_endpoint(
 
 def page(summary: Mapping[str, Any]) -> str:
     """The rates with their intervals, what went wrong, and the scores."""
-    from posttrain.visible import visible
+    from posttrain.runtime.control_chars import escape_control_chars
 
     num_samples, level = summary["num_samples"], summary["ci_level"]
     lines = [
-        visible(f"{summary['model']} on {summary['world']}: {summary['num_tasks']} tasks of {summary['split']}, each "
-                f"greedily and {num_samples} times at temperature 1; {summary['rewarded_by']}"),
+        escape_control_chars(
+            f"{summary['model']} on {summary['world']}: {summary['num_tasks']} tasks of {summary['split']}, each "
+            f"greedily and {num_samples} times at temperature 1; {summary['rewarded_by']}"
+        ),
         "",
-    ]  # fmt: skip
+    ]
     if changed := summary["endpoint_parameters"]:
         lines[1:] = [f"the endpoint refused: {', '.join(f'{name} ({how})' for name, how in changed.items())}", ""]
     for name, prefix in (("strict success", "strict_"), ("success", "")):
@@ -128,9 +131,9 @@ def page(summary: Mapping[str, Any]) -> str:
             lines.append(f"{f'pass^{k}':<16}{100 * share:6.1f} %  strictly {100 * strict:.1f} %")
     lines.append(f"{'reward':<16}{summary['reward_mean']:8.3f}  in {summary['turns_mean']:.1f} messages")
     failures = [f"{name} {count}" for name, count in summary["failures"].items()]
-    lines += ["", f"failures: {visible(', '.join(failures)) or 'none'}"]
+    lines += ["", f"failures: {escape_control_chars(', '.join(failures)) or 'none'}"]
     scores = [f"{name} {score['mean']:.3f}" for name, score in summary["scores"].items()]
-    lines.append(f"scores: {visible(', '.join(scores))}")
+    lines.append(f"scores: {escape_control_chars(', '.join(scores))}")
     lost = summary["num_lost"] + summary["num_lost_samples"]
     if lost:
         lines.append(f"{lost} plays were lost and do not count; run it again to play them")
@@ -139,7 +142,7 @@ def page(summary: Mapping[str, Any]) -> str:
 
 def _limits(settings: "Params | None", section: "WorldParams") -> "AgentParams":
     """Those of params.yaml where it names this world."""
-    from posttrain.params import AgentParams
+    from posttrain.rollout.params import AgentParams
 
     is_named = settings is not None and settings.world == section
     return settings.agent if settings is not None and is_named else AgentParams.model_validate(DEFAULT_AGENT)

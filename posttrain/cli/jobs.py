@@ -11,15 +11,15 @@ from datetime import datetime
 from pathlib import Path
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.dispatch.cancelling import PATIENCE_S, cancel_jobs
-from posttrain.dispatch.contract import Pool
+from posttrain.dispatch.backend import Backend
+from posttrain.dispatch.cancel import PATIENCE_S, cancel_jobs
 from posttrain.dispatch.log_tail import LogTail
-from posttrain.dispatch.owners import is_alive
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.redaction import redact
-from posttrain.state import JOBS, RUNS, STATE_DIR
-from posttrain.visible import visible
+from posttrain.dispatch.submitter_lock import is_alive
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.exits import ConfigurationError, Interrupted
+from posttrain.runtime.redaction import redact
+from posttrain.runtime.state import JOBS, RUNS, STATE_DIR
 
 _LOOK_S = 0.5
 
@@ -55,12 +55,12 @@ def list_jobs(is_running: bool, limit: int) -> None:
 
 def tail(job: str, is_followed: bool) -> None:
     """What a job prints."""
-    record, pools = _find(job), _Pools()
+    record, pools = _find(job), _Backends()
     log = LogTail(record.log)
     while True:
         is_over = record.is_over or not is_followed or pools[record.target].status(record.handle).is_over
         for line in log.new_lines(is_whole=is_over):
-            print(visible(redact(line)), flush=True)
+            print(escape_control_chars(redact(line)), flush=True)
         if is_over:
             return
         time.sleep(_LOOK_S)
@@ -73,12 +73,12 @@ def cancel(job: str) -> None:
     if record.is_over:
         print(f"{record.name} is over already: {_state(record)}")
     else:
-        _cancel(record, _Pools()[record.target])
+        _cancel(record, _Backends()[record.target])
 
 
 def reconcile(is_dry: bool) -> None:
     """Set the records right with the pools, and kill every job that no living run waits for."""
-    records, pools = _records(), _Pools()
+    records, pools = _records(), _Backends()
     for record in [record for record in records.all() if not record.is_over]:
         status = pools[record.target].status(record.handle)
         if is_alive(STATE_DIR / RUNS, record.owner):  # which records its end, and may be submitting it right now
@@ -95,17 +95,17 @@ def reconcile(is_dry: bool) -> None:
                 _cancel(record, pools[record.target])
 
 
-class _Pools(dict[str, Pool]):
+class _Backends(dict[str, Backend]):
     """By target, each made when it is first asked for: one remembers what it has read."""
 
-    def __missing__(self, target: str) -> Pool:
+    def __missing__(self, target: str) -> Backend:
         from posttrain.dispatch.settings import load_settings
 
         self[target] = load_settings(Path()).pool(target, Path(), STATE_DIR)
         return self[target]
 
 
-def _cancel(record: JobRecord, pool: Pool) -> None:
+def _cancel(record: JobRecord, pool: Backend) -> None:
     [status] = cancel_jobs(pool, _records(), [record])
     if not status.is_over:
         raise Interrupted(

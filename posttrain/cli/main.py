@@ -25,8 +25,8 @@ from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.serving import add_serving
 from posttrain.cli.traces import add_traces
-from posttrain.exits import DataError, Interrupted, exit_codes
-from posttrain.redaction import redact_uncaught
+from posttrain.runtime.exits import DataError, Interrupted, exit_codes
+from posttrain.runtime.redaction import redact_uncaught
 
 
 def app(arguments: Sequence[str] | None = None) -> None:
@@ -121,7 +121,7 @@ def verify() -> None:
 
 
 def _unproven_lines() -> list[str]:
-    from posttrain.stage.run_records import RECORDS, unproven
+    from posttrain.provenance.run_records import RECORDS, unproven
 
     found = unproven(Path.cwd())
     lines = [
@@ -144,9 +144,9 @@ def _unproven_lines() -> list[str]:
 
 
 def _settle() -> None:
-    from posttrain.stage.cached import forget_stale_hashes, remove_damaged_outs
-    from posttrain.stage.receipts import settle
-    from posttrain.stage.run_cache import forget_unrecorded_runs, take_over_runs
+    from posttrain.provenance.cache_integrity import forget_stale_hashes, remove_damaged_outs
+    from posttrain.provenance.receipts import settle
+    from posttrain.provenance.run_cache import forget_unrecorded_runs, take_over_runs
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
@@ -168,8 +168,8 @@ def run(targets: Sequence[str]) -> None:
     """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the
     end the table."""
     from posttrain.pipeline.repro import repro
-    from posttrain.stage.run_records import record_restored
-    from posttrain.stage.whole_run import run_environment
+    from posttrain.provenance.eta import run_environment
+    from posttrain.provenance.run_records import record_restored
 
     _settle()
     for line in _unproven_lines():

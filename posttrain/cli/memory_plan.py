@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posttrain.footprint.advice import Change
-    from posttrain.footprint.cards import CardPlan
-    from posttrain.footprint.stages import StageMemory
+    from posttrain.memory_estimate.advice import Change
+    from posttrain.memory_estimate.gpu_cards import CardPlan
+    from posttrain.memory_estimate.stages import StageMemory
 
 _GIB = 1 << 30
 
 
 def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None, as_json: bool) -> None:
     """Print it. Raises ConfigurationError where knobs or config cannot be used."""
-    from posttrain.footprint.cards import plan_for_card
-    from posttrain.footprint.configs import model_config
-    from posttrain.params import load_params
+    from posttrain.config.params import load_params
+    from posttrain.memory_estimate.configs import model_config
+    from posttrain.memory_estimate.gpu_cards import plan_for_card
 
     params = load_params(params_yaml)
     config = model_config(params, folder=model_folder)
@@ -68,7 +68,7 @@ def _as_text(plan: "CardPlan") -> str:
 
 
 def _table(stages: "Sequence[StageMemory]", limit: int) -> list[str]:
-    from posttrain.footprint.tracker import LABELS
+    from posttrain.memory_estimate.tracker import LABELS
 
     parts = [name for name in LABELS if any(name in one.parts for one in stages)]
     rows = [["stage", *parts, "total", ""]]

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 if TYPE_CHECKING:
-    from posttrain.params import Params
+    from posttrain.config.params import Params
     from posttrain.rewards.total import RuleReward
     from posttrain.worlds.knobs import WorldParams
     from posttrain.worlds.protocol import Domain
@@ -25,7 +25,7 @@ DEFAULT_REWARD = {
 def read_settings(path: Path | None) -> "Params | None":
     """The whole file; None where nobody named one and none is here. Raises ConfigurationError where
     it is wrong."""
-    from posttrain.params import load_params
+    from posttrain.config.params import load_params
 
     return None if path is None and not PARAMS.exists() else load_params(path or PARAMS)
 
@@ -33,7 +33,7 @@ def read_settings(path: Path | None) -> "Params | None":
 def section_of(name: str, settings: "Params | None") -> "WorldParams":
     """The world's section of `settings` where that is its type, or else the example of its kind.
     Raises ConfigurationError where there is no such kind."""
-    from posttrain.knob_problems import nearest
+    from posttrain.runtime.knobs import nearest
     from posttrain.worlds.choices import WORLDS, example_params
 
     if settings is not None and settings.world.type == name:
@@ -51,8 +51,8 @@ def section_of(name: str, settings: "Params | None") -> "WorldParams":
 
 def made(section: "WorldParams") -> "Domain":
     """The domain. Raises ConfigurationError where it cannot be made, or is none."""
-    from posttrain.exits import StageError
-    from posttrain.limits import reason
+    from posttrain.runtime.exits import StageError
+    from posttrain.runtime.limits import reason
     from posttrain.worlds.domains import make_domain
 
     if (here := str(Path.cwd())) not in sys.path:
@@ -78,7 +78,7 @@ def reward_of(domain: "Domain", settings: "Params | None", source: str) -> tuple
     """What scores episodes, and whose weights they are: those of `settings`, the content of
     `source`, without extra scores; or the defaults where they name scores that the world does not
     give."""
-    from posttrain.params import RewardParams
+    from posttrain.rewards.params import RewardParams
     from posttrain.rewards.total import load_reward
     from posttrain.worlds.domains import score_names
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.exits import ConfigurationError
-from posttrain.state import STATE_DIR
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.state import STATE_DIR
 
 if TYPE_CHECKING:
     from posttrain.pipeline.plan import PlannedStage
@@ -49,7 +49,7 @@ class Times:
         return self._about(stages, self.look_s)
 
     def _about(self, stages: Sequence["PlannedStage"], more_s: float) -> str:
-        from posttrain.stage.whole_run import duration
+        from posttrain.provenance.eta import duration
 
         found = {stage: self.of(stage) for stage in stages}
         known = {stage: seconds for stage, seconds in found.items() if seconds is not None}
@@ -92,8 +92,8 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
     if gpu is None:
         if model is not None or as_json or params != Path("params.yaml"):
             raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
-        from posttrain.stage.cached import forget_stale_hashes
-        from posttrain.stage.receipts import settle
+        from posttrain.provenance.cache_integrity import forget_stale_hashes
+        from posttrain.provenance.receipts import settle
 
         for mend in (settle, forget_stale_hashes):  # what a killed dvc has left, and what DVC does not see
             mend(Path(), lambda line: print(line, file=sys.stderr))
@@ -110,7 +110,7 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
     """Read the plan of the tree in the working folder, and about how long it takes. Raises what
     `read_plan` does, and ConfigurationError of wrong knobs."""
     started_s = time.monotonic()
-    from posttrain.params import load_params
+    from posttrain.config.params import load_params
     from posttrain.pipeline.plan import read_plan
 
     load_params()
@@ -120,9 +120,9 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
 
 def read_times(root: Path) -> Times:
     """Of what the tree's stages have left behind."""
-    from posttrain.stage.costs import read_costs
-    from posttrain.stage.forecast import read_forecast
-    from posttrain.stage.holding import has_work
+    from posttrain.provenance.costs import read_costs
+    from posttrain.provenance.duration_forecast import read_forecast
+    from posttrain.provenance.tree_locks import has_work
 
     ended = {cost.stage: cost.at for cost in read_costs(root)}
     folders = (root / STATE_DIR / "checkpoints").glob("*/*")

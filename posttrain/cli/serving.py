@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 SERVE = Path("infra/vllm/serve.sh")
 GGUF_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m")  # llama.cpp has dozens; these are usual
@@ -33,7 +33,7 @@ def export(name: str, target: Path, dtype: Literal["float32", "bfloat16"] | None
     in them, tokenizer, chat template, and a card of what was measured."""
     from posttrain.export.model_card import model_card
     from posttrain.export.model_folder import write_exported
-    from posttrain.stage.lockfile import lock_entries
+    from posttrain.provenance.lockfile import lock_entries
 
     card = model_card(Path(), name, licence=licence)
     computed = lock_entries(Path())[f"evaluate@{name}"]["params"]["params.yaml"]["model"]["dtype"]

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.traces.integrity import REMEDY, refuse_lost
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
 from posttrain.traces.store import open_to_read, open_to_write, typed_errors
 
 if TYPE_CHECKING:
-    from posttrain.params import AgentParams
+    from posttrain.rollout.params import AgentParams
     from posttrain.traces.values import Run, StoredEpisode
     from posttrain.worlds.knobs import WorldParams
 
@@ -223,7 +223,8 @@ def _settings(run: "Run", params: Path | None) -> tuple["WorldParams", "AgentPar
     """Of the run, or of a file that a person names."""
     from pydantic import ValidationError
 
-    from posttrain.params import AgentParams, load_params
+    from posttrain.config.params import load_params
+    from posttrain.rollout.params import AgentParams
     from posttrain.worlds.choices import world_params
 
     if params is not None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 BATCH_ROWS, BATCH_BYTES = 16384, 64 * 2**20  # of Arrow; what is done with a batch takes several times as much
 _GROUP_ROWS, _GROUP_BYTES = 65536, 128 * 2**20

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from posttrain.dispatch.cancelling import cancel_jobs
-from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus, Pool, Resources
+from posttrain.dispatch.backend import Backend, Cause, JobSpec, JobState, JobStatus, Resources
+from posttrain.dispatch.cancel import cancel_jobs
 from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.dispatch.retries import Verdict, reason, verdict
-from posttrain.exits import ConfigurationError, Interrupted, meaning_of
-from posttrain.state import private, private_folder
+from posttrain.runtime.exits import ConfigurationError, Interrupted, meaning_of
+from posttrain.runtime.state import private, private_folder
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # in a job's environment: its number, from 1
 MAX_PAUSE_S = 60.0
@@ -62,7 +62,7 @@ class Dispatcher:
     job changes."""
 
     def __init__(
-        self, pool: Pool, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0
+        self, pool: Backend, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0
     ) -> None:
         self._pool, self._records, self._target, self._owner, self._logs, self._poll_s = (
             pool,

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from posttrain.dispatch.contract import Cause, JobStatus
-from posttrain.exits import ConfigurationError, Interrupted, StageError
-from posttrain.locks import one_at_a_time
-from posttrain.redaction import redact
-from posttrain.sqlite import transaction
-from posttrain.state import private
+from posttrain.dispatch.backend import Cause, JobStatus
+from posttrain.runtime.exits import ConfigurationError, Interrupted, StageError
+from posttrain.runtime.locks import one_at_a_time
+from posttrain.runtime.redaction import redact
+from posttrain.runtime.sqlite import transaction
+from posttrain.runtime.state import private
 
 _BUSY_TIMEOUT_S = 60.0
 _SCHEMA = """

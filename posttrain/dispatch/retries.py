@@ -3,8 +3,8 @@ a bad knob from a machine that died."""
 
 from enum import StrEnum
 
-from posttrain.dispatch.contract import Cause, JobStatus
-from posttrain.exits import Interrupted, is_death_by_signal, meaning_of
+from posttrain.dispatch.backend import Cause, JobStatus
+from posttrain.runtime.exits import Interrupted, is_death_by_signal, meaning_of
 
 MAX_ATTEMPTS = (
     20  # a job that is preempted again and again gets on, a checkpoint at a time; one that is lost so often never will

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
 
-from posttrain.dispatch.contract import Pool, Resources
-from posttrain.dispatch.pools.local import LocalPool
-from posttrain.dispatch.pools.slurm import SlurmPool
-from posttrain.exits import ConfigurationError
-from posttrain.limits import clip
-from posttrain.plain_yaml import read_yaml
-from posttrain.visible import visible
+from posttrain.dispatch.backend import Backend, Resources
+from posttrain.dispatch.backends.local import LocalBackend
+from posttrain.dispatch.backends.slurm import SlurmBackend
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.limits import clip
+from posttrain.runtime.plain_yaml import read_yaml
 
 DISPATCH_YAML = Path("infra/dispatch.yaml")
 JOB_YAML = Path("infra/kubernetes/job.yaml")
@@ -164,14 +164,14 @@ class DispatchSettings(_Section):
         found = self.targets.get(target)
         return dict(found.environment) if found else {}
 
-    def pool(self, target: str, root: Path, state: Path) -> Pool:
+    def pool(self, target: str, root: Path, state: Path) -> Backend:
         """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it
         keeps. Raises ConfigurationError."""
         match self.targets.get(target):
             case LocalTarget(num_gpus=num_gpus):
-                return LocalPool(state / "local", num_gpus=num_gpus)
+                return LocalBackend(state / "local", num_gpus=num_gpus)
             case SlurmTarget(options=options):
-                return SlurmPool(state / "slurm", options=options)
+                return SlurmBackend(state / "slurm", options=options)
             case KubernetesTarget() as found:
                 return _kubernetes_pool(found, root)
         raise ConfigurationError(
@@ -218,7 +218,7 @@ def load_settings(root: Path) -> DispatchSettings:
         content = read_yaml(path, source=str(DISPATCH_YAML), has_plain_numbers=True)
         settings = DispatchSettings.model_validate(content)
     except pydantic.ValidationError as error:
-        said = clip(visible(str(error)), _MAX_CHARS)
+        said = clip(escape_control_chars(str(error)), _MAX_CHARS)
         raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {said}") from error
     _refuse_keys(settings)
     return settings
@@ -238,15 +238,12 @@ def _refuse_keys(settings: DispatchSettings) -> None:
             )
 
 
-def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Pool:
-    from posttrain.dispatch.pools.kubernetes_manifest import (
-        KubernetesSettings,
-        Mount,
-    )  # the client is slow to load, and only this needs it
-    from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
+def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Backend:
+    from posttrain.dispatch.backends.kubernetes import KubernetesBackend
+    from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 
     mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
     known = target.model_dump(exclude={"type", "mounts", "storage", "python", "environment"})
-    return KubernetesPool(
+    return KubernetesBackend(
         KubernetesSettings(template=root / JOB_YAML, mounts=mounts, is_disk_shared=target.storage is None, **known)
     )

@@ -7,7 +7,7 @@ from posttrain.data.schemas import TrajectoryRow
 from posttrain.evals.groups import Group, group_metrics
 from posttrain.evals.passk import pass_hat_k
 from posttrain.evals.plays import Play
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 
 def group_health(plays: Sequence[Play | TrajectoryRow], *, success_at: float, source: str) -> dict[str, float]:

@@ -18,8 +18,8 @@ from typing import Any
 from posttrain.data.importing.episodes import MAX_REWARD
 from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories, refuse_too_many_bad, unread_keys
 from posttrain.data.importing.records import Bad, read_records
-from posttrain.exits import DataError
-from posttrain.limits import reason
+from posttrain.runtime.exits import DataError
+from posttrain.runtime.limits import reason
 from posttrain.types import LOST, Trajectory
 
 # what other tools call the end of an episode that infrastructure made: tau2; rLLM; vLLM's requests

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # scipy.stats has the same under longer names, and takes a second to import
 
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 LEVEL = 0.95
 MARGIN = 0.05  # what a setting may be better by without anyone caring

@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError
-from posttrain.limits import reason
 from posttrain.models.loading import first_line, refuse_unsafe_folder
 from posttrain.models.local_config import read_config
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.limits import reason
 
 LLAMA_CPP = Path("infra/llamacpp")
 _CONVERTED = ("f32", "f16", "bf16", "q8_0")  # what the converter writes; the rest is the quantiser's

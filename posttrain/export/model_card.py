@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.git import edited_files, git
-from posttrain.plain_yaml import load_yaml
+from posttrain.provenance.fingerprint import file_states, lock_form
+from posttrain.provenance.lockfile import LOCK, lock_entries
 from posttrain.report.recorded import refuse_unrecorded
 from posttrain.report.sources import Evaluation, Success, read_object
 from posttrain.report.table import interval, percent, percent_or_unknown
-from posttrain.stage.fingerprint import file_states, lock_form
-from posttrain.stage.lockfile import LOCK, lock_entries
+from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.plain_yaml import load_yaml
 
 _STAGES = {"sft": ("train_sft",), "policy": ("train_sft", "train_policy")}  # of whose knobs a model is made
 _DATA = ("data/raw", "data/validated", "data/resampled", "data/preferences")

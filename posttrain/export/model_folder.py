@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.call_formats.response_template import ResponseTemplateForm
 from posttrain.models.chat_template import TEMPLATES, served_template
 from posttrain.models.loading import check_folder, load_codec, load_whole, save_model, whole_folder
-from posttrain.params import Dtype
+from posttrain.models.params import Dtype
+from posttrain.runtime.exits import ConfigurationError
 
 # llama.cpp writes a system text that a template never looks at into the user's message
 _LOOK = "{%- set unread = messages and messages[0].content -%}\n"

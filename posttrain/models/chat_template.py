@@ -11,8 +11,8 @@ tools.
 from pathlib import Path
 from typing import Any
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.call_formats.choice import HERMES
+from posttrain.runtime.exits import ConfigurationError
 
 PAD = "<|pad|>"
 END = "<|end|>"  # the agent writes it at the end of its message

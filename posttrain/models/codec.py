@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.exits import ConfigurationError
-from posttrain.models.call_formats.form import CallForm, Schemas
-from posttrain.models.control_marks import BREAK
+from posttrain.models.call_formats.format import Schemas, ToolCallFormat
 from posttrain.models.parsing import parse_assistant
 from posttrain.models.rendering import ChatRenderer
+from posttrain.models.special_token_escape import BREAK
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, ToolCall, in_order_of_calls
 
 NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
@@ -61,7 +61,7 @@ class ChatCodec:
         self._refuse_other_messages()
 
     @property
-    def form(self) -> CallForm:
+    def form(self) -> ToolCallFormat:
         """In which the agent writes calls."""
         return self._renderer.form
 

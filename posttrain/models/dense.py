@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import is_adapted_layer
 from posttrain.models.quantization import dense_weight, is_quantised
+from posttrain.runtime.exits import ConfigurationError
 
 
 def dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:

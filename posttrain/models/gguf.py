@@ -19,10 +19,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.limited_process import Say, run_limited
 from posttrain.models.loading import first_line, load_exactly, refuse_other_sizes, save_model, whole_folder
 from posttrain.models.quantization import without_quantisation
+from posttrain.runtime.exits import ConfigurationError, DataError
 
 
 @dataclass(frozen=True, slots=True)

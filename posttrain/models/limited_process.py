@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 import psutil
 import torch
 
-from posttrain.exits import ConfigurationError, StageError, as_error
-from posttrain.limits import reason
+from posttrain.runtime.exits import ConfigurationError, StageError, as_error
+from posttrain.runtime.limits import reason
 
 MAX_CPU_S = 10  # a vocabulary of 256,000 pieces is read in 2
 MAX_IDLE_S = 8  # without any processor time: a library that waits for itself after an allocation was refused

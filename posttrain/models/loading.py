@@ -23,14 +23,14 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.limited_process import Say, raise_memory, run_limited
 from posttrain.models.local_config import read_config
+from posttrain.models.params import Dtype, PretrainedModel
 from posttrain.models.placement import placed
 from posttrain.models.quantization import quantised, unpacked
-from posttrain.params import Dtype, PretrainedModel
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.types import Message, ToolCall
 
 # transformers renamed it after 5.17, and names its methods and the trainers' argument by it

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from posttrain.limits import cut
-from posttrain.params import PretrainedModel
+from posttrain.models.params import PretrainedModel
+from posttrain.runtime.limits import cut
 
 _MAX_BYTES = 16 * 2**20  # of config.json: thousands of labels fit
 _MAX_LAYERS = 1_000  # the deepest published models have fewer than 200

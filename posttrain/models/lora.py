@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import behind_adapters, is_adapted_layer
+from posttrain.models.bf16_rescale import off_grid
 from posttrain.models.dense import dense_layer
-from posttrain.models.off_grid import off_grid
+from posttrain.models.params import LoraAdapter
 from posttrain.models.precision import compute_dtype
 from posttrain.models.quantization import is_quantised, without_quantisation
-from posttrain.params import LoraAdapter
+from posttrain.runtime.exits import ConfigurationError
 
 
 def add_lora(

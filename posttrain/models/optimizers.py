@@ -9,8 +9,8 @@ from torch import nn
 
 from posttrain.models.adapted import behind_adapters
 from posttrain.models.muon import Muon
+from posttrain.models.params import OptimizerKind
 from posttrain.models.quantization import bitsandbytes_for
-from posttrain.params import OptimizerKind
 
 BETAS = (0.9, 0.95)
 OTHERS_RATE = 0.3  # of Muon's: at the full rate embeddings of rare tokens never settle, and copying is not learnt

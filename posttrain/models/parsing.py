@@ -7,13 +7,13 @@ as it stands, so that it fails where a wrong call fails, in `Tool.call`.
 """
 
 from posttrain.models.call_formats.choice import HERMES
-from posttrain.models.call_formats.form import CallForm, Schemas, storable
+from posttrain.models.call_formats.format import Schemas, ToolCallFormat, storable
 from posttrain.models.chat_template import THOUGHT
 from posttrain.types import Message, ToolCall
 
 
 def parse_assistant(
-    text: str, form: CallForm = HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
+    text: str, form: ToolCallFormat = HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
 ) -> Message:
     """The message that `text` (stop token removed) is, by a policy that thinks between the marks
     `thought` and was offered `tools`. Never raises.
@@ -32,7 +32,7 @@ def parse_assistant(
     return Message("assistant", content, reasoning.strip() or None, calls)
 
 
-def _split_reasoning(text: str, thought: tuple[str, str], form: CallForm) -> tuple[str, str]:
+def _split_reasoning(text: str, thought: tuple[str, str], form: ToolCallFormat) -> tuple[str, str]:
     """Reasoning stands first; its opening mark may be missing, because some templates write it in
     the prompt."""
     start, end = thought

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from posttrain.models.adapted import behind_adapters
-from posttrain.params import Dtype, LoraAdapter, PretrainedModel, ScratchModel
+from posttrain.models.params import Dtype, LoraAdapter, PretrainedModel, ScratchModel
 
 
 def loaded_dtype(params: ScratchModel | PretrainedModel) -> Dtype:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from posttrain.exits import ConfigurationError
+from posttrain.models.params import Dtype
 from posttrain.models.placement import device
-from posttrain.params import Dtype
+from posttrain.runtime.exits import ConfigurationError
 
 _QUANTISED = ("Linear4bit", "Linear8bitLt")
 HEADS = ["lm_head", "score"]  # stay as they are

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain.exits import ConfigurationError
-from posttrain.limits import reason
 from posttrain.models.call_formats.choice import FORMS, form_of
-from posttrain.models.call_formats.form import CallForm, is_nested_deep
+from posttrain.models.call_formats.format import ToolCallFormat, is_nested_deep
 from posttrain.models.chat_template import THOUGHT
-from posttrain.models.control_marks import ControlMarks
+from posttrain.models.special_token_escape import ControlMarks
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.limits import reason
 from posttrain.types import Message, ToolCall
 
 _MARK = "mark_5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
@@ -216,7 +216,7 @@ class ChatRenderer:
         found = [(text.find(token), -len(token), token) for token in self._added if token in text and token not in but]
         return min(found)[2] if found else None
 
-    def _find_form(self) -> tuple[CallForm, bool]:
+    def _find_form(self) -> tuple[ToolCallFormat, bool]:
         """The form of the template's calls, and whether it takes arguments as an object: OpenAI's
         are JSON text, and most templates of open models write an object with `tojson` and would
         quote the text once more."""

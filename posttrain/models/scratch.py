@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from posttrain.params import ScratchModel
+from posttrain.models.params import ScratchModel
 
 NUM_FAST_PAIRS = 4  # of a head's rotary pairs; they turn by 0.4 to 1 radian a token, so neighbours are told apart
 CONSTANT = 5.0  # standard deviations of an embedding

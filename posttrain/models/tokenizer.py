@@ -23,9 +23,9 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from posttrain.exits import ConfigurationError
-from posttrain.models.call_formats.form import is_nested_deep
+from posttrain.models.call_formats.format import is_nested_deep
 from posttrain.models.chat_template import AGENT_MARKERS, END, PAD, ROLE_MARKERS, scratch_template
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 
 MIN_COUNT = 20  # a token seen less often in all conversations would stay untrained

@@ -30,10 +30,10 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from posttrain.models.call_formats.form import is_nested_deep
+from posttrain.models.call_formats.format import is_nested_deep
 from posttrain.models.chat_template import ASSISTANT, END, TOOL, USER
 from posttrain.models.optimizers import build_optimizer
-from posttrain.params import PrepareModelParams
+from posttrain.models.params import PrepareModelParams
 from posttrain.types import Message
 
 MAX_FIELDS = 4  # of one result are asked for; the first rows show no more

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 
 def git(root: Path, *arguments: str, text: str | None = None, environment: Mapping[str, str] | None = None) -> str:

@@ -21,8 +21,8 @@ from dvc.lock import LockError
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
 
-from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.pipeline.snapshot import locked
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 
 PARAMS_FILE = "params.yaml"
 

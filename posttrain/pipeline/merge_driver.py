@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from posttrain.exits import DataError
 from posttrain.pipeline.git import file_at, git
-from posttrain.plain_yaml import check_bounds
-from posttrain.stage.fingerprint import md5_of
-from posttrain.stage.lockfile import LOCK, read_entries
+from posttrain.provenance.fingerprint import md5_of
+from posttrain.provenance.lockfile import LOCK, read_entries
+from posttrain.runtime.exits import DataError
+from posttrain.runtime.plain_yaml import check_bounds
 
 Entries: TypeAlias = Mapping[str, Mapping[str, Any]]
 Facts: TypeAlias = dict[tuple[str, str], Any]  # by kind (cmd, dep, knob, out) and name: hash, value or command

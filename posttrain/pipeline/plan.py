@@ -22,10 +22,10 @@ from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 from dvc.stage import PipelineStage
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from posttrain.exits import DataError
 from posttrain.pipeline.graph import PARAMS_FILE, name_in, reading
-from posttrain.stage.lockfile import differences
-from posttrain.stage.run_cache import read_runs
+from posttrain.provenance.lockfile import differences
+from posttrain.provenance.run_cache import read_runs
+from posttrain.runtime.exits import DataError
 
 CONSTANT = "is_constant"  # in a stage's `meta`: its outputs are the same whatever it reads
 _MAX_VALUE_CHARS = 40

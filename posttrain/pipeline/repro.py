@@ -1,8 +1,8 @@
 """`dvc repro` of the tree in this process, without DVC's hints: what runs, what is skipped and what
 fails is said.
 
-What outlives a killed `dvc` (`posttrain/stage/guard.py`) looks after this process as it looks after
-any other.
+What outlives a killed `dvc` (`posttrain/provenance/lock_watchdog.py`) looks after this process as
+it looks after any other.
 """
 
 import logging
@@ -16,8 +16,8 @@ from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
 
-from posttrain.exits import ConfigurationError, Interrupted, as_error, as_shell, meaning_of
-from posttrain.stage.environment import path_with_python
+from posttrain.provenance.environment import path_with_python
+from posttrain.runtime.exits import ConfigurationError, Interrupted, as_error, as_shell, meaning_of
 
 _HINTS = (
     "dvc.dvcfile",
@@ -47,8 +47,8 @@ def repro(root: Path, targets: Sequence[str] = ()) -> None:
 
 
 def _is_no_command(record: logging.LogRecord) -> bool:
-    """`> python -m posttrain.stage train_sft` under `Running stage 'train_sft':` says nothing
-    new."""
+    """`> python -m posttrain.provenance.run_stage train_sft` under `Running stage 'train_sft':`
+    says nothing new."""
     return not record.getMessage().startswith("> ")
 
 

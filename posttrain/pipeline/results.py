@@ -21,12 +21,12 @@ from dvc.stage import PipelineStage
 from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from posttrain.exits import ConfigurationError, DataError, Interrupted
 from posttrain.pipeline.snapshot import Snapshot, entry_digest, find_stage, key_of, locked
-from posttrain.stage.cached import remove_damaged_outs
-from posttrain.stage.costs import COSTS, read_costs
-from posttrain.stage.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
-from posttrain.stage.run_records import keep_cost, record_run
+from posttrain.provenance.cache_integrity import remove_damaged_outs
+from posttrain.provenance.costs import COSTS, read_costs
+from posttrain.provenance.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
+from posttrain.provenance.run_records import keep_cost, record_run
+from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 
+from posttrain.pipeline.executor import NodeOutcome
 from posttrain.pipeline.graph import StageNode
-from posttrain.pipeline.node_run import NodeOutcome
 
 
 class RunStatus:

@@ -26,14 +26,14 @@ from dvc.stage import PipelineStage
 from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from posttrain.exits import ConfigurationError
-from posttrain.stage.cached import SETTLED, common_cache
-from posttrain.stage.fingerprint import files_below, links_to_folders
-from posttrain.stage.frozen import protect
-from posttrain.stage.lockfile import acquire_patiently
-from posttrain.stage.run_cache import link_cache
-from posttrain.stage.run_records import RECORDS
-from posttrain.state import STATE_DIR, WANDB, private_folder
+from posttrain.provenance.cache_integrity import SETTLED, common_cache
+from posttrain.provenance.fingerprint import files_below, links_to_folders
+from posttrain.provenance.frozen_copy import protect
+from posttrain.provenance.lockfile import acquire_patiently
+from posttrain.provenance.run_cache import link_cache
+from posttrain.provenance.run_records import RECORDS
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.state import STATE_DIR, WANDB, private_folder
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
 FROZEN_KEY = STATE_DIR / "key"  # of the inputs, for the job to hold against what DVC records there

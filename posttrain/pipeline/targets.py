@@ -6,14 +6,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.dispatch.cleaning import LOGS
-from posttrain.dispatch.contract import Pool
+from posttrain.dispatch.backend import Backend
+from posttrain.dispatch.cleanup import LOGS
 from posttrain.dispatch.dispatcher import Dispatcher
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.pipeline.transport.remote_names import S3Remote
-from posttrain.pipeline.transport.storage import S3, SharedDisk, Storage
-from posttrain.state import JOBS, TRACES, private_folder
+from posttrain.pipeline.remote.names import S3Remote
+from posttrain.pipeline.remote.storage import S3, SharedDisk, Storage
+from posttrain.runtime.state import JOBS, TRACES, private_folder
 from posttrain.traces.location import VARIABLE
 
 _POLL_S, _LOCAL_POLL_S = 0.5, 0.1  # to ask this machine is to read two small files
@@ -51,7 +51,7 @@ class Targets:
     def records(self) -> JobRecords:
         return self._records
 
-    def local_pool(self, target: str) -> Pool | None:
+    def local_pool(self, target: str) -> Backend | None:
         """A target's pool where its jobs run on this machine; None for all others."""
         return self._settings.pool(target, self._root, self._state) if self._settings.is_local(target) else None
 

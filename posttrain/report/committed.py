@@ -19,11 +19,11 @@ from posttrain.evals.significance import (
     difference,
     spread_over,
 )
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.git import file_at, git
 from posttrain.report.knobs import Knobs, parse_knobs
 from posttrain.report.sources import Evaluation, SeedArms, held_out_outcomes, read_object
 from posttrain.report.table import measure, percent, points, read_evaluations
+from posttrain.runtime.exits import ConfigurationError, DataError
 
 
 class Verdict(StrEnum):

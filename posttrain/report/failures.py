@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.report.sources import HELD_OUT, TaskRecord
-from posttrain.visible import visible
+from posttrain.runtime.control_chars import escape_control_chars
 
 MAX_MESSAGE_CHARS = 2000
 
@@ -47,7 +47,7 @@ def shown_failures(records: Sequence[TaskRecord], count: int) -> list[dict[str, 
     in the file's order; then grouped by class, the most frequent first.
 
     Each has `task_id`, `failure`, `cell`, `opening` (what the user asked first), `wanted`, `turns`,
-    `stop_reason`, `reward` and `messages`, as `posttrain/pages/page_parts.js` draws them."""
+    `stop_reason`, `reward` and `messages`, as `posttrain/report/page_parts.js` draws them."""
     by_class: dict[str, list[TaskRecord]] = {}
     for record in records:
         if record.failure is not None:
@@ -60,11 +60,11 @@ def shown_failures(records: Sequence[TaskRecord], count: int) -> list[dict[str, 
 
 def shortened(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
     """Cut at `max_chars`, and then with how long it was; what would hide is spelt out."""
-    return visible(text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text):,} characters)")
+    return escape_control_chars(text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text):,} characters)")
 
 
 def shown_message(message: Mapping[str, Any], max_chars: int = MAX_MESSAGE_CHARS) -> dict[str, Any]:
-    """A message of a transcript as `posttrain/pages/page_parts.js` draws it: `role`, and
+    """A message of a transcript as `posttrain/report/page_parts.js` draws it: `role`, and
     `reasoning`, `text` and `calls` where it has them. What is no text is shown as JSON."""
 
     def text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The charts of the report: which numbers of which file stand in which.
 
-A chart is what `posttrain/pages/page_parts.js` draws: a title, how its values are read, and curves,
-each with `steps` (N) and `mean` (N), without a band because a run is one.
+A chart is what `posttrain/report/page_parts.js` draws: a title, how its values are read, and
+curves, each with `steps` (N) and `mean` (N), without a band because a run is one.
 """
 
 from collections.abc import Callable, Sequence

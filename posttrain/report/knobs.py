@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.plain_yaml import read_plain
+from posttrain.runtime.plain_yaml import read_plain
 
 Knobs = Mapping[str, Any]  # by their place
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.evals.significance import Difference, Spread, difference, share_interval, spread_over
-from posttrain.exits import DataError
-from posttrain.pages.rendering import rendered
 from posttrain.report import figures
 from posttrain.report.failures import failure_classes, shown_failures
+from posttrain.report.html import rendered
 from posttrain.report.knobs import Knobs
 from posttrain.report.sources import (
     HELD_OUT,
@@ -32,6 +31,7 @@ from posttrain.report.sources import (
     read_object,
 )
 from posttrain.report.table import INTERVAL, percent, percent_range, points, read_evaluations
+from posttrain.runtime.exits import DataError
 from posttrain.tracking.alarms import read_alarms
 
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"

@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from posttrain.exits import ConfigurationError
-from posttrain.stage.costs import Cost
+from posttrain.provenance.costs import Cost
+from posttrain.runtime.exits import ConfigurationError
 
 VARIABLE = "POSTTRAIN_PRICE"
 

@@ -8,9 +8,9 @@ output is not the recorded one.
 from collections.abc import Iterable
 from pathlib import Path
 
-from posttrain.exits import DataError
-from posttrain.stage.fingerprint import md5_of
-from posttrain.stage.lockfile import read_entries
+from posttrain.provenance.fingerprint import md5_of
+from posttrain.provenance.lockfile import read_entries
+from posttrain.runtime.exits import DataError
 
 
 def refuse_unrecorded(files: Iterable[Path], lock: Path) -> None:

@@ -3,23 +3,23 @@ each stage ran.
 
 The report itself is the same to the byte for the same figures, so none of this is in it. It comes
 from what the tree's own runs took, and where none made the present outputs from the records that
-are committed beside these (`posttrain.stage.run_records`).
+are committed beside these (`posttrain.provenance.run_records`).
 """
 
 from datetime import UTC, datetime
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError
-from posttrain.pages.rendering import rendered
 from posttrain.pipeline.git import file_at
+from posttrain.provenance.code_version import parse_version, read_version
+from posttrain.provenance.costs import Cost
+from posttrain.provenance.eta import duration
+from posttrain.provenance.lockfile import lock_entries, replace_file
+from posttrain.provenance.run_records import read_own_runs, read_records
+from posttrain.report.html import rendered
 from posttrain.report.knobs import SEED, Knobs, knobs_that_differ, parse_knobs
 from posttrain.report.prices import asked_price
-from posttrain.stage.costs import Cost
-from posttrain.stage.lockfile import lock_entries, replace_file
-from posttrain.stage.run_records import read_own_runs, read_records
-from posttrain.stage.version import parse_version, read_version
-from posttrain.stage.whole_run import duration
-from posttrain.state import STATE_DIR, state_dir
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.state import STATE_DIR, state_dir
 
 PAGE = STATE_DIR / "run.html"  # of what this tree is now, so no commit has it
 _TEMPLATE = Path(__file__).with_name("run.html")

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
-from posttrain.exits import DataError
 from posttrain.report.knobs import Knobs, setting_of
+from posttrain.runtime.exits import DataError
 
 Share = Annotated[float, Field(ge=0, le=1)]
 # Half a surrogate pair, which JSON can write and UTF-8 cannot, becomes a question mark: an agent's

@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from posttrain.exits import ConfigurationError
-from posttrain.knob_problems import nearest
-from posttrain.named import load_named
-from posttrain.params import RewardParams
 from posttrain.rewards.length_penalty import length_penalty
+from posttrain.rewards.params import RewardParams
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.import_by_name import load_named
+from posttrain.runtime.knobs import nearest
 from posttrain.types import BadNumber, Score, Task, Trajectory, number
 
 ScoreFunction = Callable[[Trajectory, Task], Score]

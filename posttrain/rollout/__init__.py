@@ -4,12 +4,12 @@ agent loops and episodes.
 One episode of a training online, from the loop down to a token; an evaluation begins at
 `EpisodeSampler`:
 
-    Player.play                 which tasks, and what joins them      rl/play.py
-    RolloutSchedule.take        the episodes of a step, now or ahead  algorithms/rollouts.py
-    EpisodeSource.play          scored by rules and the reward model  algorithms/policy_episodes.py
-    EpisodeSampler.sample       by the weights of the last refresh    algorithms/episode_sampler.py
-    play_episodes               all at once, lost ones again          rollout/episodes.py
-    loop(episode, policy)       turn by turn, until a stop reason     rollout/loops.py, agents/
-    Policy.reply                the next message of one episode       rollout/policy.py
-    Engine.generate             tokens behind a context               rollout/engines/
+    RolloutCollector.play      which tasks, and what joins them      train/online/collect.py
+    RolloutSchedule.take       the episodes of a step, now or ahead  rollout/generator.py
+    EpisodeSource.play         reward by rules and by reward model  train/online/policy_episodes.py
+    EpisodeSampler.sample      by the weights of the last refresh    rollout/episode_sampler.py
+    play_episodes              all at once, aborted ones again       rollout/episodes.py
+    loop(episode, policy)      turn by turn, until a stop reason     rollout/loops.py, agents/
+    Policy.reply               the next message of one episode       rollout/policy.py
+    Engine.generate            tokens behind a context               rollout/engines/
 """

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from posttrain.limits import MAX_MESSAGE_CHARS, clip
+from posttrain.runtime.limits import MAX_MESSAGE_CHARS, clip
 from posttrain.types import Message, ToolCall, Turn
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
-from posttrain.params import AgentParams
 from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task
 from posttrain.worlds.protocol import ExpertDomain

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import Any
 
-from posttrain.limits import MAX_REPLY_CHARS, clip
-from posttrain.params import AgentParams
 from posttrain.rollout.conversation import Conversation, bounded, is_same
+from posttrain.rollout.params import AgentParams
+from posttrain.runtime.limits import MAX_REPLY_CHARS, clip
 from posttrain.types import BadNumber, Message, StopReason, Task, ToolRun, Trajectory, Turn
 from posttrain.worlds.grading import completed
 from posttrain.worlds.protocol import EndingWorld, OpeningWorld, World, WorldFailed

@@ -10,14 +10,14 @@ is raised.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-from posttrain.exits import Interrupted
-from posttrain.limits import MAX_FAILURE_CHARS, clip
-from posttrain.params import AgentParams
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentFailed, AgentLoop, loop_named
+from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed
+from posttrain.runtime.exits import Interrupted
+from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.protocol import ClosableWorld, Domain, WorldFailed
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from posttrain.models.codec import ChatCodec
-from posttrain.params import AgentParams
 from posttrain.rewards.total import RuleReward
 from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.params import AgentParams
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import ExpertDomain
 

@@ -8,11 +8,11 @@ exception is our bug: all episodes stop and it is raised.
 
 from collections.abc import Awaitable, Callable
 
-from posttrain.exits import ConfigurationError
-from posttrain.named import load_named
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import run_calls
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.import_by_name import load_named
 from posttrain.types import Message, StopReason
 
 AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]

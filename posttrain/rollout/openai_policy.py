@@ -3,9 +3,9 @@ become demonstrations. Text in, text out: it has no token ids, so nothing that i
 from by reinforcement.
 
 Endpoint, key and what the account allows are the environment's: `OPENAI_BASE_URL`,
-`OPENAI_API_KEY`, and `POSTTRAIN_OPENAI_…` as `posttrain/accounts.py` has them. What the endpoint
-says in an error is quoted in short and without keys; the client's own exception, which has all of
-it, is not chained to ours.
+`OPENAI_API_KEY`, and `POSTTRAIN_OPENAI_…` as `posttrain/runtime/endpoint_limits.py` has them. What
+the endpoint says in an error is quoted in short and without keys; the client's own exception, which
+has all of it, is not chained to ours.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from posttrain.accounts import Account, ChatParameters, account_of
-from posttrain.exits import ConfigurationError
-from posttrain.http_bodies import bound_httpx
-from posttrain.limits import clip, reason
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.episode import Episode, Reply
+from posttrain.runtime.endpoint_limits import Account, ChatParameters, account_of
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.http_bodies import bound_httpx
+from posttrain.runtime.limits import clip, reason
 from posttrain.types import Message, StopReason, number
 
 if TYPE_CHECKING:

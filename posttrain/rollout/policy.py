@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from posttrain.exits import ConfigurationError
 from posttrain.rollout.conversation import Conversation
 from posttrain.rollout.engines.protocol import Engine, GenerateRequest
 from posttrain.rollout.episode import Episode, Reply
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, StopReason, Task, ToolCall
 from posttrain.worlds.protocol import Expert, ExpertDomain
 
@@ -81,7 +81,7 @@ def expert_policy(domain: ExpertDomain, *, is_flawless: bool, reasoning_frac: fl
     )
 
 
-class HintedPolicy:
+class PrefixPolicy:
     """A token policy whose first messages are given, of the episodes that `given` names by task and
     seed: the agent reads them as its own and is not taught them."""
 

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from posttrain.limits import clip, reason
-from posttrain.params import AgentParams
+from posttrain.rollout.params import AgentParams
+from posttrain.runtime.limits import clip, reason
 from posttrain.types import ToolCall, ToolOutcome, ToolRun
 from posttrain.worlds.tools import Tool, ToolError, error_text, result_text
 

@@ -4,7 +4,7 @@ the store alone those of its oldest steps."""
 import json
 import sqlite3
 
-from posttrain.sqlite import transaction
+from posttrain.runtime.sqlite import transaction
 from posttrain.traces.integrity import damaged
 
 _TARGET_FRAC = 0.9  # of the limit is left: a store at its limit would otherwise delete something at every step

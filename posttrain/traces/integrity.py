@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.traces.schema import BODY, EPISODE, RUN, TASK, TURN
 
 Row = tuple[Any, ...]

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.environment import positive_number
-from posttrain.exits import ConfigurationError
-from posttrain.state import STATE_DIR, TRACES
+from posttrain.runtime.environment import positive_number
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.state import STATE_DIR, TRACES
 
 VARIABLE = "POSTTRAIN_TRACES"
 MAX_VARIABLE = "POSTTRAIN_TRACES_MAX_GB"

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from posttrain.exits import DataError
-from posttrain.sqlite import transaction
+from posttrain.runtime.exits import DataError
+from posttrain.runtime.sqlite import transaction
 from posttrain.traces.integrity import damaged, episode_checksum, problems, read_narrow, refuse_lost
 from posttrain.traces.schema import BODY, EPISODE, RUN, TASK, TURN
 from posttrain.traces.store import open_to_write, typed_errors

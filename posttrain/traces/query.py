@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.integrity import NarrowRows, damaged, read_narrow, refuse_damaged_tools, verified_runs
 from posttrain.traces.schema import EPISODE
 

@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from posttrain.exits import DataError
-from posttrain.params import AgentParams
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Codec, Policy, TokenPolicy
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.exits import DataError
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, ToolRun, Trajectory
-from posttrain.visible import visible
 from posttrain.worlds.protocol import Domain
 
 _OVER = "the recording has no further message, and the episode goes on"
@@ -44,7 +44,9 @@ class Difference:
         if recorded is None or replayed is None or recorded == replayed:  # equal fields: only the writing differs
             recorded, replayed = self.recorded.splitlines(), self.replayed.splitlines()
         changed = (line for line in difflib.ndiff(recorded, replayed) if line[0] in "+-")
-        return visible("\n".join([f"{self.where} (- recorded, + replayed)", *(f"  {line}" for line in changed)]))
+        return escape_control_chars(
+            "\n".join([f"{self.where} (- recorded, + replayed)", *(f"  {line}" for line in changed)])
+        )
 
 
 def replay(

@@ -4,10 +4,10 @@ conversation that it was."""
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from posttrain.runtime.control_chars import escape_control_chars, visible_line
 from posttrain.traces.query import Line, RunLine
 from posttrain.traces.values import StoredEpisode
 from posttrain.types import Message, ToolRun, Trajectory, Turn
-from posttrain.visible import visible, visible_line
 
 _INDENT = "  "
 _MAX_GOAL = 500  # characters; the rest of a goal is cut
@@ -56,7 +56,9 @@ def runs_table(runs: Sequence[RunLine]) -> str:
 def conversation(episode: StoredEpisode) -> str:
     """What is known about the episode, then every message in its order; over a call's answer how
     long it took and how it ended."""
-    return visible("\n".join([*map(visible_line, _header(episode)), *_messages(episode.traced.trajectory)]))
+    return escape_control_chars(
+        "\n".join([*map(visible_line, _header(episode)), *_messages(episode.traced.trajectory)])
+    )
 
 
 def _header(episode: StoredEpisode) -> Iterator[str]:
@@ -91,11 +93,12 @@ def _messages(played: Trajectory) -> Iterator[str]:
             else visible_line(_title(message, turns.get(index), runs))
         )
         if message.reasoning_content:
-            yield from (f"{_INDENT}({line})" for line in visible(message.reasoning_content).splitlines())
-        yield from (f"{_INDENT}{line}" for line in visible(message.content).splitlines())
+            yield from (f"{_INDENT}({line})" for line in escape_control_chars(message.reasoning_content).splitlines())
+        yield from (f"{_INDENT}{line}" for line in escape_control_chars(message.content).splitlines())
         for call in message.tool_calls:
             yield from (
-                f"{_INDENT}{line}" for line in visible(f"→ {call.name} {call.arguments}  [{call.id}]").splitlines()
+                f"{_INDENT}{line}"
+                for line in escape_control_chars(f"→ {call.name} {call.arguments}  [{call.id}]").splitlines()
             )
 
 

@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError, DataError, Interrupted, StageError
-from posttrain.locks import one_at_a_time
-from posttrain.sqlite import transaction
+from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted, StageError
+from posttrain.runtime.locks import one_at_a_time
+from posttrain.runtime.sqlite import transaction
 from posttrain.traces.integrity import REMEDY, seal_all
 from posttrain.traces.location import VARIABLE, refuse_network_mount
 from posttrain.traces.schema import (

@@ -15,10 +15,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from posttrain.exits import ConfigurationError, StageError
-from posttrain.params import Params
-from posttrain.sqlite import transaction
+from pydantic import BaseModel
+
+from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.runtime.sqlite import transaction
 from posttrain.traces.eviction import make_room
 from posttrain.traces.integrity import body_checksum, checksum, damaged, episode_checksum
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
@@ -33,8 +35,18 @@ _BATCH = 128  # episodes in one transaction: a step of the default run
 _MAX_WAITING = 64  # batches; who is ahead of the disk by more waits for it
 
 
+class EpisodeParams(Protocol):
+    """The sections of `params.yaml` under which episodes are played."""
+
+    @property
+    def world(self) -> BaseModel: ...
+
+    @property
+    def agent(self) -> BaseModel: ...
+
+
 @contextlib.contextmanager
-def open_traces(stage: str, *, key: str, params: Params) -> Iterator[Record]:
+def open_traces(stage: str, *, key: str, params: EpisodeParams) -> Iterator[Record]:
     """Gives the function to hand episodes to; all of them are written when the block ends, however
     it ends. It does nothing where traces are off.
 
@@ -175,7 +187,7 @@ class TraceWriter:
         )
 
 
-def _open_writer(stage: str, *, key: str, params: Params) -> TraceWriter | None:
+def _open_writer(stage: str, *, key: str, params: EpisodeParams) -> TraceWriter | None:
     def warn(message: str) -> None:
         print(f"[{stage}] {message}", file=sys.stderr, flush=True)
 

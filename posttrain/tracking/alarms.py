@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from posttrain.exits import StoppedByAlarm
-from posttrain.params import AlarmParams
+from posttrain.runtime.exits import StoppedByAlarm
+from posttrain.tracking.params import AlarmParams
 
 KEY = "alarms"  # in a line of metrics.jsonl: the names of the rules raised at it, with spaces between
 

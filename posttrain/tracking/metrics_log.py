@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from posttrain.exits import ConfigurationError, DataError
-from posttrain.redaction import redact
+from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.redaction import redact
 from posttrain.tracking.alarms import KEY, Alarms
 
 _REMEDY = "run the stage that wrote it again (`dvc repro`), or `dvc checkout` it"

@@ -3,28 +3,42 @@ wandb is.
 
 Mode, project, folder, group and tags come from wandb's own variables (`WANDB_MODE`,
 `WANDB_PROJECT`, `WANDB_DIR`, `WANDB_RUN_GROUP`, `WANDB_TAGS`), never from `params.yaml`: looking at
-a run elsewhere must retrain nothing. Who starts a stage sets those that a person has not
-(`stage/wandb_variables.py`). The job type is the stage, the config the whole `params.yaml`.
+a run elsewhere must retrain nothing. The stage runner sets those that a person has not
+(`provenance/wandb_variables.py`). The job type is the stage, the config the whole `params.yaml`.
 """
 
 import importlib.util
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from posttrain.exits import ConfigurationError
-from posttrain.limits import reason
-from posttrain.redaction import redact_values
-from posttrain.stage.frame import StageRun
-from posttrain.stage.wandb_variables import wandb_variables
-from posttrain.state import STATE_DIR, WANDB
+from pydantic import BaseModel
+
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.limits import reason
+from posttrain.runtime.redaction import redact_values
+from posttrain.runtime.state import STATE_DIR, WANDB
 
 _MODES = ("online", "offline", "shared")
 _HEADER_BYTES = 7
 
 
-def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
+class TrackedStage(Protocol):
+    """The stage that a run of W&B belongs to."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def full_name(self) -> str:
+        """With its item: `evaluate@sft`."""
+
+    @property
+    def params(self) -> BaseModel: ...
+
+
+def open_wandb(stage: TrackedStage, *, run_id: str | None = None) -> Any:
     """A run as wandb has it: a new one, or with a `run_id` more of an earlier one. None where wandb
     is not installed or `WANDB_MODE` is `disabled`.
 
@@ -52,7 +66,6 @@ def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
     os.environ.setdefault("WANDB_DATA_DIR", str((folder / WANDB).resolve()))
     import wandb  # half a second, and not everybody has it
 
-    pipeline = wandb_variables(Path())  # git is asked where a person has started the stage by hand
     # console capture would swallow the progress lines, machine statistics would start a sampling
     # process, and in a snapshot wandb would ask git of another tree
     settings = wandb.Settings(
@@ -60,7 +73,7 @@ def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
         x_disable_stats=True,
         x_disable_machine_info=True,
         disable_git=True,
-        git_commit=pipeline.get("WANDB_GIT_COMMIT"),
+        git_commit=os.environ.get("WANDB_GIT_COMMIT"),
     )
     config: Any = redact_values(stage.params.model_dump(mode="json"))
     try:
@@ -69,8 +82,8 @@ def open_wandb(stage: StageRun, *, run_id: str | None = None) -> Any:
             project=os.environ.get("WANDB_PROJECT", "posttrain"),
             name=stage.full_name,
             job_type=stage.name,
-            group=pipeline["WANDB_RUN_GROUP"],
-            tags=[tag for tag in pipeline.get("WANDB_TAGS", "").split(",") if tag],
+            group=os.environ.get("WANDB_RUN_GROUP"),
+            tags=[tag for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag],
             dir=folder,
             id=run_id,
             resume="allow" if run_id else None,

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.stage.frame import StageRun
 from posttrain.tracking.alarms import KEY
 from posttrain.tracking.metrics_log import MetricValue, Sink
-from posttrain.tracking.wandb_run import close_wandb, open_wandb
+from posttrain.tracking.wandb_run import TrackedStage, close_wandb, open_wandb
 
 MEMORY = "wandb.jsonl"  # a name that jobs without a shared disk ship with the checkpoints
 # What the run's row in a table says of a metric beside its last value.
@@ -71,9 +70,9 @@ class WandbSink:
         self._memory.write_text(json.dumps({"id": self._run.id, "step": self._step}) + "\n", encoding="utf-8")
 
 
-def wandb_sinks(stage: StageRun) -> tuple[Sink, ...]:
+def wandb_sinks(stage: TrackedStage, checkpoint_dir: Path) -> tuple[Sink, ...]:
     """One sink, or none where `open_wandb` gives no run; raises what it raises."""
-    memory = stage.checkpoint_dir / MEMORY
+    memory = checkpoint_dir / MEMORY
     run_id, told = _remembered(memory)
     run = open_wandb(stage, run_id=run_id)
     return () if run is None else (WandbSink(run, stage.full_name, memory, told=told),)

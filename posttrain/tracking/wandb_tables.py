@@ -5,17 +5,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from posttrain.redaction import redact
-from posttrain.stage.frame import StageRun
-from posttrain.tracking.wandb_run import close_wandb, open_wandb
-from posttrain.visible import visible
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.redaction import redact
+from posttrain.tracking.wandb_run import TrackedStage, close_wandb, open_wandb
 
 EPISODES = ("task_id", "labels", "split", "strict_success", "success", "reward", "turns", "failure", "transcript")
 Show = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
 
 
 @contextmanager
-def shown_evaluation(stage: StageRun) -> Iterator[Show]:
+def shown_evaluation(stage: TrackedStage) -> Iterator[Show]:
     """Gives the function that takes an evaluation's summary and the records of its tasks; it does
     nothing where `open_wandb` gives no run. Raises what that raises, before anything is played."""
     wandb_run = open_wandb(stage)
@@ -39,7 +38,7 @@ def shown_evaluation(stage: StageRun) -> Iterator[Show]:
         close_wandb(wandb_run, is_good=is_good)
 
 
-def show_page(stage: StageRun, page: str) -> None:
+def show_page(stage: TrackedStage, page: str) -> None:
     """The report, in a run of its own."""
     wandb_run = open_wandb(stage)
     if wandb_run is not None:
@@ -51,7 +50,7 @@ def show_page(stage: StageRun, page: str) -> None:
 
 def transcript_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """A conversation as a person reads it, without keys."""
-    return visible(redact("\n".join(line for message in messages for line in _lines(message))))
+    return escape_control_chars(redact("\n".join(line for message in messages for line in _lines(message))))
 
 
 def _row(record: Mapping[str, Any]) -> list[Any]:

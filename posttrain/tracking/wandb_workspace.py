@@ -9,7 +9,7 @@ import argparse
 import importlib.util
 from typing import Any
 
-from posttrain.exits import ConfigurationError, exit_codes
+from posttrain.runtime.exits import ConfigurationError, exit_codes
 
 NAME = "Post-training"
 # Lines over the step, by section and title.

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter
 
-from posttrain.plain_yaml import load_yaml
+from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.worlds.bfcl.params import BfclParams
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams

@@ -3,8 +3,8 @@
 
 from collections.abc import Sequence
 
-from posttrain.exits import ConfigurationError
-from posttrain.named import load_named
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.import_by_name import load_named
 from posttrain.worlds.bfcl.params import BfclParams
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.gymnasium.params import GymnasiumParams

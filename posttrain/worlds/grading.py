@@ -4,7 +4,7 @@ class for a failure where the world has none of its own."""
 from collections.abc import Mapping
 from dataclasses import replace
 
-from posttrain.limits import MAX_FAILURE_CHARS, clip
+from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import Outcome, StopReason, Trajectory
 from posttrain.worlds.made_calls import agent_messages, calls_made, repeated_reads
 from posttrain.worlds.tools import Tool

@@ -13,9 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from posttrain.http_bodies import IDENTITY, read_body, redirection
-from posttrain.limits import MAX_REASON_CHARS, reason
-from posttrain.redaction import redact
+from posttrain.runtime.http_bodies import IDENTITY, read_body, redirection
+from posttrain.runtime.limits import MAX_REASON_CHARS, reason
+from posttrain.runtime.redaction import redact
 from posttrain.types import JsonValue
 
 _TURNED_AWAY = (429, 503)

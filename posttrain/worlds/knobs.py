@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from posttrain.knobs import Count, Section, Seed
+from posttrain.runtime.knobs import Count, Section, Seed
 
 
 class WorldParams(Section):

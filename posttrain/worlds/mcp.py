@@ -34,10 +34,10 @@ from mcp.types import (
 from mcp.types import Tool as McpTool
 from pydantic import ValidationError
 
-from posttrain.exits import ConfigurationError
-from posttrain.http_bodies import bound_httpx
-from posttrain.limits import MAX_SCHEMA_CHARS, clip, reason
-from posttrain.redaction import redact, redact_logs, redact_values, remember_keys
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.http_bodies import bound_httpx
+from posttrain.runtime.limits import MAX_SCHEMA_CHARS, clip, reason
+from posttrain.runtime.redaction import redact, redact_logs, redact_values, remember_keys
 from posttrain.types import JsonValue
 from posttrain.worlds.mcp_stdio import UNREAD, LastWords, stdio_transport
 from posttrain.worlds.tools import Tool, ToolError, json_or_text, result_text

@@ -20,8 +20,8 @@ from mcp.client.stdio import _close_pipe, _stop_server_process, get_default_envi
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from posttrain.limits import MAX_ANSWER_BYTES, reason
-from posttrain.redaction import redact
+from posttrain.runtime.limits import MAX_ANSWER_BYTES, reason
+from posttrain.runtime.redaction import redact
 
 UNREAD = -32099  # the code of an answer too long or broken, of the range that JSON-RPC leaves to its users
 _MAX_UNASKED = 10_000  # messages in a row that answer nothing: each costs us time, and a request of the server a task

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from posttrain.limits import clip
+from posttrain.runtime.limits import clip
 from posttrain.types import BadNumber, Message, Outcome, Trajectory, number
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.protocol import WorldFailed

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from posttrain.knobs import Count, Section
+from posttrain.runtime.knobs import Count, Section
 from posttrain.types import Message, Split, Task
 from posttrain.worlds.knobs import WorldParams
 from posttrain.worlds.text_env import TextRules

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.toy_tree import commit, dvc, make_tree
-from posttrain.dispatch.contract import Cause, JobState, JobStatus
-from posttrain.dispatch.owners import Owner
+from posttrain.dispatch.backend import Cause, JobState, JobStatus
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.locks import hold
-from posttrain.stage.lockfile import lock_entries
-from posttrain.state import STATE_DIR
+from posttrain.dispatch.submitter_lock import Owner
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.runtime.locks import hold
+from posttrain.runtime.state import STATE_DIR
 from tests.console import posttrain
 from tests.traces.episodes import opened, record
 

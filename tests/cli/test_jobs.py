@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from posttrain.dispatch.contract import JobSpec, JobState, Resources
-from posttrain.dispatch.owners import Owner, is_alive
-from posttrain.dispatch.pools.local import LocalPool
+from posttrain.dispatch.backend import JobSpec, JobState, Resources
+from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.records import JobRecord, JobRecords
+from posttrain.dispatch.submitter_lock import Owner, is_alive
 from tests.console import posttrain
 
 
@@ -17,13 +17,13 @@ def state(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield tmp_path / ".posttrain"
     for record in JobRecords(tmp_path / ".posttrain/jobs.db").all():
-        LocalPool(tmp_path / ".posttrain/local", num_gpus=1).cancel(record.name)
+        LocalBackend(tmp_path / ".posttrain/local", num_gpus=1).cancel(record.name)
 
 
 def start(state, name, owner, script="import time; print('begins', flush=True); time.sleep(600)"):
     """What a dispatcher does: the record, then the job."""
     record = JobRecord(name, name, name, 1, "local", None, state.parent, state / f"{name}.log", owner, time.time())
-    records, pool = JobRecords(state / "jobs.db"), LocalPool(state / "local", num_gpus=1)
+    records, pool = JobRecords(state / "jobs.db"), LocalBackend(state / "local", num_gpus=1)
     assert records.add(record)
     records.set_job_id(
         name, pool.submit(JobSpec(name, (sys.executable, "-c", script), record.folder, record.log, Resources()))

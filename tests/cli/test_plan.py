@@ -12,8 +12,8 @@ import pytest
 from benchmarks.toy_tree import environment, make_tree
 from posttrain.cli.plan import Times, plan_text, read_times
 from posttrain.pipeline.plan import Fate, PlannedStage
-from posttrain.stage.costs import COSTS
-from posttrain.stage.lockfile import lock_entries
+from posttrain.provenance.costs import COSTS
+from posttrain.provenance.lockfile import lock_entries
 from tests.console import posttrain
 
 pytestmark = pytest.mark.xdist_group("plan")
@@ -113,7 +113,7 @@ def test_wrong_knobs_and_targets_are_refused_before_anything_runs(root):
     ("end", "code"), [("raise DataError('rotten')", 65), ("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)]
 )
 def test_a_run_ends_as_the_stage_that_failed(root, end, code):
-    fails = f"import os, sys\nfrom posttrain.exits import DataError\n{(root / 'stages/make.py').read_text()}"
+    fails = f"import os, sys\nfrom posttrain.runtime.exits import DataError\n{(root / 'stages/make.py').read_text()}"
     (root / "stages/make.py").write_text(fails.replace("def make(run):\n", f"def make(run):\n    {end}\n"))
     ended = run_console(root, "run")
     assert ended.returncode == code, ended.stdout

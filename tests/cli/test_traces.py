@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from posttrain.params import parse_params
-from posttrain.stage.frame import StageRun
+from posttrain.config.params import parse_params
+from posttrain.provenance.runner import StageRun
 from stages.evaluate import evaluate
 from stages.generate_data import generate_data
 from tests.console import posttrain

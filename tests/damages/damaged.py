@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from posttrain.exits import StageError
+from posttrain.runtime.exits import StageError
 
 NUM_DAMAGES = 60
 OTHER_SHAPES = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.algorithms.checkpointing import MARKER, checkpoints_in, newest_complete, seal
+from posttrain.train.checkpointing import MARKER, checkpoints_in, newest_complete, seal
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy
 
 FILES = ("model.safetensors", "optimizer.pt", "trainer_state.json", "metrics.jsonl")

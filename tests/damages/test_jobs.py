@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.dispatch.contract import Cause, JobState, JobStatus
+from posttrain.dispatch.backend import Cause, JobState, JobStatus
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from tests.console import posttrain
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy
 

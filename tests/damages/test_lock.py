@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.toy_tree import Oracle, dvc, make_tree
-from posttrain.exits import StageError
 from posttrain.pipeline.graph import read_tree
-from posttrain.stage.lockfile import lock_entries
-from posttrain.stage.receipts import settle
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.provenance.receipts import settle
+from posttrain.runtime.exits import StageError
 from tests.damages.damaged import NUM_DAMAGES, REMEDY, damage
 
 pytestmark = pytest.mark.xdist_group("windows")

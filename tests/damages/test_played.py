@@ -6,7 +6,7 @@ import json
 import pytest
 
 from posttrain.rollout.policy import ScriptedPolicy
-from posttrain.rollout.resumed import play_resumably
+from posttrain.rollout.prefix import play_resumably
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy
 from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, arguments_of, call, lock_task, say
 

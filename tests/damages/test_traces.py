@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.cli.main import app
-from posttrain.exits import StageError
-from posttrain.params import load_params
+from posttrain.config.params import load_params
+from posttrain.runtime.exits import StageError
 from posttrain.traces.merge import import_store
 from posttrain.traces.writer import TraceWriter, open_traces
 from tests.damages.damaged import NUM_DAMAGES, REMEDY, check, damage, fresh_copy

@@ -27,7 +27,7 @@ from posttrain.data.schemas import (
 )
 from posttrain.data.validation.page import render_page
 from posttrain.data.validation.verdict import kept, quarantined, summary, validate
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 DAMAGED = 10  # of the rows below: some answered twice, some met before
 

@@ -17,6 +17,7 @@ from posttrain.data.importing.held_out import hold_out
 from posttrain.data.importing.importer import Imported, import_trajectories, quarantined, refuse_too_many_bad
 from posttrain.data.importing.inferred_tools import infer_tools
 from posttrain.data.importing.world_tools import with_tools_of
+from posttrain.data.params import ImportFormat
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     TrajectoryRow,
@@ -26,9 +27,8 @@ from posttrain.data.schemas import (
 )
 from posttrain.data.trajectories import unlearnt
 from posttrain.data.validation.verdict import validate
-from posttrain.exits import DataError
-from posttrain.limits import MAX_MESSAGE_CHARS
-from posttrain.params import ImportFormat
+from posttrain.runtime.exits import DataError
+from posttrain.runtime.limits import MAX_MESSAGE_CHARS
 from posttrain.types import Message, Outcome, StopReason, ToolCall
 from posttrain.worlds.tools import Tool
 from tests.data.imported_samples import QUOTE, SAMPLES

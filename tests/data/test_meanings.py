@@ -20,7 +20,7 @@ from posttrain.data.importing.records import MAX_LINE_BYTES
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table, write_trajectories
 from posttrain.data.trajectories import unlearnt
 from posttrain.data.validation.verdict import validate
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.types import Message, Outcome, ToolCall, Turn
 
 ASKED = {"role": "user", "content": "Is it warm in Oslo?"}

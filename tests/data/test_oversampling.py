@@ -9,11 +9,11 @@ import pytest
 from posttrain.data.resampling.cells import cell_of, opening_text, steps_of
 from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import mistakes
-from posttrain.data.resampling.realise import Rehearsal, realise
+from posttrain.data.resampling.regenerate import Rehearsal, regenerate
 from posttrain.data.resampling.report import CellCounts, cells_json, count_cells, draw_classes
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated, wanted_sizes
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.data.conftest import AGENT
 
@@ -51,7 +51,7 @@ def points(good_rows):
 
 @pytest.fixture(scope="module")
 def realised(points, rehearsal):
-    return realise(points, rehearsal, seed=1)
+    return regenerate(points, rehearsal, seed=1)
 
 
 def clusters(*sizes_and_places: tuple[int, float]) -> np.ndarray:
@@ -152,11 +152,11 @@ def test_a_new_row_asks_what_no_other_asks_about_companies_of_the_training_split
 
 
 def test_realising_twice_gives_the_same_rows(realised, points, rehearsal):
-    assert realise(points, rehearsal, seed=1) == realised
+    assert regenerate(points, rehearsal, seed=1) == realised
 
 
 def test_what_the_world_cannot_play_is_duplicated_and_said(points, rehearsal):
-    imported = realise(points[:3], replace(rehearsal, tasks={}), seed=1)
+    imported = regenerate(points[:3], replace(rehearsal, tasks={}), seed=1)
     assert imported.is_new == [False, False, False]
     assert imported.rows == [rehearsal.rows[point.seeds[0]] for point in points[:3]]
 
@@ -169,7 +169,7 @@ def test_a_world_that_realises_a_held_out_task_is_our_bug(points, rehearsal, toy
             return toy_tasks["test"][0]
 
     with pytest.raises(RuntimeError, match="of split test for training"):
-        realise(points[:1], replace(rehearsal, domain=Leaking()), seed=1)
+        regenerate(points[:1], replace(rehearsal, domain=Leaking()), seed=1)
 
 
 def test_the_class_table_follows_each_cell_through_the_steps():

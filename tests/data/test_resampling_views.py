@@ -9,7 +9,7 @@ from posttrain.data.resampling.coreset import choose_coreset, num_kept
 from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from tests.limits import limits_of
 

@@ -14,7 +14,7 @@ from posttrain.data.schemas import (
     write_tasks,
     write_trajectories,
 )
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.types import Message, Outcome, StopReason, Task, ToolCall, Trajectory
 from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall, gold_from_json
 from posttrain.worlds.tools import tool_from

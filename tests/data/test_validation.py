@@ -14,12 +14,12 @@ import pytest
 from posttrain.data.files import read_parquet
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table, write_tasks
 from posttrain.data.validation.flat import flatten
+from posttrain.data.validation.near_duplicates import HeldOutTexts
 from posttrain.data.validation.page import render_page
-from posttrain.data.validation.spoken_alike import HeldOutTexts
 from posttrain.data.validation.verdict import Verdict, quarantined, refuse_too_many, summary, validate
-from posttrain.exits import DataError
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.exits import DataError
 from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
-from posttrain.visible import visible
 from tests.report.outline import Outline
 
 QUOTE = {
@@ -380,7 +380,7 @@ def test_the_page_spells_out_what_a_reader_could_not_see():
     rows = [row(*GOOD), row(Message("user", hostile), call, task_id=hostile)]
     shown = Outline(render_page(verdict_of(*rows), [trajectories_table(rows)], max_quarantine_frac=0.5)).text
     assert shown.count("⟨U+001B⟩[2J⟨U+009B⟩31m⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200B⟩⟨U+FEFF⟩") >= 5
-    assert visible(shown) == shown
+    assert escape_control_chars(shown) == shown
 
 
 def _is_malformed(arguments: str) -> bool:

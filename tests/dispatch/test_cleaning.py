@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from posttrain.dispatch import cleaning
-from posttrain.dispatch.cleaning import Cleaning, Limits, disk_bytes, limits_of
-from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus
-from posttrain.dispatch.owners import Owner, is_alive
-from posttrain.dispatch.pools.local import LocalPool
+from posttrain.dispatch import cleanup
+from posttrain.dispatch.backend import Cause, JobSpec, JobState, JobStatus
+from posttrain.dispatch.backends.local import LocalBackend
+from posttrain.dispatch.cleanup import Cleaning, Limits, disk_bytes, limits_of
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.exits import ConfigurationError
-from posttrain.locks import hold
+from posttrain.dispatch.submitter_lock import Owner, is_alive
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.locks import hold
 
 DAY_S = 86400.0
 KEY = "0123456789" + "a" * 54
@@ -39,7 +39,7 @@ def owner(state):
 
 @pytest.fixture
 def pool(state):
-    return LocalPool(state / "local", num_gpus=1)
+    return LocalBackend(state / "local", num_gpus=1)
 
 
 def cleaner(state, records, owner, *, max_bytes=10**9, in_days=0.0, take_out=lambda _: None):
@@ -154,7 +154,7 @@ def test_a_job_folder_whose_supervisor_lives_stays_whatever_the_records_say(stat
 
 
 def test_only_so_many_job_folders_are_kept(state, records, owner, monkeypatch):
-    monkeypatch.setattr(cleaning, "MAX_JOB_FOLDERS", 2)
+    monkeypatch.setattr(cleanup, "MAX_JOB_FOLDERS", 2)
     for number in range(1, 5):
         put(state, records, record(state, f"job-{number}", attempt=number), age_days=10 - number)
     cleaner(state, records, owner).clean()

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.dispatch.contract import Cause, JobSpec, JobState, JobStatus
+from posttrain.dispatch.backend import Cause, JobSpec, JobState, JobStatus
+from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
-from posttrain.dispatch.pools.local import LocalPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.retries import MAX_ATTEMPTS, Verdict, reason, verdict
-from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def records(tmp_path):
 
 def dispatcher(tmp_path, records, *, pool=None, owner="run-1"):
     return Dispatcher(
-        pool or LocalPool(tmp_path / "state", num_gpus=2),
+        pool or LocalBackend(tmp_path / "state", num_gpus=2),
         records,
         target="local",
         owner=owner,
@@ -91,7 +91,7 @@ dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
 
 def left_by_a_killed_run(tmp_path, records, script):
     """A job that is over, and whose run died before it heard."""
-    pool = LocalPool(tmp_path / "state", num_gpus=0)
+    pool = LocalBackend(tmp_path / "state", num_gpus=0)
     record = dispatcher(tmp_path, records, pool=pool, owner="run-0")._attached(work(tmp_path, script), str)
     end = time.monotonic() + 30
     while not pool.status(record.handle).is_over:
@@ -115,7 +115,7 @@ def test_a_failure_that_its_run_did_not_live_to_tell_is_told_by_the_next(tmp_pat
 
 def test_a_job_that_is_still_on_another_target_is_not_started_twice(tmp_path, records):
     elsewhere = Dispatcher(
-        LocalPool(tmp_path / "state", num_gpus=2), records, target="elsewhere", owner="run-0", logs=tmp_path
+        LocalBackend(tmp_path / "state", num_gpus=2), records, target="elsewhere", owner="run-0", logs=tmp_path
     )
     job = work(tmp_path, "")
     record = elsewhere._new(job, attempt=1)
@@ -164,7 +164,7 @@ def test_a_stopped_run_cancels_its_job(tmp_path, records):
 
 
 def test_a_run_that_is_stopped_while_its_job_is_being_started_cancels_it_until_it_is_dead(tmp_path, records):
-    class Slow(LocalPool):
+    class Slow(LocalBackend):
         num_unheard = 3
 
         def cancel(self, job_id):
@@ -198,7 +198,7 @@ def test_a_job_that_is_just_being_submitted_is_not_taken_for_over(tmp_path, reco
 
 
 def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
-    class Down(LocalPool):
+    class Down(LocalBackend):
         num_failures = 2
 
         def status(self, job_id):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from posttrain.dispatch.settings import DispatchSettings, load_settings
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 LAUNCH = "infra/accelerate/ddp.yaml"
 

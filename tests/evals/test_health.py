@@ -8,7 +8,7 @@ import pytest
 from posttrain.data.importing.importer import import_trajectories
 from posttrain.evals.health import group_health
 from posttrain.evals.plays import Play, read_plays
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from tests.console import posttrain
 
 

@@ -20,7 +20,7 @@ from posttrain.evals.significance import (
     share_interval,
     spread_over,
 )
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 NUM_SIMULATIONS = 1000
 

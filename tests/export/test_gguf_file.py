@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from posttrain.exits import ConfigurationError
 from posttrain.export import gguf_file
 from posttrain.export.gguf_file import gguf_of, write_gguf
+from posttrain.runtime.exits import ConfigurationError
 from tests.console import posttrain
 
 CONVERTER = """

@@ -7,10 +7,10 @@ import shutil
 import pytest
 import yaml
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.export.model_card import model_card
 from posttrain.pipeline.git import git
-from posttrain.stage.fingerprint import file_states, lock_form, md5_of
+from posttrain.provenance.fingerprint import file_states, lock_form, md5_of
+from posttrain.runtime.exits import ConfigurationError, DataError
 from tests.report.example import evaluation
 
 MODEL = {"type": "scratch", "dtype": "float32"}

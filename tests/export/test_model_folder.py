@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from posttrain.exits import ConfigurationError
 from posttrain.export.model_folder import vllm_settings, write_exported
 from posttrain.models.chat_template import TEMPLATES, scratch_template, served_template, template_text
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.models.scratch import scratch_model
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, ToolCall
 from tests.models.conftest import qwen_folder, scratch_tokenizer  # noqa: F401  # fixtures
 from tests.models.episodes import SCRATCH_PARAMS

@@ -9,12 +9,12 @@ import pytest
 from benchmarks.arms import make_small_copy
 from flows.ablation import chosen_arms, record_arms
 from flows.experiments import folder_of
-from posttrain.ablation.plan import arms, read_study
-from posttrain.ablation.record import read_arms, record_file
-from posttrain.exits import ConfigurationError
-from posttrain.pipeline.experiment_branches import open_worktree
+from posttrain.experiments.arms import arms, read_study
+from posttrain.experiments.branches import open_worktree
+from posttrain.experiments.record import read_arms, record_file
 from posttrain.pipeline.git import file_at, git
-from tests.ablation.test_record import LOCK
+from posttrain.runtime.exits import ConfigurationError
+from tests.experiments.test_record import LOCK
 from tests.report.example import task_record
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flows.experiments import chosen_variants, folder_of
-from posttrain.exits import ConfigurationError
-from posttrain.pipeline.experiment_branches import check_branches, open_worktree
+from posttrain.experiments.branches import check_branches, open_worktree
 from posttrain.pipeline.git import edited_files, git
+from posttrain.runtime.exits import ConfigurationError
 from tests.pipeline.toy import artifact, calls, commit, environment_of, make_tree, run, set_lr
 
 PLAN = "overrides:\n  - {name: base}\n  - {name: fast, set: {train_policy.lr: 4.0e-3}}\nseeds: [1, 2]\n"

@@ -3,16 +3,16 @@
 from prefect.logging import disable_run_logger
 
 from flows.graph_run import is_worth_retrying, run_stage
-from posttrain.exits import Interrupted
+from posttrain.pipeline.executor import NodeOutcome
 from posttrain.pipeline.graph import StageNode
-from posttrain.pipeline.node_run import NodeOutcome
 from posttrain.pipeline.run_status import RunStatus
+from posttrain.runtime.exits import Interrupted
 
 NODE = StageNode("train", "", "", (), (), (), ())
 
 
 class Ends:
-    """Stands in for NodeRuns: its stage ends as it is told."""
+    """Stands in for StageExecutor: its stage ends as it is told."""
 
     def __init__(self, outcome):
         self._outcome = outcome

@@ -23,7 +23,7 @@ import websockets
 
 from flows.serve import make_private, read_secret
 from flows.server import SERVER_AUTH, listen, new_secret, start_server, wait_for_server
-from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.pipeline.toy import environment_of
 from tests.waiting import wait_until
 

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from posttrain.pipeline.executor import NodeOutcome
 from posttrain.pipeline.graph import StageNode
-from posttrain.pipeline.node_run import NodeOutcome
 from posttrain.pipeline.run_status import RunStatus, stages_markdown
 from tests.pipeline.toy import ask, environment_of, run, start
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from posttrain.models.params import FullAdapter, ScratchModel
 from posttrain.models.token_logprobs import agent_logprobs
-from posttrain.params import FullAdapter, ScratchModel
 from posttrain.types import Message, ToolCall
 
 SCRATCH_PARAMS = ScratchModel(

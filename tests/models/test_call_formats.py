@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.call_formats.choice import FORMS
 from posttrain.models.call_formats.response_template import response_template_of
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.models.parsing import parse_assistant
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema
 from tests.models.families import ENDS, TEMPLATES, TYPED_TOOLS, a_message, codec_of, trl_template

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 from tests.models.episodes import TOOLS, asked_back, call, conversation
 

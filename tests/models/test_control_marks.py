@@ -10,8 +10,8 @@ import pytest
 from tokenizers import AddedToken, normalizers
 
 from posttrain.models.codec import ChatCodec
-from posttrain.models.control_marks import BREAK
 from posttrain.models.loading import load_codec
+from posttrain.models.special_token_escape import BREAK
 from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.models import gguf as ours
 from posttrain.models.loading import load_model
+from posttrain.runtime.exits import ConfigurationError, DataError
 
 gguf = pytest.importorskip("gguf", reason="comes with posttrain[gguf]")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from posttrain.algorithms.reward_model import load_reward_model
-from posttrain.exits import ConfigurationError, StageError
 from posttrain.models import limited_process, loading
 from posttrain.models.chat_template import template_text
 from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model
-from posttrain.params import FullAdapter, PretrainedModel
+from posttrain.models.params import FullAdapter, PretrainedModel
+from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.train.reward_model import load_reward_model
 from tests.models.hostile_folders import HOSTILE, hostile_folder
 
 LOOPS = ["loops for a long text", "a power without end"]

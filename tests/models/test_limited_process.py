@@ -7,9 +7,9 @@ import time
 import psutil
 import pytest
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.models import limited_process
 from posttrain.models.limited_process import raise_memory, run_limited
+from posttrain.runtime.exits import ConfigurationError, DataError
 
 
 class Panic(BaseException):

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model, use_gradient_checkpointing
+from posttrain.models.params import FullAdapter, PretrainedModel
 from posttrain.models.scratch import scratch_model
-from posttrain.params import FullAdapter, PretrainedModel
+from posttrain.runtime.exits import ConfigurationError, DataError
 from tests.models.episodes import SCRATCH_PARAMS, TOOLS, conversation
 
 

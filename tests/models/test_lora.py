@@ -10,11 +10,11 @@ from transformers import (
     Gemma3TextConfig,
 )
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.models.optimizers import build_optimizer
-from posttrain.params import LIKE_QWEN3, LINEAR_LAYERS, LoraAdapter
+from posttrain.models.params import LIKE_QWEN3, LINEAR_LAYERS, LoraAdapter
+from posttrain.runtime.exits import ConfigurationError
 
 LORA = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.0, target_modules=["q_proj", "v_proj"])
 IDS = torch.arange(1, 25).view(1, -1)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from posttrain.algorithms import trainable
-from posttrain.algorithms.reward_model import new_reward_model
-from posttrain.algorithms.trainable import load_trainable
 from posttrain.models import lora
+from posttrain.models.bf16_rescale import is_on_grid, off_grid
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
-from posttrain.models.off_grid import is_on_grid, off_grid
-from posttrain.params import LINEAR_LAYERS, LoraAdapter
+from posttrain.models.params import LINEAR_LAYERS, LoraAdapter
 from posttrain.rollout.engines import fused_weights
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.slotted_decoder import SlottedDecoder
+from posttrain.train import trainable
+from posttrain.train.reward_model import new_reward_model
+from posttrain.train.trainable import load_trainable
 from tests.models.episodes import SCRATCH_PARAMS
 from tests.rollout.tiny_models import MODELS, tiny_model
 

@@ -4,12 +4,12 @@ sharded is not. `meta` stands for the GPU: a tensor there knows its place and ha
 import pytest
 import torch
 
-from posttrain.algorithms.reward_model import load_reward_model, new_reward_model
-from posttrain.algorithms.trainable import load_trainable
 from posttrain.models import placement
 from posttrain.models.loading import load_model, load_whole, save_model
+from posttrain.models.params import LoraAdapter
 from posttrain.models.scratch import scratch_model
-from posttrain.params import LoraAdapter
+from posttrain.train.reward_model import load_reward_model, new_reward_model
+from posttrain.train.trainable import load_trainable
 from tests.models.episodes import SCRATCH_PARAMS
 
 LORA = SCRATCH_PARAMS.model_copy(

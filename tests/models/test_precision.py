@@ -6,16 +6,16 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from posttrain.algorithms.reward_model import new_reward_model
-from posttrain.algorithms.trainable import load_trainable
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import LoraAdapter
 from posttrain.models.precision import compute_dtype, frozen_copy
 from posttrain.models.scratch import scratch_model
-from posttrain.params import LoraAdapter
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.weight_files import full_weights
+from posttrain.train.reward_model import new_reward_model
+from posttrain.train.trainable import load_trainable
 from tests.models.episodes import SCRATCH_PARAMS, logprobs
 
 BF16 = SCRATCH_PARAMS.model_copy(update={"dtype": "bfloat16"})

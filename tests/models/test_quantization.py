@@ -7,16 +7,16 @@ import sys
 import pytest
 import torch
 
-from posttrain.algorithms.reward_model import new_reward_model, score_episodes
-from posttrain.algorithms.trainable import load_trainable, save_trained
-from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import behind_adapters
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
+from posttrain.models.params import LoraAdapter
 from posttrain.models.quantization import is_quantised
 from posttrain.models.scratch import scratch_model
-from posttrain.params import LoraAdapter
 from posttrain.rollout.engines.fused_weights import fuse
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.train.reward_model import new_reward_model, score_episodes
+from posttrain.train.trainable import load_trainable, save_trained
 from tests.models.episodes import SCRATCH_PARAMS, logprobs
 
 KINDS = ("int8", "nf4")

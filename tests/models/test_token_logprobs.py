@@ -3,7 +3,7 @@ import torch
 
 from posttrain.models import token_logprobs
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_scores, labels_of, pad_right
-from tests.algorithms.tiny import tiny_model
+from tests.train.tiny import tiny_model
 
 ROW = [2, 7, 9, 2, 5, 6, 1]
 MASK = [0, 0, 0, 0, 1, 0, 1]

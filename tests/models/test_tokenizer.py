@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.loading import save_model
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 from tests.models.episodes import SCRATCH_PARAMS, TOOLS, asked_back, conversation
 

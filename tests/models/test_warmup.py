@@ -3,9 +3,9 @@ import re
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from posttrain.models.params import PrepareModelParams
 from posttrain.models.scratch import scratch_model
 from posttrain.models.warmup import copy_rows, warm_up
-from posttrain.params import PrepareModelParams
 from posttrain.types import Message, ToolCall
 from tests.models.episodes import SCRATCH_PARAMS, conversation
 

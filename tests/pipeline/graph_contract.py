@@ -17,9 +17,9 @@ import pytest
 
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.exits import Interrupted
+from posttrain.pipeline.executor import NodeOutcome, StageExecutor
 from posttrain.pipeline.graph import StageNode, read_graph
-from posttrain.pipeline.node_run import NodeOutcome, NodeRuns
+from posttrain.runtime.exits import Interrupted
 from tests.conftest import REPOSITORY
 
 DVC_YAML = """
@@ -69,13 +69,15 @@ class GraphContract:
         """What else the target needs in the person's folder."""
 
     @pytest.fixture
-    def runs(self, root: Path, settings: DispatchSettings) -> NodeRuns:
-        return NodeRuns(root, settings=settings)
+    def runs(self, root: Path, settings: DispatchSettings) -> StageExecutor:
+        return StageExecutor(root, settings=settings)
 
     def test_the_lock_is_that_of_dvc_repro_and_a_second_run_is_cached(self, root, runs, settings):
         assert [runs.run(node, str).state for node in read_graph(root)] == ["completed"] * 4
         ours = (root / "dvc.lock").read_bytes()
-        assert [NodeRuns(root, settings=settings).run(node, str).state for node in read_graph(root)] == ["cached"] * 4
+        assert [StageExecutor(root, settings=settings).run(node, str).state for node in read_graph(root)] == [
+            "cached"
+        ] * 4
         subprocess.run(
             [sys.executable, "-m", "dvc", "repro", "--force", "--quiet"], cwd=root, check=True, stdin=subprocess.DEVNULL
         )
@@ -105,7 +107,7 @@ class GraphContract:
         assert not (root / "dvc.lock").exists()
         assert not (root / "model").exists()
         (root / "params.yaml").write_text("lr: 1\n")
-        outcome = NodeRuns(root, settings=settings).run(nodes(root)["train"], str)
+        outcome = StageExecutor(root, settings=settings).run(nodes(root)["train"], str)
         assert (outcome.state, (root / "model").read_text(), len(calls(root))) == ("cached", "lr: 1\n", 1)
 
     def test_a_run_that_was_killed_leaves_its_job_to_the_next_and_it_lands_once(self, root, settings):
@@ -116,7 +118,7 @@ class GraphContract:
             told.append(line)
             hold(root).unlink(missing_ok=True)
 
-        outcome = NodeRuns(root, settings=settings).run(nodes(root)["train"], tell)
+        outcome = StageExecutor(root, settings=settings).run(nodes(root)["train"], tell)
         assert (outcome.state, len(calls(root)), (root / "model").read_text()) == ("completed", 1, "lr: 1\n")
         assert [line for line in told if "found again" in line]
         assert len(JobRecords(root / ".posttrain/jobs.db").all()) == 1
@@ -127,7 +129,7 @@ class GraphContract:
             first = pool.submit(runs.run, nodes(root)["train"], str)
             self.wait_until(lambda: calls(root))
             told: list[str] = []
-            second = pool.submit(NodeRuns(root, settings=settings).run, nodes(root)["train"], told.append)
+            second = pool.submit(StageExecutor(root, settings=settings).run, nodes(root)["train"], told.append)
             self.wait_until(lambda: told)
             hold(root).unlink()
             assert (first.result().state, second.result().state) == ("completed", "cached")
@@ -152,7 +154,7 @@ class GraphContract:
             JobRecords(root / ".posttrain/jobs.db"),
         )
         self.wait_until(lambda: pool.status(records.all()[0].handle).is_over)
-        assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "completed"
+        assert StageExecutor(root, settings=settings).run(nodes(root)["train"], str).state == "completed"
         assert [record.exit_code for record in records.all()] == [0]
         assert (len(calls(root)), list((root / ".posttrain/snapshots").iterdir())) == (1, [])
 
@@ -163,7 +165,7 @@ class GraphContract:
         assert "exit code 3" in outcome.reason
         assert list((root / ".posttrain/snapshots").iterdir()) == []
 
-    def train_and_meanwhile(self, root: Path, runs: NodeRuns, act: Callable[[], object]) -> NodeOutcome:
+    def train_and_meanwhile(self, root: Path, runs: StageExecutor, act: Callable[[], object]) -> NodeOutcome:
         """`act` while the command of `train` runs; how it then ended."""
         hold(root).touch()
         with ThreadPoolExecutor(1) as pool:
@@ -193,7 +195,7 @@ class GraphContract:
 
 def run_train(root: Path, settings: str) -> None:
     """In a process of its own, to be killed."""
-    NodeRuns(root, settings=DispatchSettings.model_validate_json(settings)).run(nodes(root)["train"], str)
+    StageExecutor(root, settings=DispatchSettings.model_validate_json(settings)).run(nodes(root)["train"], str)
 
 
 def nodes(root: Path) -> dict[str, StageNode]:

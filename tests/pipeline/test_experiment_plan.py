@@ -7,8 +7,8 @@ import pytest
 import yaml
 from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update
 
-from posttrain.exits import ConfigurationError
-from posttrain.pipeline.experiment_plan import Variant, read_plan, variants, with_knobs
+from posttrain.experiments.plan import Variant, read_plan, variants, with_knobs
+from posttrain.runtime.exits import ConfigurationError
 
 
 @pytest.fixture

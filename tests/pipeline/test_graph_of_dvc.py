@@ -10,8 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from posttrain.exits import ConfigurationError
 from posttrain.pipeline.graph import read_graph
+from posttrain.runtime.exits import ConfigurationError
 
 DVC_YAML = """
 stages:

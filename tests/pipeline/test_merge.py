@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from benchmarks.toy_tree import commit, dvc
-from posttrain.exits import DataError
 from posttrain.pipeline.merge_driver import merge_entries, merge_lock, settle_lines
-from posttrain.stage.lockfile import lock_entries
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.runtime.exits import DataError
 
 pytestmark = pytest.mark.xdist_group("merge")
 KNOBS = "lr: 1.0   # of train\nk: 1      # of count\nn: 1      # of judge\n"

@@ -12,15 +12,15 @@ import psutil
 import pytest
 
 from posttrain.dispatch import dispatcher
-from posttrain.dispatch.pools.local import LocalPool
-from posttrain.dispatch.pools.slurm import SlurmPool
-from posttrain.dispatch.pools.slurm_words import EXTRA_MINUTES
+from posttrain.dispatch.backends.local import LocalBackend
+from posttrain.dispatch.backends.slurm import SlurmBackend
+from posttrain.dispatch.backends.slurm_states import EXTRA_MINUTES
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings, load_settings
-from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.pipeline import node_run
+from posttrain.pipeline import executor
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import is_current, read_graph
-from posttrain.pipeline.node_run import NodeRuns
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.pipeline.graph_contract import GraphContract, calls, hold, nodes
 
 pytestmark = pytest.mark.needs_provenance
@@ -52,7 +52,7 @@ class TestLocal(GraphContract):
         return local()
 
     def test_with_one_slot_items_run_one_after_another(self, root):
-        runs, graph = NodeRuns(root, settings=local(1)), nodes(root)
+        runs, graph = StageExecutor(root, settings=local(1)), nodes(root)
         assert runs.run(graph["train"], str).state == "completed"
         with ThreadPoolExecutor(2) as pool:
             ended = list(pool.map(lambda name: runs.run(graph[name], str), ["evaluate@a", "evaluate@b"]))
@@ -61,13 +61,13 @@ class TestLocal(GraphContract):
 
     def test_dvc_is_asked_again_only_about_what_comes_after_a_landing(self, root, settings, monkeypatch):
         asked = []
-        monkeypatch.setattr(node_run, "is_current", lambda _root, name: asked.append(name) or is_current(_root, name))
-        assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "completed"
-        runs = NodeRuns(root, settings=settings)
+        monkeypatch.setattr(executor, "is_current", lambda _root, name: asked.append(name) or is_current(_root, name))
+        assert StageExecutor(root, settings=settings).run(nodes(root)["train"], str).state == "completed"
+        runs = StageExecutor(root, settings=settings)
         assert [runs.run(node, str).state for node in read_graph(root)] == ["cached", *["completed"] * 3]
         assert asked == []
         (root / "params.yaml").write_text("lr: 2\n")
-        runs = NodeRuns(root, settings=settings)
+        runs = StageExecutor(root, settings=settings)
         assert {runs.run(node, str).state for node in read_graph(root)} == {"completed"}
         assert asked == ["evaluate@a", "evaluate@b", "evaluate@c"]
 
@@ -84,7 +84,7 @@ class TestLocal(GraphContract):
     def test_a_run_that_lost_sight_of_the_pool_finds_its_job_when_it_comes_again(self, root, runs, monkeypatch):
         """What a retried task does: the same call once more."""
         hold(root).touch()
-        away, status = threading.Event(), LocalPool.status
+        away, status = threading.Event(), LocalBackend.status
 
         def status_where_it_is_not_away(pool, job_id):
             if away.is_set():
@@ -95,7 +95,7 @@ class TestLocal(GraphContract):
             if "running" in line:
                 hold(root).unlink(missing_ok=True)
 
-        monkeypatch.setattr(LocalPool, "status", status_where_it_is_not_away)
+        monkeypatch.setattr(LocalBackend, "status", status_where_it_is_not_away)
         monkeypatch.setattr(dispatcher, "OUTAGE_PATIENCE_S", 0.0)
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(runs.run, nodes(root)["train"], str)
@@ -143,13 +143,13 @@ class TestLocal(GraphContract):
         hold(root).unlink()
         self.wait_until(lambda: pool.status(records.all()[0].handle).is_over)
         (root / "params.yaml").write_text("lr: 2\n")
-        runs = NodeRuns(root, settings=settings)
+        runs = StageExecutor(root, settings=settings)
         assert runs.run(nodes(root)["train"], str).state == "completed"
         runs.close()
         assert [len(list((state / folder).iterdir())) for folder in ("snapshots", "runs", "keys")] == [0, 0, 0]
         assert [record.exit_code for record in records.all()] == [0, 0]
         (root / "params.yaml").write_text("lr: 1\n")
-        assert (NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state, len(calls(root))) == (
+        assert (StageExecutor(root, settings=settings).run(nodes(root)["train"], str).state, len(calls(root))) == (
             "cached",
             2,
         )  # nothing is lost
@@ -167,7 +167,7 @@ class TestLocal(GraphContract):
         for process in supervisors:
             process.kill()
         psutil.wait_procs(supervisors, timeout=10)
-        NodeRuns(root, settings=settings)
+        StageExecutor(root, settings=settings)
         assert not [
             process for process in psutil.process_iter(["cmdline"]) if str(hold(root)) in str(process.info["cmdline"])
         ]
@@ -179,7 +179,7 @@ class TestLocal(GraphContract):
             monkeypatch.setenv(name, "not-to-be-written-down")
         state = root / ".posttrain"
         state.mkdir(mode=0o755)
-        runs = NodeRuns(root, settings=settings)
+        runs = StageExecutor(root, settings=settings)
         with sqlite3.connect(state / "jobs.db") as connection:  # so that its write-ahead log is there
             connection.execute("SELECT * FROM jobs").fetchall()
             assert runs.run(nodes(root)["train"], str).state == "completed"
@@ -199,16 +199,16 @@ class TestLocal(GraphContract):
     def test_a_limit_that_is_none_is_refused_before_anything_runs(self, root, settings, monkeypatch, name):
         monkeypatch.setenv(name, "ten")
         with pytest.raises(ConfigurationError, match=f"{name} is 'ten'"):
-            NodeRuns(root, settings=settings)
+            StageExecutor(root, settings=settings)
 
     def test_trees_that_share_a_state_folder_run_what_they_have_in_common_once(self, root, tmp_path, settings):
         other, state, told = clone(root, tmp_path / "other"), root / ".posttrain", []
         hold(root).touch()
         with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(NodeRuns(root, settings=settings, state=state).run, nodes(root)["train"], str)
+            first = pool.submit(StageExecutor(root, settings=settings, state=state).run, nodes(root)["train"], str)
             self.wait_until(lambda: calls(root))
             second = pool.submit(
-                NodeRuns(other, settings=settings, state=state).run, nodes(other)["train"], told.append
+                StageExecutor(other, settings=settings, state=state).run, nodes(other)["train"], told.append
             )
             self.wait_until(lambda: told)
             hold(root).unlink()
@@ -224,7 +224,7 @@ class TestLocal(GraphContract):
         (root / "report").write_text("an older one\n")
         other, state = clone(root, tmp_path / "other"), root / ".posttrain"
         states = [
-            NodeRuns(tree, settings=settings, state=state).run(nodes(tree)["train"], str).state
+            StageExecutor(tree, settings=settings, state=state).run(nodes(tree)["train"], str).state
             for tree in (root, other)
         ]
         assert (states, len(calls(root))) == (["completed", "cached"], 1)
@@ -237,7 +237,7 @@ class TestLocal(GraphContract):
         )
         self.wait_until(lambda: calls(root))
         with pytest.raises(Interrupted, match="another dvc runs a stage"):
-            NodeRuns(root, settings=settings)
+            StageExecutor(root, settings=settings)
         runs._recorded.add("train")  # so that it asks again
         outcome = runs.run(nodes(root)["evaluate@a"], str)
         assert (outcome.state, outcome.exit_code, "another dvc" in outcome.reason) == ("failed", 75, True)
@@ -250,7 +250,7 @@ class TestLocal(GraphContract):
         outcome = self.train_and_meanwhile(root, runs, lambda: (root / "dvc.yaml").write_text("stages: {train: [\n"))
         assert (outcome.state, outcome.exit_code, "could not be recorded" in outcome.reason) == ("failed", 78, True)
         (root / "dvc.yaml").write_text(whole)
-        assert NodeRuns(root, settings=settings).run(nodes(root)["train"], str).state == "cached"
+        assert StageExecutor(root, settings=settings).run(nodes(root)["train"], str).state == "cached"
         assert len(calls(root)) == 1
 
     def test_a_reservation_for_no_stage_is_refused(self, root):
@@ -264,13 +264,13 @@ class TestLocal(GraphContract):
         )
         (root / "infra" / "dispatch.yaml").write_text(text)
         with pytest.raises(ConfigurationError, match="reserved for trian"):
-            NodeRuns(root)
+            StageExecutor(root)
 
     def test_trees_of_runs_that_died_while_freezing_are_cleared_away(self, root, runs, settings):
         dead, living = (root / ".posttrain" / "snapshots" / f".{owner}-1" for owner in ("dead", runs._owner.name))
         for folder in (dead, living):
             folder.mkdir(parents=True)
-        NodeRuns(root, settings=settings)
+        StageExecutor(root, settings=settings)
         assert (dead.exists(), living.exists()) == (False, True)
 
 
@@ -289,7 +289,7 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
         "slurm",
         "local",
     ]
-    assert isinstance(ours.pool("slurm", repository, tmp_path), SlurmPool)
+    assert isinstance(ours.pool("slurm", repository, tmp_path), SlurmBackend)
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "dispatch.yaml").write_text("target: slrum\ntargets: {}\nresources: {train_sft: {gpu: 1}}\n")
     with pytest.raises(ConfigurationError, match="gpu"):

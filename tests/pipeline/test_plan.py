@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.toy_tree import dvc, environment, make_tree
-from posttrain.exits import ConfigurationError, DataError, Interrupted
 from posttrain.pipeline.plan import Fate, read_plan
-from posttrain.stage.lockfile import lock_entries
-from posttrain.stage.receipts import settle
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.provenance.receipts import settle
+from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 
 pytestmark = [
     pytest.mark.needs_provenance,
@@ -23,14 +23,14 @@ pytestmark = [
 
 CHECK_STAGE = """\
   check:
-    cmd: python -m posttrain.stage check
+    cmd: python -m posttrain.provenance.run_stage check
     deps: [params.yaml, stages/check.py]
     meta: {is_constant: true}
     outs: [data/checked]
 """
 CHECK = """
 from pathlib import Path
-from posttrain.stage.frame import run_stage
+from posttrain.provenance.runner import run_stage
 
 def check(run):
     Path("data/checked").parent.mkdir(exist_ok=True)
@@ -170,7 +170,12 @@ def test_a_target_is_what_dvc_repro_takes_for_one(root: Path):
 
 def test_a_frozen_stage_never_runs_and_another_command_does(root: Path):
     edit(root, "dvc.yaml", "outs: [data/refined]", "outs: [data/refined]\n    frozen: true")
-    edit(root, "dvc.yaml", "python -m posttrain.stage make", "python -m posttrain.stage  make")
+    edit(
+        root,
+        "dvc.yaml",
+        "python -m posttrain.provenance.run_stage make",
+        "python -m posttrain.provenance.run_stage  make",
+    )
     assert reasons(root) == {"make": ("its command",)}
     check(root, [CURRENT, RUNS, CURRENT, CURRENT, CURRENT])
 

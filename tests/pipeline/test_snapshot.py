@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.exits import ConfigurationError, DataError
 from posttrain.pipeline.job.single_stage import NOT_THERE
+from posttrain.pipeline.remote.storage import restore
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import freeze
-from posttrain.pipeline.transport.storage import restore
-from posttrain.state import STATE_DIR
+from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.state import STATE_DIR
 
 CHECKPOINTS = STATE_DIR / "checkpoints"
 

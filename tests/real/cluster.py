@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from kubernetes import client, config, utils
 
-from posttrain.dispatch.pools.kubernetes_manifest import KubernetesSettings, Mount
+from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEMPLATE = REPOSITORY / "infra" / "kubernetes" / "job.yaml"

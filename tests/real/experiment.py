@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from benchmarks.vllm_process import REPOSITORY
-from posttrain.algorithms.episode_sampler import EpisodeSampler, Stream, episode_seeds
-from posttrain.algorithms.policy_episodes import PolicyEpisodes
-from posttrain.algorithms.resumable import open_run
+from posttrain.config.params import load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
-from posttrain.params import load_params
 from posttrain.rewards.total import load_reward
-from posttrain.rl.loop import train_online
-from posttrain.rl.setup import Setup
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.rollout.policy import Policy
 from posttrain.tracking.metrics_log import read_metrics
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.resumable_trainer import open_run
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.domains import make_domain, score_names
 from tests.real.plays import played
@@ -60,7 +60,7 @@ class Experiment:
             train_online(
                 model,
                 self._codec.tokenizer,
-                Setup(self.tasks("rl"), PolicyEpisodes(sampler)),
+                TrainingInputs(self.tasks("rl"), PolicyEpisodes(sampler)),
                 params=train_policy.algorithm.model_copy(update={"max_steps": num_steps}),
                 max_context_tokens=self.params.agent.max_context_tokens,
                 lr=lr,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.flow import running_server
 from posttrain.dispatch.records import JobRecords
-from posttrain.state import JOBS, STATE_DIR
+from posttrain.runtime.state import JOBS, STATE_DIR
 from tests.conftest import REPOSITORY
 from tests.pipeline.graph_contract import GraphContract, calls, hold, nodes
 from tests.pipeline.toy import ask, environment_of, start, states

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from posttrain.params import Params
+from posttrain.config.params import Params
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import Policy

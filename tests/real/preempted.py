@@ -10,9 +10,9 @@ import yaml
 
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
-from posttrain.pipeline.node_run import NodeRuns
-from posttrain.stage.costs import read_costs
+from posttrain.provenance.costs import read_costs
 from tests.smoke.test_killed import TRAINING, wait_until
 
 STAGE = "train_sft"
@@ -38,7 +38,7 @@ def check_preempted_training(
     node = next(node for node in read_graph(root) if node.name == STAGE)
     told: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(NodeRuns(root, settings=settings(root)).run, node, told.append)
+        running = pool.submit(StageExecutor(root, settings=settings(root)).run, node, told.append)
         wait_until(lambda: running.done() or any(root.glob(f".posttrain/checkpoints/{STAGE}/*/checkpoint-*/COMPLETE")))
         [first] = JobRecords(root / ".posttrain/jobs.db").all()
         preempt(first.job_id)

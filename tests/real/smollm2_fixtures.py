@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.gpu.ground import Ground
 from benchmarks.pretrained import KNOBS
+from posttrain.config.params import Params
 from posttrain.models.gguf import get_model
 from posttrain.models.loading import load_pretrained, save_model
-from posttrain.params import Params
 
 
 @pytest.fixture(scope="module")

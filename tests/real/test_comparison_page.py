@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.branches import Branch, make_repository
-from posttrain.comparison.page import comparison_page
-from posttrain.comparison.runs import read_runs
-from posttrain.comparison.settings import compare_settings
+from posttrain.report.comparison.page import comparison_page
+from posttrain.report.comparison.runs import read_runs
+from posttrain.report.comparison.settings import compare_settings
 from tests.real.browser import Page, asked_for, complaints, find_browser, opened_offline
 
 pytestmark = [

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from posttrain.contract.check import check_world
-from posttrain.contract.tasks import counts_of
-from posttrain.params import RewardParams
+from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
+from posttrain.world_check.check import check_world
+from posttrain.world_check.tasks import counts_of
 from posttrain.worlds.choices import example_params
 from posttrain.worlds.domains import make_domain, score_names
 

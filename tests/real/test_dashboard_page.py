@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from benchmarks.branches import Branch, make_repository
-from posttrain.comparison.dashboard import Dashboard
 from posttrain.pipeline.git import git
+from posttrain.report.comparison.dashboard import Dashboard
 from tests.real.browser import asked_for, browsing, complaints, find_browser
 
 pytestmark = [

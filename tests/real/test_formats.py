@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
+from posttrain.config.params import parse_params
 from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_trajectories
-from posttrain.exits import DataError
-from posttrain.params import parse_params
+from posttrain.provenance.runner import StageRun
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
-from posttrain.stage.frame import StageRun
+from posttrain.runtime.exits import DataError
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.choices import example_params, world_params
 from posttrain.worlds.domains import make_domain

@@ -5,9 +5,9 @@ from collections import deque
 
 import pytest
 
-from posttrain.exits import ConfigurationError
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import StopReason
 from posttrain.worlds.gymnasium.domain import GymnasiumDomain
 from posttrain.worlds.gymnasium.environment import action_in, observation_text

@@ -11,12 +11,12 @@ import psutil
 import pytest
 from kubernetes import client
 
-from posttrain.dispatch.contract import Cause, JobState
+from posttrain.dispatch.backend import Cause, JobState
+from posttrain.dispatch.backends.kubernetes import KubernetesBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
-from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
 from posttrain.dispatch.records import JobRecords
-from posttrain.exits import ConfigurationError, Interrupted
-from tests.dispatch.pools.pool_contract import PoolContract
+from posttrain.runtime.exits import ConfigurationError, Interrupted
+from tests.dispatch.backends.pool_contract import BackendContract
 from tests.real import cluster
 from tests.wire import Wire
 
@@ -44,7 +44,7 @@ def settings(namespace, tmp_path):
 
 @pytest.fixture
 def new_pool(settings, namespace):
-    return KubernetesPool(settings, cluster.submitter(namespace))
+    return KubernetesBackend(settings, cluster.submitter(namespace))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def core():
     return client.CoreV1Api(cluster.admin())
 
 
-class TestKubernetesPool(PoolContract):
+class TestKubernetesBackend(BackendContract):
     patience_s = 60.0
 
     def running(self, pool, folder, script, name, **resources):
@@ -85,7 +85,7 @@ class TestKubernetesPool(PoolContract):
 
     @pytest.mark.parametrize("image", ["localhost/no-such-image:1", "Not An Image"])
     def test_an_image_that_is_not_there_is_named_once(self, settings, namespace, folder, image, request):
-        pool = KubernetesPool(replace(settings, image=image), cluster.submitter(namespace))
+        pool = KubernetesBackend(replace(settings, image=image), cluster.submitter(namespace))
         job_id = pool.submit(self.job(folder, SLEEP, name=f"image-{len(image)}"))
         request.addfinalizer(lambda: pool.cancel(job_id))
         status = self.wait(pool, job_id, JobState.ENDED)
@@ -93,7 +93,7 @@ class TestKubernetesPool(PoolContract):
         assert image in status.note
 
     def test_a_secret_that_is_not_there_is_a_wrong_configuration(self, settings, namespace, folder, request):
-        pool = KubernetesPool(replace(settings, secret="no-such-secret"), cluster.submitter(namespace))
+        pool = KubernetesBackend(replace(settings, secret="no-such-secret"), cluster.submitter(namespace))
         job_id = pool.submit(self.job(folder, SLEEP, name="keyless"))
         request.addfinalizer(lambda: pool.cancel(job_id))
         status = self.wait(pool, job_id, JobState.ENDED)
@@ -104,7 +104,7 @@ class TestKubernetesPool(PoolContract):
         core.create_namespaced_secret(
             namespace, {"metadata": {"name": "keys"}, "stringData": {"WANDB_API_KEY": "planted-key"}}
         )
-        pool = KubernetesPool(replace(settings, secret="keys"), cluster.submitter(namespace))
+        pool = KubernetesBackend(replace(settings, secret="keys"), cluster.submitter(namespace))
         job_id = pool.submit(self.job(folder, "import os; print(os.environ['WANDB_API_KEY'][::-1])", name="keyed"))
         assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
         assert (folder / "keyed.log").read_text() == "yek-detnalp\n"
@@ -223,7 +223,7 @@ class TestKubernetesPool(PoolContract):
                 threading.Timer(20.0, wire.mend).start()
             told.append(line)
 
-        pool = KubernetesPool(settings, cluster.submitter(namespace, wire.url))
+        pool = KubernetesBackend(settings, cluster.submitter(namespace, wire.url))
         spec = self.job(folder, "import time; time.sleep(10)", name="unused")
         work = Work("outage", "b" * 64, spec.command, lambda _: folder, spec.resources)
         records = JobRecords(tmp_path / "jobs.db")
@@ -237,7 +237,7 @@ class TestKubernetesPool(PoolContract):
         self, settings, namespace, folder, how, request
     ):
         wire = Wire(cluster.admin().configuration.host)
-        pool = KubernetesPool(settings, cluster.submitter(namespace, wire.url))
+        pool = KubernetesBackend(settings, cluster.submitter(namespace, wire.url))
         job_id = pool.submit(self.job(folder, "import time; time.sleep(3)", name=f"wire-{how}"))
         request.addfinalizer(wire.cut)
         getattr(wire, how)()
@@ -257,7 +257,7 @@ class TestKubernetesPool(PoolContract):
         """
         hasty = tmp_path / "job.yaml"
         hasty.write_text(cluster.TEMPLATE.read_text().replace("tolerationSeconds: 60", "tolerationSeconds: 2"))
-        pool = KubernetesPool(replace(settings, template=hasty), cluster.submitter(namespace))
+        pool = KubernetesBackend(replace(settings, template=hasty), cluster.submitter(namespace))
         job_id = self.running(pool, folder, SLEEP, "lost")
         node = core.list_namespaced_pod(namespace, label_selector=f"job-name={job_id}").items[0].spec.node_name
         kubelets = [one for one in psutil.process_iter(["name", "cmdline"]) if one.info["name"] == "kubelet"]

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from kubernetes import client
 
-from posttrain.dispatch.contract import JobSpec, Resources
-from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
+from posttrain.dispatch.backend import JobSpec, Resources
+from posttrain.dispatch.backends.kubernetes import KubernetesBackend
 from posttrain.dispatch.settings import DispatchSettings
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
-from posttrain.pipeline.node_run import NodeRuns
-from posttrain.pipeline.transport.shipped_checkpoints import CHECKPOINT, MARKER
+from posttrain.pipeline.remote.checkpoints import CHECKPOINT, MARKER
 from tests.pipeline.test_snapshot import dvc, sh
 from tests.real import cluster
 from tests.s3_server import BUCKET, KEYS, planted, serve
@@ -42,7 +42,7 @@ stages:
 """
 TRAIN = """
 import pathlib, signal, sys, time
-from posttrain.algorithms.checkpointing import newest_complete, seal
+from posttrain.train.checkpointing import newest_complete, seal
 
 folder = pathlib.Path(".posttrain/checkpoints/train/0123456789abcdef")
 folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def settings(namespace, url):
 
 
 def run(root, name, chosen, tell):
-    with closing(NodeRuns(root, settings=chosen)) as runs:
+    with closing(StageExecutor(root, settings=chosen)) as runs:
         return runs.run({node.name: node for node in read_graph(root)}[name], tell)
 
 
@@ -180,7 +180,7 @@ def test_a_pods_runs_of_weights_and_biases_come_home_as_of_the_pipelines_group(n
 
 def test_a_job_that_shares_no_disk_may_write_into_its_folder_also_as_a_plain_user(namespace, tmp_path):
     chosen = replace(cluster.settings(namespace, tmp_path), mounts=(), user=1000, is_disk_shared=False)
-    pool = KubernetesPool(chosen, cluster.submitter(namespace))
+    pool = KubernetesBackend(chosen, cluster.submitter(namespace))
     command = ("/bin/sh", "-c", "mkdir tree && echo $(id -u) in $(pwd)")
     pool.submit(JobSpec("plain-user", command, tmp_path, tmp_path / "log", Resources(memory_gb=0.1, shm_gb=0.1)))
     end = time.monotonic() + 120

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from posttrain.dispatch.contract import Resources
+from posttrain.dispatch.backend import Resources
+from posttrain.dispatch.backends.kubernetes import KubernetesBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
-from posttrain.dispatch.pools.kubernetes_pool import KubernetesPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import Snapshot, freeze
@@ -53,7 +53,7 @@ def run(namespace: str, tmp_path: Path, root: Path, owner: str) -> tuple[Snapsho
     environment = {"PYTHONPATH": str(cluster.REPOSITORY), "HOME": "/tmp"}
     command = (sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "make")
     work = Work("make", snapshot.key, command, prepare, Resources(gpus=1, memory_gb=1, shm_gb=0.1), environment)
-    pool = KubernetesPool(cluster.settings(namespace, tmp_path), cluster.submitter(namespace))
+    pool = KubernetesBackend(cluster.settings(namespace, tmp_path), cluster.submitter(namespace))
     dispatcher = Dispatcher(
         pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner=owner, logs=tmp_path, poll_s=0.2
     )

@@ -16,14 +16,14 @@ import torch
 
 from benchmarks.gpu.ground import encoded
 from benchmarks.vllm_process import REPOSITORY, ServerProcess
-from posttrain.algorithms.trainable import load_trainable, save_trained
-from posttrain.exits import ConfigurationError
 from posttrain.export.gguf_file import gguf_of, write_gguf
 from posttrain.export.model_folder import write_exported
 from posttrain.models.gguf import write_folder
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.models.scratch import scratch_model
 from posttrain.rollout.openai_policy import OpenAiPolicy
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import StopReason
 from posttrain.worlds.domains import make_domain
 from tests.limits import endless

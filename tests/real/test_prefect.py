@@ -208,7 +208,7 @@ def test_a_lost_job_shows_in_the_run_while_it_runs(served):
     supervisor, _guard = [
         process
         for process in psutil.process_iter()
-        if "posttrain.dispatch.pools.local_job" in (line := _line(process)) and job["name"] in line
+        if "posttrain.dispatch.backends.local_job" in (line := _line(process)) and job["name"] in line
     ]
     supervisor.kill()
     wait_until(
@@ -280,7 +280,7 @@ def test_no_key_is_written_down_and_it_ends_with_all_that_it_started_and_the_job
         assert not path.is_file() or path == served.home / "auth" or served.secret.encode() not in path.read_bytes(), (
             path
         )
-    supervisors = processes_of(served.root, "posttrain.dispatch.pools.local_job")
+    supervisors = processes_of(served.root, "posttrain.dispatch.backends.local_job")
     assert supervisors
     for job in supervisors:
         for process in (job, *job.children(recursive=True)):

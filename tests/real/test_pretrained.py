@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from benchmarks.gpu.ground import encoded
-from posttrain.algorithms.trainable import load_trainable, save_trained
 from posttrain.models.loading import load_codec, load_model
+from posttrain.train.trainable import load_trainable, save_trained
 
 pytest_plugins = ["tests.real.smollm2_fixtures"]
 pytestmark = pytest.mark.needs_pretrained

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "algorithms"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
 
 from launched import episodes, finish, first_steps, run, start
 

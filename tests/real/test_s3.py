@@ -17,9 +17,9 @@ import pytest
 
 from posttrain.dispatch.processes import kill_tree
 from posttrain.dispatch.settings import DispatchSettings
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
-from posttrain.pipeline.node_run import NodeRuns
-from posttrain.pipeline.transport.shipped_checkpoints import CHECKPOINT, MARKER
+from posttrain.pipeline.remote.checkpoints import CHECKPOINT, MARKER
 from posttrain.traces.location import VARIABLE
 from tests.s3_server import BUCKET, KEYS, planted, serve
 from tests.traces.episodes import ids
@@ -57,7 +57,7 @@ stages:
 """
 TRAIN = """
 import pathlib, signal, sys, time
-from posttrain.algorithms.checkpointing import newest_complete, prune, seal
+from posttrain.train.checkpointing import newest_complete, prune, seal
 
 calls, hold = pathlib.Path({calls!r}), pathlib.Path({hold!r})
 folder = pathlib.Path(".posttrain/checkpoints/train/0123456789abcdef")
@@ -136,7 +136,7 @@ def settings(url, place="tests", **storage):
 
 
 def run(root, name, chosen, tell=lambda _: None):
-    with closing(NodeRuns(root, settings=chosen)) as runs:
+    with closing(StageExecutor(root, settings=chosen)) as runs:
         return runs.run({node.name: node for node in read_graph(root)}[name], tell)
 
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.dispatch.contract import Cause, JobSpec, JobState, Resources
+from posttrain.dispatch.backend import Cause, JobSpec, JobState, Resources
+from posttrain.dispatch.backends.slurm import ANSWER_LIMIT_S, SlurmBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
-from posttrain.dispatch.pools.slurm import ANSWER_LIMIT_S, SlurmPool
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.retries import Verdict, verdict
-from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import Snapshot, freeze
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.conftest import REPOSITORY
-from tests.dispatch.pools.pool_contract import PoolContract
+from tests.dispatch.backends.pool_contract import BackendContract
 from tests.pipeline.test_snapshot import dvc, sh
 
 pytest_plugins = ["tests.real.slurm_fixtures"]
@@ -68,7 +68,7 @@ def wait_for(condition, *, timeout_s: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-class TestSlurmPool(PoolContract):
+class TestSlurmBackend(BackendContract):
     patience_s = 60.0
 
     @pytest.fixture
@@ -79,7 +79,7 @@ class TestSlurmPool(PoolContract):
 
     @pytest.fixture
     def new_pool(self, tmp_path):
-        return SlurmPool(tmp_path / "state")
+        return SlurmBackend(tmp_path / "state")
 
     def job(self, folder, script, *arguments, name, **resources) -> JobSpec:
         return replace(
@@ -115,7 +115,9 @@ class TestSlurmPool(PoolContract):
 
     def test_an_unknown_partition_is_refused(self, tmp_path, folder):
         with pytest.raises(ConfigurationError, match="nowhere"):
-            SlurmPool(tmp_path / "state", options=["--partition=nowhere"]).submit(self.job(folder, "", name="astray"))
+            SlurmBackend(tmp_path / "state", options=["--partition=nowhere"]).submit(
+                self.job(folder, "", name="astray")
+            )
 
     def test_too_much_memory_is_told_from_a_failure(self, pool, folder):
         script = "block = bytearray(400 << 20); block[::4096] = block[::4096]; import time; time.sleep(60)"
@@ -138,7 +140,7 @@ class TestSlurmPool(PoolContract):
         wait_for(lambda: "idle" in slurm("sinfo", "--noheader", f"--nodes={node}", "--partition=gpu", "--format=%T"))
 
     def test_a_preempted_job_writes_its_checkpoint_and_goes_on_from_it_as_another_job(self, tmp_path, pool, folder):
-        spot = SlurmPool(tmp_path / "state", options=["--partition=spot"])
+        spot = SlurmBackend(tmp_path / "state", options=["--partition=spot"])
         records, ends = JobRecords(tmp_path / "jobs.db"), []
         dispatcher = Dispatcher(spot, records, target="spot", owner="run", logs=tmp_path, poll_s=0.2)
         work = Work(
@@ -168,7 +170,7 @@ class TestSlurmPool(PoolContract):
         )
 
     def test_a_job_that_heeds_no_warning_is_preempted_all_the_same(self, tmp_path, pool, folder):
-        spot = SlurmPool(tmp_path / "state", options=["--partition=spot"])
+        spot = SlurmBackend(tmp_path / "state", options=["--partition=spot"])
         job_id = spot.submit(self.job(folder, SLEEP, name="deaf", gpus=1))
         wait_for((folder / "up").exists)
         urgent = [pool.submit(self.job(folder, WAIT_FOR_GO, name="urgent", gpus=1)) for _ in range(2)]
@@ -203,11 +205,11 @@ class TestSlurmPool(PoolContract):
     def test_submitters_that_come_at_once_or_die_meanwhile_start_one_job(self, tmp_path, pool, folder):
         name = named("once")
         submit = (
-            "import sys; from pathlib import Path; from posttrain.dispatch.contract import JobSpec\n"
-            "from posttrain.dispatch.pools.slurm import SlurmPool\n"
+            "import sys; from pathlib import Path; from posttrain.dispatch.backend import JobSpec\n"
+            "from posttrain.dispatch.backends.slurm import SlurmBackend\n"
             "folder = Path(sys.argv[2])\n"
             "command = ('sh', '-c', 'echo x >> runs; sleep 3')\n"
-            f"print(SlurmPool(Path(sys.argv[1])).submit(JobSpec({name!r}, command, folder, folder / 'log')))"
+            f"print(SlurmBackend(Path(sys.argv[1])).submit(JobSpec({name!r}, command, folder, folder / 'log')))"
         )
         command = [sys.executable, "-c", submit, str(tmp_path / "state"), str(folder)]
         slow = tmp_path / "bin" / "sbatch"  # the submitter dies while it is on its way
@@ -296,7 +298,7 @@ def flow(root: Path, scratch: Path, owner: str, told: list[str]) -> Snapshot:
     command = (sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "make")
     work = Work("make", snapshot().key, command, lambda attempt: snapshot().folder, Resources(memory_gb=1), environment)
     dispatcher = Dispatcher(
-        SlurmPool(scratch / "state"),
+        SlurmBackend(scratch / "state"),
         JobRecords(scratch / "jobs.db"),
         target="slurm",
         owner=owner,

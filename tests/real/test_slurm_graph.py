@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from posttrain.dispatch.contract import JobSpec, JobState, Resources
-from posttrain.dispatch.pools.slurm import SlurmPool
+from posttrain.dispatch.backend import JobSpec, JobState, Resources
+from posttrain.dispatch.backends.slurm import SlurmBackend
 from posttrain.dispatch.settings import DispatchSettings
 from tests.real.flow_contract import FlowContract
 from tests.real.preempted import check_preempted_training
@@ -44,7 +44,7 @@ def test_a_job_and_a_stage_beside_it_are_one_group_in_weights_and_biases(tmp_pat
 
 
 def test_a_training_that_is_preempted_on_the_spot_partition_ends_with_the_same_bytes(make_copy, dvc, tmp_path):  # noqa: F811
-    pool = SlurmPool(tmp_path / "state")
+    pool = SlurmBackend(tmp_path / "state")
 
     def preempt(job_id: str) -> None:
         urgent = [

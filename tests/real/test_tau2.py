@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.exits import ConfigurationError
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import StopReason
 from posttrain.worlds.made_calls import calls_made
 from posttrain.worlds.scripts import ScriptedExpert, call, say

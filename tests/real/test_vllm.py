@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from posttrain.algorithms.episode_sampler import Stream, episode_seeds
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from tests.real.experiment import success, worst_gap
 
 pytest_plugins = ["tests.real.vllm_fixtures"]

@@ -9,12 +9,12 @@ import aiohttp
 import pytest
 import torch
 
-from posttrain.algorithms.episode_sampler import Stream, episode_seeds
-from posttrain.exits import ConfigurationError
 from posttrain.models.lora import add_lora
-from posttrain.params import LoraAdapter
+from posttrain.models.params import LoraAdapter
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.vllm_server import BASE, VllmServer
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
+from posttrain.runtime.exits import ConfigurationError
 from tests.real.experiment import worst_gap
 
 pytest_plugins = ["tests.real.vllm_fixtures"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from posttrain.provenance.cpu_kind import processor_kind
 from posttrain.report.committed import (
     Comparison,
     compare_all,
@@ -14,7 +15,6 @@ from posttrain.report.committed import (
     comparison_markdown,
     whose_figures,
 )
-from posttrain.stage.processor import processor_kind
 from tests.report.example import before_strict, evaluation, success, task_record
 from tests.report.test_table import commit
 

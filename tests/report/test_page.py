@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from posttrain.exits import DataError
 from posttrain.report.page import read_reports, render_page
 from posttrain.report.table import POLICIES
-from posttrain.visible import visible
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.exits import DataError
 from tests.report.example import before_strict, evaluation, good_reports, grpo_line, success, task_record
 from tests.report.outline import Outline
 
@@ -112,9 +112,9 @@ def test_a_transcript_cannot_become_markup(make_reports):
     page = page_of(make_reports({"evaluate/policy.tasks.jsonl": [hostile]}))
     assert scripts(page) == scripts(page_of(make_reports()))
     assert "img" not in {tag for tag, _ in Outline(page).tags}
-    assert visible(page) == page
+    assert escape_control_chars(page) == page
     [shown] = Outline(page).data["failures"]
-    assert shown["messages"][0]["text"] == visible(attack)
+    assert shown["messages"][0]["text"] == escape_control_chars(attack)
 
 
 def test_names_that_come_from_data_cannot_become_markup(make_reports):
@@ -128,7 +128,7 @@ def test_names_that_come_from_data_cannot_become_markup(make_reports):
     }
     page = page_of(make_reports(reports))
     assert scripts(page) == scripts(page_of(make_reports()))
-    assert visible(page) == page
+    assert escape_control_chars(page) == page
 
 
 def old_reports():

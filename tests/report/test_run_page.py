@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from posttrain.exits import ConfigurationError
+from posttrain.provenance.costs import COSTS, Cost
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.provenance.run_records import read_records, record_run
 from posttrain.report.run_page import run_page, write_run_page
-from posttrain.stage.costs import COSTS, Cost
-from posttrain.stage.lockfile import lock_entries
-from posttrain.stage.run_records import read_records, record_run
+from posttrain.runtime.exits import ConfigurationError
 from tests.report.outline import Outline
 
 HOSTILE = "<script>alert(1)</script>"

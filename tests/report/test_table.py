@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from posttrain.exits import DataError
 from posttrain.report.committed import compare_with_committed, whose_figures
 from posttrain.report.table import POLICIES, summary_markdown, summary_table
+from posttrain.runtime.exits import DataError
 from tests.report.example import before_strict, evaluation
 
 

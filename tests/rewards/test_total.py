@@ -5,9 +5,9 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
-from posttrain.exits import ConfigurationError
-from posttrain.params import ExtraScore, RewardParams
+from posttrain.rewards.params import ExtraScore, RewardParams
 from posttrain.rewards.total import load_reward
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Outcome, StopReason
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.gold import Answer

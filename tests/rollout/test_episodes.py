@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout.engines.protocol import EngineLost
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, Outcome, StopReason, ToolCall
 from tests.limits import limits_of
 from tests.rollout.lock_world import (

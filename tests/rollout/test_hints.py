@@ -3,12 +3,12 @@ learnt from."""
 
 from posttrain.models.codec import ChatCodec
 from posttrain.models.tokenizer import train_tokenizer
-from posttrain.params import RewardParams
+from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.expert_traces import ExpertTraces, given_turns
-from posttrain.rollout.policy import HintedPolicy, TokenPolicy, expert_policy
+from posttrain.rollout.policy import PrefixPolicy, TokenPolicy, expert_policy
 from posttrain.worlds.domains import score_names
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
@@ -63,7 +63,7 @@ def test_given_turns_are_read_and_played_and_what_follows_is_the_agents_own():
     }
     own_policy = TokenPolicy(ScriptedEngine(script), codec, temperature=1.0)
     keys = [(task.task_id, seed) for task, seed in zip(TASKS, seeds, strict=True)]
-    policy = HintedPolicy(own_policy, codec, dict(zip(keys, given, strict=True)))
+    policy = PrefixPolicy(own_policy, codec, dict(zip(keys, given, strict=True)))
     played = play_episodes(policy, TASKS, domain=DOMAIN, limits=LIMITS, seeds=seeds)
     for one, by_expert, own in zip(played, spoken, given, strict=True):
         row = codec.encode_row(by_expert.messages, [DOMAIN.tools[name].schema() for name in one_task(one).tools])

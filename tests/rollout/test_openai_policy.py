@@ -9,13 +9,13 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
-from posttrain.accounts import ChatParameters, account_of
-from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout import openai_policy
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.rollout.resumed import play_resumably
+from posttrain.rollout.prefix import play_resumably
+from posttrain.runtime.endpoint_limits import ChatParameters, account_of
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import StopReason
 from tests.limits import limits_of
 from tests.rollout.lock_world import LockDomain, lock_task

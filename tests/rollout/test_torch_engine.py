@@ -14,11 +14,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from posttrain.exits import ConfigurationError
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.slotted_decoder import SlottedDecoder, num_slots_within
 from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.runtime.exits import ConfigurationError
 from tests.rollout.tiny_models import MODELS, SIZES, reference_logprobs, tiny_model
 
 STOP = 7

@@ -4,15 +4,15 @@ import time
 import pytest
 import torch
 
-from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.models.lora import add_lora
-from posttrain.params import LoraAdapter
+from posttrain.models.params import LoraAdapter
 from posttrain.rollout.engines import vllm_engine
 from posttrain.rollout.engines.choice import make_engine, server_urls
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest
 from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_engine import VllmEngine
 from posttrain.rollout.engines.weight_files import WeightFiles
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.rollout.tiny_models import reference_logprobs, tiny_model
 from tests.rollout.token_server import TokenServer
 

@@ -15,8 +15,8 @@ import yaml
 
 from benchmarks.arms import apply_overrides, environment_of
 from posttrain.pipeline.plan import Fate, read_plan
-from posttrain.stage.lockfile import lock_entries
-from posttrain.stage.run_records import read_records
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.provenance.run_records import read_records
 
 FRAME = {
     ".posttrain",

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from posttrain.params import ParamsError, PretrainedModel, ScratchModel, parse_params
-from posttrain.rl.params import OnlineParams
-from posttrain.stage.frame import StageRun
+from posttrain.config.params import ParamsError, parse_params
+from posttrain.models.params import PretrainedModel, ScratchModel
+from posttrain.provenance.runner import StageRun
+from posttrain.train.online.params import OnlineParams
 from stages.check_params import check_params
 
 SCORE = """
@@ -342,7 +343,7 @@ def test_a_model_in_the_hubs_cache_is_looked_at_as_well(repository: Path, tmp_pa
     )
     write(str(folder / "refs" / "main"), revision)
     program = (
-        "import sys; from stages.check_params import _model; from posttrain.params import *\n"
+        "import sys; from stages.check_params import _model; from posttrain.config.params import *\n"
         "model = PretrainedModel.model_validate_json(sys.argv[1])\n"
         "print(list(_model(Params.model_construct(model=model))))\n"
     )

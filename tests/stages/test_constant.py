@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posttrain.params import load_params
+from posttrain.config.params import load_params
 from posttrain.pipeline.plan import CONSTANT
-from posttrain.stage.frame import StageRun
+from posttrain.provenance.runner import StageRun
 from stages.check_params import check_params
 
 FUNCTIONS = {"check_params": check_params}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from posttrain.config.params import parse_params
 from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_tasks, read_trajectories
-from posttrain.exits import ConfigurationError, DataError
-from posttrain.params import parse_params
-from posttrain.stage.frame import StageRun
+from posttrain.provenance.runner import StageRun
+from posttrain.runtime.exits import ConfigurationError, DataError
 from stages.evaluate import evaluate
 from stages.generate_data import generate_data
 from tests.rollout.openai_endpoint import Endpoint, answer_of

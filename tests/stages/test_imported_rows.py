@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from posttrain.config.params import parse_params
 from posttrain.data.files import ParquetBatches, read_jsonl
 from posttrain.data.resampling import selected
 from posttrain.data.schemas import read_trajectories, write_trajectories
-from posttrain.exits import DataError
-from posttrain.params import parse_params
+from posttrain.provenance.runner import StageRun
 from posttrain.rollout import demonstrations
-from posttrain.stage.frame import StageRun
+from posttrain.runtime.exits import DataError
 from stages import resample_data as resampling
 from stages.generate_data import generate_data
 from stages.prepare_model import prepare_model

@@ -10,16 +10,16 @@ import torch
 import yaml
 
 from benchmarks.arms import SMALL as SMALL_GRAPH
-from posttrain.algorithms.preferences import PairKind, read_pairs
+from posttrain.config.params import parse_params
 from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
-from posttrain.params import parse_params
+from posttrain.provenance.runner import StageRun
 from posttrain.rewards.total import load_reward
-from posttrain.stage.frame import StageRun
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
+from posttrain.train.preference_pairs import PairKind, read_pairs
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
 from posttrain.worlds.lookups.scores.completion import completion

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.location import Location, file_system, max_store_bytes, refuse_network_mount, trace_location
 
 MOUNTS = r"""

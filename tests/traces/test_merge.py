@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.traces.merge import import_store
 from posttrain.traces.writer import TraceWriter
 from tests.rollout.lock_world import lock_task, say

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, parse_steps, runs, similar_tool
 from posttrain.traces.store import open_to_read
 from posttrain.types import Message, StopReason, ToolCall

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.traces.replay import replay
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, ToolCall

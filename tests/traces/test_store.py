@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.exits import ConfigurationError, DataError
-from posttrain.params import load_params
+from posttrain.config.params import load_params
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.traces import location
 from posttrain.traces.integrity import problems, seal_all
 from posttrain.traces.merge import import_store
@@ -99,7 +99,7 @@ def test_a_full_disk_is_said_once_and_what_was_written_before_stays(tmp_path):
 STAGE = """
 import resource
 from pathlib import Path
-from posttrain.params import load_params
+from posttrain.config.params import load_params
 from posttrain.traces.writer import open_traces
 from tests.traces.episodes import opened
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))

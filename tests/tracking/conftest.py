@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.params import load_params
-from posttrain.stage.frame import StageRun
+from posttrain.config.params import load_params
+from posttrain.provenance.runner import StageRun
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import random
 import pytest
 import yaml
 
-from posttrain.exits import StoppedByAlarm
-from posttrain.params import AlarmParams, ParamsError, parse_params
+from posttrain.config.params import ParamsError, parse_params
+from posttrain.runtime.exits import StoppedByAlarm
 from posttrain.tracking.alarms import RULES, Alarms, alarms_markdown, read_alarms
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
+from posttrain.tracking.params import AlarmParams
 
 HEALTHY = {
     "frac_reward_zero_std": 0.5,

@@ -1,6 +1,6 @@
 import pytest
 
-from posttrain.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
 
 

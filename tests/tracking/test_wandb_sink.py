@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
 from posttrain.tracking.wandb_sink import SUMMARIES, wandb_sinks
 from tests.tracking.offline_runs import offline_runs
@@ -13,6 +13,10 @@ from tests.tracking.wandb_server import wandb_server
 
 wandb = pytest.importorskip("wandb")
 KEY = "wandb_v1_0123456789abcdefABCDEF0123456789abcdef"
+
+
+def sinks(run):
+    return wandb_sinks(run, run.checkpoint_dir)
 
 
 def only(runs):
@@ -26,7 +30,7 @@ def told(sink, steps):
 
 
 def test_an_offline_run_holds_the_numbers_of_the_metrics_file_below_the_state_folder(tree, stage):
-    with MetricsLog(tree / "metrics.jsonl", sinks=wandb_sinks(stage("train_sft"))) as log:
+    with MetricsLog(tree / "metrics.jsonl", sinks=sinks(stage("train_sft"))) as log:
         for step in range(1, 400):
             log.write(step, {"loss": 1 / step, "success": None if step == 7 else step % 3})
 
@@ -39,7 +43,7 @@ def test_an_offline_run_holds_the_numbers_of_the_metrics_file_below_the_state_fo
 
 def test_a_run_is_of_its_pipeline_and_stage_and_its_config_is_the_whole_file_of_knobs(tree, stage):
     evaluated = stage("evaluate", "sft")
-    only(wandb_sinks(evaluated)).close()
+    only(sinks(evaluated)).close()
 
     run = only(offline_runs(tree / ".posttrain"))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -55,7 +59,7 @@ def test_a_run_is_of_its_pipeline_and_stage_and_its_config_is_the_whole_file_of_
 
 
 def test_every_number_is_drawn_over_the_step_and_has_the_summary_that_people_compare(tree, stage):
-    sink = only(wandb_sinks(stage("train_policy")))
+    sink = only(sinks(stage("train_policy")))
     for step, spread in enumerate([0.5, 0.2, 0.3], start=1):
         sink.write(step, {"reward_std": spread, "frac_reward_zero_std": spread, "definition_version": 1, "new": step})
     sink.close()
@@ -73,7 +77,7 @@ def test_every_number_is_drawn_over_the_step_and_has_the_summary_that_people_com
 
 
 def test_an_alarm_is_an_alert_and_no_number(tree, stage):
-    sink = only(wandb_sinks(stage("train_policy")))
+    sink = only(sinks(stage("train_policy")))
     sink.write(3, {"loss": 0.5, "alarms": "dead_groups entropy_collapse"})
     sink.write(4, {"loss": 0.5})
     sink.close()
@@ -87,10 +91,10 @@ def test_an_alarm_is_an_alert_and_no_number(tree, stage):
 
 
 def test_a_training_that_goes_on_goes_on_in_its_run_by_step(tree, stage):
-    first = only(wandb_sinks(stage("train_sft")))
+    first = only(sinks(stage("train_sft")))
     told(first, range(1, 6))
     first.close()
-    second = only(wandb_sinks(stage("train_sft")))
+    second = only(sinks(stage("train_sft")))
     told(second, range(1, 9))  # of these the checkpoint brings some back, and the rest is computed again
     second.close()
 
@@ -108,12 +112,12 @@ def test_a_training_that_goes_on_goes_on_in_its_run_by_step(tree, stage):
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from posttrain.params import load_params
-from posttrain.stage.frame import StageRun
+from posttrain.config.params import load_params
+from posttrain.provenance.runner import StageRun
 from posttrain.tracking.wandb_sink import wandb_sinks
 
 folder = Path(".posttrain/checkpoints/train_sft/0123456789abcdef")
-(sink,) = wandb_sinks(StageRun("train_sft", "", load_params(), folder))
+(sink,) = wandb_sinks(StageRun("train_sft", "", load_params(), folder), folder)
 for step in range(1, 6):
     sink.write(step, {"loss": 1 / step})
 os.kill(os.getpid(), signal.SIGKILL)
@@ -123,7 +127,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_killed_training_may_not_have_sent_is_sent_again_at_the_same_steps(tree, stage, repository):
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     assert subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=False).returncode == -signal.SIGKILL
-    second = only(wandb_sinks(stage("train_sft")))
+    second = only(sinks(stage("train_sft")))
     told(second, range(1, 9))
     second.close()
 
@@ -138,7 +142,7 @@ def test_a_run_that_is_online_sends_the_same(tree, stage, monkeypatch):
         monkeypatch.setenv("WANDB_MODE", "online")
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
-        sink = only(wandb_sinks(stage("train_sft")))
+        sink = only(sinks(stage("train_sft")))
         told(sink, range(1, 4))
         sink.write(4, {"alarms": "dead_groups"})
         sink.close()
@@ -151,7 +155,7 @@ def test_a_run_that_is_online_sends_the_same(tree, stage, monkeypatch):
 def test_no_file_has_the_key_of_the_environment(tree, stage, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("HOME", str(tree / "home"))
-    with MetricsLog(tree / "metrics.jsonl", sinks=wandb_sinks(stage("train_sft"))) as log:
+    with MetricsLog(tree / "metrics.jsonl", sinks=sinks(stage("train_sft"))) as log:
         log.write(1, {"loss": 0.5, "note": f"the server said {KEY}"})
     files = [path for path in tree.rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in files)
@@ -161,7 +165,7 @@ def test_no_file_has_the_key_of_the_environment(tree, stage, monkeypatch):
 def test_nothing_is_started_when_wandb_is_disabled(tree, stage, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
 
-    assert wandb_sinks(stage("train_sft")) == ()
+    assert sinks(stage("train_sft")) == ()
     assert not (tree / ".posttrain").exists()
 
 
@@ -169,14 +173,14 @@ def test_a_mode_that_wandb_does_not_know_is_a_wrong_configuration(tree, stage, m
     monkeypatch.setenv("WANDB_MODE", "ofline")
 
     with pytest.raises(ConfigurationError, match="ofline"):
-        wandb_sinks(stage("train_sft"))
+        sinks(stage("train_sft"))
 
 
 @pytest.mark.parametrize(("name", "value"), [("DIR", "params.yaml"), ("TAGS", "a" * 65)])
 def test_what_wandb_cannot_use_is_a_wrong_configuration(tree, stage, monkeypatch, name, value):
     monkeypatch.setenv(f"WANDB_{name}", value)
     with pytest.raises(ConfigurationError, match="WANDB_MODE"):
-        wandb_sinks(stage("train_sft"))
+        sinks(stage("train_sft"))
 
 
 def synchronize(tree, server):

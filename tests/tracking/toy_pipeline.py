@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.dispatch.settings import DispatchSettings
+from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
-from posttrain.pipeline.node_run import NodeRuns
-from posttrain.stage.run_records import read_records
+from posttrain.provenance.run_records import read_records
 from tests.conftest import REPOSITORY
 from tests.tracking.offline_runs import OfflineRun, offline_runs
 
@@ -28,10 +28,10 @@ stages:
 STAGE = """
 import sys
 from pathlib import Path
-from posttrain.params import load_params
-from posttrain.stage.attempts import Attempts
-from posttrain.stage.costs import append_cost, measured_cost
-from posttrain.stage.frame import StageRun
+from posttrain.config.params import load_params
+from posttrain.provenance.attempts import Attempts
+from posttrain.provenance.costs import append_cost, measured_cost
+from posttrain.provenance.runner import StageRun
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.tracking.wandb_tables import shown_evaluation
 from tests.report.example import evaluation
@@ -41,7 +41,7 @@ stage = StageRun(name, "", load_params(), Path(".posttrain/checkpoints") / name 
 if name == "evaluate":
     with shown_evaluation(stage) as show:
         show(evaluation(0.75), [])
-for sink in wandb_sinks(stage) if name == "train_sft" else ():
+for sink in wandb_sinks(stage, stage.checkpoint_dir) if name == "train_sft" else ():
     sink.write(1, {"loss": 0.5})
     sink.close()
 Path(out).write_text("made")
@@ -80,7 +80,7 @@ def make_experiment(folder: Path, more: Mapping[str, str] | None = None) -> Path
 def run_pipeline(worktree: Path, settings: DispatchSettings) -> list[OfflineRun]:
     """Both stages as jobs; gives the runs of W&B that lie in the main tree's state folder then."""
     state = worktree.parents[1]
-    runs, told = NodeRuns(worktree, settings=settings, state=state), list[str]()
+    runs, told = StageExecutor(worktree, settings=settings, state=state), list[str]()
     for node in read_graph(worktree):
         outcome = runs.run(node, told.append)
         assert outcome.state == "completed", (outcome, told)

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.worlds.http_env.domain import HttpEnvDomain
 from posttrain.worlds.mcp import McpServer
 from tests.limits import limits_of

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.worlds.http_env.domain import HttpEnvDomain
 from posttrain.worlds.mcp import McpServer
 from posttrain.worlds.protocol import WorldFailed
@@ -52,7 +52,7 @@ def test_a_server_that_says_much_and_answers_nothing_is_listened_to_no_more(monk
 def test_no_answer_of_a_server_is_read_beyond_its_limit(monkeypatch):
     monkeypatch.setattr("posttrain.worlds.mcp_stdio.MAX_ANSWER_BYTES", 2**20)
     monkeypatch.setattr("posttrain.worlds.mcp._MAX_LISTED_BYTES", 2**20)
-    monkeypatch.setattr("posttrain.http_bodies.MAX_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr("posttrain.runtime.http_bodies.MAX_ANSWER_BYTES", 2**20)
     for name in ("mcp.list_of_30_mib", "mcp.result_of_100_mib", "env.endless_chunks", "env.body_of_100_mib"):
         assert "the answer has more than 1 MiB" in sentence_of(name)
 

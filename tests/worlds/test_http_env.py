@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from posttrain.exits import Interrupted
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.runtime.exits import Interrupted
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.http_env.domain import HttpEnvDomain
 from posttrain.worlds.http_env.params import HttpEnvParams

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.exits import ConfigurationError, Interrupted
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Outcome, StopReason, ToolRun
 from posttrain.worlds.mcp import McpConnection, McpServer
 from posttrain.worlds.tools import ToolError

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from posttrain.exits import ConfigurationError, Interrupted
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tau2.databases import digest

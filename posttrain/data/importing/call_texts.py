@@ -15,7 +15,7 @@ from typing import Any
 
 from posttrain.data.importing.calls import read_call
 from posttrain.data.importing.texts import read_literal
-from posttrain.models.call_formats.form import CallForm, Written
+from posttrain.models.call_formats.format import ToolCallFormat, Written
 from posttrain.models.call_formats.hermes import Hermes
 from posttrain.models.call_formats.llama3_json import Llama3Json
 from posttrain.models.call_formats.mistral import Mistral
@@ -24,7 +24,7 @@ from posttrain.types import ToolCall
 from posttrain.worlds.tools import json_object
 
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
-_MARKED: Mapping[str, CallForm] = {
+_MARKED: Mapping[str, ToolCallFormat] = {
     "<tool_call>": Hermes(),
     "<|python_tag|>": Llama3Json(),
     "[TOOL_CALLS]": Mistral(),

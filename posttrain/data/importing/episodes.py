@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from posttrain.data.importing.fields import SCORES, Fields, without_nulls
-from posttrain.data.importing.spoken import read_messages
+from posttrain.data.importing.messages import read_messages
 from posttrain.data.importing.texts import from_json, refuse_halves
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.types import SPLITS, Message, Outcome, StopReason, Trajectory, Turn

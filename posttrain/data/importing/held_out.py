@@ -12,7 +12,7 @@ from dataclasses import replace
 from posttrain.data.importing.episodes import opening_of
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.data.trajectories import unlearnt
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 _PLACES = 2**32
 

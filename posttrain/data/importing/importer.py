@@ -14,7 +14,7 @@ from posttrain.data.importing.formats import FORMATS, Format, expected, format_o
 from posttrain.data.importing.inferred_tools import infer_tools
 from posttrain.data.importing.records import Bad, read_records
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 NUM_LOOKED_AT = 100  # of a file's first records, to tell its format
 

@@ -23,8 +23,8 @@ from typing import IO, Any, NoReturn, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from posttrain.exits import DataError
-from posttrain.limits import MAX_LINE_BYTES, clip, reason
+from posttrain.runtime.exits import DataError
+from posttrain.runtime.limits import MAX_LINE_BYTES, clip, reason
 
 MAX_WHOLE_BYTES = 2**30  # of a JSON file, which is read at once; JSONL and Parquet have no bound
 NUM_ROWS, NUM_BYTES = 256, 64 * 2**20  # of Parquet in memory at once, by the average of a row group

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posttrain.data.importing.fields import Fields
-from posttrain.data.importing.spoken import role_of
+from posttrain.data.importing.messages import role_of
 
 
 def looks_like(record: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from posttrain.data.importing.importer import Imported
 from posttrain.data.importing.inferred_tools import is_inferred
 from posttrain.data.importing.records import Bad
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 from posttrain.worlds.tools import Tool
 
 _NUM_NAMED = 8

@@ -12,8 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from posttrain.data.resampling.cells import failed
-from posttrain.exits import DataError
-from posttrain.params import AgentParams
+from posttrain.runtime.exits import DataError
 from posttrain.types import Message, StopReason
 from posttrain.worlds.lookups.answers import Ask, parse_final
 from posttrain.worlds.tools import json_object
@@ -49,7 +48,8 @@ def mistakes(
     stop_reason: StopReason,
     *,
     num_tokens: int,
-    limits: AgentParams,
+    max_turns: int,
+    max_context_tokens: int,
     read_only: Collection[str] = (),
 ) -> tuple[Mistake, ...]:
     """The visible mistakes of one conversation; `num_tokens` is its length for the model that will
@@ -73,8 +73,8 @@ def mistakes(
             agent, asks_for_line=any(message.role == "system" and "ANSWER:" in message.content for message in messages)
         ),
         Mistake.REPEATED_CALL: _repeats(messages, read_only),
-        Mistake.TOO_MANY_TURNS: len(agent) > limits.max_turns,
-        Mistake.TOO_LONG: num_tokens > limits.max_context_tokens,
+        Mistake.TOO_MANY_TURNS: len(agent) > max_turns,
+        Mistake.TOO_LONG: num_tokens > max_context_tokens,
     }
     return tuple(mistake for mistake in Mistake if found[mistake])
 

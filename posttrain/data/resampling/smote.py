@@ -17,7 +17,7 @@ from imblearn.over_sampling import SMOTE, RandomOverSampler
 from numpy.typing import NDArray
 
 from posttrain.data.resampling.neighbourhoods import NearestInCells
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 
 @dataclass(frozen=True, slots=True)

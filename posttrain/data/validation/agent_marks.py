@@ -3,7 +3,7 @@ teach it to end a turn, or to begin somebody else's, in the middle of its words.
 
 The base model may be any, and is not known yet, so the marks are those of all families of chat
 templates. In what users and tools say they do no harm: there they are read as ordinary text
-(`posttrain/models/control_marks.py`).
+(`posttrain/models/special_token_escape.py`).
 """
 
 import numpy as np

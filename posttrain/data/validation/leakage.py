@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from posttrain.data.validation.spoken_alike import MIN_BYTES, HeldOutTexts
+from posttrain.data.validation.near_duplicates import MIN_BYTES, HeldOutTexts
 
 # besides what Unicode calls controls: selectors and fillers that have no shape of their own
 _UNSPOKEN = r"[\s\pP\pZ\pC\p{So}\p{Sk}\x{034F}\x{115F}\x{1160}\x{3164}\x{FE00}-\x{FE0F}]+"

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from posttrain.data.files import taken
 from posttrain.data.validation.verdict import Verdict, summary
+from posttrain.runtime.control_chars import visible_on_page
 from posttrain.types import Message
-from posttrain.visible import visible_on_page
 
 MAX_SAMPLES = 20
 MAX_TRANSCRIPT_CHARS = 4000

@@ -18,8 +18,8 @@ from posttrain.data.validation.agent_marks import is_free_of_marks
 from posttrain.data.validation.arguments import judge_calls
 from posttrain.data.validation.duplicates import conversation_digests, digests, is_first
 from posttrain.data.validation.flat import flatten
+from posttrain.data.validation.inline_tools import is_told
 from posttrain.data.validation.leakage import HeldOut, judge_leaks
-from posttrain.data.validation.told_tools import is_told
 from posttrain.types import SPLITS, StopReason
 
 TableName = Literal["trajectories", "turns", "calls"]

@@ -19,7 +19,7 @@ from posttrain.data.files import taken
 from posttrain.data.validation.expectations import Checked, expectations_of, together
 from posttrain.data.validation.leakage import held_out_of
 from posttrain.data.validation.rules import Judged, Rule, Seen, broken, judge, rules
-from posttrain.exits import DataError
+from posttrain.runtime.exits import DataError
 
 
 @dataclass(frozen=True, slots=True)

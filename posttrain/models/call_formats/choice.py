@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from posttrain.models.call_formats.form import CallForm
+from posttrain.models.call_formats.format import ToolCallFormat
 from posttrain.models.call_formats.hermes import Hermes
 from posttrain.models.call_formats.llama3_json import Llama3Json
 from posttrain.models.call_formats.mistral import Mistral
 from posttrain.models.call_formats.pythonic import Pythonic
 from posttrain.models.call_formats.response_template import ResponseTemplateForm, response_template_of
 
-HERMES: CallForm = Hermes()
-FORMS: tuple[CallForm, ...] = (HERMES, Llama3Json(), Mistral(), Pythonic())
+HERMES: ToolCallFormat = Hermes()
+FORMS: tuple[ToolCallFormat, ...] = (HERMES, Llama3Json(), Mistral(), Pythonic())
 
 
-def form_of(tokenizer: Any, key: str, rendered: str) -> CallForm | None:
+def form_of(tokenizer: Any, key: str, rendered: str) -> ToolCallFormat | None:
     """The one in which the tokenizer's chat template wrote a call with the arguments {key: key}:
     one of FORMS, or what a response template describes. Raises ConfigurationError where that
     describes no calls."""

@@ -3,7 +3,7 @@ them behind text."""
 
 import re
 
-from posttrain.models.call_formats.form import JsonCall, JsonForm, Schemas, Written, joined
+from posttrain.models.call_formats.format import JsonCall, JsonForm, Schemas, Written, joined
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)  # a missing end is the message's own end
 _READER = JsonCall("arguments")
@@ -16,6 +16,6 @@ class Hermes(JsonForm):
     sign = "<tool_call>"
 
     def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
-        """As `CallForm`."""
+        """As `ToolCallFormat`."""
         written = [_READER.read(found[1]) for found in _CALL.finditer(said)]
         return joined(_CALL.split(said)[::2]), written  # every second piece is the inside of a call

@@ -7,7 +7,7 @@ text is content. Llama's templates leave content out beside a call, so a message
 
 import re
 
-from posttrain.models.call_formats.form import JsonCall, JsonForm, Schemas, Written, leading_values
+from posttrain.models.call_formats.format import JsonCall, JsonForm, Schemas, Written, leading_values
 
 _TAG = "<|python_tag|>"
 _BEGINS = re.compile(r'\s*(?:<\|python_tag\|>\s*)?\{\s*"(?:name|type|parameters)"')
@@ -22,7 +22,7 @@ class Llama3Json(JsonForm):
     sign = '"parameters"'
 
     def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
-        """As `CallForm`."""
+        """As `ToolCallFormat`."""
         if not _BEGINS.match(said):
             return said.strip(), []
         found, rest = leading_values(said.strip().removeprefix(_TAG).strip(), _BETWEEN)

@@ -3,7 +3,7 @@ its third tokenizer), or once for each call `[TOOL_CALLS]name[ARGS]{…}` (since
 
 import re
 
-from posttrain.models.call_formats.form import JsonCall, JsonForm, Schemas, Written, leading_values
+from posttrain.models.call_formats.format import JsonCall, JsonForm, Schemas, Written, leading_values
 
 _MARK = "[TOOL_CALLS]"
 _NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\])?\s*(?=\{|\[ARGS\])(.*)\Z", re.DOTALL)
@@ -19,7 +19,7 @@ class Mistral(JsonForm):
     sign = _MARK
 
     def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
-        """As `CallForm`."""
+        """As `ToolCallFormat`."""
         content, *written = said.split(_MARK)
         return content.strip(), [call for text in written for call in _read(text.strip())]
 

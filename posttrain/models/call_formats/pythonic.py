@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.models.call_formats.form import Schemas, Written, is_nested_deep, joined, loads, storable
+from posttrain.models.call_formats.format import Schemas, Written, is_nested_deep, joined, loads, storable
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _MARKED = re.compile(r"<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)", re.DOTALL)
@@ -29,14 +29,14 @@ class Pythonic:
     writes_objects = False
 
     def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
-        """As `CallForm`."""
+        """As `ToolCallFormat`."""
         if _START in said:
             written = [call for found in _MARKED.finditer(said) for call in _read(found[1])]
             return joined(_MARKED.split(said)[::2]), written
         return ("", _read(said)) if _BARE.match(said) else (said.strip(), [])
 
     def stand_in(self, key: str, rendered: str) -> str | None:
-        """As `CallForm`."""
+        """As `ToolCallFormat`."""
         return next((written for quote in "'\"" if f"({(written := f'{key}={quote}{key}{quote}')})" in rendered), None)
 
     def arguments(self, text: str, like: str, /) -> str:

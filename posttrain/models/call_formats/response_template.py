@@ -15,8 +15,8 @@ import regex  # type: ignore[import-untyped]
 from transformers.utils.chat_parsing import parse_response
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
-from posttrain.exits import ConfigurationError
-from posttrain.models.call_formats.form import Schemas, Written, is_nested_deep, joined, loads, storable
+from posttrain.models.call_formats.format import Schemas, Written, is_nested_deep, joined, loads, storable
+from posttrain.runtime.exits import ConfigurationError
 
 _REASONING, _THINKING = "reasoning_content", "thinking"
 
@@ -48,7 +48,7 @@ class ResponseTemplateForm:
             raise ValueError(f"the response template reads {rendered!r} otherwise")
 
     def read(self, said: str, tools: Schemas, /) -> tuple[str, list[Written]]:
-        """As `CallForm`."""
+        """As `ToolCallFormat`."""
         found = list(self.calls.finditer(said))
         ends = [0, *(one.end() for one in found)]
         starts = [*(one.start() for one in found), len(said)]
@@ -66,7 +66,7 @@ class ResponseTemplateForm:
         return _THINKING in self.served_content()["fields"]
 
     def stand_in(self, key: str, rendered: str) -> str | None:
-        """As `CallForm`: all that stands between a call's marks."""
+        """As `ToolCallFormat`: all that stands between a call's marks."""
         call = self._call_with(key, rendered)
         return None if call is None else str(call["body"])
 

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from posttrain.exits import as_shell
-from posttrain.redaction import redact_lines
-from posttrain.stage.environment import path_with_python, temporary_folder
-from posttrain.state import SNAPSHOT
+from posttrain.provenance.environment import path_with_python, temporary_folder
+from posttrain.runtime.exits import as_shell
+from posttrain.runtime.redaction import redact_lines
+from posttrain.runtime.state import SNAPSHOT
 
 
 class Reproducer:

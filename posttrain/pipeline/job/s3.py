@@ -20,16 +20,16 @@ from types import FrameType
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from posttrain.exits import DataError, Interrupted, StageError, as_shell, exit_codes
+from posttrain.pipeline.remote.archive import pack, unpack
+from posttrain.pipeline.remote.cache import config_section, fetch_result, pull_inputs, push_result
+from posttrain.pipeline.remote.checkpoints import ShippedCheckpoints
+from posttrain.pipeline.remote.names import JobFolder, add_options, from_options
+from posttrain.pipeline.remote.object_store import ObjectStore
 from posttrain.pipeline.snapshot import FROZEN, configure_dvc, find_stage, key_of
-from posttrain.pipeline.transport.archive import pack, unpack
-from posttrain.pipeline.transport.object_store import ObjectStore
-from posttrain.pipeline.transport.remote_cache import config_section, fetch_result, pull_inputs, push_result
-from posttrain.pipeline.transport.remote_names import JobFolder, add_options, from_options
-from posttrain.pipeline.transport.shipped_checkpoints import ShippedCheckpoints
-from posttrain.redaction import redact
-from posttrain.stage.costs import COSTS
-from posttrain.state import STATE_DIR, TRACES, WANDB
+from posttrain.provenance.costs import COSTS
+from posttrain.runtime.exits import DataError, Interrupted, StageError, as_shell, exit_codes
+from posttrain.runtime.redaction import redact
+from posttrain.runtime.state import STATE_DIR, TRACES, WANDB
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # the dispatcher sets it
 TREE = Path("tree")

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from posttrain.exits import exit_codes
 from posttrain.pipeline.job.reproduce import Reproducer
+from posttrain.runtime.exits import exit_codes
 
 
 def run(stage: str) -> int:

@@ -16,12 +16,12 @@ from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 from dvc_data.hashfile.hash_info import HashInfo
 
-from posttrain.exits import Interrupted, exit_codes
 from posttrain.pipeline.snapshot import FROZEN_KEY, entry_digest, find_stage, key_of, use_settled_runs
-from posttrain.stage.cached import SETTLED_COSTS
-from posttrain.stage.costs import read_costs
-from posttrain.stage.lockfile import lock_entries
-from posttrain.stage.run_records import keep_cost
+from posttrain.provenance.cache_integrity import SETTLED_COSTS
+from posttrain.provenance.costs import read_costs
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.provenance.run_records import keep_cost
+from posttrain.runtime.exits import Interrupted, exit_codes
 
 NOT_THERE = 3
 

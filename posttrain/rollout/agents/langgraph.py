@@ -24,11 +24,11 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 from langgraph.graph.state import CompiledStateGraph
 
-from posttrain.limits import clip
 from posttrain.rollout.agents.program import AgentHost, Served, play_program
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
+from posttrain.runtime.limits import clip
 from posttrain.types import Message, StopReason, ToolCall
 from posttrain.worlds.tools import json_object
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from posttrain.limits import clip, reason
 from posttrain.rollout.agents.program import Served
+from posttrain.runtime.limits import clip, reason
 from posttrain.types import Message
 from posttrain.worlds.tools import refuse_constant
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.limits import reason
 from posttrain.rollout.conversation import bounded, is_same, is_same_call
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentFailed
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed, run_calls
+from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, ToolCall
 
 _GRACE_S = 5.0  # for a program to put its things away once it is stopped; then it is left behind

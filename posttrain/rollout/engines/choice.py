@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.exits import ConfigurationError
 from posttrain.rollout.engines.protocol import Engine
 from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.runtime.exits import ConfigurationError
 
 NUM_SLOTS = 128  # episodes that write at once; beyond, a CPU gains nothing and a GPU's memory fills with caches
 

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import behind_adapters, is_adapted_layer
+from posttrain.models.bf16_rescale import of_readers, spread
 from posttrain.models.dense import dense
-from posttrain.models.off_grid import of_readers, spread
+from posttrain.models.params import LIKE_QWEN3
 from posttrain.models.precision import compute_dtype
-from posttrain.params import LIKE_QWEN3
+from posttrain.runtime.exits import ConfigurationError
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length of the text
 

@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 import aiohttp
 import torch
 
-from posttrain.exits import ConfigurationError, Interrupted
-from posttrain.limits import reason
 from posttrain.models.adapted import is_adapted
 from posttrain.models.precision import compute_dtype
-from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import WeightFiles
+from posttrain.runtime.exits import ConfigurationError, Interrupted
+from posttrain.runtime.limits import reason
+from posttrain.runtime.redaction import redact
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import aiohttp
 
-from posttrain.exits import ConfigurationError
-from posttrain.http_bodies import IDENTITY, read_body, redirection
-from posttrain.limits import clip, reason
-from posttrain.redaction import redact
 from posttrain.rollout.engines.protocol import GenerateRequest
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.http_bodies import IDENTITY, read_body, redirection
+from posttrain.runtime.limits import clip, reason
+from posttrain.runtime.redaction import redact
 from posttrain.types import BadNumber, number
 
 BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from posttrain.exits import ConfigurationError
 from posttrain.models.adapted import is_adapted
 from posttrain.models.precision import compute_dtype
+from posttrain.runtime.exits import ConfigurationError
 
 _NUM_KEPT = 2
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 CLASSES = (
     "GorillaFileSystem",

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from posttrain.knobs import Frac, PositiveFrac, Section
+from posttrain.runtime.knobs import Frac, PositiveFrac, Section
 from posttrain.worlds.knobs import WorldParams
 
 SetName = Literal["base", "miss_func", "miss_param", "long_context"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Split, Task
 from posttrain.worlds.gymnasium.environment import GymnasiumEnvironment
 from posttrain.worlds.gymnasium.params import GymnasiumParams

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
-from posttrain.limits import clip, reason
+from posttrain.runtime.limits import clip, reason
 from posttrain.types import JsonValue
 from posttrain.worlds.http_env.params import HttpEnvParams
 from posttrain.worlds.json_endpoint import EndpointFailed, JsonEndpoint

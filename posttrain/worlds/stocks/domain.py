@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from posttrain.types import Split, Task
+from posttrain.worlds.lookups.demonstrations import Flaw, draw_slips, play
 from posttrain.worlds.lookups.gold import gold_of
 from posttrain.worlds.lookups.grade import SCORES
-from posttrain.worlds.lookups.plays import Flaw, draw_slips, play
 from posttrain.worlds.lookups.schedule import KINDS, Cell, Kind, cell_of, cells_in_turn
 from posttrain.worlds.lookups.world import LookupWorld
 from posttrain.worlds.protocol import Expert, World

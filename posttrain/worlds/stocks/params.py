@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from posttrain.knobs import Frac, Section
+from posttrain.runtime.knobs import Frac, Section
 from posttrain.worlds.knobs import WorldParams
 
 LEVEL_3_TOKENS = 112  # of the longest answer that the third level asks for, by the small model's tokenizer

@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, Split, Task
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import ScriptedExpert

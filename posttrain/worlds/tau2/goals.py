@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import JsonValue, Task
 
 _GRADED = ("DB", "COMMUNICATE", "ACTION")  # of tau2's RewardType; the others ask a model or the domain's own code

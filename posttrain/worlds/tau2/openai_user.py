@@ -2,9 +2,9 @@
 
 Endpoint and key are the environment's: `POSTTRAIN_USER_BASE_URL` and `POSTTRAIN_USER_API_KEY`,
 where they are not set `OPENAI_BASE_URL` and `OPENAI_API_KEY`; how many may ask, how often and for
-what money is `POSTTRAIN_USER_…`, as `posttrain/accounts.py` has them, apart from the policy's. It
-reads what was said, and nothing of the agent's calls. A model is not the same twice: an episode
-that is played again may meet other words.
+what money is `POSTTRAIN_USER_…`, as `posttrain/runtime/endpoint_limits.py` has them, apart from the
+policy's. It reads what was said, and nothing of the agent's calls. A model is not the same twice:
+an episode that is played again may meet other words.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from posttrain.accounts import ChatParameters, account_of
-from posttrain.exits import ConfigurationError
-from posttrain.limits import MAX_REPLY_CHARS, clip, reason
+from posttrain.runtime.endpoint_limits import ChatParameters, account_of
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.limits import MAX_REPLY_CHARS, clip, reason
 from posttrain.types import BadNumber, JsonValue, number
 from posttrain.worlds.json_endpoint import EndpointFailed, JsonEndpoint
 from posttrain.worlds.protocol import WorldFailed

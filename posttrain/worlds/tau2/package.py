@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.limits import MAX_REPLY_CHARS, clip
+from posttrain.runtime.limits import MAX_REPLY_CHARS, clip
 from posttrain.types import JsonValue, Message, Outcome, Task, Trajectory
 from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tau2.databases import Database, Databases

@@ -12,9 +12,9 @@ from decimal import Decimal
 from itertools import islice, product
 
 from posttrain.types import JsonValue, Split, Task
+from posttrain.worlds.lookups.demonstrations import Flaw, draw_slips, play
 from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall, gold_of
 from posttrain.worlds.lookups.grade import SCORES
-from posttrain.worlds.lookups.plays import Flaw, draw_slips, play
 from posttrain.worlds.lookups.schedule import Cell, Draft, Kind, cell_of, cells_in_turn, offered, task_of
 from posttrain.worlds.lookups.world import LookupWorld
 from posttrain.worlds.protocol import Expert, World

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from posttrain.knobs import Frac, Section
+from posttrain.runtime.knobs import Frac, Section
 from posttrain.worlds.knobs import WorldParams
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.exits import meaning_of
 from posttrain.pipeline.job.reproduce import Reproducer
-from posttrain.stage.environment import temporary_folder
+from posttrain.provenance.environment import temporary_folder
+from posttrain.runtime.exits import meaning_of
 from tests.key_examples import SPELLINGS, planted, planted_in
 
 DVC_YAML = """

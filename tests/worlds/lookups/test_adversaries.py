@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.params import load_params
+from posttrain.config.params import load_params
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.params import load_params
+from posttrain.config.params import load_params
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import SPLITS, Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.lookups.answers import Ask, format_answer, format_ask
+from posttrain.worlds.lookups.demonstrations import occasions
 from posttrain.worlds.lookups.gold import Answer, gold_of
-from posttrain.worlds.lookups.plays import occasions
 from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.scripts import ScriptedExpert, call, say
 from posttrain.worlds.stocks.codes import canonical

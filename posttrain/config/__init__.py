@@ -1,0 +1,1 @@
+"""`params.yaml` as a whole: the sections of all rooms, put together."""

@@ -1,0 +1,161 @@
+"""The one reader of `params.yaml`: every knob, its range, and the rules between knobs.
+
+No knob has a default here: a default is a hyper-parameter that DVC cannot see. Unknown keys are
+refused. `load_params` raises `ParamsError` with one line per problem (key, value, what is
+accepted); `stages/check_params.py` runs it on the whole file before any other stage, and looks up
+the names in it that lead to code or files. One file, however long: it is `params.yaml` with its
+types, read from top to bottom beside it.
+
+A section that is one of a choice has an `example`, the knobs besides its type as they might stand
+in the file: shown to who changed the type, and never read in place of a knob.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from posttrain.data.params import GenerateDataParams, ResampleDataParams, ValidateDataParams
+from posttrain.evals.params import EvaluateParams
+from posttrain.models.params import PrepareModelParams, PretrainedModel, ScratchModel
+from posttrain.rewards.params import RewardParams
+from posttrain.rollout.params import AgentParams
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.knob_errors import explain
+from posttrain.runtime.knobs import (
+    SLIP,
+    Section,
+    Seed,
+)
+from posttrain.runtime.plain_yaml import read_plain
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.params import SamplePreferencesParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.policy_params import TrainPolicyParams
+from posttrain.worlds.choices import World
+
+
+class ParamsError(ConfigurationError):
+    """`params.yaml` is wrong: exit code 78."""
+
+
+class ReportParams(Section):
+    num_failures_shown: Annotated[int, Field(ge=0, le=100_000, description=SLIP)]
+
+
+class Params(Section):
+    """The whole of `params.yaml`. A stage uses only the sections that it lists under `params:` in
+    `dvc.yaml`; a test compares the two."""
+
+    seed: Seed
+    world: World
+    agent: AgentParams
+    model: Annotated[ScratchModel | PretrainedModel, Field(discriminator="type")]
+    reward: RewardParams
+    generate_data: GenerateDataParams
+    validate_data: ValidateDataParams
+    prepare_model: PrepareModelParams
+    resample_data: ResampleDataParams
+    train_sft: TrainSftParams
+    sample_preferences: SamplePreferencesParams
+    train_reward_model: TrainRewardModelParams
+    train_policy: TrainPolicyParams
+    evaluate: EvaluateParams
+    report: ReportParams
+
+
+def load_params(path: Path = Path("params.yaml")) -> Params:
+    """Read and check the whole file. Raises ParamsError naming every bad key at once, with its
+    value and what is accepted."""
+    try:
+        content, problems = _read(path.read_bytes(), str(path))
+    except FileNotFoundError as error:
+        raise ParamsError(f"{path} is not here; run from the root of the repository") from error
+    return _checked(content, problems, str(path))
+
+
+def read_knobs(text: str | bytes, *, source: str) -> Any:
+    """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises
+    ParamsError where it is no YAML, a key stands twice, or a number is not in plain decimal
+    digits."""
+    content, problems = _read(text, source)
+    if problems:
+        raise refusal(problems, source)
+    return content
+
+
+def parse_params(content: Any, *, source: str) -> Params:
+    """As `load_params`, for content already read; `source` is named in the message."""
+    return _checked(content, [], source)
+
+
+def refusal(problems: Sequence[str], source: str) -> ParamsError:
+    """One error of a line for each problem."""
+    lines = "\n".join(f"  - {escape_control_chars(line)}" for line in problems)
+    return ParamsError(f"{source} has {len(problems)} problem(s), nothing was run:\n{lines}")
+
+
+def _read(text: str | bytes, source: str) -> tuple[Any, list[str]]:
+    try:
+        content, odd_numbers, double_keys = read_plain(text)
+    except ValueError as error:
+        raise ParamsError(f"{source} cannot be read as YAML: {error}") from error
+    return content, odd_numbers + double_keys
+
+
+def _checked(content: Any, problems: Sequence[str], source: str) -> Params:
+    try:
+        params = Params.model_validate(content)
+    except ValidationError as error:
+        raise refusal([*problems, *explain(error, Params, content)], source) from error
+    if found := [*problems, *_contradictions(params)]:
+        raise refusal(found, source)
+    return params
+
+
+def _contradictions(params: Params) -> Iterator[str]:
+    """Between sections; those within one are the section's own to refuse."""
+    world, algorithm, preferences = params.world, params.train_policy.algorithm, params.sample_preferences
+    if preferences.num_tasks > world.num_rl_tasks:
+        yield (
+            f"sample_preferences.num_tasks is {preferences.num_tasks} but world.num_rl_tasks only "
+            f"{world.num_rl_tasks}; preferences are sampled on the rl split: raise the split or lower the number"
+        )
+    if isinstance(algorithm, OnlineParams) and algorithm.tasks_per_step > world.num_rl_tasks:
+        yield (
+            f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
+            f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"
+        )
+    if isinstance(algorithm, OnlineParams):
+        most = _most_to_earn(params)
+        for key, best in algorithm.virtual_bests.items():
+            if best < most:
+                yield (
+                    f"train_policy.algorithm.credit.{key}.best is {best:g} and an episode can earn {most:g}: what is "
+                    f"better than the best would be pushed down; raise it to {most:g}"
+                )
+    if params.validate_data.max_tokens > params.agent.max_context_tokens:
+        yield (
+            f"validate_data.max_tokens is {params.validate_data.max_tokens} and agent.max_context_tokens "
+            f"{params.agent.max_context_tokens}: demonstrations would be validated that no episode could hold, and "
+            "that the quality filter drops; lower the first or raise the second"
+        )
+    num_held_out = round(params.train_reward_model.holdout_frac * preferences.num_tasks)
+    if not 0 < num_held_out < preferences.num_tasks:
+        yield (
+            f"train_reward_model.holdout_frac is {params.train_reward_model.holdout_frac:g} and "
+            f"sample_preferences.num_tasks {preferences.num_tasks}: {num_held_out} tasks would be held out and "
+            f"{preferences.num_tasks - num_held_out} trained on, and both are needed; change either"
+        )
+    if params.agent.max_new_tokens < (needed := getattr(world, "num_answer_tokens", 1)):
+        yield (
+            f"agent.max_new_tokens is {params.agent.max_new_tokens}, and the world {world.type} asks for messages of "
+            f"{needed} tokens, which would be cut off: raise it to {needed}"
+        )
+
+
+def _most_to_earn(params: Params) -> float:
+    """By rules and by a reward model, of scores that are all 1."""
+    own = sum(params.reward.weights.values()) + sum(max(extra.weight, 0.0) for extra in params.reward.extra)
+    return round(own + params.train_policy.reward_model_weight, 9)

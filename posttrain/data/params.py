@@ -1,0 +1,70 @@
+"""Knobs of the sections `generate_data`, `validate_data` and `resample_data`."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from posttrain.runtime.knobs import Count, Frac, PositiveFrac, Section, SmallCount
+
+# of posttrain/data/importing/formats.py; a test compares
+ImportFormat = Literal["tau_bench", "tau2", "xlam", "agentgym", "toolbench", "sharegpt", "openai", "trl", "bfcl"]
+
+
+class ScriptedSource(Section):
+    type: Literal["scripted"]
+
+
+class ImportSource(Section):
+    """Trajectories that a team already has. `path` is relative to the repository and lies under a
+    dep of the stage, such as `data/imported`; without a `format` the records tell it. A call of
+    one of `stop_tools` ends an episode. `dev_frac` of the tasks are kept back to choose the
+    checkpoint by; with 0 the world's expert must play dev tasks."""
+
+    example: ClassVar[str] = "{path: data/imported/ours.jsonl, stop_tools: [], dev_frac: 0.1}"
+    type: Literal["import"]
+    format: ImportFormat | None = None
+    path: str
+    stop_tools: list[str]
+    dev_frac: Annotated[float, Field(ge=0, lt=1)]
+
+
+class OpenAiSource(Section):
+    """Episodes that a model behind an OpenAI-compatible endpoint plays; endpoint and key are the
+    environment's."""
+
+    example: ClassVar[str] = "{model: Qwen/Qwen2.5-7B-Instruct, temperature: 0.7, max_new_tokens: 512}"
+    type: Literal["openai"]
+    model: str
+    temperature: Annotated[float, Field(ge=0, le=2)]
+    max_new_tokens: Count
+
+
+class GenerateDataParams(Section):
+    source: Annotated[ScriptedSource | ImportSource | OpenAiSource, Field(discriminator="type")]
+    reasoning_frac: Frac
+
+
+class ValidateDataParams(Section):
+    max_quarantine_frac: Frac
+    max_tokens: Count
+
+
+class CoresetParams(Section):
+    strategy: Literal["loss_topk", "diversity", "hybrid", "random"]
+    keep_frac: PositiveFrac
+
+
+class OversampleParams(Section):
+    type: Literal["smote", "duplicate", "none"]
+    target_frac: PositiveFrac
+    num_neighbors: SmallCount
+    max_contamination: Frac
+
+
+class ResampleDataParams(Section):
+    cells: list[str]
+    quality_filter: bool
+    max_dropped_frac: Frac
+    success_filter: bool
+    coreset: CoresetParams
+    oversample: OversampleParams

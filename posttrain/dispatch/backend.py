@@ -1,0 +1,103 @@
+"""Every pool starts a command, says how it is, and ends it. A job is known by its name, so that who
+lost its id finds it again.
+
+Nothing here decides: whether a job is started again is the dispatcher's business, and it reads it
+off the job's real end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a job reserves. `time_limit_s` is wall-clock; `shm_gb` the size of /dev/shm where the
+    pool gives each job its own."""
+
+    gpus: int = 0
+    cpus: int = 1
+    memory_gb: float = 4.0
+    time_limit_s: int = 3600
+    shm_gb: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One command in one folder. `name` is unique among all jobs that ever were, and of letters,
+    digits and `-` only, 63 at most.
+
+    `command` is a list of arguments: no pool puts it through a shell unquoted. `environment` is
+    added to what the pool gives; keys (secrets) are not in it. stdout and stderr go to `log`.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    folder: Path
+    log: Path
+    resources: Resources = field(default_factory=Resources)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class JobState(StrEnum):
+    """`GONE` is a job that the pool does not know (any more)."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+    GONE = "gone"
+
+
+class Cause(StrEnum):
+    """How a job came to its end."""
+
+    EXITED = "exited"  # by itself, with an exit code
+    OUT_OF_MEMORY = "out of memory"
+    OUT_OF_DISK = "out of disk"  # over a limit of its own, on a node that has more
+    TIME_LIMIT = "time limit"
+    PREEMPTED = "preempted"
+    NODE_LOST = "node lost"
+    CANCELLED = "cancelled"
+    UNSCHEDULABLE = "unschedulable"
+    NO_IMAGE = "no image"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """`exit_code` and `cause` are of an ended job; a shell's 128 + n stands for death by signal n.
+    `note` is the pool's own word for why it waits or how it ended."""
+
+    state: JobState
+    exit_code: int | None = None
+    cause: Cause | None = None
+    note: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (JobState.ENDED, JobState.GONE)
+
+
+class Backend(Protocol):
+    """Somewhere that jobs run. Every method may be called from any process on the submitter's
+    machine, and by one that did not submit the job.
+
+    All raise Interrupted where the pool cannot be reached at the moment, ConfigurationError where
+    it refuses what it was asked.
+    """
+
+    def submit(self, spec: JobSpec) -> str:
+        """Start the job and return the pool's id of it. A job of that name that is there already is
+        not started again: its id comes back."""
+        ...
+
+    def status(self, job_id: str) -> JobStatus:
+        """How it is now."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """Kill it with all its processes; within five seconds its status says that it is over, and
+        asked again until then it catches one that was just being started too. Nothing where it is
+        over already. Not a preemption: it gets no time for a checkpoint."""
+        ...

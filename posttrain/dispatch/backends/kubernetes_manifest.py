@@ -1,0 +1,157 @@
+"""A job is to Kubernetes the cluster's template with the spec filled in as data, so that no text of
+ours is ever parsed again.
+
+The command is started by a shell that first makes a mark in the job's folder, and refuses where it
+is there: Kubernetes replaces a pod that was deleted, old versions while it still writes its
+checkpoint, and two must never run in one folder. The shell gets the command as arguments and parses
+none of it.
+"""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.dispatch.backend import JobSpec
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.plain_yaml import read_yaml
+
+GPU = "nvidia.com/gpu"
+FOLDER, LOG = (
+    "posttrain/folder",
+    "posttrain/log",
+)  # annotations: what another process of the submitter has to know of a job
+MAIN = "main"
+OWN_FOLDER, OWN_VOLUME = "/posttrain-job", "work"  # of a job that shares no disk
+REFUSAL = "a second pod of this job"
+GUARD = (
+    'mkdir "$0" && exec "$@"; test -d "$0" || { echo "$0 cannot be made: is the folder mounted, '
+    'and may this user write to it?" >&2; exit 78; }; '
+    f"echo '{REFUSAL}' >/dev/termination-log; exit 75"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder that every job sees at `path`. `source` is as Kubernetes has it:
+    `{"persistentVolumeClaim": {"claimName": "work"}}`."""
+
+    path: str
+    source: Mapping[str, Any]
+    is_read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """What the person knows of the cluster; the rest is in `template`.
+
+    `user` runs the containers, 0 is root. `queue` is a Kueue LocalQueue, `secret` a Secret whose
+    keys become the job's environment: they are never in a manifest. `grace_s` is the time for a
+    checkpoint, `keep_s` how long an ended job can still be asked for. `patience_s` bounds the wait
+    for an image, and for a node that could ever hold the job. Where `is_disk_shared`, a job works
+    in the submitter's folder, which a mount must show; else in an empty one of its own.
+    """
+
+    template: Path
+    image: str
+    namespace: str = "default"
+    mounts: tuple[Mount, ...] = ()
+    user: int = 1000
+    queue: str | None = None
+    secret: str | None = None
+    grace_s: int = 60
+    keep_s: int = 7 * 24 * 3600
+    patience_s: float = 300.0
+    is_disk_shared: bool = True
+
+
+def read_template(path: Path) -> dict[str, Any]:
+    """Raises ConfigurationError where it is not a Job with a container `main`."""
+    try:
+        template = read_yaml(path)
+        found = template["kind"] == "Job" and any(
+            one["name"] == MAIN for one in template["spec"]["template"]["spec"]["containers"]
+        )
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be used as a template of jobs ({error!r}); infra/kubernetes/job.yaml is one"
+        ) from error
+    if not found:
+        raise ConfigurationError(
+            f"{path} is not a Job with a container {MAIN!r}: the command has no place in it. "
+            "infra/kubernetes/job.yaml has one"
+        )
+    job: dict[str, Any] = template
+    return job
+
+
+def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str, Any]) -> dict[str, Any]:
+    """The Job to create."""
+    job = copy.deepcopy(dict(template))
+    folder, resources = str(spec.folder.resolve()), spec.resources
+    metadata = job.setdefault("metadata", {})
+    metadata |= {"name": spec.name, "namespace": settings.namespace}
+    metadata["annotations"] = metadata.get("annotations", {}) | {FOLDER: folder, LOG: str(spec.log.resolve())}
+    if settings.queue:
+        metadata["labels"] = metadata.get("labels", {}) | {"kueue.x-k8s.io/queue-name": settings.queue}
+    job["spec"]["ttlSecondsAfterFinished"] = settings.keep_s
+    pod = job["spec"]["template"]["spec"]
+    pod |= {"terminationGracePeriodSeconds": settings.grace_s, "activeDeadlineSeconds": resources.time_limit_s}
+    pod["securityContext"] = pod.get("securityContext", {}) | _identity(settings.user)
+    container = next(one for one in pod["containers"] if one["name"] == MAIN)
+    asked = container.get("resources", {})
+    works_in = folder if settings.is_disk_shared else OWN_FOLDER
+    container |= {
+        "image": settings.image,
+        "workingDir": works_in,
+        "command": ["/bin/sh", "-c", _verbatim(GUARD)],
+        "args": [_verbatim(word) for word in (f"{works_in}/.{spec.name}.started", *spec.command)],
+        "env": [
+            *container.get("env", []),
+            *({"name": name, "value": _verbatim(value)} for name, value in sorted(spec.environment.items())),
+        ],
+        "resources": {  # the template may bound its disk (ephemeral-storage)
+            "requests": asked.get("requests", {})
+            | {"cpu": str(resources.cpus), "memory": _mebibytes(resources.memory_gb)},
+            "limits": asked.get("limits", {})
+            | {"memory": _mebibytes(resources.memory_gb)}
+            | ({GPU: str(resources.gpus)} if resources.gpus else {}),
+        },
+    }
+    if settings.secret:
+        container["envFrom"] = [*container.get("envFrom", []), {"secretRef": {"name": settings.secret}}]
+    for volume in pod.get("volumes", []):
+        if volume["name"] == "shm":
+            volume["emptyDir"]["sizeLimit"] = _mebibytes(resources.shm_gb)
+    if not settings.is_disk_shared:
+        if all(
+            volume["name"] != OWN_VOLUME for volume in pod.get("volumes", [])
+        ):  # the template may have a larger one than the node's own disk
+            pod.setdefault("volumes", []).append({"name": OWN_VOLUME, "emptyDir": {}})
+        container.setdefault("volumeMounts", []).append({"name": OWN_VOLUME, "mountPath": OWN_FOLDER})
+    for number, mount in enumerate(settings.mounts):
+        volume = {"name": f"mount-{number}"}
+        pod.setdefault("volumes", []).append(volume | json.loads(json.dumps(mount.source)))
+        container.setdefault("volumeMounts", []).append(
+            volume | {"mountPath": mount.path} | ({"readOnly": True} if mount.is_read_only else {})
+        )
+    return job
+
+
+def _identity(user: int) -> dict[str, Any]:
+    return (
+        {"runAsUser": user, "runAsGroup": user, "fsGroup": user, "runAsNonRoot": True}
+        if user
+        else {"runAsUser": 0, "runAsNonRoot": False}
+    )
+
+
+def _verbatim(text: str) -> str:
+    """Kubernetes puts the environment's X in place of `$(X)`, and `$` in place of `$$`."""
+    return text.replace("$", "$$")
+
+
+def _mebibytes(size_gb: float) -> str:
+    return f"{round(size_gb * 1024)}Mi"

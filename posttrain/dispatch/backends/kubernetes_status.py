@@ -1,0 +1,284 @@
+"""Reads how a job is from what Kubernetes tells of it and its pods. Pure: the same answers give the
+same reading.
+
+A job has one pod that counts, the first. One that is being deleted, or gone, ends the job as
+preempted: what Kubernetes puts in its place is not wanted. What the pool itself decided (cancelled,
+no image, ...) is written at the job (`END`), and holds as soon as no pod lives.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from posttrain.dispatch.backend import Cause, JobState, JobStatus
+from posttrain.dispatch.backends.kubernetes_manifest import GPU, MAIN, REFUSAL
+from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
+
+END, FIRST_POD = "posttrain/end", "posttrain/pod"  # annotations
+STARTING = "ContainerCreating"  # Kubernetes' word for a pod that has its place
+STUCK_S = 30.0  # a pod that should be gone for so long, on a node that does not answer, is taken for dead
+_NO_IMAGE = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+    "ImageInspectError",
+)
+_WRONG = ("CreateContainerConfigError", "CreateContainerError")
+# Kubelet's messages for a pod over a limit of its own (pkg/kubelet/eviction/helpers.go). Those for
+# pressure on the node begin with `The node`, and may go on with what the pod used.
+_OVER_OWN_LIMIT = re.compile(
+    r"Usage of EmptyDir volume .* exceeds the limit"
+    r"|Container \S+ exceeded its local ephemeral storage limit"
+    r"|Pod ephemeral local storage usage exceeds the total limit of containers",
+    re.IGNORECASE,
+)
+_SHM_FULL = 'Usage of EmptyDir volume "shm"'  # in memory
+_FORBIDDEN = ("SysctlForbidden", "AppArmor", "PodOSNotSupported")  # by kubelet, for what the template asks
+_OWN_WORDS = (
+    0,
+    ConfigurationError.code,
+    DataError.code,
+    Interrupted.code,
+)  # of a process that was told to end, and said how it did
+
+Json = Mapping[str, Any]
+Nodes = Callable[[], Sequence[Json] | None]
+WhyNoPod = Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`pod` is the one whose log is the job's. `end` is what the pool is to write down and see to;
+    None where there is nothing to decide."""
+
+    status: JobStatus
+    pod: Json | None = None
+    end: JobStatus | None = None
+
+
+def read(
+    job: Json, pods: Sequence[Json], nodes: Nodes, why_no_pod: WhyNoPod, *, now: datetime, patience_s: float
+) -> Reading:
+    """`nodes` is asked only where it matters; its None means that we may not know them.
+    `why_no_pod` is what Kubernetes says of a job without one."""
+    pod = _first(job, pods)
+    ours = (
+        [pod] if pod is not None or FIRST_POD in job["metadata"].get("annotations", {}) else pods
+    )  # what comes after the first refuses to run
+    living = [one for one in ours if one is not None and may_run(one) and not _is_stuck(one, nodes, now)]
+    written = job["metadata"].get("annotations", {}).get(END)
+    if written:
+        end = _from_text(written)
+        if (
+            end.cause is not Cause.CANCELLED
+            and pod is not None
+            and _is_over(pod)
+            and (own := _end_of(pod)).exit_code == 0
+        ):
+            end = own
+        return Reading(_ending(end, living), pod)
+    if pod is None:
+        return _without_pod(job, living, why_no_pod)
+    if _is_over(pod):
+        end = _end_of(pod)
+        is_replaced = end.cause in (Cause.PREEMPTED, Cause.NODE_LOST) and not _condition(job, "Failed")
+        return Reading(end, pod, end if is_replaced else None)
+    if "deletionTimestamp" in pod["metadata"]:
+        is_lost = _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
+        end = (
+            _ended(Cause.NODE_LOST, f"{_node(pod)} does not answer")
+            if is_lost
+            else _ended(Cause.PREEMPTED, "its pod was deleted")
+        )
+        return Reading(_ending(end, living), pod, end)
+    status, decided = _of_living(pod, nodes, now, patience_s)
+    return Reading(status, pod, decided)
+
+
+def to_text(end: JobStatus) -> str:
+    """As the annotation `END` has it."""
+    return json.dumps({"exit_code": end.exit_code, "cause": end.cause, "note": end.note})
+
+
+def _from_text(text: str) -> JobStatus:
+    end = json.loads(text)
+    return JobStatus(JobState.ENDED, end["exit_code"], Cause(end["cause"]), end["note"])
+
+
+def _ended(cause: Cause, note: str = "", exit_code: int | None = None) -> JobStatus:
+    return JobStatus(JobState.ENDED, exit_code, cause, note)
+
+
+def _ending(end: JobStatus, living: Sequence[Json]) -> JobStatus:
+    return JobStatus(JobState.RUNNING, note=f"is being ended: {end.note or end.cause}") if living else end
+
+
+def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Reading:
+    if (
+        job["metadata"].get("annotations", {}).get(FIRST_POD)
+        and not _condition(job, "Failed")
+        and not _condition(job, "Complete")
+    ):
+        end = _ended(Cause.PREEMPTED, "its pod was deleted")
+        return Reading(_ending(end, living), None, end)
+    if _condition(job, "Complete"):
+        return Reading(_ended(Cause.EXITED, exit_code=0))
+    if failed := _condition(job, "Failed"):
+        is_late = failed.get("reason") == "DeadlineExceeded"
+        note = failed.get("message", "") if is_late else "its pod was deleted"
+        return Reading(_ended(Cause.TIME_LIMIT if is_late else Cause.PREEMPTED, note))
+    queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
+    if queue and job["spec"].get("suspend"):
+        return Reading(JobStatus(JobState.WAITING, note=f"waits in the queue {queue}"))
+    said = why_no_pod()
+    return Reading(JobStatus(JobState.WAITING, note=f"Kubernetes makes no pod for it: {said}" if said else ""))
+
+
+def _of_living(pod: Json, nodes: Nodes, now: datetime, patience_s: float) -> tuple[JobStatus, JobStatus | None]:
+    """How it is, and the end that the pool is to make of it."""
+    state = _main(pod).get("state", {})
+    if "running" in state or "terminated" in state:
+        is_silent = _condition(pod, "Ready") is None and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
+        return JobStatus(JobState.RUNNING, note=f"{_node(pod)} does not answer" if is_silent else ""), None
+    scheduled = _condition(pod, "PodScheduled", "False")
+    if scheduled:
+        message = scheduled.get("message", "")
+        waited_s = (now - _time(pod["metadata"]["creationTimestamp"])).total_seconds()
+        if waited_s > patience_s and _fits_nowhere(pod, nodes()):
+            end = _ended(Cause.UNSCHEDULABLE, f"{_wanted(pod)} is more than any node has: {message}")
+            return end, end
+        return JobStatus(JobState.WAITING, note=message), None
+    waiting = state.get("waiting", {})
+    reason, message = waiting.get("reason", ""), waiting.get("message", "")
+    note = f"{reason}: {message}" if message else reason
+    waited_s = (now - _time(pod["status"]["startTime"])).total_seconds() if "startTime" in pod["status"] else 0.0
+    if reason in _NO_IMAGE and (waited_s > patience_s or reason == "InvalidImageName"):
+        end = _ended(Cause.NO_IMAGE, f"{_container(pod)['image']}: {note}")
+        return end, end
+    if reason in _WRONG and waited_s > patience_s:
+        end = _ended(Cause.EXITED, note, ConfigurationError.code)
+        return end, end
+    return JobStatus(JobState.WAITING, note=note), None
+
+
+def _end_of(pod: Json) -> JobStatus:
+    """Of a pod that is over."""
+    status = pod["status"]
+    reason, message = status.get("reason", ""), status.get("message", "")
+    note = f"{reason}: {message}" if message else reason
+    if reason == "DeadlineExceeded":
+        return _ended(Cause.TIME_LIMIT, message or reason)
+    if reason == "NodeLost":
+        return _ended(Cause.NODE_LOST, note)
+    if reason == "Evicted" and _OVER_OWN_LIMIT.match(message):  # it would be again, on any node
+        return _ended(Cause.OUT_OF_MEMORY if message.startswith(_SHM_FULL) else Cause.OUT_OF_DISK, note)
+    if reason in _FORBIDDEN:
+        return _ended(Cause.EXITED, note, ConfigurationError.code)
+    terminated = _main(pod).get("state", {}).get("terminated")
+    if reason or terminated is None:
+        return _ended(Cause.PREEMPTED, note or "its pod was deleted")
+    code, why, said = terminated["exitCode"], terminated.get("reason", ""), terminated.get("message", "").strip()
+    if why in ("Unknown", "ContainerStatusUnknown"):
+        return _ended(Cause.NODE_LOST, f"nobody saw how it ended on {_node(pod)}")
+    if said.startswith(REFUSAL):
+        return _ended(Cause.PREEMPTED, "its first pod was deleted")
+    if why == "OOMKilled":
+        return _ended(
+            Cause.OUT_OF_MEMORY, f"it used more than {_container(pod)['resources']['limits']['memory']}", code
+        )
+    disruption = _condition(pod, "DisruptionTarget")
+    if (disruption or "deletionTimestamp" in pod["metadata"]) and code not in _OWN_WORDS:
+        return _ended(Cause.PREEMPTED, (disruption or {}).get("message", "its pod was deleted"), code)
+    return _ended(Cause.EXITED, said, code)
+
+
+def _first(job: Json, pods: Sequence[Json]) -> Json | None:
+    known = job["metadata"].get("annotations", {}).get(FIRST_POD)
+    wanted = [one for one in pods if known in (None, one["metadata"]["uid"])]
+    return min(wanted, key=lambda one: one["metadata"]["creationTimestamp"], default=None)
+
+
+def _is_over(pod: Json) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def may_run(pod: Json) -> bool:
+    """Its command runs, or may yet start."""
+    reason = _main(pod).get("state", {}).get("waiting", {}).get("reason")
+    return not _is_over(pod) and bool(pod["spec"].get("nodeName")) and reason not in (*_NO_IMAGE, *_WRONG)
+
+
+def _is_stuck(pod: Json, nodes: Nodes, now: datetime) -> bool:
+    """It should be gone, and its node cannot say whether it is."""
+    due = pod["metadata"].get("deletionTimestamp")
+    return bool(
+        due
+        and (now - _time(due)).total_seconds() > STUCK_S
+        and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
+    )
+
+
+def _is_ready(name: str, nodes: Nodes) -> bool | None:
+    """None where we may not know."""
+    known = nodes()
+    return (
+        None
+        if known is None
+        else any(node["metadata"]["name"] == name and bool(_condition(node, "Ready")) for node in known)
+    )
+
+
+def _fits_nowhere(pod: Json, nodes: Sequence[Json] | None) -> bool:
+    """Also an empty node could not hold it. An empty list of nodes says nothing: a cluster may grow
+    its first."""
+    wanted = _container(pod)["resources"]
+    need = {**wanted.get("requests", {}), **wanted.get("limits", {})}
+    if not nodes:
+        return False
+    return not any(
+        all(parse_quantity(node["status"]["allocatable"].get(name, "0")) >= parse_quantity(need[name]) for name in need)
+        for node in nodes
+    )
+
+
+def _wanted(pod: Json) -> str:
+    wanted = _container(pod)["resources"]
+    gpus = wanted.get("limits", {}).get(GPU)
+    return (
+        f"{wanted['requests']['cpu']} CPUs and {wanted['requests']['memory']}{f' and {gpus} GPUs' if gpus else ''} "
+        "on one node"
+    )
+
+
+def _condition(thing: Json, kind: str, status: str = "True") -> Json | None:
+    return next(
+        (
+            one
+            for one in thing.get("status", {}).get("conditions") or []
+            if one["type"] == kind and one["status"] == status
+        ),
+        None,
+    )
+
+
+def _container(pod: Json) -> Json:
+    return next(one for one in pod["spec"]["containers"] if one["name"] == MAIN)
+
+
+def _main(pod: Json) -> Json:
+    return next((one for one in pod["status"].get("containerStatuses", []) if one["name"] == MAIN), {})
+
+
+def _node(pod: Json) -> str:
+    return f"its node {pod['spec'].get('nodeName', '')}"
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,27 @@
+"""Knobs of the section `evaluate`: the teacher, the samples per task and the labels to break
+success down by."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from posttrain.runtime.knobs import SLIP, Count, Section
+
+
+class ExpertTeacher(Section):
+    type: Literal["expert"]
+
+
+class OpenAiTeacher(Section):
+    """A model behind an OpenAI-compatible endpoint; endpoint and key are the environment's."""
+
+    example: ClassVar[str] = "{model: Qwen/Qwen2.5-7B-Instruct, max_new_tokens: 512}"
+    type: Literal["openai"]
+    model: str
+    max_new_tokens: Count
+
+
+class EvaluateParams(Section):
+    by: list[str]
+    teacher: Annotated[ExpertTeacher | OpenAiTeacher, Field(discriminator="type")]
+    num_samples: Annotated[int, Field(ge=4, le=100_000, description=SLIP)]  # for pass^4

@@ -1,0 +1,92 @@
+"""An experiment lives on a git branch of its own, made whole with its knobs, and in a worktree
+below the main tree's state folder.
+
+The worktree shares DVC's cache with the main tree, so that only changed stages run. A branch is
+made once and never rewritten: the next run goes on where the last one ended, and a plan that says
+something else by the same name is refused.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dvc.repo import Repo
+
+from posttrain.experiments.plan import Variant, with_knobs
+from posttrain.pipeline.git import file_at, git, succeeds
+from posttrain.pipeline.snapshot import configure_dvc
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.plain_yaml import load_yaml
+from posttrain.runtime.state import STATE_DIR
+
+PARAMS = "params.yaml"
+
+
+def check_branches(root: Path, variants: Sequence[Variant]) -> None:
+    """Before anything runs. Raises ConfigurationError for a branch that other knobs made, and where
+    git knows nobody to commit as."""
+    git(root, "var", "GIT_COMMITTER_IDENT")
+    for variant in variants:
+        git(root, "check-ref-format", "--branch", variant.branch)
+        text = file_at(root, variant.branch, PARAMS) if _exists(root, variant) else None
+        if text is not None and load_yaml(with_knobs(text, variant), PARAMS) != load_yaml(text, PARAMS):
+            raise ConfigurationError(
+                f"{variant.branch} is there already and was made with other knobs than {variant.sentence()}; "
+                "results would be mixed up. Give the "
+                "experiment another name, or delete the branch (`git worktree remove`, "
+                f"then `git branch -D {variant.branch}`)"
+            )
+
+
+def open_worktree(root: Path, variant: Variant, folder: Path) -> None:
+    """The branch, made at HEAD where there is none yet, in `folder`, with all outputs that DVC's
+    cache has."""
+    if not _exists(root, variant):
+        _make_branch(root, variant)
+    if not (folder / ".git").exists():
+        git(root, "worktree", "prune")  # one whose folder a person deleted
+        git(root, "worktree", "add", "--quiet", str(folder), variant.branch)
+    with Repo(str(root)) as repo:
+        cache = Path(repo.cache.legacy.path)
+    configure_dvc(folder, cache)
+    command = [sys.executable, "-m", "dvc", "checkout", "--quiet", "--force", "--allow-missing"]
+    subprocess.run(command, cwd=folder, capture_output=True, check=False)  # what it cannot bring, the stages make
+
+
+def commit_results(folder: Path, message: str) -> str:
+    """Everything in the worktree that git sees, `dvc.lock` and reports before all; the short name
+    of the branch's last commit."""
+    git(folder, "add", "--all")
+    git(
+        folder, "rm", "-r", "--cached", "--quiet", "--ignore-unmatch", "--", STATE_DIR.as_posix()
+    )  # where no .gitignore names it
+    if not succeeds(folder, "diff", "--cached", "--quiet"):
+        git(folder, "commit", "--quiet", "--no-verify", "--message", message)  # hooks are for what people edit
+    return git(folder, "rev-parse", "--short", "HEAD")
+
+
+def _exists(root: Path, variant: Variant) -> bool:
+    return succeeds(root, "show-ref", "--verify", "--quiet", f"refs/heads/{variant.branch}")
+
+
+def _make_branch(root: Path, variant: Variant) -> None:
+    """HEAD and the knobs in one commit, without a working tree: whoever finds the branch finds it
+    whole. The last step fails where another was first."""
+    text = with_knobs(file_at(root, "HEAD", PARAMS) or "", variant)
+    blob = git(root, "hash-object", "-w", "--stdin", text=text)
+    with tempfile.TemporaryDirectory() as scratch:
+        index = {**os.environ, "GIT_INDEX_FILE": str(Path(scratch) / "index")}
+        git(root, "read-tree", "HEAD", environment=index)
+        git(
+            root,
+            "update-index",
+            "--cacheinfo",
+            f"100644,{blob},{git(root, 'rev-parse', '--show-prefix')}{PARAMS}",
+            environment=index,
+        )
+        tree = git(root, "write-tree", environment=index)
+    commit = git(root, "commit-tree", tree, "-p", "HEAD", text=f"{variant.branch}: {variant.sentence()}\n")
+    git(root, "update-ref", f"refs/heads/{variant.branch}", commit, "")

@@ -1,0 +1,319 @@
+"""How much memory each stage that computes with a model takes at its peak, from the knobs and the
+model's config alone: the stage's own forward and backward passes, optimizer and engine run on
+tensors without numbers (`tracker`).
+
+Rows are taken to be as long as the knobs allow, and the agent to write as much of each as it may,
+so that no data can take more. What is counted is tensors; a process has its libraries besides, and
+a GPU its context.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+from trl.trainer.utils import add_fused_lm_head
+
+from posttrain.config.params import Params
+from posttrain.memory_estimate.model import QuantisedShape, shapes_of
+from posttrain.memory_estimate.tracker import (
+    CACHE,
+    ENGINE,
+    GRADIENTS,
+    LABELS,
+    OPTIMIZER,
+    OTHERS,
+    WEIGHTS,
+    MemoryTracker,
+    tracked,
+)
+from posttrain.models.adapted import behind_adapters, is_adapted
+from posttrain.models.distributed import pair_parts, parts_of
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import OptimizerKind
+from posttrain.models.precision import frozen_copy, loaded_dtype
+from posttrain.models.row_losses import BATCH_TOKENS
+from posttrain.models.sharding import quantization_of
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_scores
+from posttrain.rollout.engines.choice import NUM_SLOTS, is_elsewhere
+from posttrain.rollout.engines.fused_weights import fuse
+from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder, num_slots_within
+from posttrain.rollout.engines.token_sampling import sample
+from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.train.advantages.critic import Critic
+from posttrain.train.advantages.params import GaeCredit
+from posttrain.train.online.batch import NUM_PARTS, Rows
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.updates import MAX_GRAD_NORM
+from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.trainable import prepared
+
+_EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that share a scale, and the fewest it packs
+_READ_AT_ONCE = 8  # contexts that are read in one pass: more are shorter
+
+
+class NotReckonedError(ConfigurationError):
+    """A model whose code does not run on tensors without numbers; the stage itself may run it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Of a stage at its peak: bytes by what they are for."""
+
+    stage: str
+    parts: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        return sum(self.parts.values())
+
+
+def stage_memory(
+    stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS, gpu_bytes: int | None = None
+) -> StageMemory:
+    """An engine in this process has `num_slots` in memory (on a CPU, only those that were used), or
+    fewer where a GPU of so many bytes has no room for them. Raises ConfigurationError where the
+    knobs cannot be, as the stage would, and NotReckonedError."""
+    row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
+
+    def num_picked(shape: Sequence[int]) -> int:
+        return shape[0] * min(row_tokens, shape[1]) if len(shape) == 2 else shape[0]
+
+    with tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
+        try:
+            STAGES[stage](_Setting(params, config, tracker, num_slots, gpu_bytes))
+        except StageError:
+            raise
+        except Exception as error:  # of the model's own code
+            raise NotReckonedError(
+                f"what {stage} takes of a model of type {config.model_type!r} cannot be reckoned: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    return StageMemory(stage, {name: tracker.at_peak[name] for name in LABELS if tracker.at_peak[name]})
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    params: Params
+    config: PretrainedConfig
+    tracker: MemoryTracker
+    num_slots: int
+    gpu_bytes: int | None
+
+    def trainable(self, *, is_reward: bool = False) -> Any:
+        model = self.params.model
+        with self.tracker.labelled(WEIGHTS):
+            begun = shapes_of(self.config, loaded_dtype(model), quantization_of(model), is_reward=is_reward)
+            made = prepared(begun, model, seed=0, task_type="SEQ_CLS" if is_reward else "CAUSAL_LM").train()
+        self.tracker.forget_peak()  # bitsandbytes quantises a matrix at a time
+        return made
+
+    def loaded(self) -> Any:
+        """As it is evaluated."""
+        with self.tracker.labelled(WEIGHTS):
+            return shapes_of(self.config, self.params.model.dtype)
+
+
+def rows_at_once(params: Params, stage: str) -> int:
+    """How many rows of a training's step go through the model together, as its trainer cuts them; 0
+    where the stage trains nothing."""
+    at_once = params.model.rows_at_once
+    match params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage):
+        case OnlineParams() as online:
+            num_episodes = online.tasks_per_step * online.group_size
+            return min(at_once or math.ceil(num_episodes / NUM_PARTS), num_episodes)
+        case TrainSftParams() as sft:
+            return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]
+        case TrainRewardModelParams() | DpoParams() | KtoParams() | OrpoParams() as of_pairs:
+            return 2 * pair_parts(of_pairs.batch_size, f"the batch_size of {stage}", at_once)[1]
+    return 0
+
+
+def _resampling(own: _Setting) -> None:
+    model = own.loaded()
+    width = own.params.validate_data.max_tokens
+    with torch.inference_mode():
+        agent_logprobs(model, *_rows(max(BATCH_TOKENS // width, 1), width))
+
+
+def _sft(own: _Setting) -> None:
+    knobs, model = own.params.train_sft, own.trainable()
+    num_rows = rows_at_once(own.params, "train_sft")
+    width = own.params.validate_data.max_tokens
+
+    def loss() -> Tensor:
+        return -agent_logprobs(model, *_rows(num_rows, width)).sum()
+
+    _step(own, model, _optimizer(own, model, knobs.optimizer), loss)
+    with torch.no_grad():
+        agent_logprobs(model, *_rows(own.params.model.rows_at_once or knobs.batch_size, width))
+
+
+def _reward_model(own: _Setting) -> None:
+    model = own.trainable(is_reward=True)
+    input_ids, _ = _rows(rows_at_once(own.params, "train_reward_model"), own.params.agent.max_context_tokens)
+
+    def loss() -> Tensor:
+        scores: Tensor = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
+        return scores.sum()
+
+    _step(own, model, _optimizer(own, model, "adamw"), loss)
+
+
+def _policy(own: _Setting) -> None:
+    algorithm = own.params.train_policy.algorithm
+    if isinstance(algorithm, OnlineParams):
+        _online(own, algorithm)
+        return
+    model = own.trainable()
+    add_fused_lm_head(behind_adapters(model))
+    input_ids, labels = _rows(rows_at_once(own.params, "train_policy"), own.params.agent.max_context_tokens)
+
+    def loss() -> Tensor:
+        mask = torch.ones_like(input_ids)
+        found: Tensor = model(input_ids=input_ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs
+        return found.sum()
+
+    _step(own, model, _optimizer(own, model, own.params.train_policy.optimizer), loss)
+
+
+def _online(own: _Setting, algorithm: OnlineParams) -> None:
+    model, width = own.trainable(), own.params.agent.max_context_tokens
+    reference = critic = reward_model = None
+    with own.tracker.labelled(OTHERS):
+        if algorithm.measures_kl and not is_adapted(model):
+            reference = frozen_copy(model)
+        if own.params.train_policy.reward_model_weight:
+            reward_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
+        if isinstance(algorithm.credit, GaeCredit):
+            critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
+    optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
+    rows_per_part = rows_at_once(own.params, "train_policy")
+
+    def loss() -> Tensor:
+        scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)
+        return -scores.sum()
+
+    def learnt() -> None:
+        with torch.no_grad():
+            if algorithm.measures_kl:
+                _scores(reference if reference is not None else model, algorithm.tasks_per_step, width)
+            _scores(model, algorithm.tasks_per_step, width)
+        if critic is not None:
+            with own.tracker.agreeing():  # that there are returns to learn
+                critic.learn([_whole_rows(rows_per_part, width)] * 2, [torch.zeros(rows_per_part, width - 1)] * 2)
+        _step(own, model, optimizer, loss)
+
+    if algorithm.max_staleness:
+        engine = _engine_that_played(own, model)
+        learnt()
+        del engine
+    else:  # it sleeps then; but it plays beside what the optimizer has
+        learnt()
+        _engine_that_played(own, model)
+    del reward_model
+
+
+def _playing(own: _Setting) -> None:
+    _engine_that_played(own, own.loaded())
+
+
+STAGES: dict[str, Callable[[_Setting], None]] = {
+    "resample_data": _resampling,
+    "train_sft": _sft,
+    "sample_preferences": _playing,
+    "train_reward_model": _reward_model,
+    "train_policy": _policy,
+    "evaluate": _playing,
+}
+
+
+def _engine_that_played(own: _Setting, model: Any) -> SlottedDecoder | None:
+    """None where servers write the messages."""
+    if is_elsewhere():
+        return None
+    num_slots, width = own.num_slots, own.params.agent.max_context_tokens
+    with own.tracker.labelled(ENGINE):
+        weights = fuse(_as_numbers(own, model))
+        if own.gpu_bytes is not None:
+            num_slots = min(num_slots, num_slots_within(own.gpu_bytes - own.tracker.live.total(), weights, width))
+        decoder = SlottedDecoder(weights, num_slots=num_slots, max_context_tokens=width)
+    own.tracker.label(decoder.cache, CACHE)
+    size = max(width // _READ_AT_ONCE, 1)
+    decoder.read([Extension(slot, width - size, [0] * size) for slot in range(min(num_slots, _READ_AT_ONCE))])
+    logits = decoder.write(np.zeros(num_slots, np.int64), np.full(num_slots, width))
+    sample(logits, torch.ones(num_slots), torch.zeros(num_slots))
+    return decoder
+
+
+def _as_numbers(own: _Setting, model: Any) -> Any:
+    """The model, or where it is in fewer bits one of the same shapes that is not."""
+    if not any(isinstance(module, QuantisedShape) for module in model.modules()):
+        return model
+    with own.tracker.labelled(None):
+        return shapes_of(own.config, own.params.model.dtype)
+
+
+def _optimizer(own: _Setting, model: nn.Module, kind: OptimizerKind) -> Any:
+    if kind == "adamw_8bit":
+        return _EightBits(model)
+    optimizer = build_optimizer(model, kind, 1e-3)
+    if own.gpu_bytes is not None:  # as it is on a GPU
+        for group in optimizer.param_groups:
+            group["fused"] = True
+    return optimizer
+
+
+class _EightBits:
+    """As much as AdamW's averages in eight bits take."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._state: list[Tensor] = []
+
+    def step(self) -> None:
+        if not self._state:
+            sizes = [_bytes_of_averages(weight.numel()) for weight in self._weights]
+            self._state = [torch.empty(size, dtype=torch.uint8) for size in sizes]
+
+    def zero_grad(self) -> None:
+        for weight in self._weights:
+            weight.grad = None
+
+
+def _bytes_of_averages(size: int) -> int:
+    return 8 * size if size < _EIGHT_BIT_LEAST else 2 * (size + 4 * -(-size // _EIGHT_BIT_BLOCK))
+
+
+def _step(own: _Setting, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor]) -> None:
+    """An optimizer step, and behind it a part of the next one: by then there is all that lasts."""
+    with own.tracker.labelled(GRADIENTS):
+        for weight in model.parameters():
+            weight.grad = torch.empty_like(weight) if weight.requires_grad else None
+    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+    with own.tracker.labelled(OPTIMIZER):
+        optimizer.step()
+    loss().backward()  # type: ignore[no-untyped-call]
+    optimizer.zero_grad()
+
+
+def _rows(count: int, width: int) -> tuple[Tensor, Tensor]:
+    """Ids and labels, shape (N, T)."""
+    return torch.zeros(count, width, dtype=torch.long), torch.zeros(count, width, dtype=torch.long)
+
+
+def _scores(model: Any, count: int, width: int, *, with_entropies: bool = False) -> Tensor:
+    input_ids, labels = _rows(count, width)
+    targets = labels[:, 1:]
+    return agent_scores(model, input_ids, targets, targets != IGNORED, with_entropies=with_entropies).logprobs_P
+
+
+def _whole_rows(count: int, width: int) -> Rows:
+    input_ids, labels = _rows(count, width)
+    numbers, places = torch.zeros(count, width - 1), torch.arange(count)
+    return Rows(input_ids, labels, numbers, numbers, places, places > count, places)

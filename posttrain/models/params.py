@@ -1,0 +1,130 @@
+"""Knobs of the sections `model` and `prepare_model`: architecture, adapter, precision."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from posttrain.runtime.knobs import SLIP, Rate, Section, SmallCount, nearest
+
+# architectures by their `model_type`, and the linear layers that each of their layers has; models
+# from scratch are Qwen3s. A test builds all and compares
+LIKE_QWEN3 = ("llama", "mistral", "qwen2", "qwen3")
+
+
+LINEAR_LAYERS = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
+
+
+class FullAdapter(Section):
+    type: Literal["full"]
+
+
+Quantization = Literal["none", "int8", "nf4"]
+
+
+OptimizerKind = Literal["muon", "adamw", "adamw_8bit"]
+
+
+class LoraAdapter(Section):
+    """Low-rank adapters (arXiv 2106.09685): W + (alpha / r) B A on the named linear layers, W kept
+    as `quantization` says while they are trained."""
+
+    example: ClassVar[str] = "{r: 16, alpha: 32, dropout: 0.05, target_modules: [q_proj, v_proj]}"
+    type: Literal["lora"]
+    r: SmallCount
+    alpha: SmallCount
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    target_modules: Annotated[list[str], Field(min_length=1)]
+    quantization: Quantization = "none"
+
+
+Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
+
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+# of a training's step, forward and backward; None: a quarter of a process's share, online an eighth
+RowsAtOnce = Annotated[int, Field(ge=1, le=100_000, description=SLIP)] | None
+
+
+class ScratchModel(Section):
+    """A Qwen3-architecture decoder with random weights and a byte-level BPE tokenizer of its
+    own."""
+
+    example: ClassVar[str] = (
+        "{hidden_size: 96, num_layers: 2, num_heads: 4, num_kv_heads: 2, head_dim: 64, mlp_size: 256, "
+        "vocab_size: 900, adapter: {type: full}, gradient_checkpointing: false, dtype: float32}"
+    )
+    type: Literal["scratch"]
+    hidden_size: SmallCount
+    num_layers: Annotated[int, Field(ge=1, le=1000, description=SLIP)]
+    num_heads: Annotated[int, Field(ge=1, le=1000, description=SLIP)]
+    num_kv_heads: Annotated[int, Field(ge=1, le=1000, description=SLIP)]
+    head_dim: Annotated[int, Field(ge=2, le=1000, multiple_of=2, description=SLIP)]
+    mlp_size: SmallCount
+    vocab_size: Annotated[int, Field(ge=400, le=10_000_000, description=SLIP)]
+    adapter: Adapter
+    gradient_checkpointing: bool
+    rows_at_once: RowsAtOnce = None
+    dtype: Dtype
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}; "
+                "each KV head serves whole query heads"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapts_layers_that_are_there(self) -> Self:
+        targets = self.adapter.target_modules if isinstance(self.adapter, LoraAdapter) else []
+        if problem := target_problem(targets, self.num_layers):
+            raise ValueError(problem)
+        return self
+
+
+class PretrainedModel(Section):
+    """Any causal LM in Hugging Face format: a hub name or a folder. `chat_template` is one of ours,
+    for models whose own has no tools: `compact` (ChatML, tools by their signatures), or `bare`, the
+    same without the system text."""
+
+    example: ClassVar[str] = (
+        "{name: Qwen/Qwen2.5-7B-Instruct, "
+        "adapter: {type: lora, r: 16, alpha: 32, dropout: 0.05, target_modules: [q_proj, v_proj]}, "
+        "gradient_checkpointing: true, dtype: bfloat16}"
+    )
+    type: Literal["pretrained"]
+    name: str
+    revision: str | None = None
+    chat_template: str | None = None
+    adapter: Adapter
+    gradient_checkpointing: bool
+    rows_at_once: RowsAtOnce = None
+    dtype: Dtype
+
+
+class PrepareModelParams(Section):
+    warmup_steps: Annotated[int, Field(ge=0, le=10_000_000, description=SLIP)]
+    warmup_batch_size: SmallCount
+    lr: Rate
+
+
+def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
+    """What is wrong with LoRA's `target_modules` on a model with `LINEAR_LAYERS`; None where each
+    names a layer, by its name or the end of it."""
+    names = [f".model.layers.{index}.{name}" for index in range(num_layers) for name in LINEAR_LAYERS]
+    unknown = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
+    if not unknown:
+        return None
+    ends = [name.rpartition(".")[2] for name in LINEAR_LAYERS]
+    meant = "".join(nearest(target.rpartition(".")[2], ends) for target in unknown)
+    return (
+        f"adapter.target_modules has {', '.join(unknown)}, but the linear layers that the policy and the reward model "
+        f"have are {', '.join(ends)}: an adapter that attaches to nothing trains nothing.{meant} Correct the names"
+    )

@@ -1,0 +1,127 @@
+"""Gathers what of a model in training lies in one process only, and shares it out again. FSDP's
+shards, into and out of a whole copy.
+
+Under FSDP the trainer shards a copy of the model, and the model that it was given stays whole:
+engines read it, files are written from it, and it holds the trained weights at the end, as it does
+without FSDP. Checkpoints hold whole weights and a whole optimizer state, so that a run goes on from
+them with any number of processes. The price is one more copy of the weights in each process.
+"""
+
+import copy
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map
+
+from posttrain.models.distributed import is_sharded
+from posttrain.models.optimizers import OptimizerPair
+from posttrain.models.params import LoraAdapter, OptimizerKind, PretrainedModel, Quantization, ScratchModel
+from posttrain.models.placement import placed
+from posttrain.runtime.exits import ConfigurationError
+
+
+def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
+    """The model to give to the trainer: a copy where it will be sharded, else the model itself.
+
+    Raises ConfigurationError where the optimizer cannot work on such shards: DeepSpeed's are flat,
+    and Muon's step is made of whole matrices; averages in eight bits have scales of a whole tensor.
+    """
+    if optimizer == "adamw_8bit" and is_sharded():
+        raise ConfigurationError("optimizer is adamw_8bit, and FSDP shards what it keeps: take adamw")
+    if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
+        raise ConfigurationError(
+            "optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml"
+        )
+    return copy.deepcopy(model) if is_sharded() else model
+
+
+def at_home(model: Any) -> Any:
+    """The model that a trainer is given, where it waits for it: in main memory where it will be
+    sharded, else where models live."""
+    return model if is_sharded() else placed(model)
+
+
+def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
+    """Of the frozen weights beneath adapters. Raises ConfigurationError where they will be sharded:
+    a shard of a quantised matrix has no scales."""
+    kind = params.adapter.quantization if isinstance(params.adapter, LoraAdapter) else "none"
+    if kind != "none" and is_sharded():
+        raise ConfigurationError(
+            f"model.adapter.quantization is {kind}, and FSDP would cut quantised matrices: take none, or processes "
+            "that each have the whole model (infra/accelerate/ddp.yaml)"
+        )
+    return kind
+
+
+@torch.no_grad()
+def gather_weights(learner: nn.Module, into: nn.Module) -> None:
+    """Copy the weights of `learner` into its whole twin; all processes must call it."""
+    targets = into.state_dict()
+    for name, weight in learner.state_dict().items():
+        targets[name].copy_(_whole(weight))
+
+
+@torch.no_grad()
+def scatter_weights(whole: nn.Module, into: nn.Module) -> None:
+    """Copy the weights of `whole` into its twin, sharded by now or not."""
+    weights = whole.state_dict()
+    for name, target in into.state_dict().items():
+        target.copy_(_like(weights[name], target))
+
+
+def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """As `optimizer.state_dict()` with whole tensors on the CPU, which is what one process would
+    have; all processes must call it."""
+    state: dict[str, Any] = tree_map(_whole_on_cpu, optimizer.state_dict())
+    return state
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """The reverse: a whole state, each process keeping its shards."""
+    if isinstance(optimizer, OptimizerPair):
+        parts = [_sharded_state(part, of_part) for part, of_part in zip(optimizer.parts, state["parts"], strict=True)]
+        optimizer.load_state_dict({"parts": parts})
+    else:
+        optimizer.load_state_dict(_sharded_state(optimizer, state))
+
+
+def sum_without_average(model: nn.Module) -> None:
+    """Let the gradients be added and then divided: gloo cannot average."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def _sharded_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    own = {
+        index: {
+            name: _like(value, weights[index]) if _has_shape(value, weights[index]) else value
+            for name, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    return {**state, "state": own}
+
+
+def _has_shape(value: Any, weight: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == weight.shape
+
+
+def _whole(weight: Tensor) -> Tensor:
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def _whole_on_cpu(value: Any) -> Any:
+    return _whole(value).cpu() if isinstance(value, Tensor) else value
+
+
+def _like(weight: Tensor, target: Tensor) -> Tensor:
+    """A whole tensor in the shards of `target`: every process has all of it, so nothing is sent."""
+    if not isinstance(target, DTensor):
+        return weight
+    return distribute_tensor(weight.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

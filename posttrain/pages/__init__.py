@@ -1,1 +1,0 @@
-"""Pages that open offline: what the report and the comparison are made of."""

@@ -1,0 +1,116 @@
+"""What a stage's process is told by the one that starts it, and what it must not inherit."""
+
+import contextlib
+import os
+import shutil
+import site
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from posttrain.provenance.fingerprint import md5_of
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.locks import held_if_free, is_held
+from posttrain.runtime.state import SNAPSHOT, STATE_DIR
+
+KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
+LIVE_ROOT = "POSTTRAIN_STAGE_ROOT"  # the person's tree, of which the working folder is a copy
+_TEMPORARY = "posttrain-stage-"
+_MAKING_S = 60.0  # from the folder to its lock, at most
+
+
+def path_with_python(environment: Mapping[str, str] = os.environ) -> str:
+    """A `PATH` on which `python`, by which a stage's command starts, is the one that runs this,
+    whether its environment was activated or not."""
+    return os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder for a stage's temporary files, because libraries that are killed leave theirs (wandb
+    two, as soon as TRL imports it). It goes at the end, as does each whose holder was killed."""
+    lock, place = "holder.lock", Path(tempfile.gettempdir())
+    for left in place.glob(f"{_TEMPORARY}*"):
+        with contextlib.suppress(OSError):  # another user's, or gone
+            if not is_held(left / lock) and time.time() - left.stat().st_mtime > _MAKING_S:
+                shutil.rmtree(left, ignore_errors=True)
+    made = tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True)
+    with made as name, held_if_free(Path(name) / lock):
+        yield Path(name)
+
+
+def is_snapshot(environment: Mapping[str, str]) -> bool:
+    """Whether nobody edits the working folder."""
+    return environment.get(SNAPSHOT) == "1"
+
+
+def stage_environment(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For a stage that runs in `folder`: its code comes from there and from no other tree, however
+    Python's path was set, and what our own variables and WANDB_DIR say of files by a relative path
+    is still found. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
+    tells its own progress. No bytecode is written beside the code: an edit of it would run, and its
+    source look untouched."""
+    given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
+    given["PYTHONDONTWRITEBYTECODE"] = "1"
+    given["WANDB_DIR"] = given.get("WANDB_DIR") or str(folder.resolve() / STATE_DIR)
+    others = [
+        path
+        for path in given.get("PYTHONPATH", "").split(os.pathsep)
+        if path and not (Path(path) / "dvc.yaml").exists()
+    ]
+    given["PYTHONPATH"] = os.pathsep.join([str(folder.resolve()), *others])
+    for name, value in given.items():
+        at, path = ("@", value[1:]) if value.startswith("@") else ("", value)
+        if (
+            path
+            and not Path(path).is_absolute()
+            and (name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (_is_there(path) or Path(path).parent.name)))
+        ):
+            given[name] = at + str(Path(path).absolute())
+    return given
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long for a name, or with a zero in it: it is none
+        return False
+
+
+def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ...]:
+    """Packages and modules that came neither from `folder`, nor with Python, nor from what is
+    installed beside it: by PYTHONPATH (a `sitecustomize.py`), a `.pth` file, an editable
+    installation of something else than this library. Each as its name and the first digits of its
+    MD5, sorted: no path of this machine is recorded."""
+    installed = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places = [str(folder), str(Path(__file__).parents[1]), *installed, *site.getsitepackages()]
+    known = tuple(f"{path}{os.sep}" for place in places for path in {os.path.abspath(place), os.path.realpath(place)})
+    found: dict[str, Path] = {}
+    for name, module in sorted(loaded.items()):
+        origin = getattr(module, "__file__", None)
+        if not isinstance(origin, str) or os.path.abspath(origin).startswith(known):
+            continue
+        if not os.path.realpath(origin).startswith(known):  # slow, for thousands of modules
+            found.setdefault(name.partition(".")[0], Path(origin))
+    return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in found.items())
+
+
+def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:
+    """Raises ConfigurationError where a module that lies in `folder` was imported from somewhere
+    else: it would run under the wrong hash."""
+    tops = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    for name, module in list(loaded.items()):
+        origin = getattr(module, "__file__", None)
+        if origin is None or name.partition(".")[0] not in tops:
+            continue
+        stem = folder / name.replace(".", "/")
+        own = next((path for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py") if path.is_file()), None)
+        if own is not None and own.resolve() != Path(origin).resolve():
+            raise ConfigurationError(
+                f"{name} was imported from {origin} and not from the frozen tree: "
+                "what ran would not be what is recorded. Take that folder off "
+                "Python's path (PYTHONPATH, a .pth file)"
+            )

@@ -1,0 +1,164 @@
+"""A stage runs in several processes where it is asked to: `accelerate launch` starts them below the
+frame, which waits, passes signals on and says how it ended.
+
+How many and how the model is shared among them are machine facts: `POSTTRAIN_LAUNCH` names one of
+accelerate's files (infra/accelerate/), and `POSTTRAIN_PROCESSES` the number where it is not the
+file's. They are in no fingerprint, so a larger queue retrains nothing.
+
+accelerate's agent knows of its children's ends only that there was one: it exits with 1 and a
+traceback. So each process writes down its own end (`rank.py`), and who has left no word was killed.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.runtime.exits import ConfigurationError, Interrupted, as_error
+from posttrain.runtime.plain_yaml import read_yaml
+from posttrain.runtime.threads import VARIABLE as THREADS
+from posttrain.runtime.worker import CHECKPOINTS, RANKS, STOP_SIGNALS, End, is_alive, read_end, read_pid
+
+LAUNCH, PROCESSES = "POSTTRAIN_LAUNCH", "POSTTRAIN_PROCESSES"
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """accelerate's file and how many processes it starts on this machine."""
+
+    config: Path
+    num_processes: int
+
+
+def asked_launch(environment: Mapping[str, str]) -> Launch | None:
+    """None where the stage runs in this process. Raises ConfigurationError where the file or the
+    number cannot be used."""
+    named = environment.get(LAUNCH, "")
+    if not named:
+        return None
+    try:
+        content = read_yaml(Path(named))
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{LAUNCH} is {named!r}, which cannot be read ({error}); take a file of infra/accelerate/, or unset it"
+        ) from error
+    if not isinstance(content, dict) or "distributed_type" not in content:
+        raise ConfigurationError(
+            f"{LAUNCH} is {named!r}, which has no distributed_type: it is no configuration of accelerate. "
+            "See infra/accelerate/"
+        )
+    number = environment.get(PROCESSES) or str(content.get("num_processes", ""))
+    if not number.isdecimal() or int(number) < 1:
+        raise ConfigurationError(
+            f"{PROCESSES} is {number!r}, not a positive number of processes; unset it to have the number of {named}"
+        )
+    return Launch(Path(named), int(number))
+
+
+def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_threads: int) -> float:
+    """Run this very command in `launch.num_processes` processes; gives their peak memory in MiB,
+    added up.
+
+    `folder` is emptied and takes their ends. SIGTERM and SIGUSR1 are passed on: they stop after the
+    same step. Raises the StageError that the first to fail ended with, Interrupted where one was
+    killed, and SystemExit(1) where one failed by itself, which has printed its traceback by then.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    environment = {
+        **os.environ,
+        RANKS: str(folder.resolve()),
+        CHECKPOINTS: str(checkpoint_dir.resolve()),
+        THREADS: str(max(1, num_threads // launch.num_processes)),
+    }
+    with _signals_noted() as noted:
+        # Ctrl-C is the frame's: the processes die with it
+        process = subprocess.Popen(_command(launch, folder), env=environment, start_new_session=True)
+        told: set[tuple[int, int]] = set()
+        try:
+            while process.poll() is None:
+                _pass_on(noted, folder, launch.num_processes, told)
+                time.sleep(_POLL_S)
+        finally:
+            process.kill()
+            process.wait()
+    return _conclude(launch, folder, process.returncode, is_stopped=bool(noted))
+
+
+def _command(launch: Launch, folder: Path) -> list[str]:
+    spec = sys.modules["__main__"].__spec__
+    program = ["--module", spec.name] if spec is not None else [sys.argv[0]]
+    options = [
+        "--config_file",
+        str(launch.config),
+        "--num_processes",
+        str(launch.num_processes),
+        "--main_process_port",
+        "0",
+    ]
+    options += [
+        "--log_dir",
+        str(folder),
+    ]  # empty folders, which the agent would leave in the machine's temporary folder
+    return [sys.executable, "-m", "posttrain.provenance.accelerate_launch", *options, *program, *sys.argv[1:]]
+
+
+@contextlib.contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    noted: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in STOP_SIGNALS}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pass_on(noted: list[int], folder: Path, num_processes: int, told: set[tuple[int, int]]) -> None:
+    """To the processes themselves: accelerate's agent would kill them. One that is not there yet
+    hears of it when it is."""
+    for number in set(noted):
+        for rank in range(num_processes):
+            pid = read_pid(folder, rank)
+            if pid is not None and (number, pid) not in told and is_alive(folder, rank):
+                told.add((number, pid))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+
+def _conclude(launch: Launch, folder: Path, exit_code: int, *, is_stopped: bool) -> float:
+    number = launch.num_processes
+    ends = {rank: end for rank in range(number) if (end := read_end(folder, rank)) is not None}
+    if exit_code == 0 and len(ends) == number and all(end.code == 0 for end in ends.values()):
+        return sum(end.peak_mib for end in ends.values())
+    own = sorted((end for end in ends.values() if end.code and not end.is_follow_up), key=lambda end: end.at)
+    if own:
+        raise _as_error(own[0])
+    if all(read_pid(folder, rank) is None for rank in range(number)):
+        if exit_code == Interrupted.code:
+            raise Interrupted(
+                "the port for the processes to meet at was taken by another program in the same moment; run again"
+            )
+        raise ConfigurationError(
+            f"accelerate could not start {number} processes with {launch.config}; what it said stands above"
+        )
+    if is_stopped:
+        raise Interrupted("asked to stop before the first step was done: run again to go on from the last checkpoint")
+    lost = [rank for rank in range(number) if rank not in ends]
+    names = " and ".join(f"process {rank + 1}" for rank in lost) or "one"
+    raise Interrupted(
+        f"{names} of {number} died without a word: killed from outside, often for lack of memory. "
+        "The others were ended with it, because a step "
+        "needs all of them; run again to go on from the last checkpoint"
+    )
+
+
+def _as_error(end: End) -> BaseException:
+    return as_error(end.code, end.message) or SystemExit(1)

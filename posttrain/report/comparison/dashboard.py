@@ -1,0 +1,211 @@
+"""The comparison of whatever branches there are now, and the trainings that run, on a loopback port
+for the user who started it.
+
+Whoever knows the key may read, and it is made anew for each run and printed once: a port of the
+loopback interface is open to every user of the machine, and to every page in a browser. So a
+request has to name this host, and to bring the key or the cookie that is given for it.
+"""
+
+import dataclasses
+import hmac
+import json
+import math
+import secrets
+import select
+import threading
+import time
+from collections.abc import Callable
+from functools import cached_property
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from posttrain.report.comparison.branch_list import branches_now, list_branches
+from posttrain.report.comparison.live import LiveTraining, live_trainings, metrics_files
+from posttrain.report.comparison.page import comparison_page, dashboard_page
+from posttrain.report.comparison.runs import read_runs
+from posttrain.report.comparison.settings import compare_settings
+from posttrain.report.prices import asked_price
+from posttrain.runtime.control_chars import escape_control_chars
+from posttrain.runtime.exits import ConfigurationError, StageError
+
+LOOPBACK = "127.0.0.1"
+LOOK_S = 0.4  # between looks for news
+_ALIVE_S = 15.0  # between signs of life to a page that waits
+_MAX_WAITING = 16  # pages that wait for news, each of which holds a thread
+_MAX_COMPARED = 100
+_CURVES = ("reward_mean", "success", "loss", "eval_loss")
+
+
+class Dashboard(ThreadingHTTPServer):
+    """Serves the tree at `root` until `shutdown`. Port 0 is any that is free; raises
+    ConfigurationError where it is taken."""
+
+    daemon_threads = True
+
+    def __init__(self, root: Path, port: int = 0) -> None:
+        list_branches(root)  # refuses what is no repository
+        self.root, self.key = root, secrets.token_urlsafe(32)
+        self.waiting = threading.BoundedSemaphore(_MAX_WAITING)
+        self._news, self._looked_s, self._look = None, -math.inf, threading.Lock()
+        try:
+            super().__init__((LOOPBACK, port), _Request)
+        except OSError as error:
+            raise ConfigurationError(f"port {port} of {LOOPBACK} cannot be had: {error.strerror}") from error
+
+    @property
+    def address(self) -> str:
+        """With the key: who has it may read."""
+        return f"http://{LOOPBACK}:{self.server_port}/?key={self.key}"
+
+    @cached_property
+    def cookie(self) -> str:
+        """Its name: a browser sends a host's cookies to all of its ports."""
+        return f"posttrain-dashboard-{self.server_port}"
+
+    def news(self) -> Any:
+        """Something else whenever a branch has moved or a training has written; all pages that wait
+        share a look."""
+        with self._look:
+            if time.monotonic() - self._looked_s >= LOOK_S:
+                self._news = self.look()
+                self._looked_s = time.monotonic()
+            return self._news
+
+    def look(self) -> Any:
+        """What `news` is about, as it is now."""
+        return branches_now(self.root), metrics_files(self.root)
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Dashboard
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "posttrain", ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        query = parse_qs(address.query)
+        if self.headers.get("Host") not in {f"{host}:{self.server.server_port}" for host in (LOOPBACK, "localhost")}:
+            self._send(403, "text/plain", "another host")
+        elif self._is_key(query.get("key", [""])[0]):
+            self._send(303, "text/plain", "", Location="/", Set_Cookie=self._cookie())
+        elif not self._is_key(self._given_cookie()):
+            self._send(403, "text/plain", "the key is in the address that `posttrain dashboard` printed")
+        else:
+            pages: dict[str, Callable[[], None]] = {
+                "/": self._list,
+                "/state.json": self._state,
+                "/events": self._events,
+                "/compare": lambda: self._compare(query.get("name", [])),
+            }
+            pages.get(address.path, lambda: self._send(404, "text/plain", "no such page"))()
+
+    def _list(self) -> None:
+        self._send(200, "text/html", dashboard_page())
+
+    def _state(self) -> None:
+        branches = list_branches(self.server.root)
+        live = live_trainings(self.server.root, [branch.name for branch in branches])
+        state = {
+            "branches": [_shown(dataclasses.asdict(branch)) for branch in branches],
+            "live": [_live(one) for one in live],
+        }
+        self._send(200, "application/json", json.dumps(state))
+
+    def _compare(self, names: list[str]) -> None:
+        if not 0 < len(names) <= _MAX_COMPARED:
+            self._send(
+                400, "text/plain", f"name one branch or more, {_MAX_COMPARED} at most: /compare?name=main&name=exp/a"
+            )
+            return
+        try:
+            runs = read_runs(self.server.root, list(dict.fromkeys(names)))
+            page = comparison_page(compare_settings(runs, price=asked_price()))
+        except StageError as error:
+            self._send(404, "text/plain", escape_control_chars(str(error)))
+            return
+        self._send(200, "text/html", page)
+
+    def _events(self) -> None:
+        """A line whenever there is news, until the page is closed."""
+        if not self.server.waiting.acquire(blocking=False):
+            self._send(503, "text/plain", f"{_MAX_WAITING} pages are open already")
+            return
+        try:
+            self.close_connection = True
+            self._begin(200, "text/event-stream")
+            self.end_headers()
+            known, told_s = None, 0.0
+            while True:
+                now = self.server.news()
+                if now != known or time.monotonic() - told_s > _ALIVE_S:
+                    self.wfile.write(b"event: news\ndata:\n\n" if now != known else b":\n\n")
+                    self.wfile.flush()
+                    known, told_s = now, time.monotonic()
+                is_readable, _, _ = select.select([self.connection], [], [], LOOK_S)
+                if is_readable and not self.connection.recv(1024):
+                    return
+        except (OSError, ConfigurationError):
+            return  # the page is closed, or the repository is gone
+        finally:
+            self.server.waiting.release()
+
+    def _begin(self, status: int, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        for name, value in (
+            ("Cache-Control", "no-store"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+        ):
+            self.send_header(name, value)
+
+    def _send(self, status: int, kind: str, text: str, **headers: str) -> None:
+        content = text.encode(errors="replace")
+        self._begin(status, kind)
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _cookie(self) -> str:
+        return f"{self.server.cookie}={self.server.key}; HttpOnly; SameSite=Strict; Path=/"
+
+    def _given_cookie(self) -> str:
+        try:
+            cookies = SimpleCookie(self.headers.get("Cookie", ""))
+        except CookieError:
+            return ""
+        return cookies[self.server.cookie].value if self.server.cookie in cookies else ""
+
+    def _is_key(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(errors="replace"), self.server.key.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base class's
+        """Nothing: the first request's line has the key in it."""
+
+
+def _shown(fields: dict[str, Any]) -> dict[str, Any]:
+    """`name` and `commit` are asked for as they are; the page shows them by `textContent`."""
+    return {
+        name: escape_control_chars(value) if name in ("author", "subject") else value for name, value in fields.items()
+    }
+
+
+def _live(one: LiveTraining) -> dict[str, Any]:
+    keys = [key for key in _CURVES if any(isinstance(line.get(key), int | float) for line in one.lines)][:2]
+    return {
+        "branches": list(one.branches),
+        "source": one.source,
+        "step": one.step,
+        "max_steps": one.max_steps,
+        "written_s": one.written_s,
+        "steps": [line["step"] for line in one.lines],
+        "curves": {key: [line.get(key) for line in one.lines] for key in keys},
+    }

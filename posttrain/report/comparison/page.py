@@ -1,0 +1,112 @@
+"""The comparison as one HTML file, with the same bytes for the same commits; and the dashboard."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from posttrain.evals.significance import LEVEL, share_interval
+from posttrain.report.comparison.curves import drawn_charts
+from posttrain.report.comparison.data_files import data_files
+from posttrain.report.comparison.datasets import class_counts, row_counts
+from posttrain.report.comparison.settings import Setting
+from posttrain.report.comparison.stages import stage_differences
+from posttrain.report.comparison.tables import (
+    amount,
+    comparison_notes,
+    differs_in,
+    has_strict,
+    pass_hat_4,
+    spent_columns,
+    verdict,
+)
+from posttrain.report.comparison.transcripts import task_pairs
+from posttrain.report.html import rendered
+from posttrain.report.sources import Success
+from posttrain.report.table import measure, percent, percent_range, points
+from posttrain.tracking.alarms import read_alarms
+
+Share = tuple[float, float, float]  # with its interval
+
+_FOLDER = Path(__file__).parent
+
+
+def comparison_page(settings: Sequence[Setting]) -> str:
+    """The HTML text."""
+    names = [{"name": setting.name} for setting in settings]
+    data = {"settings": names, "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
+    return rendered(
+        _FOLDER / "page.html",
+        data=data,
+        title=_title(settings),
+        settings=settings,
+        notes=comparison_notes(settings),
+        level=f"{100 * LEVEL:g} % interval",
+        differs_in=differs_in,
+        spent_columns=spent_columns(settings),
+        amount=amount,
+        has_resumed=any(cost.resumed_at for one in settings for run in one.runs for cost in run.costs.values()),
+        pass_hat_4=pass_hat_4,
+        has_strict=has_strict(settings),
+        measure=measure(is_strict=settings[0].is_strict),
+        percent=percent,
+        percent_range=percent_range,
+        points=points,
+        verdict=verdict,
+        alarms=[
+            (run.name, *alarm) for one in settings for run in one.runs for alarm in read_alarms(run.curves["policy"])
+        ],
+        labels=_labels(settings),
+        data_files=data_files(settings),
+        row_counts=row_counts(settings),
+        class_counts=class_counts(settings),
+        stages=stage_differences(settings),
+    )
+
+
+def dashboard_page() -> str:
+    """The HTML text; what it shows, its script asks for."""
+    return rendered(_FOLDER / "dashboard.html", title="Branches")
+
+
+def _title(settings: Sequence[Setting]) -> str:
+    others = [setting.name for setting in settings[1:]]
+    named = ", ".join(others) if 0 < len(others) < 3 else f"{len(others)} settings"
+    return f"{named} against {settings[0].name}" if others else settings[0].name
+
+
+def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int, list[Share | None]]]]]:
+    """For each label its values, each with its number of tasks and the success of every setting, as
+    they are compared, over the plays of all its runs."""
+    found = [run.evaluation for one in settings for run in one.runs if run.evaluation is not None]
+    by_value = [success for one in found for values in one.by.values() for success in values.values()]
+    is_strict = settings[0].is_strict and all(one.strict for one in by_value)
+    by: dict[str, dict[str, list[list[Success]]]] = {}
+    for index, setting in enumerate(settings):
+        for run in setting.runs:
+            for label, values in (run.evaluation.by if run.evaluation else {}).items():
+                for value, success in values.items():
+                    cells = by.setdefault(label, {}).setdefault(value, [[] for _ in settings])
+                    cells[index].append(success)
+    return [
+        (
+            label,
+            [
+                (
+                    value,
+                    max(one.num_tasks for own in cells for one in own),
+                    [_share(own, is_strict) for own in cells],
+                )
+                for value, cells in sorted(values.items())
+            ],
+        )
+        for label, values in by.items()
+    ]
+
+
+def _share(runs: Sequence[Success], is_strict: bool) -> Share | None:
+    """Wilson's interval over the plays of one run: plays of a task by other seeds are no new
+    tasks."""
+    if not runs:
+        return None
+    mean = sum((one.leading if is_strict else one.plain).share for one in runs) / len(runs)
+    num_tasks = min(one.num_tasks for one in runs)
+    return mean, *share_interval(mean * num_tasks, num_tasks)

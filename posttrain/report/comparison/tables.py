@@ -1,0 +1,242 @@
+"""A comparison as text for a terminal, as Markdown and as one JSON object."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from posttrain.evals.significance import LEVEL, Difference, Word
+from posttrain.report.comparison.runs import Run
+from posttrain.report.comparison.settings import Setting
+from posttrain.report.comparison.spending import Spent
+from posttrain.report.table import percent, percent_range, points
+from posttrain.runtime.control_chars import visible_line
+
+_MAX_KNOBS = 4
+
+
+def comparison_text(settings: Sequence[Setting]) -> str:
+    """A row per setting, and below what has to be known of it."""
+    rows = _rows(settings)
+    header = rows[0]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.insert(1, "-" * len(lines[0]))
+    return "\n".join([*lines, "", *comparison_notes(settings)])
+
+
+def comparison_markdown(settings: Sequence[Setting]) -> str:
+    """The same, with what differs in each setting as a column."""
+    (name, *titles), *rows = _rows(settings)
+    lines = [
+        f"| {name} | differs in | {' | '.join(titles)} |",
+        f"| --- | --- | {' | '.join('---' if title == 'verdict' else '---:' for title in titles)} |",
+    ]
+    for setting, row in zip(settings, rows, strict=True):
+        name, *figures = (_escaped(cell) for cell in row)
+        lines.append(f"| {name} | {_escaped(differs_in(setting))} | {' | '.join(figures)} |")
+    return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in comparison_notes(settings))]) + "\n"
+
+
+def comparison_json(settings: Sequence[Setting]) -> dict[str, Any]:
+    """Shares are from 0 to 1; of the baseline, the first setting, `difference` is null."""
+    return {"level": LEVEL, "settings": [_setting_json(setting) for setting in settings]}
+
+
+def comparison_json_text(settings: Sequence[Setting]) -> str:
+    return json.dumps(comparison_json(settings), ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+
+
+def differs_in(setting: Setting) -> str:
+    """`train_sft.lr 0.002 → 0.004; code of posttrain/rewards`."""
+    knobs = [f"{name} {_short(before)} → {_short(after)}" for name, (before, after) in setting.knobs.items()]
+    more = [f"{len(knobs) - _MAX_KNOBS} more knobs"] if len(knobs) > _MAX_KNOBS else []
+    code = [f"code of {', '.join(setting.code[:2])}{' …' * (len(setting.code) > 2)}"] if setting.code else []
+    return visible_line("; ".join([*knobs[:_MAX_KNOBS], *more, *code]))
+
+
+def comparison_notes(settings: Sequence[Setting]) -> list[str]:
+    """What nobody may overlook: which comparisons are of single runs, what they could have shown,
+    and what could not be read."""
+    notes = []
+    found = [(setting, setting.difference) for setting in settings if setting.difference is not None]
+    if any(min(one.num_seeds) == 1 and one.word is Word.NEEDS_MORE for _, one in found):
+        notes.append("A setting with one run may have been lucky: the difference is one of runs, not of settings.")
+    if any(one.is_of_runs_only for _, one in found):
+        notes.append("How far seeds of one setting lie apart is not known here: those intervals are over tasks alone.")
+    if has_strict(settings) and not settings[0].is_strict:
+        notes.append("Some run recorded no strict success: the settings are compared by success.")
+    if any(setting.spent for setting in settings):
+        notes.append("Hours are those of all stages that made a run's results, on average over the runs of a setting.")
+    for setting, one in found:
+        shown = f"{100 * one.smallest_shown:.1f} points"
+        seeds = "one run each" if one.num_seeds == (1, 1) else f"{one.num_seeds[0]} and {one.num_seeds[1]} runs"
+        notes.append(
+            f"{visible_line(setting.name)}: {seeds} on {one.num_tasks:,} tasks would show {shown} four times of five."
+        )
+    notes += [
+        f"{visible_line(run.name)}: {note}"
+        for setting in settings
+        for run in setting.runs
+        for note in _run_notes(setting, run)
+    ]
+    notes += [
+        f"{visible_line(setting.name)}: {visible_line(setting.problem)}." for setting in settings if setting.problem
+    ]
+    notes += [
+        f"{visible_line(run.name)}: {visible_line(problem)}."
+        for setting in settings
+        for run in setting.runs
+        for problem in run.problems
+    ]
+    return notes
+
+
+def _run_notes(setting: Setting, run: Run) -> list[str]:
+    notes = []
+    if run.is_dirty:
+        notes.append("its working tree has edits that are not committed; the figures are the commit's.")
+    if run.evaluation is not None and run.evaluation.num_lost:
+        notes.append(f"{run.evaluation.num_lost:,} lost episodes count neither as won nor as failed.")
+    if run.outcomes and run not in setting.counted:
+        notes.append(f"a second run of seed {visible_line(str(run.seed))}, which counts once.")
+    return notes
+
+
+def verdict(setting: Setting) -> str:
+    """`better`, `needs 3 more seeds`; `baseline`, or `not comparable`."""
+    if setting.difference is not None:
+        return setting.difference.advice
+    return "not comparable" if setting.problem or setting.success is None else "baseline"
+
+
+def pass_hat_4(setting: Setting, *, is_strict: bool = False) -> float | None:
+    """The mean over its runs; None where none was evaluated, or some run did not record it."""
+    evaluations = [run.evaluation for run in setting.counted if run.evaluation is not None]
+    found = [one.strict_pass_hat_4 if is_strict else one.pass_hat_4 for one in evaluations]
+    known = [share for share in found if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(found) else None
+
+
+def has_strict(settings: Sequence[Setting]) -> bool:
+    """Whether some setting has a strict success to be shown."""
+    return any(one.strict_success for one in settings if one.counted)
+
+
+def spent_columns(settings: Sequence[Setting]) -> list[tuple[str, Callable[[Spent], float]]]:
+    """Title and figure of each that some setting has: hours, GPU hours, money."""
+    known = [setting.spent for setting in settings if setting.spent]
+    columns: list[tuple[str, Callable[[Spent], float]]] = []
+    if known:
+        columns.append(("hours", lambda one: one.hours))
+    if any(one.gpu_hours for one in known):
+        columns.append(("GPU hours", lambda one: one.gpu_hours))
+    if any(one.money is not None for one in known):
+        columns.append(("cost", lambda one: one.money or 0.0))
+    return columns
+
+
+def amount(one: Spent, figure: Callable[[Spent], float]) -> str:
+    """`0.31`, or `> 0.31` where some stage has left no record."""
+    return f"{'' if one.is_whole else '> '}{figure(one):,.2f}"
+
+
+def _rows(settings: Sequence[Setting]) -> list[tuple[str, ...]]:
+    """The titles, and the cells of each setting."""
+    columns = spent_columns(settings)
+    is_strict = has_strict(settings)
+    level = f"{100 * LEVEL:g} % interval"
+    strict = ("strict success", level, "strict pass^4") if is_strict else ()
+    header = ("setting", "seeds", *strict, "success", level, "pass^4", "difference", "verdict")
+    rows = [
+        (*_cells(one, is_strict=is_strict), *(amount(one.spent, figure) if one.spent else "" for _, figure in columns))
+        for one in settings
+    ]
+    return [(*header, *(title for title, _ in columns)), *rows]
+
+
+def _cells(setting: Setting, *, is_strict: bool) -> tuple[str, ...]:
+    found = setting.difference
+    return (
+        visible_line(setting.name),
+        str(len(setting.counted)),
+        *(_figures(setting.strict_success, pass_hat_4(setting, is_strict=True)) if is_strict else ()),
+        *_figures(setting.success, pass_hat_4(setting)),
+        points(found.estimate, found.low, found.high) if found else "",
+        verdict(setting),
+    )
+
+
+def _figures(success: tuple[float, float, float] | None, reliability: float | None) -> tuple[str, ...]:
+    return (
+        percent(success[0]) if success else "",
+        percent_range(*success[1:]) if success else "",
+        percent(reliability) if reliability is not None else "",
+    )
+
+
+def _setting_json(setting: Setting) -> dict[str, Any]:
+    one = setting.difference
+    return {
+        "name": setting.name,
+        "runs": [_run_json(run) for run in setting.runs],
+        "knobs": {name: list(pair) for name, pair in setting.knobs.items()},
+        "code": list(setting.code),
+        "compared_by": "strict_success" if setting.is_strict else "success",
+        "strict_success": _mean_json(setting.strict_success),
+        "success": _mean_json(setting.success),
+        "difference": _difference_json(one) if one else None,
+        "problem": setting.problem,
+        "spent": dataclasses.asdict(setting.spent) if setting.spent else None,
+    }
+
+
+def _mean_json(success: tuple[float, float, float] | None) -> dict[str, float] | None:
+    return dict(zip(("mean", "low", "high"), success, strict=True)) if success else None
+
+
+def _difference_json(one: Difference) -> dict[str, Any]:
+    return {
+        "verdict": one.advice,
+        "word": str(one.word),
+        "estimate": one.estimate,
+        "low": one.low,
+        "high": one.high,
+        "p_value": one.p_value,
+        "smallest_shown": one.smallest_shown,
+        "num_tasks": one.num_tasks,
+        "num_seeds": list(one.num_seeds),
+        "is_of_runs_only": one.is_of_runs_only,
+        "num_more_seeds": one.num_more_seeds,
+        "num_more_tasks": one.num_more_tasks,
+    }
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    found = run.evaluation
+    return {
+        "name": run.name,
+        "commit": run.commit,
+        "author": run.author,
+        "committed_at": run.committed_at,
+        "is_dirty": run.is_dirty,
+        "seed": run.seed,
+        "strict_success_rate": found.strict_success_rate if found else None,
+        "success_rate": found.success_rate if found else None,
+        "strict_pass_hat_4": found.strict_pass_hat_4 if found else None,
+        "pass_hat_4": found.pass_hat_4 if found else None,
+        "num_lost": found.num_lost if found else None,
+        "num_tasks": len(run.outcomes),
+        "problems": list(run.problems),
+        "data": dict(run.data),
+        "stages": {name: dataclasses.asdict(cost) for name, cost in run.costs.items()},
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _escaped(text: str) -> str:
+    return visible_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,103 @@
+"""Puts together what plays the tasks of a model in training. An engine over the live weights, a
+token policy, the world, and the rule reward, put together once."""
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from posttrain.models.codec import ChatCodec
+from posttrain.rewards.total import RuleReward
+from posttrain.rollout.engines.choice import make_engine
+from posttrain.rollout.engines.protocol import Engine
+from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.params import AgentParams
+from posttrain.rollout.policy import PrefixPolicy, TokenPolicy
+from posttrain.types import Message, Task, Trajectory
+from posttrain.worlds.protocol import Domain
+
+NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the trainer
+
+
+class EpisodeSampler:
+    """Plays and scores episodes at one temperature, with the model's weights as they were at the
+    last `refresh`; without one, at the first `sample`."""
+
+    def __init__(
+        self,
+        model: Any,
+        codec: ChatCodec,
+        *,
+        domain: Domain,
+        reward: RuleReward,
+        limits: AgentParams,
+        temperature: float,
+    ) -> None:
+        self._model, self._codec, self._temperature = model, codec, temperature
+        self._domain, self._reward, self._limits = domain, reward, limits
+        self._engine: Engine | None = None
+
+    def refresh(self) -> None:
+        """Take the weights as they are now; the first time into an engine that is made for them."""
+        if self._engine is None:
+            self._engine = make_engine(
+                self._model,
+                max_context_tokens=self._limits.max_context_tokens,
+                check_prompts=self._check_prompts,
+                stop_ids=self._codec.stop_ids,
+            )
+        else:
+            self._engine.refresh_weights()
+
+    def sleep(self) -> None:
+        """Hold no memory until the next `refresh`."""
+        if self._engine is not None:
+            self._engine.sleep()
+
+    def sample(
+        self,
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        *,
+        given: Sequence[Sequence[Message]] = (),
+        temperature: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Trajectory]:
+        """One scored episode of `tasks[i]` under `seeds[i]` for every i, at another temperature
+        where one is named, behind the messages `given[i]` where there are any."""
+        if self._engine is None:
+            self.refresh()
+        assert self._engine is not None
+        warmth = self._temperature if temperature is None else temperature
+        own = TokenPolicy(self._engine, self._codec, temperature=warmth)
+        keys = [(task.task_id, seed) for task, seed in zip(tasks, seeds, strict=True)]
+        policy = PrefixPolicy(own, self._codec, dict(zip(keys, given, strict=True))) if any(given) else own
+        played = play_episodes(policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
+        return [self._reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
+
+    def _check_prompts(self) -> list[list[int]]:
+        tasks = self._domain.tasks("dev", NUM_CHECKS)
+        return [
+            self._codec.encode_prompt(task.messages, [self._domain.tools[name].schema() for name in task.tools])
+            for task in tasks
+        ]
+
+
+class Stream(IntEnum):
+    """What episodes are played for: the seeds of one use are never those of another."""
+
+    EVALUATION = 1
+    PREFERENCES = 2
+    ONLINE = 4
+    MEASUREMENT = 5  # of a program, in benchmarks and tests
+
+
+def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:
+    """`count` seeds below 2^32 drawn from whole numbers below 2^32, such as the run's seed and the
+    step: the same for the same numbers, unrelated for others and in other streams.
+
+    The stream and how many numbers there are stand before them, because numpy's `SeedSequence`
+    fills up with zeros: 1 alone would draw what 1, 0 does.
+    """
+    return [int(word) for word in np.random.SeedSequence((int(stream), len(entropy), *entropy)).generate_state(count)]

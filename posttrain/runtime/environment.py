@@ -1,0 +1,20 @@
+"""Numbers that a person sets in the environment, because they are facts of a machine and of no
+run."""
+
+import math
+from collections.abc import Mapping
+
+from posttrain.runtime.exits import ConfigurationError
+
+
+def positive_number(environment: Mapping[str, str], variable: str, default: float, unit: str) -> float:
+    """What the variable says; `default` where it is not set, or empty. Raises ConfigurationError
+    where it is no positive number."""
+    asked = environment.get(variable) or str(default)
+    try:
+        number = float(asked)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ConfigurationError(f"{variable} is {asked!r}, not a positive number of {unit}; unset it for {default:g}")
+    return number

@@ -1,0 +1,97 @@
+"""The ends of a stage that a dispatcher must tell apart, as exceptions that carry their exit
+code (sysexits.h's numbers)."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from posttrain.runtime.redaction import redact
+
+
+class StageError(Exception):
+    """An end with a meaning. The message says what (with the value), why it matters and what to do;
+    no traceback is printed for it. `meaning` is a kind, and what running again would do."""
+
+    code: ClassVar[int]
+    meaning: ClassVar[str]
+
+
+class ConfigurationError(StageError):
+    """EX_CONFIG."""
+
+    code = 78
+    meaning = "wrong configuration: running again without an edit cannot help"
+
+
+class DataError(StageError):
+    """EX_DATAERR."""
+
+    code = 65
+    meaning = "bad data: running again on the same data cannot help"
+
+
+class Interrupted(StageError):
+    """Stopped before the end through no fault of the stage (EX_TEMPFAIL)."""
+
+    code = 75
+    meaning = "interrupted: running again resumes"
+
+
+class StoppedByAlarm(StageError):
+    """A training that goes wrong, where the knobs want it stopped (EX_SOFTWARE)."""
+
+    code = 70
+    meaning = "stopped by a health alarm: running again without an edit ends there again"
+
+
+_ENDS: Mapping[int, type[StageError]] = {
+    end.code: end for end in (ConfigurationError, DataError, Interrupted, StoppedByAlarm)
+}
+
+
+def as_error(exit_code: int, message: str) -> StageError | None:
+    """The end that a stage's exit code stands for; None for one without a meaning."""
+    return _ENDS[exit_code](message) if exit_code in _ENDS else None
+
+
+def meaning_of(exit_code: int) -> str:
+    """What a stage's exit code says, in half a sentence. Death by signal n is -n, or 128 + n where
+    a shell reports it."""
+    if exit_code in _ENDS:
+        return _ENDS[exit_code].meaning
+    if is_death_by_signal(exit_code):
+        number = -exit_code if exit_code < 0 else exit_code - 128
+        return f"killed by {signal.Signals(number).name}" + (
+            ", often for lack of memory" if number == signal.SIGKILL else ""
+        )
+    return "an error in the stage itself"
+
+
+def is_death_by_signal(exit_code: int) -> bool:
+    """-n, or 128 + n where a shell reports it."""
+    return (-exit_code if exit_code < 0 else exit_code - 128) in set(signal.Signals)
+
+
+def as_shell(exit_code: int) -> int:
+    """128 + n for death by signal n, which `subprocess` has as -n: no process can end with a
+    negative code."""
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+def say_end(stage: str, message: str, code: int) -> int:
+    """On stderr, how a stage ended that did not end well; gives its exit code."""
+    kind = _ENDS[code].meaning.partition(":")[0]
+    print(f"[{stage}] {kind}: {redact(message)}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """Around a console command: an end with a meaning is said on stderr and exits with its code."""
+    try:
+        yield
+    except StageError as error:
+        print(redact(str(error)), file=sys.stderr)
+        raise SystemExit(error.code) from error

@@ -1,0 +1,100 @@
+"""Credit against a critic: how much better each action turned out than what was expected before it
+(generalised advantage estimation, arXiv 1506.02438). With a clip this is PPO.
+
+An action is a token of the agent's, or a whole turn (Turn-PPO, arXiv 2512.17008). What tools said
+is no action: the value after an agent's message is that before its next one, and nothing begins
+anew in between. The episode's reward is earned by its last action.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from posttrain.train.advantages.groups import FloatArray, Group, TokenCredit
+from posttrain.train.advantages.params import BatchStd, GaeCredit, Unscaled
+
+
+def gae(
+    values_T: FloatArray,
+    turn_lengths: Sequence[int],
+    reward: float,
+    *,
+    gamma: float,
+    lam: float,
+    over: Literal["tokens", "turns"],
+) -> tuple[FloatArray, FloatArray]:
+    """Advantages and returns of one episode's agent tokens in their order, both (T,). `values_T`:
+    what is expected before each; `turn_lengths`: of each turn its tokens, T together. A return is
+    what the critic is to say there, NaN where it is to say nothing.
+
+    delta_k = gamma V_k+1 - V_k, for the last action reward - V_k; A_k = sum over l of (gamma lam)^l
+    delta_k+l (eq. 16); return = A_k + V_k. Over turns V_k is the value before a turn's first token,
+    which alone has a return, and all of its tokens have its advantage.
+
+    Values 1/2, 1/4, 3/4, a reward of 1, gamma 1 and lam 1/2. Over tokens: deltas -1/4, 1/2, 1/4,
+    advantages 1/16, 5/8, 1/4, returns 9/16, 7/8, 1. Over turns of two tokens and one: deltas 1/4,
+    1/4, advantages 3/8, 3/8, 1/4, returns 7/8, NaN, 1.
+
+    Expected gradient at gamma 1: the true one where the values are right, or lam is 1, whatever
+    they are; else it is off by what they are wrong by. Raises ValueError where the turns have
+    another number of tokens, or a number is not finite.
+    """
+    if sum(turn_lengths) != len(values_T):
+        raise ValueError(
+            f"the turns have {sum(turn_lengths)} tokens and there are {len(values_T)} values: credit needs one for each"
+        )
+    if not np.isfinite([reward, *values_T]).all():
+        raise ValueError(
+            f"the reward is {reward} and the values are {np.array2string(values_T, threshold=8)}: a score divided by "
+            "zero or overflowed, or the critic diverged; lower credit.critic.lr then"
+        )
+    lengths = [1] * len(values_T) if over == "tokens" else [length for length in turn_lengths if length]
+    if not lengths:
+        return np.zeros(0), np.zeros(0)
+    firsts_K = np.cumsum([0, *lengths[:-1]])
+    values_K = values_T.astype(np.float64)[firsts_K]
+    deltas_K = np.append(gamma * values_K[1:], reward) - values_K
+    advantages_K: FloatArray = np.zeros(len(lengths))
+    behind = 0.0
+    for place in reversed(range(len(lengths))):
+        behind = advantages_K[place] = deltas_K[place] + gamma * lam * behind
+    returns_T: FloatArray = np.full(len(values_T), np.nan)
+    returns_T[firsts_K] = advantages_K + values_K
+    return np.repeat(advantages_K, lengths), returns_T
+
+
+def gae_credit(groups: Sequence[Group], values: TokenCredit, credit: GaeCredit) -> tuple[TokenCredit, TokenCredit]:
+    """Advantages, scaled as `credit` has it, and returns of a step's tokens, from the values before
+    them; all three have a number for each token of each member of each group. Raises ValueError,
+    with the task, where a reward or a value is not finite."""
+    advantages: TokenCredit = []
+    returns: TokenCredit = []
+    for group, values_G in zip(groups, values, strict=True):
+        found = [_of_member(group, place, values_T, credit) for place, values_T in enumerate(values_G)]
+        advantages.append([advantages_T for advantages_T, _ in found])
+        returns.append([returns_T for _, returns_T in found])
+    return scaled(advantages, credit.scale), returns
+
+
+def scaled(advantages: TokenCredit, scale: Unscaled | BatchStd) -> TokenCredit:
+    """`batch_std`: (A - mean) / (std + floor), both over all tokens of the step, with their number
+    less one in the deviation. What goes with the mean is the same for every token and has expected
+    gradient zero, but for each token's own share in it. 1 and 3 in one episode, 5 in another, less
+    their mean and over their deviation of 2: -1, 0 and 1, but for the floor.
+    """
+    if isinstance(scale, Unscaled):
+        return advantages
+    tokens = np.concatenate([advantages_T for group in advantages for advantages_T in group] or [np.zeros(0)])
+    mean = tokens.mean() if len(tokens) else 0.0
+    std = tokens.std(ddof=1) if len(tokens) > 1 else 0.0
+    return [[(advantages_T - mean) / (std + scale.floor) for advantages_T in group] for group in advantages]
+
+
+def _of_member(group: Group, place: int, values_T: FloatArray, credit: GaeCredit) -> tuple[FloatArray, FloatArray]:
+    lengths = [turn.num_tokens for turn in group.turns_G[place]]
+    reward = float(group.rewards_G[place])
+    try:
+        return gae(values_T, lengths, reward, gamma=credit.gamma, lam=credit.lam, over=credit.over)
+    except ValueError as error:
+        raise ValueError(f"episode {place} of task {group.task_id}: {error}") from error

@@ -1,0 +1,130 @@
+"""Finds the checkpoint that a killed run can go on from. The newest that carries a marker written
+last, holding the hash of every file.
+
+A kill leaves a half-written folder without a marker, a full disk one with a short file; both are
+removed before the run resumes, so that nothing ever loads them. What a folder holds is the
+trainer's matter (`resumable.py`).
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from posttrain.runtime.exits import Interrupted
+
+MARKER = "COMPLETE"
+PREFIX = "checkpoint-"
+_STEP = re.compile(r"[0-9]{1,15}")
+NUM_KEPT = 2  # the newest may be the one that a failing disk has just damaged
+
+
+def seal(checkpoint: Path) -> None:
+    """Write the marker: from here on the folder counts. It appears under its name at once or not at
+    all."""
+    content = {"files": {path.name: _sha256(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}}
+    temporary = checkpoint / f"{MARKER}.tmp"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(checkpoint / MARKER)
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """True where the marker is there, names every file, and each has the content it names."""
+    return _damage(checkpoint) is None
+
+
+def newest_complete(folder: Path, needed_by: Callable[[Path], Path | None] = lambda _: None) -> Path | None:
+    """The checkpoint of the highest step that is complete, and with it the one that `needed_by`
+    gives for it, or None. Those above it that are not are removed, with a line on stderr for
+    each."""
+    for checkpoint in reversed(checkpoints_in(folder)):
+        what = _damage(checkpoint)
+        if what is None and (needed := needed_by(checkpoint)) is not None and (lack := _damage(needed)) is not None:
+            what = f"it needs {needed.name}, and there {lack}"
+        if what is None:
+            return checkpoint
+        print(
+            f"{checkpoint} is half written or damaged ({what}): removed, the run goes on from the one before",
+            file=sys.stderr,
+            flush=True,
+        )
+        remove(checkpoint)
+    return None
+
+
+def remove(checkpoint: Path) -> None:
+    """Whatever stands there in its place."""
+    if checkpoint.is_dir() and not checkpoint.is_symlink():
+        shutil.rmtree(checkpoint)
+    else:
+        checkpoint.unlink()
+
+
+def prune(folder: Path, *, keep: Path | None) -> None:
+    """Remove all but the newest `NUM_KEPT` checkpoints and `keep`, the best one if the run knows of
+    a best."""
+    for checkpoint in checkpoints_in(folder)[:-NUM_KEPT]:
+        if keep is None or checkpoint.resolve() != keep.resolve():
+            remove(checkpoint)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """What is named `checkpoint-<step>`, lowest step first, complete or not."""
+    found = [path for path in folder.glob(f"{PREFIX}*") if _STEP.fullmatch(path.name.removeprefix(PREFIX))]
+    return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+
+
+def no_room(folder: Path, error: Exception) -> Interrupted | None:
+    """The end that a failed write stands for, or None where it was not for want of space.
+
+    torch and safetensors report a full disk as errors of their own, without an `errno`; the free
+    space on the disk then tells.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    free_mib = shutil.disk_usage(folder).free / 2**20
+    is_full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(
+        sign in str(error) for sign in ("No space left", "File too large")
+    )
+    if not is_full and (isinstance(error, OSError) or free_mib > 1):
+        return None
+    kept = newest_complete(folder)
+    return Interrupted(
+        f"no room to write in {folder} ({free_mib:.0f} MiB free): {error}. "
+        f"{f'The last good one, {kept.name}, is kept' if kept else 'There was none before it'}: "
+        "free some space and run again, it goes on from there"
+    )
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """What is wrong with it, None where nothing is."""
+    try:
+        content = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
+        sealed, found = (
+            content["files"],
+            {path.name for path in checkpoint.iterdir() if not path.is_dir()} - {MARKER, f"{MARKER}.tmp"},
+        )
+        if not isinstance(sealed, dict) or not sealed or found != set(sealed):
+            return f"{MARKER} does not name the files that are there"
+        changed = [
+            name
+            for name, digest in sealed.items()
+            if not (checkpoint / name).is_file() or _sha256(checkpoint / name) != digest
+        ]
+    except FileNotFoundError:
+        return f"it has no {MARKER}"
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        return f"{MARKER} cannot be read: {type(error).__name__}"
+    return f"{', '.join(changed)} is not what was sealed" if changed else None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,173 @@
+"""Trains a policy on its own episodes one by one, the chosen ones of the pairs as desirable and the
+rejected ones as undesirable, by Kahneman-Tversky optimisation (KTO).
+
+TRL's `KTOTrainer` (arXiv 2402.01306, eq. 7) on whole multi-turn episodes. With r an episode's gain
+in log-likelihood against the first policy, and z how far the policy has come from that one, the
+loss is `desirable_weight` (1 - sigmoid(beta (r - z))) of a desirable episode and
+`undesirable_weight` (1 - sigmoid(beta (z - r))) of an undesirable one: it is compared with z, not
+with the other of its pair. A step still takes both of each pair, so that it has as many of either.
+
+z is the mean gain of mismatched episodes, at least 0: a task's prompt, then what the agent wrote
+and read after that of the pair before it in the step. TRL takes the mean over a part of the step,
+in all processes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from trl import KTOConfig, KTOTrainer
+
+from posttrain.models.codec import TokenRow
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import OptimizerKind
+from posttrain.models.sharding import learner_of
+from posttrain.train.pair_training import (
+    COLUMNS,
+    RowPair,
+    episode_logprobs,
+    padded,
+    pair_arguments,
+    pair_order,
+    reference_of,
+)
+from posttrain.train.params import KtoParams
+from posttrain.train.resumable_trainer import Resumable, TrainingRun
+from posttrain.train.sample_order import IntArray
+
+MATCHED, MISMATCHED = "", "KL_"  # how the names of TRL's columns begin
+
+
+def train_kto(
+    model: Any,
+    tokenizer: Any,
+    *,
+    pairs: Sequence[RowPair],
+    params: KtoParams,
+    lr: float,
+    optimizer: OptimizerKind,
+    checkpoint_every_steps: int,
+    seed: int,
+    run: TrainingRun,
+) -> None:
+    """Train `model` in place on both episodes of each pair, the pairs used in shuffled passes.
+    Resumes from `run.checkpoint` where there is one."""
+    learner = learner_of(model, optimizer)
+    arguments = pair_arguments(run, model, params, lr=lr, checkpoint_every_steps=checkpoint_every_steps, seed=seed)
+    pairs_per_part = arguments.pop("per_device_train_batch_size")
+    order = pair_order(pairs, params, seed=seed)
+    trainer = _Kto(
+        model=learner,
+        whole=model,
+        ref_model=reference_of(model, optimizer),
+        args=KTOConfig(
+            **arguments,
+            per_device_train_batch_size=2 * pairs_per_part,
+            desirable_weight=params.desirable_weight,
+            undesirable_weight=params.undesirable_weight,
+            precompute_ref_log_probs=True,
+            max_length=None,
+        ),
+        train_dataset=_episodes(pairs, order, batch_size=params.batch_size, pairs_per_part=pairs_per_part),
+        data_collator=_Collator(tokenizer.pad_token_id),
+        processing_class=tokenizer,
+        optimizer=build_optimizer(learner, optimizer, lr),
+        run=run,
+    )
+    trainer.train_or_resume()
+
+
+def mismatched(row: TokenRow, other: TokenRow) -> TokenRow:
+    """The prompt of `row`, which ends where the agent begins, and what follows that of `other`."""
+    start, place = row.mask.index(1), other.mask.index(1)
+    return TokenRow(
+        row.input_ids[:start] + other.input_ids[place:],
+        row.mask[:start] + other.mask[place:],
+        row.category[:start] + other.category[place:],
+    )
+
+
+def _episodes(pairs: Sequence[RowPair], order: IntArray, *, batch_size: int, pairs_per_part: int) -> Dataset:
+    """A row for each episode of each step: the chosen ones of a part of the step, then the rejected
+    ones, beside each the episode that it is mismatched with."""
+    rows: dict[str, list[Any]] = {f"{kind}{name}": [] for kind in (MATCHED, MISMATCHED) for name in COLUMNS}
+    before = np.roll(order.reshape(-1, batch_size), 1, axis=1).ravel()  # the pair before in the step
+    for start in range(0, len(order), pairs_per_part):
+        part = slice(start, start + pairs_per_part)
+        for side in (0, 1):
+            for own, other in zip(order[part], before[part], strict=True):
+                row = pairs[own][side]
+                for kind, one in ((MATCHED, row), (MISMATCHED, mismatched(row, pairs[other][side]))):
+                    rows[f"{kind}input_ids"].append(one.input_ids)
+                    rows[f"{kind}mask"].append(one.mask)
+    labels = ([True] * pairs_per_part + [False] * pairs_per_part) * (len(order) // pairs_per_part)
+    return Dataset.from_dict({**rows, "label": labels})
+
+
+class _Kto(Resumable, KTOTrainer):  # type: ignore[misc]  # trl is untyped
+    """KTOTrainer on rows that are token ids already."""
+
+    logged: ClassVar = {
+        "loss": "loss",
+        "learning_rate": "lr",
+        "grad_norm": "grad_norm",
+        "entropy": "entropy",
+        "kl": "mismatched_gain",  # z, in nats per episode
+        # as those of DPO
+        "rewards/accuracies": "pair_accuracy",
+        "rewards/margins": "margin",
+        "rewards/chosen": "margin_chosen",
+        "rewards/rejected": "margin_rejected",
+    }
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+        return dataset
+
+    def _precompute_ref_logps(self, dataset: Dataset, name: str, batch_size: int) -> Dataset:
+        """The model has not been trained yet, nor loaded from a checkpoint: it is its own
+        reference. TRL would write the columns to a cache file."""
+        del name
+        sums: dict[str, list[float]] = {MATCHED: [], MISMATCHED: []}
+        for start in range(0, len(dataset), batch_size):
+            batch = self.data_collator(dataset.select(range(start, start + batch_size)).to_list())
+            for kind in sums:
+                own = {name: batch[f"{kind}{name}"] for name in ("input_ids", "completion_mask")}
+                sums[kind] += episode_logprobs(self.model, own)
+        for kind in sums:
+            dataset = dataset.add_column(f"ref_{kind}logps", sums[kind])
+        return dataset
+
+    def _compute_loss(self, model: Callable[..., Any], inputs: Mapping[str, Tensor], return_outputs: bool) -> Any:
+        """TRL's, which also hears how many chosen episodes gained more than the other of their
+        pair."""
+        heard: list[Tensor] = []
+
+        def listening(**arguments: Any) -> Any:
+            outputs = model(**arguments)
+            heard.append(outputs.log_probs.detach().sum(1))
+            return outputs
+
+        loss = super()._compute_loss(listening, inputs, return_outputs)
+        chosen_N, rejected_N = (heard[-1] - inputs["ref_logps"]).chunk(2)  # the mismatched ones come first
+        is_ordered_N = self.accelerator.gather((chosen_N > rejected_N).float())
+        self._metrics["train"]["rewards/accuracies"].append(is_ordered_N.mean().item())
+        return loss
+
+
+class _Collator:
+    """A part's rows to tensors (2N, T)."""
+
+    def __init__(self, pad_id: int) -> None:
+        self._pad_id = pad_id
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = {"label": torch.tensor([row["label"] for row in rows])}
+        for kind in (MATCHED, MISMATCHED):
+            input_ids, masks = ([row[f"{kind}{name}"] for row in rows] for name in COLUMNS)
+            batch |= {f"{kind}{name}": tensor for name, tensor in padded(input_ids, masks, self._pad_id).items()}
+            if f"ref_{kind}logps" in rows[0]:
+                batch[f"ref_{kind}logps"] = torch.tensor([row[f"ref_{kind}logps"] for row in rows])
+        return batch

@@ -1,0 +1,154 @@
+"""The knobs of learning online, as they stand under `train_policy.algorithm`: one choice each of
+sampling, joining, credit and objective, whose knobs stand with them. Which of them can be together
+is said here, before any work."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from posttrain.runtime.knobs import Count, Section, SmallCount
+from posttrain.train.advantages.params import (
+    BaselineParams,
+    BatchMean,
+    Compared,
+    CreditParams,
+    EpisodeCredit,
+    GaeCredit,
+    GroupStd,
+    ImitationCredit,
+    ScaleParams,
+    StatesCredit,
+    VirtualBest,
+    VirtualEnds,
+)
+from posttrain.train.losses.params import KlParams, LossMean, NoKl, Objective, PolicyGradient
+from posttrain.train.replay.params import JoinParams, JoinsExpert, JoinsHints, JoinsNothing
+from posttrain.train.sampling.params import SamplingParams
+
+
+class DevParams(Section):
+    """`num_tasks` dev tasks are played greedily before the first step and every `every_steps`;
+    `keep` is the model that comes out: the last one, or the one with the best strict success
+    there."""
+
+    every_steps: Count
+    num_tasks: SmallCount
+    keep: Literal["last", "best"]
+
+
+class OnlineParams(Section):
+    """Episodes of the policy in training, credit for what it wrote, and `updates_per_step`
+    optimizer steps on them. It ends after `max_steps`, or earlier when `max_generated_tokens` have
+    been written in training. `average`: the loss is a mean over the step's tokens (DAPO), over
+    episodes of the mean of each (GRPO), or the sum over tokens through episodes times
+    `agent.max_context_tokens` (Dr. GRPO)."""
+
+    example: ClassVar[str] = (
+        "{max_steps: 88, max_generated_tokens: null, tasks_per_step: 16, group_size: 8, temperature: 1.0, "
+        "updates_per_step: 1, max_staleness: 0, sampling: {order: {type: uniform}, max_refills: 0}, "
+        "join: {type: none}, credit: {type: episode, baseline: {type: group_mean}, "
+        "scale: {type: group_std, floor: 1.0e-4}, drop: none, equal_groups: {type: by_baseline}}, "
+        "objective: {type: policy_gradient}, average: tokens, kl: {type: none}, entropy_bonus: 0.0, "
+        "importance_cap: 2.0, dev: {every_steps: 22, num_tasks: 128, keep: last}}"
+    )
+    type: Literal["online"]
+    max_steps: Count
+    max_generated_tokens: Annotated[int, Field(ge=1)] | None
+    tasks_per_step: SmallCount
+    group_size: Annotated[int, Field(ge=2, le=100_000)]
+    temperature: Annotated[float, Field(gt=0, le=2)]
+    updates_per_step: SmallCount
+    max_staleness: Literal[0, 1]
+    sampling: SamplingParams
+    join: JoinParams
+    credit: CreditParams
+    objective: Annotated[Objective, Field(discriminator="type")]
+    average: LossMean
+    kl: KlParams
+    entropy_bonus: Annotated[float, Field(ge=0)]
+    importance_cap: Annotated[float, Field(ge=1)]
+    dev: DevParams
+
+    @property
+    def baseline(self) -> BaselineParams | None:
+        """What rewards are compared with; None of a credit that compares with none."""
+        return self.credit.baseline if isinstance(self.credit, Compared) else None
+
+    @property
+    def virtual_bests(self) -> dict[str, float]:
+        """What is taken for the most that can be earned, by its place in `credit`."""
+        places = {"baseline": self.baseline}
+        if isinstance(self.credit, StatesCredit):
+            places["state_baseline"] = self.credit.state_baseline
+        return {key: one.best for key, one in places.items() if isinstance(one, VirtualBest | VirtualEnds)}
+
+    @property
+    def measures_kl(self) -> bool:
+        """Whether the policy is compared with the model that training began from."""
+        return not isinstance(self.kl, NoKl) or self.kl.is_measured
+
+    @model_validator(mode="after")
+    def _clips_where_it_can_act(self) -> Self:
+        if not isinstance(self.objective, PolicyGradient) and self.updates_per_step == 1:
+            raise ValueError(
+                f"objective is {self.objective.type} and updates_per_step is 1: the ratio to the policy that played is "
+                "1 then, and nothing can be held; take policy_gradient, or two updates"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _plays_ahead_only_what_it_knows(self) -> Self:
+        """What a step brings decides the next one's tasks, and ahead that is not known yet."""
+        looks_back = [
+            *([f"sampling.order is {self.sampling.order.type}"] if self.sampling.order.type != "uniform" else []),
+            *([f"sampling.max_refills is {self.sampling.max_refills}"] if self.sampling.max_refills else []),
+            *([f"join is {self.join.type}"] if isinstance(self.join, JoinsHints) else []),
+        ]
+        if self.max_staleness and looks_back:
+            raise ValueError(
+                f"max_staleness is 1 and {looks_back[0]}: the next step would be chosen before this one is seen; "
+                "set max_staleness to 0, or take tasks as they come"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _imitates_an_expert(self) -> Self:
+        if isinstance(self.credit, ImitationCredit) and not isinstance(self.join, JoinsExpert):
+            raise ValueError(
+                f"credit is imitation and join is {self.join.type}: there would be nothing to imitate; join an expert"
+            )
+        if isinstance(self.credit, GaeCredit) and not isinstance(self.join, JoinsNothing):
+            raise ValueError(
+                f"credit is gae and join is {self.join.type}: a critic is of what the policy itself earns; take join "
+                "none, or another credit"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _drops_what_it_credits(self) -> Self:
+        credit = self.credit
+        if isinstance(credit, EpisodeCredit) and credit.drop == "equal" and credit.equal_groups.type != "by_baseline":
+            raise ValueError(
+                f"credit.drop is equal and credit.equal_groups {credit.equal_groups.type}: what is dropped would be "
+                "credited; take drop none, or by_baseline"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _scales_what_has_a_scale(self) -> Self:
+        """A number known before the step has no spread in a group of one."""
+        if isinstance(self.baseline, VirtualEnds) and self.baseline.worst >= self.baseline.best:
+            raise ValueError(
+                f"credit.baseline.worst is {self.baseline.worst:g} and best {self.baseline.best:g}: the best has to be "
+                "above the worst"
+            )
+        if isinstance(self.baseline, BatchMean) and isinstance(self._scale, GroupStd):
+            raise ValueError(
+                "credit.baseline is batch_mean and credit.scale group_std: a difference over the whole step would be "
+                "measured by the spread of one group; take batch_std or none"
+            )
+        return self
+
+    @property
+    def _scale(self) -> ScaleParams | None:
+        return self.credit.scale if isinstance(self.credit, Compared) else None

@@ -1,0 +1,96 @@
+"""Trains a policy on pairs of its own episodes by odds ratio preference optimisation (ORPO): it
+learns the chosen episode as in fine-tuning, and that its odds are above the rejected one's.
+
+TRL's `ORPOTrainer` (arXiv 2403.07691, eqs. 4 to 7) on whole multi-turn episodes. With p the
+geometric mean of the probabilities of an episode's agent tokens, and odds = p / (1 - p), the loss
+of a pair is -log p of the chosen one - beta log sigmoid(log odds of the chosen - log odds of the
+rejected). There is no reference: what keeps the policy near where it began is the first term.
+
+TRL takes the first term over the prompt, too, and as a mean over tokens; here it is of the agent's
+tokens, a mean over episodes of each one's mean, which is the paper's and the same for any number of
+processes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from datasets import disable_progress_bars
+from torch import Tensor
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from posttrain.models.adapted import behind_adapters
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import OptimizerKind
+from posttrain.models.sharding import learner_of
+from posttrain.models.token_logprobs import agent_logprobs
+from posttrain.train.pair_training import PairCollator, RowPair, batch_labels, pair_arguments, pair_dataset, pair_order
+from posttrain.train.params import OrpoParams
+from posttrain.train.resumable_trainer import Resumable, TrainingRun
+
+LEAST_DOUBT = 1e-6  # in nats per token; below it an episode's odds are taken for those there
+
+
+def train_orpo(
+    model: Any,
+    tokenizer: Any,
+    *,
+    pairs: Sequence[RowPair],
+    params: OrpoParams,
+    lr: float,
+    optimizer: OptimizerKind,
+    checkpoint_every_steps: int,
+    seed: int,
+    run: TrainingRun,
+) -> None:
+    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
+    `run.checkpoint` where there is one."""
+    learner = learner_of(model, optimizer)
+    disable_progress_bars()  # of TRL's passes over the rows, which change nothing
+    add_fused_lm_head(behind_adapters(learner))
+    trainer = _Orpo(
+        model=learner,
+        whole=model,
+        args=ORPOConfig(
+            **pair_arguments(run, model, params, lr=lr, checkpoint_every_steps=checkpoint_every_steps, seed=seed),
+            max_length=max(len(row.input_ids) for pair in pairs for row in pair),
+        ),
+        train_dataset=pair_dataset(pairs).select(pair_order(pairs, params, seed=seed)),
+        data_collator=PairCollator(tokenizer.pad_token_id),
+        processing_class=tokenizer,
+        optimizer=build_optimizer(learner, optimizer, lr),
+        run=run,
+    )
+    trainer.train_or_resume()
+
+
+class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
+    """ORPOTrainer on rows that are token ids already."""
+
+    logged: ClassVar = {
+        "loss": "loss",
+        "learning_rate": "lr",
+        "grad_norm": "grad_norm",
+        "nll_loss": "loss_chosen",  # the first term
+        "log_odds_chosen": "log_odds",  # of the chosen less those of the rejected
+        # share of the step's pairs whose chosen episode is the likelier one, per token
+        "rewards/accuracies": "pair_accuracy",
+        "rewards/margins": "margin",  # beta times the difference of the two, per token
+        "rewards/chosen": "margin_chosen",
+        "rewards/rejected": "margin_rejected",
+    }
+
+    @staticmethod
+    def tokenize_row(row: dict[str, Any]) -> dict[str, Any]:
+        return row
+
+    def concatenated_forward(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Mean log-probabilities of the chosen and of the rejected, shape (N,); the same again in
+        the place of logits, of which TRL only logs a mean; and the first term."""
+        labels_2N_T = batch_labels(batch)
+        sums_2N = agent_logprobs(model, batch["input_ids"], labels_2N_T).sum(1)
+        means_2N = sums_2N / batch["completion_mask"].sum(1)
+        loss = -means_2N.chunk(2)[0].mean()
+        # TRL's log(1 - p) has no gradient but NaN at p = 1
+        chosen_N, rejected_N = means_2N.clamp(max=-LEAST_DOUBT).chunk(2)
+        return chosen_N, rejected_N, chosen_N, rejected_N, loss

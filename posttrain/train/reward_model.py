@@ -1,0 +1,131 @@
+"""Trains a model that scores episodes from pairs of them (Bradley-Terry). One number per episode,
+trained so that the better of a pair gets the higher.
+
+TRL's `RewardTrainer` (Bradley-Terry: P(a above b) = sigmoid(score a - score b)), a linear head on
+the last token of the whole episode, tool results included, on the body of the SFT model, which can
+already read them. Scores have no zero and no unit: only differences mean something.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
+from trl import RewardConfig, RewardTrainer
+
+from posttrain.models.codec import TokenRow
+from posttrain.models.distributed import pair_parts
+from posttrain.models.loading import load_sound
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import Dtype, PretrainedModel, Quantization, ScratchModel
+from posttrain.models.precision import loaded_dtype
+from posttrain.models.quantization import quantised, unpacked
+from posttrain.models.sharding import at_home, learner_of, quantization_of
+from posttrain.models.token_logprobs import pad_right
+from posttrain.train.params import TrainRewardModelParams
+from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
+from posttrain.train.sample_order import repeated_passes, sort_within_batches
+from posttrain.train.trainable import movable, prepared
+
+SCORE_BATCH_SIZE = 64
+
+
+def load_reward_model(path: Path, *, dtype: Dtype = "float32", quantization: Quantization = "none") -> Any:
+    """The reward model of a folder, in evaluation mode, where models live here. From a causal LM's
+    folder: its body under a head of zeros, every episode scored 0.
+
+    A head drawn at random would begin with an opinion. Raises ConfigurationError where the folder
+    has pickled weights or none.
+    """
+    how = {} if quantization == "none" else quantised(quantization, dtype)
+    model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, num_labels=1, **how)
+    return unpacked(model) if how else at_home(model)
+
+
+def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
+    """The body of the causal LM in `path` under a fresh head, ready for the trainer."""
+    quantization = quantization_of(params)
+    model = load_reward_model(path, dtype=loaded_dtype(params), quantization=quantization)
+    model.score.float()  # learnt whole, whatever is frozen beneath
+    with torch.no_grad():
+        model.score.weight.zero_()
+    return prepared(movable(model, params), params, seed=seed, task_type="SEQ_CLS")
+
+
+def train_reward_model(
+    model: Any,
+    tokenizer: Any,
+    *,
+    pairs: Sequence[tuple[TokenRow, TokenRow]],
+    params: TrainRewardModelParams,
+    seed: int,
+    run: TrainingRun,
+) -> None:
+    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
+    `run.checkpoint` where there is one."""
+    num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
+    learner = learner_of(model, "adamw")
+    order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
+    order = sort_within_batches(
+        order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size
+    )
+    arguments = RewardConfig(
+        **trainer_arguments(
+            run,
+            model,
+            max_steps=params.max_steps,
+            checkpoint_every_steps=params.checkpoint_every_steps,
+            lr=params.lr,
+            seed=seed,
+        ),
+        lr_scheduler_type="linear",
+        per_device_train_batch_size=pairs_per_part,
+        gradient_accumulation_steps=num_parts,
+        max_length=None,
+    )
+    columns = {
+        "chosen_ids": [chosen.input_ids for chosen, _ in pairs],
+        "rejected_ids": [rejected.input_ids for _, rejected in pairs],
+    }
+    trainer = _RewardModel(
+        model=learner,
+        whole=model,
+        args=arguments,
+        train_dataset=Dataset.from_dict(columns).select(order),
+        processing_class=tokenizer,
+        optimizer=build_optimizer(learner, "adamw", params.lr),
+        run=run,
+    )
+    trainer.train_or_resume()
+
+
+def score_episodes(model: Any, token_ids_N: Sequence[Sequence[int]]) -> list[float]:
+    """The score of each episode, in the order given."""
+    order = np.argsort([len(token_ids) for token_ids in token_ids_N], kind="stable")
+    scores = np.empty(len(token_ids_N))
+    for start in range(0, len(order), SCORE_BATCH_SIZE):
+        rows = order[start : start + SCORE_BATCH_SIZE]
+        token_ids = [token_ids_N[row] for row in rows]
+        with torch.no_grad():
+            logits: Tensor = model(
+                input_ids=pad_right(token_ids, model.config.pad_token_id).to(model.device),
+                attention_mask=pad_right([[1] * len(ids) for ids in token_ids], 0).to(model.device),
+            ).logits
+        scores[rows] = logits[:, 0].double().cpu().numpy()
+    return [float(score) for score in scores]
+
+
+class _RewardModel(Resumable, RewardTrainer):  # type: ignore[misc]  # trl is untyped
+    """RewardTrainer on pairs that are token ids already."""
+
+    logged: ClassVar[Mapping[str, str]] = {
+        "loss": "loss",
+        "learning_rate": "lr",
+        "grad_norm": "grad_norm",
+        "accuracy": "pair_accuracy",
+        "margin": "margin",
+    }

@@ -1,0 +1,223 @@
+"""Trains a model to write what the demonstrations write. Cross-entropy on the agent's tokens, and
+on nothing that it only read.
+
+TRL's `SFTTrainer` on rows that are token ids already. The mean is over the agent's tokens of the
+whole step, so a long episode weighs more than a short one, token for token. Judged by the loss on
+dev demonstrations, which share no entity with the training rows: a loss on rows held out from the
+training entities would fall while the model learns codes by heart. Left out: packing (rows are
+short), label smoothing, NEFTune.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import TrainerState
+from trl import SFTConfig, SFTTrainer
+
+from posttrain.models.codec import CALL, NONE, REASONING, TokenRow
+from posttrain.models.distributed import count, gather, index, parts_of
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.sharding import learner_of
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
+from posttrain.train.params import TrainSftParams
+from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
+from posttrain.train.sample_order import sort_within_batches, weighted_order
+
+CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}
+
+
+def train_sft(
+    model: Any,
+    tokenizer: Any,
+    *,
+    rows: Sequence[TokenRow],
+    values: Sequence[str],
+    shares: Mapping[str, float],
+    dev_rows: Sequence[TokenRow],
+    params: TrainSftParams,
+    seed: int,
+    run: TrainingRun,
+) -> None:
+    """Train `model` in place, on rows drawn so that those of each value in `values` have its share;
+    without shares all are drawn alike. At the end it holds the weights of the lowest dev loss.
+    Resumes from `run.checkpoint` where there is one."""
+    num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
+    learner = learner_of(model, params.optimizer)
+    if not shares:  # all rows alike
+        values, shares = [""] * len(rows), {"": 1.0}
+    order = weighted_order(values, shares, count=params.max_steps * params.batch_size, seed=seed)
+    order = sort_within_batches(order, [len(row.input_ids) for row in rows], batch_size=params.batch_size)
+    arguments = SFTConfig(
+        **trainer_arguments(
+            run,
+            model,
+            max_steps=params.max_steps,
+            checkpoint_every_steps=params.eval_every_steps,
+            lr=params.lr,
+            seed=seed,
+        ),
+        per_device_train_batch_size=rows_per_part,
+        gradient_accumulation_steps=num_parts,
+        per_device_eval_batch_size=run.rows_at_once or max(1, params.batch_size // count()),
+        lr_scheduler_type="cosine",
+        warmup_steps=round(params.lr_warmup_frac * params.max_steps),
+        eval_strategy="steps",
+        eval_steps=params.eval_every_steps,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+    )
+    trainer = _Sft(
+        model=learner,
+        whole=model,
+        args=arguments,
+        train_dataset=_dataset(rows).select(order),
+        eval_dataset=_dataset(dev_rows),
+        data_collator=_Collator(tokenizer.pad_token_id),
+        processing_class=tokenizer,
+        optimizer=build_optimizer(learner, params.optimizer, params.lr),
+        run=run,
+        patience=params.early_stopping_patience,
+    )
+    trainer.train_or_resume()
+
+
+def has_stopped_improving(losses: Sequence[float], patience: int) -> bool:
+    """True once `patience` evaluations in a row were no better than the best before them: 3.0, 2.0,
+    2.0, 2.1 at a patience of 2."""
+    return len(losses) - 1 - int(np.argmin(losses)) >= patience if losses else False
+
+
+def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size: int) -> dict[str, float]:
+    """Mean loss per agent token over all rows, and over those of each category (NaN where no row
+    has any).
+
+    Processes take batches of `batch_size` in turns. One for which none is left in the last turn
+    takes a row to no effect: they exchange shards.
+    """
+    sums, counts = np.zeros(4), np.zeros(4)
+    lengths = [len(ids) for ids in rows["input_ids"]]
+    by_length = rows.select(np.argsort(lengths, kind="stable"))
+    for turn in range(0, len(by_length), batch_size * count()):
+        start = turn + batch_size * index()
+        own = range(start, min(start + batch_size, len(by_length)))
+        batch = collator(by_length.select(own or range(1)).to_list())
+        with torch.no_grad():
+            logprobs = agent_logprobs(
+                model, batch["input_ids"].to(model.device), batch["labels"].to(model.device)
+            ).cpu()
+        if own:
+            _add_by_category(sums, counts, logprobs, batch["category"])
+    sums, counts = _added(sums, counts)
+    return {"loss": float(-sums.sum() / counts.sum()), **_by_name(sums, counts)}
+
+
+class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
+    """SFTTrainer with a loss that picks the agent's tokens before the head, split by what they
+    are."""
+
+    logged: ClassVar = {
+        "loss": "loss",
+        "learning_rate": "lr",
+        "grad_norm": "grad_norm",
+        **{name: name for kind in CATEGORY_NAMES for name in (f"loss_{kind}", f"eval_loss_{kind}")},
+        "eval_loss": "eval_loss",
+    }
+
+    def __init__(self, *args: Any, patience: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._patience = patience
+        self._sums, self._counts = np.zeros(4), np.zeros(4)
+
+    def is_over(self, state: TrainerState) -> bool:
+        return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Mapping[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        if return_outputs or num_items_in_batch is None:
+            raise ValueError(
+                "the loss is a mean over the tokens of all parts of a step; it has no meaning for a part alone"
+            )
+        logprobs_N_T = agent_logprobs(model, inputs["input_ids"], inputs["labels"])
+        _add_by_category(self._sums, self._counts, logprobs_N_T.detach().cpu(), inputs["category"].cpu())
+        loss: Tensor = (
+            -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes
+        )  # of all; gradients are averaged over processes
+        return loss
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        self.model.eval()
+        losses = mean_losses(
+            self.model, self.eval_dataset, self.data_collator, batch_size=self.args.per_device_eval_batch_size
+        )
+        metrics = {f"eval_{name}": loss for name, loss in losses.items()}
+        self.log(metrics)
+        self.control.should_evaluate = False
+        self.control.should_training_stop |= has_stopped_improving(_eval_losses(self.state), self._patience)
+        return metrics
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs.update(_by_name(*_added(self._sums, self._counts)))
+            self._sums, self._counts = np.zeros(4), np.zeros(4)
+        super().log(logs, start_time)
+
+
+class _Collator:
+    """Rows of a step's part to tensors (N, T), padded on the right."""
+
+    def __init__(self, pad_id: int) -> None:
+        self._pad_id = pad_id
+
+    def __call__(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
+        values = {"input_ids": self._pad_id, "labels": IGNORED, "category": NONE}
+        return {name: pad_right([row[name] for row in rows], value) for name, value in values.items()}
+
+
+def _dataset(rows: Sequence[TokenRow]) -> Dataset:
+    return Dataset.from_dict(
+        {
+            "input_ids": [row.input_ids for row in rows],
+            "labels": [labels_of(row.input_ids, row.mask) for row in rows],
+            "category": [row.category for row in rows],
+        }
+    )
+
+
+def _eval_losses(state: TrainerState) -> list[float]:
+    return [line["eval_loss"] for line in state.log_history if "eval_loss" in line]
+
+
+def _add_by_category(
+    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]", logprobs_N_T: Tensor, category_N_T: Tensor
+) -> None:
+    """Add the log-probabilities, shape (N, T-1), to the sum of the category of their token, and
+    count them."""
+    categories = category_N_T[:, 1:].flatten()
+    sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
+    counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
+
+
+def _added(
+    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]"
+) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
+    """Over all processes."""
+    all_sums, all_counts = zip(*gather((sums, counts)), strict=True)
+    return np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
+
+
+def _by_name(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> dict[str, float]:
+    return {
+        f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan")
+        for name, index in CATEGORY_NAMES.items()
+    }

@@ -1,0 +1,73 @@
+"""Makes a model trainable, and the trained one a folder. Full weights or fresh adapters on the
+model that the earlier stage left.
+
+Every stage folds its adapters in when it is done: the next one finds a plain model whatever the
+adapter was, and with adapters turned off a model in training is the one that it began from, which
+DPO and a KL term take as their reference.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from posttrain.models.bf16_rescale import is_on_grid, off_grid
+from posttrain.models.loading import (
+    load_codec,
+    load_quantised,
+    load_whole,
+    save_model,
+    use_gradient_checkpointing,
+    whole_folder,
+)
+from posttrain.models.lora import add_lora, merge_adapters
+from posttrain.models.lora_product import rounding_once
+from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
+from posttrain.models.precision import computing_in, loaded_dtype
+from posttrain.models.sharding import at_home, quantization_of
+
+
+def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
+    """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
+    asks for them. Raises ConfigurationError where a quantised base would have to be sharded."""
+    return prepared(_load(path, params), params, seed=seed)
+
+
+def prepared(
+    model: Any,
+    params: ScratchModel | PretrainedModel,
+    *,
+    seed: int,
+    task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM",
+) -> Any:
+    """A loaded model, ready for a trainer."""
+    model = computing_in(model, params.dtype)
+    if params.gradient_checkpointing:
+        use_gradient_checkpointing(model)
+    if not isinstance(params.adapter, LoraAdapter):
+        return model
+    model = add_lora(model, params.adapter, seed=seed, task_type=task_type)
+    return model if params.dtype == "float32" else rounding_once(model, getattr(torch, params.dtype))
+
+
+def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
+    if (quantization := quantization_of(params)) == "none":
+        return at_home(movable(load_whole(path, dtype=loaded_dtype(params)), params))
+    return load_quantised(path, quantization, dtype=params.dtype)
+
+
+def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:
+    """A loaded model, of whose weights, where all are learnt and computed with in bfloat16, each
+    small change is in a product at once. On the grid it would be in none until it has grown to half
+    a step: of ten steps at a rate of 1e-6 a twentieth."""
+    if isinstance(params.adapter, LoraAdapter) or params.dtype == "float32" or not is_on_grid(model):
+        return model
+    return off_grid(model)
+
+
+def save_trained(model: Any, tokenizer: Any, path: Path) -> None:
+    """Write the model's folder, adapters folded in; it appears under its name when it is whole. The
+    model given is used up."""
+    with whole_folder(path) as partial:
+        save_model(merge_adapters(model), tokenizer, partial)
+        load_codec(partial)  # a folder that the next stage cannot read should fail here

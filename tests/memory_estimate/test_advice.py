@@ -1,0 +1,96 @@
+"""What is advised where a stage does not fit, by sums that are made up."""
+
+import pytest
+
+from posttrain.memory_estimate.advice import LORA, changes_that_fit, with_knobs
+from posttrain.memory_estimate.stages import StageMemory
+from tests.memory_estimate.test_stages import knobs
+
+
+def memory(stage, *, weights=0, optimizer=0, activations=0):
+    parts = {"weights": weights, "optimizer": optimizer, "activations": activations}
+    return StageMemory(stage, {name: size for name, size in parts.items() if size})
+
+
+def advised(params, reckoned, stages=("train_sft",), limit=100):
+    too_large = [one for one in (reckoned(stage, params) for stage in stages) if one.total > limit]
+    changes, changed = changes_that_fit(params, too_large, limit=limit, memory_of=reckoned), params
+    for change in changes:
+        changed = with_knobs(changed, change.knobs)
+    return changes, changed
+
+
+def names(changes):
+    return [name for change in changes for name in change.knobs]
+
+
+def test_what_alters_the_learning_least_comes_first_and_no_more_than_is_needed():
+    def reckoned(stage, params):
+        saved = 30 * params.model.gradient_checkpointing + 30 * (params.model.dtype == "bfloat16")
+        return memory(stage, weights=150 - saved)
+
+    changes, changed = advised(knobs(), reckoned)
+    assert names(changes) == ["model.gradient_checkpointing", "model.dtype"]
+    assert [one.stages[0].total for one in changes] == [120, 90]
+    assert (changed.model.gradient_checkpointing, changed.model.dtype) == (True, "bfloat16")
+
+
+def test_a_change_that_makes_nothing_smaller_is_not_advised():
+    def reckoned(stage, params):
+        return memory(stage, optimizer=110 if params.train_sft.optimizer == "adamw" else 60)
+
+    assert names(advised(knobs(), reckoned)[0]) == ["train_sft.optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "knob", "rows", "needed"),
+    [
+        ("train_sft", {"train_sft.batch_size": 64}, 16, 4),
+        ("train_reward_model", {"train_reward_model.batch_size": 32}, 16, 4),  # 8 pairs
+        ("train_policy", {"train_policy.algorithm.tasks_per_step": 16}, 16, 4),  # of 8 episodes, in 8 parts
+    ],
+)
+def test_where_rows_take_the_most_fewer_go_through_at_once_and_the_step_stays_what_it_is(stage, knob, rows, needed):
+    params = with_knobs(knobs(), knob)
+
+    def reckoned(_, own):
+        return memory(stage, weights=10, activations=20 * (own.model.rows_at_once or rows))
+
+    changes, changed = advised(params, reckoned, [stage])
+    assert [change.knobs for change in changes] == [{"model.rows_at_once": rows // 2}, {"model.rows_at_once": needed}]
+    assert changed.model_copy(update={"model": params.model}) == params
+
+
+def test_where_weights_take_the_most_there_are_adapters_and_then_fewer_bits():
+    def reckoned(stage, params):
+        adapter = params.model.adapter
+        size = 200 if adapter.type == "full" else {"none": 120, "nf4": 40}[adapter.quantization]
+        return memory(stage, weights=size)
+
+    changes, changed = advised(knobs(), reckoned, ["train_sft", "evaluate"])
+    assert names(changes) == ["model.adapter", "model.adapter.quantization"]
+    assert changed.model.adapter.model_dump() == {**LORA, "quantization": "nf4"}
+    assert {one.stage for one in changes[-1].stages} == {"train_sft", "evaluate"}
+
+
+def test_where_nothing_helps_the_last_sum_says_so():
+    def reckoned(stage, params):
+        return memory(stage, weights=400 if params.model.adapter.type == "full" else 300)
+
+    changes, _ = advised(knobs(), reckoned)
+    assert names(changes) == ["model.adapter"]
+    assert changes[-1].stages[0].total == 300
+
+
+@pytest.mark.parametrize("stage", ["train_sft", "train_policy"])
+def test_every_change_gives_knobs_that_can_be(stage):
+    """Among them the copy of the first model, whose alarm goes with it."""
+    sums = iter(range(10_000, 0, -1))
+    changes, _ = advised(
+        knobs({"train_policy.algorithm.kl": {"type": "none"}}),
+        lambda name, _: memory(name, weights=next(sums)),
+        [stage],
+        0,
+    )
+    assert {"model.adapter.quantization", f"{stage}.optimizer"} <= set(names(changes))
+    assert ("train_policy.alarms.kl" in names(changes)) == (stage == "train_policy")

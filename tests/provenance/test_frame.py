@@ -1,0 +1,221 @@
+"""The frame around a stage, run as the separate program that DVC would start."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys, time, pathlib
+from posttrain.runtime.exits import DataError
+from posttrain.provenance.runner import run_stage
+
+def toy_stage(run):
+    what = pathlib.Path("what").read_text()
+    pathlib.Path("started").write_text(str(run.checkpoint_dir))
+    run.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+    if what == "bad data":
+        raise DataError("rows.parquet has 3 rows of 5 unpaired; nothing can be learnt from them. Repair the export")
+    if what == "full disk":
+        raise OSError(28, "No space left on device", "model.safetensors")
+    if what == "wait":
+        while not pathlib.Path("go").exists():
+            time.sleep(0.02)
+    for done in range(1, 4):
+        run.progress(done, 3, "loss 0.5")
+
+run_stage(toy_stage)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, repository: Path) -> Path:
+    (tmp_path / "toy_stage.py").write_text(PROGRAM)
+    (tmp_path / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())
+    (tmp_path / "dvc.yaml").write_text(
+        "stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed]}}\n"
+    )
+    (tmp_path / "what").write_text("")
+    return tmp_path
+
+
+def start(root: Path, repository: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    return subprocess.Popen(
+        [sys.executable, "toy_stage.py"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def wait_for(path: Path) -> None:
+    deadline_s = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline_s, f"{path.name} did not appear"
+        time.sleep(0.02)
+
+
+def test_a_stage_shows_its_progress_and_leaves_its_cost(root: Path, repository: Path):
+    code, errors = finish(start(root, repository))
+    assert code == 0
+    assert "[toy_stage] 3/3" in errors
+    assert "loss 0.5" in errors
+    assert '"stage": "toy_stage"' in (root / ".posttrain" / "costs.jsonl").read_text()
+
+
+def test_each_end_has_its_exit_code_and_a_message_without_a_traceback(root: Path, repository: Path):
+    (root / "what").write_text("bad data")
+    code, errors = finish(start(root, repository))
+    assert (code, "Traceback" in errors) == (65, False)
+    assert "bad data: rows.parquet has 3 rows" in errors
+    (root / "what").write_text("full disk")
+    code, errors = finish(start(root, repository))
+    assert code == 75
+    assert "no space left on the disk while writing model.safetensors" in errors
+    (root / "params.yaml").write_text("seed: 1\n")
+    code, errors = finish(start(root, repository))
+    assert code == 78
+    assert "world: missing" in errors
+
+
+def test_an_edit_of_a_dependency_or_a_parameter_while_the_stage_runs_fails_it(root: Path, repository: Path):
+    (root / "what").write_text("wait")
+    process = start(root, repository)
+    wait_for(root / "started")
+    params = (root / "params.yaml").read_text()
+    (root / "params.yaml").write_text(params.replace("seed: 1 ", "seed: 2 ", 1))
+    (root / "go").touch()
+    code, errors = finish(process)
+    assert code == 75
+    assert "params.yaml: seed changed while the stage ran" in errors
+
+
+def test_a_second_process_of_the_same_stage_is_refused_until_the_first_is_dead(root: Path, repository: Path):
+    (root / "what").write_text("wait")
+    first = start(root, repository)
+    wait_for(root / "started")
+    code, errors = finish(start(root, repository))
+    assert code == 75
+    assert f"process {first.pid} is still running this stage" in errors
+    first.send_signal(signal.SIGKILL)
+    finish(first)
+    (root / "go").touch()
+    assert finish(start(root, repository))[0] == 0
+
+
+def test_two_snapshots_that_share_checkpoints_do_not_write_them_at_once(root: Path, repository: Path):
+    (root / "what").write_text("wait")
+    second = root / "second"
+    shutil.copytree(root, second, ignore=shutil.ignore_patterns("second"))
+    (root / ".posttrain/checkpoints").mkdir(parents=True)
+    (second / ".posttrain").mkdir()
+    (second / ".posttrain/checkpoints").symlink_to(root / ".posttrain/checkpoints")
+    first = start(root, repository)
+    wait_for(root / "started")
+    code, errors = finish(start(second, repository))
+    assert (code, f"process {first.pid} is still running this stage" in errors) == (75, True)
+    (root / "go").touch()
+    finish(first)
+    (second / "go").touch()
+    assert finish(start(second, repository))[0] == 0
+
+
+def test_other_code_data_or_configuration_has_another_checkpoint_folder(root: Path, repository: Path):
+    finish(start(root, repository))
+    first = (root / "started").read_text()
+    finish(start(root, repository))
+    assert (root / "started").read_text() == first
+    (root / "what").write_text("other data")
+    finish(start(root, repository))
+    assert (root / "started").read_text() != first
+
+
+def test_checkpoints_of_runs_long_gone_are_removed(root: Path, repository: Path):
+    folders = []
+    for what in ("one", "two", "three"):
+        (root / "what").write_text(what)
+        finish(start(root, repository))
+        folders.append(root / (root / "started").read_text())
+    long_ago_s = time.time() - 20 * 86400
+    for path in (folders[0], *folders[0].rglob("*")):
+        os.utime(path, (long_ago_s, long_ago_s))
+    (root / "what").write_text("four")
+    finish(start(root, repository))
+    assert [folder.exists() for folder in folders] == [False, True, True]
+
+
+SCORE = "from posttrain.types import Score\n\ndef brave(trajectory, task):\n    return Score(1.0)\n"
+
+
+@pytest.mark.parametrize("where", ["brave.py", "scores/brave.py"])
+def test_a_score_of_ones_own_is_a_declared_input(root: Path, repository: Path, where: str):
+    """Otherwise an edited score would run nothing again."""
+    (root / where).parent.mkdir(exist_ok=True)
+    (root / where).write_text(SCORE)
+    module = where.removesuffix(".py").replace("/", ".")
+    params = (
+        (root / "params.yaml").read_text().replace("extra: []", f"extra: [{{name: '{module}:brave', weight: 0.001}}]")
+    )
+    (root / "params.yaml").write_text(params)
+    (root / "dvc.yaml").write_text(
+        "stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n"
+    )
+    code, errors = finish(start(root, repository))
+    assert code == 78
+    assert f"{module}:brave leads to {where}, which is not among the deps of toy_stage" in errors
+    dep = where.split("/")[0]
+    (root / "dvc.yaml").write_text(
+        f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [what, {dep}], params: [seed, reward]}}}}\n"
+    )
+    code, errors = finish(start(root, repository))
+    assert code == 0, errors
+
+
+def test_a_score_that_was_installed_needs_no_dep(root: Path, repository: Path):
+    params = (root / "params.yaml").read_text().replace("extra: []", "extra: [{name: 'json:dumps', weight: 0.001}]")
+    (root / "params.yaml").write_text(params)
+    (root / "dvc.yaml").write_text(
+        "stages: {toy_stage: {cmd: python toy_stage.py, deps: [what], params: [seed, reward]}}\n"
+    )
+    code, errors = finish(start(root, repository))
+    assert code == 0, errors
+
+
+def test_a_world_of_ones_own_is_a_declared_input(root: Path, repository: Path):
+    (root / "worlds_of_ours").mkdir()
+    (root / "worlds_of_ours" / "harbour.py").write_text("def harbour(world): ...")
+    params = (root / "params.yaml").read_text().replace("type: stocks ", "type: worlds_of_ours.harbour:harbour ", 1)
+    (root / "params.yaml").write_text(params)
+    for deps, expected in (("what", 78), ("what, worlds_of_ours", 0)):
+        (root / "dvc.yaml").write_text(
+            f"stages: {{toy_stage: {{cmd: python toy_stage.py, deps: [{deps}], params: [world]}}}}\n"
+        )
+        code, errors = finish(start(root, repository))
+        assert code == expected, errors
+        assert ("world.type: worlds_of_ours.harbour:harbour leads to worlds_of_ours/harbour.py" in errors) == (
+            expected == 78
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("data/imported/ours.jsonl", 0), ("elsewhere/ours.jsonl", 78), ("data/imported/../ours.jsonl", 78)],
+)
+def test_an_imported_file_is_a_declared_input(root: Path, repository: Path, path: str, expected: int):
+    (root / "toy_stage.py").write_text(PROGRAM.replace("toy_stage", "generate_data"))
+    (root / "dvc.yaml").write_text(
+        "stages: {generate_data: {cmd: python toy_stage.py, deps: [data/imported], params: [generate_data]}}\n"
+    )
+    source = f"{{type: import, path: {path}, stop_tools: [], dev_frac: 0.0}}"
+    (root / "params.yaml").write_text((root / "params.yaml").read_text().replace("{type: scripted}", source))
+    code, errors = finish(start(root, repository))
+    assert code == expected, errors
+    assert (f"generate_data.source.path leads to {path}" in errors) == (expected == 78)

@@ -1,0 +1,205 @@
+"""What a DVC leaves that was killed while it wrote, or had no space left; and objects of its cache
+that are damaged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.toy_tree import dvc, environment, make_tree
+from posttrain.provenance.lockfile import edit_lock, lock_entries, read_entries
+from posttrain.provenance.receipts import settle
+
+pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_tree(tmp_path_factory.mktemp("made") / "tree")
+    assert dvc(root, "repro").returncode == 0
+    return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    """A copy in which everything has run."""
+    subprocess.run(["cp", "-a", str(made), str(tmp_path / "tree")], check=True)
+    return tmp_path / "tree"
+
+
+def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dvc", *arguments]
+    return subprocess.Popen(
+        command, cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("size", [0, 100, 700, 1200])
+def test_a_lock_that_is_cut_off_while_dvc_dies_is_put_back_and_the_next_repro_ends_well(root: Path, size: int):
+    """Stopped in the middle of the graph, its lock cut, killed: as a kill inside of DVC's writing
+    leaves it."""
+    whole = (root / "dvc.lock").read_text()
+    process = start(root, "repro", "--force")
+    wait_until((root / ".posttrain/receipts/refine.json").exists)
+    os.kill(process.pid, signal.SIGSTOP)
+    with (root / "dvc.lock").open("r+") as lock:
+        lock.truncate(size)
+    process.kill()
+    said, _ = process.communicate(timeout=30)
+    assert "dvc.lock was cut off by a killed dvc; what it said before is put back" in said
+    done = dvc(root, "repro")
+    assert done.returncode == 0, done.stdout
+    assert (root / "dvc.lock").read_text() == whole
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_lock_that_nobody_has_put_back_is_by_the_next_command_of_ours(root: Path, is_empty: bool):
+    whole = (root / "dvc.lock").read_text()
+    size = 0 if is_empty else whole.index("refine:") + 3
+    (root / "dvc.lock").write_text(whole[:size])
+    assert is_empty or dvc(root, "repro").returncode == 255, "DVC alone does not get over it"
+    (root / "dvc.lock").write_text(whole[:size])
+    said: list[str] = []
+    settle(root, said.append)
+    assert (root / "dvc.lock").read_text() == whole
+    assert "put back" in said[0]
+    (root / ".posttrain/dvc.lock.last").unlink()
+    (root / "dvc.lock").write_text(whole[:size])
+    subprocess.run(["git", "add", "dvc.lock"], cwd=root, check=True)
+    settle(root, said.append)
+    assert not (root / "dvc.lock").exists()
+    assert "none to put back" in said[-1]
+    assert dvc(root, "repro").returncode == 0
+    assert (root / "dvc.lock").read_text() == whole
+
+
+def test_the_last_commits_lock_is_put_back_where_there_is_no_other(root: Path):
+    whole = (root / "dvc.lock").read_text()
+    for command in (["git", "add", "--all"], ["git", "commit", "--quiet", "--message", "made"]):
+        subprocess.run(command, cwd=root, check=True)
+    (root / ".posttrain/dvc.lock.last").unlink()
+    (root / "dvc.lock").write_text(whole[:300])
+    said: list[str] = []
+    settle(root, said.append)
+    assert (root / "dvc.lock").read_text() == whole
+    assert "the one of the last commit" in said[0]
+
+
+def test_a_lock_that_a_person_is_merging_is_left_alone(root: Path):
+    text = (root / "dvc.lock").read_text()
+    merging = f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> other\n"
+    (root / "dvc.lock").write_text(merging)
+    settle(root, str)
+    assert (root / "dvc.lock").read_text() == merging
+
+
+def test_our_writer_is_dvcs_to_the_byte_and_leaves_the_old_or_the_new_file(root: Path):
+    before = (root / "dvc.lock").read_text()
+    edit_lock(root, lambda stages: None)
+    assert (root / "dvc.lock").read_text() == before
+    script = (
+        "import sys; from pathlib import Path; from posttrain.provenance.lockfile import edit_lock\n"
+        "def edit(stages):\n"
+        "    stages['make']['params']['params.yaml']['seed'] += 1\n"
+        "while True:\n"
+        "    edit_lock(Path(sys.argv[1]), edit)"
+    )
+    for number in range(8):
+        writer = subprocess.Popen([sys.executable, "-c", script, str(root)])
+        wait_until(lambda before=before: (root / "dvc.lock").read_text() != before)
+        time.sleep(0.003 * number)
+        writer.kill()
+        writer.wait()
+        before = (root / "dvc.lock").read_text()
+        assert read_entries(before) is not None
+
+
+def test_an_empty_list_of_readers_and_writers_that_a_full_disk_left_is_removed(root: Path):
+    (root / ".dvc/tmp/rwlock").write_text("")
+    assert dvc(root, "repro", "--force").returncode == 255, "DVC alone does not get over it"
+    said: list[str] = []
+    settle(root, said.append)
+    assert ".dvc/tmp/rwlock was empty" in said[0]
+    assert dvc(root, "repro").returncode == 0
+
+
+def test_a_dvc_that_has_no_space_left_in_the_middle_leaves_nothing_to_mend_by_hand(root: Path):
+    (root / "data/source").write_text("source 1\n")
+    process = start(root, "repro")
+    wait_until((root / ".posttrain/receipts/make.json").exists)
+    os.kill(process.pid, signal.SIGSTOP)
+    (root / ".dvc/tmp/rwlock").write_text("")
+    os.kill(process.pid, signal.SIGCONT)
+    said, _ = process.communicate(timeout=60)
+    done = dvc(root, "repro")
+    assert done.returncode == 0, said + done.stdout
+    assert "source 1" in (root / "data/refined").read_text()
+
+
+@pytest.mark.parametrize("number", range(4))  # `python -m benchmarks.falsify flips` does more
+def test_a_damaged_object_of_the_cache_is_not_used(root: Path, number: int):
+    """One byte of it flipped, the output deleted, its reader edited."""
+    out, reader = (("data/made", "refine"), ("data/refined", "judge"))[number % 2]
+    entry = lock_entries(root)["make" if out == "data/made" else "refine"]["outs"][0]
+    objects = root / ".dvc/cache/files/md5"
+    md5 = entry["md5"]
+    path = objects / md5[:2] / md5[2:]
+    if md5.endswith(".dir") and number % 4:
+        listed = json.loads(path.read_text())
+        md5 = listed[number % len(listed)]["md5"]
+        path = objects / md5[:2] / md5[2:]
+    content = bytearray(path.read_bytes())
+    content[number % len(content)] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    before, refined = (root / "dvc.lock").read_text(), (root / "data/refined").read_text()
+    for place in (root / "data/made", root / "data/refined"):
+        subprocess.run(["rm", "-rf", str(place)], check=True)
+    (root / f"stages/{reader}.py").write_text((root / f"stages/{reader}.py").read_text() + "# edited\n")
+    results = [dvc(root, "repro") for _ in range(3)]
+    assert results[-1].returncode == 0, results[-1].stdout
+    outs_now, outs_then = (
+        [entry["outs"] for entry in read_entries(text).values()] for text in ((root / "dvc.lock").read_text(), before)
+    )
+    assert outs_now == outs_then
+    assert (root / "data/refined").read_text() == refined
+
+
+def test_a_stage_whose_dvc_died_before_it_began_does_not_run_on(root: Path):
+    """It is init's child by then, which is nobody's dvc."""
+    (root / "data/source").write_text("source 1\n")
+    more = environment(DVC_STAGE="make", DVC_ROOT=str(root))
+    done = subprocess.run(
+        [sys.executable, "-m", "posttrain.provenance.run_stage", "make"],
+        cwd=root,
+        env=more,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "its dvc died before it began" in done.stderr) == (75, True), done.stderr
+    result = dvc(root, "repro")
+    assert result.returncode == 0, result.stdout
+
+
+def test_temporary_files_of_a_stage_go_with_it(root: Path, tmp_path: Path):
+    """Libraries leave theirs where they are killed."""
+    (root / "stages/make.py").write_text(
+        f"import tempfile\ntempfile.mkdtemp()\n{(root / 'stages/make.py').read_text()}"
+    )
+    (tmp_path / "scratch").mkdir()
+    assert dvc(root, "repro", "make", TMPDIR=str(tmp_path / "scratch")).returncode == 0
+    assert not any((tmp_path / "scratch").iterdir())

@@ -1,0 +1,152 @@
+"""Which checkpoint folders of a stage go, and that none goes in which somebody works."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from posttrain.provenance.old_checkpoints import LOCK, checkpoint_limits, forget_old_checkpoints
+from posttrain.provenance.tree_locks import hold
+from posttrain.runtime.exits import ConfigurationError, Interrupted
+from posttrain.runtime.locks import is_held
+
+DAY_S = 86400
+HOLDER = """
+import sys
+from pathlib import Path
+from posttrain.provenance.tree_locks import hold
+with hold(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def used(stage_dir: Path, name: str, *, days_ago: float = 0, num_bytes: int = 4096) -> Path:
+    checkpoint = stage_dir / name / "checkpoint-1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights").write_bytes(os.urandom(num_bytes))
+    (stage_dir / name / LOCK).write_text("1")
+    then_s = time.time() - days_ago * DAY_S
+    for path in (checkpoint / "weights", checkpoint, stage_dir / name / LOCK, stage_dir / name):
+        os.utime(path, (then_s, then_s))
+    return stage_dir / name
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.communicate("\n", timeout=30)
+
+
+@pytest.fixture
+def holder(repository):
+    """Starts processes that hold a lock until the test ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def hold(lock: Path) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": str(repository)}
+        command = [sys.executable, "-c", HOLDER, str(lock)]
+        started.append(
+            subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        assert started[-1].stdout.readline() == "held\n"
+        return started[-1]
+
+    yield hold
+    for process in started:
+        end(process)
+
+
+def test_siblings_that_end_never_forget_a_run_that_lives(tmp_path, holder):
+    """It is the least recently used of all, between two of its checkpoints; three experiments that
+    share the folder end meanwhile."""
+    living = used(tmp_path, "living", days_ago=30)
+    process = holder(living / LOCK)
+    for name in ("a", "b", "c", "d"):
+        keep = used(tmp_path, name)
+        forget_old_checkpoints(tmp_path, keep=keep, max_age_days=14, max_gb=1e-9)
+        assert (living / "checkpoint-1" / "weights").exists()
+        assert is_held(living / LOCK)
+    end(process)
+    assert living in forget_old_checkpoints(tmp_path, keep=tmp_path / "d", max_age_days=14, max_gb=1e-9)
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+def test_what_nobody_has_used_for_two_weeks_goes_however_many_others_there_are(tmp_path):
+    new = [used(tmp_path, f"new{number}", days_ago=number) for number in range(10)]
+    old = [used(tmp_path, f"old{days}", days_ago=days) for days in (15, 40)]
+    assert set(forget_old_checkpoints(tmp_path, keep=new[0], max_age_days=14, max_gb=None)) == set(old)
+    assert sorted(tmp_path.iterdir()) == sorted(new)
+
+
+def test_of_too_much_the_least_recently_used_go_first_and_the_own_run_never(tmp_path):
+    folders = [used(tmp_path, f"{days}", days_ago=days, num_bytes=1_000_000) for days in (5, 4, 3, 2, 1)]
+    assert forget_old_checkpoints(tmp_path, keep=folders[0], max_age_days=14, max_gb=0.0031) == (folders[1], folders[2])
+    assert forget_old_checkpoints(tmp_path, keep=folders[0], max_age_days=14, max_gb=1e-9) == (folders[3], folders[4])
+    assert folders[0].exists()
+
+
+def test_a_folder_was_used_when_anything_in_it_was_written(tmp_path):
+    folder = used(tmp_path, "a", days_ago=30)
+    (folder / "checkpoint-1" / "weights").write_bytes(b"new")
+    assert forget_old_checkpoints(tmp_path, keep=tmp_path / "b", max_age_days=14, max_gb=None) == ()
+
+
+def test_what_a_killed_process_left_half_removed_goes_too(tmp_path):
+    used(tmp_path, ".forgotten-a-1")
+    (tmp_path / "a file").write_text("")
+    assert forget_old_checkpoints(tmp_path, keep=tmp_path / "b", max_age_days=14, max_gb=None) == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["a file"]
+    assert forget_old_checkpoints(tmp_path / "absent", keep=tmp_path / "b", max_age_days=14, max_gb=None) == ()
+
+
+def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_see(tmp_path):
+    """Many times at once: whoever is in the block holds the file of that name, and nothing that it
+    writes there disappears."""
+    folder, is_over, problems = tmp_path / "a", threading.Event(), []
+
+    def forget():
+        while not is_over.is_set():
+            forget_old_checkpoints(tmp_path, keep=tmp_path / "b", max_age_days=1e-12, max_gb=None)
+
+    forgetters = [threading.Thread(target=forget) for _ in range(2)]
+    for forgetter in forgetters:
+        forgetter.start()
+    try:
+        for _ in range(100):
+            with hold(folder / LOCK):
+                (folder / "mine").write_text("")
+                time.sleep(0.001)
+                if not (is_held(folder / LOCK) and (folder / "mine").exists()):
+                    problems.append("gone")
+    finally:
+        is_over.set()
+        for forgetter in forgetters:
+            forgetter.join()
+    assert problems == []
+
+
+def test_a_second_process_of_one_run_is_told_which_the_first_is(tmp_path, holder):
+    process = holder(tmp_path / "a" / LOCK)
+    with (
+        pytest.raises(Interrupted, match=rf"process {process.pid} is still running this stage"),
+        hold(tmp_path / "a" / LOCK),
+    ):
+        pass
+
+
+def test_the_limits_come_from_the_environment():
+    limits = checkpoint_limits({"POSTTRAIN_CHECKPOINTS_MAX_GB": ""})
+    assert (limits.max_age_days, limits.max_gb) == (14, 50)
+    limits = checkpoint_limits({"POSTTRAIN_CHECKPOINTS_MAX_AGE_DAYS": "0.5", "POSTTRAIN_CHECKPOINTS_MAX_GB": "200"})
+    assert (limits.max_age_days, limits.max_gb) == (0.5, 200)
+
+
+@pytest.mark.parametrize("value", [" ", "two", "0", "-1", "nan", "inf"])
+@pytest.mark.parametrize("variable", ["POSTTRAIN_CHECKPOINTS_MAX_AGE_DAYS", "POSTTRAIN_CHECKPOINTS_MAX_GB"])
+def test_a_limit_that_is_no_positive_number_is_a_wrong_configuration(variable, value):
+    with pytest.raises(ConfigurationError, match=f"{variable} is '{value}', not a positive number of"):
+        checkpoint_limits({variable: value})

@@ -1,6 +1,0 @@
-"""The tiny model and its runs (tests/algorithms) are imported by name."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "algorithms"))

@@ -1,0 +1,81 @@
+"""The order that goes on to the next level once the highest so far succeeds."""
+
+from collections import Counter
+
+import pytest
+
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.train.sampling.horizon import Horizon, level_of
+from posttrain.types import Task
+from tests.train.online.samplers import TASKS, observe, sampler
+
+
+def horizon(tasks=TASKS, promote_at=0.7, decay=0.5):
+    return Horizon(tasks, seed=3, label="difficulty", promote_at=promote_at, decay=decay)
+
+
+def levels(tasks):
+    return {level_of(task, "difficulty") for task in tasks}
+
+
+def test_levels_come_as_the_ones_before_them_succeed():
+    found = horizon()
+    assert levels(found.choose(10)) == {1}
+    observe(found, TASKS[:2], 0.5)  # 0.5 is less than 0.7
+    assert levels(found.choose(10)) == {1}
+    observe(found, TASKS[:2], 0.8)  # (1/2 · 2 · 0.5 + 2 · 0.8) / (1/2 · 2 + 2) = 0.7
+    assert levels(found.choose(20)) == {1, 2}
+    observe(found, TASKS[:2], 1.0)  # no longer at the horizon
+    assert levels(found.choose(20)) == {1, 2}
+    observe(found, TASKS[10:12], 0.7)
+    assert levels(found.choose(30)) == {1, 2, 3}
+    observe(found, TASKS[20:], 1.0)
+    assert found.choose(1)
+    assert found.horizon == 3
+
+
+def test_a_draw_goes_on_by_one_level_and_never_back():
+    found = horizon()
+    found.choose(1)
+    observe(found, TASKS, 1.0)
+    found.choose(1)
+    assert found.horizon == 2
+    observe(found, TASKS, 0.0)
+    found.choose(1)
+    assert found.horizon == 2
+
+
+def test_tasks_within_the_horizon_are_as_likely_as_each_other():
+    found = horizon()
+    found.choose(1)
+    observe(found, TASKS[:10], 1.0)
+    drawn = Counter(task.task_id for _ in range(1000) for task in found.choose(4))
+    assert set(drawn) == {task.task_id for task in TASKS[:20]}
+    assert max(abs(num - 200) for num in drawn.values()) < 4 * (1000 * 0.2 * 0.8) ** 0.5
+
+
+def test_where_too_few_are_within_the_horizon_the_next_levels_make_up_for_it():
+    drawn = horizon().choose(14)
+    assert [level_of(task, "difficulty") for task in drawn] == [1] * 10 + [2] * 4
+
+
+def test_levels_stand_in_the_order_of_numbers():
+    tasks = [Task(name, "rl", (), (), {"difficulty": name}) for name in ("10", "9", "-1.5")]
+    assert [task.task_id for task in horizon(tasks).choose(3)] == ["-1.5", "9", "10"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (
+            {"kind": "a", "language": "zh"},
+            "order.label is 'difficulty', and task t has kind, language: .* name a label",
+        ),
+        ({}, "and task t has no labels"),
+        ({"difficulty": "hard"}, "is 'hard' for task t: levels are ordered as numbers"),
+        ({"difficulty": "nan"}, "is 'nan' for task t"),
+    ],
+)
+def test_a_label_that_orders_no_tasks_is_refused(labels, said):
+    with pytest.raises(ConfigurationError, match=said):
+        sampler("horizon", [*TASKS, Task("t", "rl", (), (), labels)])

@@ -1,0 +1,180 @@
+"""What every token is credited with, by the name in params.yaml; and what groups of equal rewards
+are credited with beyond nothing."""
+
+import numpy as np
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from posttrain.train.advantages.choice import token_credit
+from posttrain.train.advantages.equal_groups import by_coin, by_entropy
+from posttrain.train.advantages.groups import Group, Turn, over_tokens
+from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.advantages.params import (
+    CreditParams,
+    DiscountedCredit,
+    EpisodeCredit,
+    ImitationCredit,
+    ScoresCredit,
+    StatesCredit,
+    TurnScoresCredit,
+)
+from tests.train.online.bandit import expected_of_ways, group_of, sum_over_ways, ways
+
+KINDS = [EpisodeCredit, ScoresCredit, DiscountedCredit, TurnScoresCredit, StatesCredit, ImitationCredit]
+ENTROPY = {"type": "by_entropy", "alpha": 0.1}
+COIN = {"type": "by_coin", "size": 0.3}
+TWO_TURNS = [Turn(2, "start", 1.0), Turn(1, "start/ok", None)]
+ONE_TURN = [Turn(3, "start", None)]
+
+
+def credit(kind, **knobs):
+    values = {"type": kind.model_fields["type"].annotation.__args__[0], **yaml.safe_load(kind.example)}
+    return TypeAdapter(CreditParams).validate_python(values | knobs)
+
+
+def episode(equal_groups, **knobs):
+    return credit(EpisodeCredit, scale={"type": "none"}, equal_groups=equal_groups, **knobs)
+
+
+def group(*rewards, turns_G=None, successes=None, is_joined_G=()):
+    rewards_G = np.array(rewards, float)
+    successes_G = rewards_G == 1 if successes is None else np.array(successes)
+    turns_G = turns_G or [TWO_TURNS, *[ONE_TURN] * (len(rewards) - 1)][: len(rewards)]
+    return Group("t", rewards_G, successes_G, turns_G, {"completion": rewards_G}, is_joined_G)
+
+
+def credited(rule, *groups, entropies=None, seed=0, step=0):
+    found = token_credit(
+        groups,
+        rule,
+        TaskHistory(0.0),
+        weights={"completion": 1.0},
+        entropies=entropies,
+        seed=seed,
+        step=step,
+    )
+    return [[of_tokens.tolist() for of_tokens in of_group] for of_group in found]
+
+
+# -- which rule, and over which tokens
+
+
+def test_each_token_has_its_turns_number():
+    assert over_tokens(np.array([1.0, 2.0]), TWO_TURNS).tolist() == [1, 1, 2]
+    assert over_tokens(np.zeros(0), []).tolist() == []
+
+
+def test_each_rule_credits_the_tokens_of_two_episodes_by_hand():
+    plain = {"scale": {"type": "none"}}
+    pair = group(1, 0)
+    half = pytest.approx([1 / np.sqrt(2)] * 3, rel=1e-3)
+    assert credited(credit(EpisodeCredit, **plain), pair) == [[[0.5] * 3, [-0.5] * 3]]
+    assert credited(credit(ScoresCredit), pair)[0][0] == half
+    assert credited(credit(DiscountedCredit, gamma=0.5, **plain), pair) == [[[0.25, 0.25, 0.5], [-0.5] * 3]]
+    assert credited(credit(TurnScoresCredit, **plain), pair) == [[[1.0, 1.0, 0.5], [-1.0] * 3]]
+    assert credited(credit(StatesCredit, gamma=0.5), pair) == [[[0.75, 0.75, 0.5], [-0.75] * 3]]
+    joined = group(1, 0, is_joined_G=[True, False])
+    assert credited(credit(ImitationCredit), joined) == [[[1.0] * 3, [0.0] * 3]]
+    assert credited(credit(ImitationCredit), pair) == [[[0.0] * 3] * 2], "nothing has joined"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fewer_than_two_members_are_credited_with_nothing_in_any_step(kind):
+    lone, pair = group(1, is_joined_G=[True]), group(1, 0, is_joined_G=[True, False])
+    found = credited(credit(kind), lone, pair, group())
+    assert [found[0], found[2]] == [[[0.0] * 3], []]
+    assert found[1] == credited(credit(kind), pair)[0]
+    assert any(found[1][0])
+
+
+@pytest.mark.parametrize("equal_groups", [ENTROPY, COIN], ids=["by_entropy", "by_coin"])
+def test_fewer_than_two_members_are_no_equal_group(equal_groups):
+    assert credited(episode(equal_groups), group(1), group(), entropies=[[], []]) == [[[0.0] * 3], []]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_every_token_there_is_a_number(kind):
+    found = credited(credit(kind), group(1, 0, 0.5), group(0, 1))
+    assert [[len(tokens) for tokens in of_group] for of_group in found] == [[3] * 3, [3] * 2]
+
+
+# -- groups of equal rewards
+
+
+def test_the_surest_token_of_a_failure_is_pushed_down_most_and_of_a_success_up_least():
+    entropies_G = [np.array([0.5, 2.0]), np.array([1.0])]
+    right = Group("t", np.ones(2), np.array([True, True]))
+    wrong = Group("t", np.zeros(2), np.array([False, False]))
+    some = Group("t", np.zeros(2), np.array([True, False]))
+    assert [one.tolist() for one in by_entropy(right, entropies_G, alpha=0.1)] == [[0.05, 0.2], [0.1]]
+    np.testing.assert_allclose(by_entropy(wrong, entropies_G, alpha=0.1)[0], [-0.15, 0.0])
+    assert by_entropy(wrong, entropies_G, alpha=0.1)[1].tolist() == [0.0]
+    assert [one.tolist() for one in by_entropy(some, entropies_G, alpha=0.1)] == [[0.0, 0.0], [0.0]]
+    assert by_entropy(wrong, [np.zeros(0)], alpha=0.1)[0].tolist() == []
+
+
+def test_groups_that_differ_are_credited_as_ever():
+    entropies = [[np.array([0.5, 1.0, 2.0])] * 2] * 2
+    unequal, equal = group(1, 0), group(1, 1)
+    for equal_groups in (ENTROPY, COIN):
+        found = credited(episode(equal_groups), unequal, equal, entropies=entropies)
+        assert found[0] == [[0.5] * 3, [-0.5] * 3]
+        assert all(map(any, found[1]))
+    by_entropies = credited(episode(ENTROPY), unequal, equal, entropies=entropies)
+    np.testing.assert_allclose(by_entropies[1], [[0.05, 0.1, 0.2]] * 2)
+
+
+def test_a_dropped_group_is_not_credited_by_entropy_nor_by_coin():
+    entropies = [[np.ones(3)] * 2]
+    for equal_groups in (ENTROPY, COIN):
+        assert credited(episode(equal_groups, drop="all_good"), group(1, 1), entropies=entropies) == [[[0.0] * 3] * 2]
+
+
+def test_a_token_without_an_entropy_is_refused():
+    for given in (None, [[np.ones(3), np.ones(2)]]):
+        with pytest.raises(ValueError, match=r"the members of task t wrote \[3, 3\] tokens and entropies came of"):
+            credited(episode(ENTROPY), group(1, 1), entropies=given)
+
+
+def test_a_coin_falls_for_a_group_at_a_time_and_the_same_way_again():
+    rule = episode(COIN)
+    equal = [group(1, 1) for _ in range(400)]
+    found = np.array(credited(rule, *equal, seed=3, step=7))  # groups, members, tokens
+    assert set(np.abs(found).ravel()) == {0.3}
+    assert (found == found[:, :1, :1]).all()
+    assert abs(found[:, 0, 0].mean()) < 3 * 0.3 / 20
+    assert (found == np.array(credited(rule, *equal, seed=3, step=7))).all()
+    for other in ({"seed": 4, "step": 7}, {"seed": 3, "step": 8}):
+        assert (found != np.array(credited(rule, *equal, **other))).any()
+    assert by_coin(size=0.3, seed=3, step=7, index=5) == found[5, 0, 0]
+
+
+ENTROPIES = {"after ()": 0.9, "after (1,)": 0.4, "after (2,)": 0.6}
+ALPHA, SIZE = 0.1, 3
+
+
+def test_by_entropy_adds_the_gradient_of_success_and_of_failure_that_its_docstring_says():
+    def is_right(way):
+        return way.reward > 0.5
+
+    def entropies_of(way):
+        return np.array([ENTROPIES[turn.state] for turn in way.turns])
+
+    def advantages(members):
+        rewards_G = np.array([float(is_right(way)) for way in members])
+        alike = Group("t", rewards_G, rewards_G == 1, group_of(members).turns_G)
+        rule = episode(ENTROPY, baseline={"type": "leave_one_out"})
+        return credited(rule, alike, entropies=[[entropies_of(way) for way in members]])[0]
+
+    chance = sum(way.probability for way in ways() if is_right(way))
+    unbiased = sum_over_ways(lambda way, _: float(is_right(way)))
+
+    def added(way, turn):
+        entropy, most = entropies_of(way)[turn], entropies_of(way).max()
+        if is_right(way):
+            return ALPHA * chance ** (SIZE - 1) * entropy
+        return ALPHA * (1 - chance) ** (SIZE - 1) * (entropy - most)
+
+    np.testing.assert_allclose(expected_of_ways(SIZE, advantages), unbiased + sum_over_ways(added), atol=1e-9)
+    assert np.abs(sum_over_ways(added)).max() > 1e-3

@@ -1,0 +1,112 @@
+"""The loss of a token: values and gradients worked out by hand, in float64, and TRL's of the same
+episodes."""
+
+import math
+
+import pytest
+import torch
+import yaml
+from pydantic import TypeAdapter
+
+from posttrain.train.losses.params import Cispo, Clip, Gspo, Objective, PolicyGradient, Sapo
+from posttrain.train.losses.token_losses import clip_side, token_losses, token_weights
+from posttrain.train.online.params import OnlineParams
+
+CLIP = {"type": "clip", "low": 0.16, "high": 0.24}
+OBJECTIVES = {
+    "policy_gradient": {"type": "policy_gradient"},
+    "clip": CLIP,
+    "cispo": {"type": "cispo", "cap": 1.3},
+    "gspo": {"type": "gspo", "low": 0.1, "high": 0.1},
+    "sapo": {"type": "sapo", "positive": 1.0, "negative": 1.05},
+}
+
+
+def objective(name, **knobs):
+    return TypeAdapter(Objective).validate_python(OBJECTIVES[name] | knobs)
+
+
+def of_one(name, ratio, advantage):
+    """Loss and its gradient by log p of one token, in float64."""
+    log_ratio = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
+    advantages, scored = torch.tensor([[advantage]], dtype=torch.float64), torch.tensor([[True]])
+    loss = token_losses(log_ratio, advantages, objective(name), is_scored_N_T=scored).sum()
+    loss.backward()
+    return float(loss.detach()), float(log_ratio.grad)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (1.0, 2.0, -2.0, -2.0),
+        (1.2, 2.0, -2.4, -2.4),
+        (1.5, 2.0, -2.48, 0.0),  # held at 1.24
+        (1.5, -2.0, 3.0, 3.0),  # the worse side is never held
+        (0.9, -2.0, 1.8, 1.8),
+        (0.5, -2.0, 1.68, 0.0),  # held at 0.84
+        (0.5, 2.0, -1.0, -1.0),
+    ],
+)
+def test_a_clip_holds_the_ratio_where_the_step_would_grow(ratio, advantage, loss, gradient):
+    assert of_one("clip", ratio, advantage) == pytest.approx((loss, gradient), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "advantage", "gradient"),
+    [
+        ("policy_gradient", 1.5, 2.0, -3.0),
+        ("cispo", 1.5, 2.0, -2.6),  # min(1.5, 1.3) times the advantage
+        ("cispo", 0.5, -2.0, 1.0),
+        ("gspo", 1.5, 2.0, 0.0),
+        ("gspo", 1.05, 2.0, -2.1),
+        # 4/t s(x)(1 - s(x)) t ratio, x = t (ratio - 1)
+        ("sapo", 1.5, 2.0, -8.0 * 1.5 / (2 + math.exp(0.5) + math.exp(-0.5))),
+        ("sapo", 1.5, -2.0, 8.0 * 1.5 / (2 + math.exp(0.525) + math.exp(-0.525))),
+    ],
+)
+def test_the_gradient_of_each_is_derived_by_hand(name, ratio, advantage, gradient):
+    assert of_one(name, ratio, advantage)[1] == pytest.approx(gradient, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_at_a_ratio_of_one_all_have_one_gradient(name):
+    assert of_one(name, 1.0, 0.7)[1] == pytest.approx(-0.7, abs=1e-12)
+
+
+def test_gspo_has_one_ratio_for_an_episode_and_shares_its_gradient():
+    # ratios e^0.3 and e^0.1, the third token is not the agent's: a geometric mean of e^0.2
+    log_ratio = torch.tensor([[0.3, 0.1, 9.0]], dtype=torch.float64, requires_grad=True)
+    scored = torch.tensor([[True, True, False]])
+    losses = token_losses(log_ratio, -torch.ones(1, 3), objective("gspo", high=0.5), is_scored_N_T=scored)
+    assert losses[0].tolist() == pytest.approx([math.exp(0.2)] * 3)
+    losses[scored].sum().backward()
+    assert log_ratio.grad[0].tolist() == pytest.approx([math.exp(0.2), math.exp(0.2), 0.0])
+
+
+def test_what_is_held_is_told_with_its_side():
+    log_ratio = torch.tensor([[0.5, 0.5, -0.5, -0.5, 0.0]])
+    advantages = torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0]])
+    scored = torch.ones(1, 5, dtype=torch.bool)
+    sides = clip_side(log_ratio, advantages, objective("clip"), is_scored_N_T=scored)
+    assert sides.tolist() == [[1.0, 0.0, 0.0, -1.0, 0.0]]
+
+
+def test_what_a_token_counts_is_worked_out_by_hand():
+    step = {"num_tokens": 4, "num_episodes": 2, "max_tokens": 10}
+    lengths = torch.tensor([1, 3])
+    assert token_weights(lengths, average="tokens", **step).tolist() == [0.25, 0.25]
+    assert token_weights(lengths, average="episodes", **step).tolist() == pytest.approx([1 / 2, 1 / 6])
+    assert token_weights(lengths, average="max_tokens", **step).tolist() == pytest.approx([1 / 20] * 2)
+
+
+@pytest.mark.parametrize("name", ["clip", "cispo", "gspo", "sapo"])
+def test_what_cannot_act_with_one_update_is_refused(name):
+    values = yaml.safe_load(OnlineParams.example) | {"type": "online", "objective": OBJECTIVES[name]}
+    with pytest.raises(ValueError, match=rf"objective is {name} and updates_per_step is 1"):
+        OnlineParams.model_validate(values)
+    assert OnlineParams.model_validate(values | {"updates_per_step": 2}).objective == objective(name)
+
+
+@pytest.mark.parametrize("kind", [Clip, Cispo, Gspo, Sapo, PolicyGradient])
+def test_the_example_of_each_is_one(kind):
+    assert kind.model_validate({"type": kind.__annotations__["type"].__args__[0], **yaml.safe_load(kind.example)})

@@ -1,0 +1,195 @@
+"""DPO with each of its losses, KTO and ORPO: the loss by hand, what is learnt and what is not."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from tiny import copy_rows, spoilt, tiny_adapted_model, tiny_model
+from tiny_runs import digest_of, pairs_of_copies, run_here
+
+from posttrain.models.codec import TokenRow
+from posttrain.train.kto import mismatched
+from posttrain.train.pair_training import pair_order
+from posttrain.train.params import OrpoParams
+
+BETA = 0.5
+BATCH_SIZE, NUM_PARTS = 8, 4
+WEIGHTS = {"desirable_weight": 1.5, "undesirable_weight": 0.75}
+
+RUNS_ON_PAIRS = [
+    pytest.param("dpo", {"loss": "sigmoid"}, id="sigmoid"),
+    pytest.param("dpo", {"loss": "hinge"}, id="hinge"),
+    pytest.param("dpo", {"loss": "ipo"}, id="ipo"),
+    pytest.param("kto", WEIGHTS, id="kto"),
+    pytest.param("orpo", {}, id="orpo"),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def logprob(weights, row):
+    """Of the agent's tokens, summed, in float64 and token by token."""
+    model = tiny_model().double()
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        logprobs = model(torch.tensor([row.input_ids])).logits[0].log_softmax(-1)
+    return sum(float(logprobs[place - 1, token]) for place, token in enumerate(row.input_ids) if row.mask[place])
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def steps_of(name, folder, **changes):
+    """The metrics of each step, and the weights as they were before it."""
+    model = tiny_model()
+    before = [copy.deepcopy(model.state_dict())]
+    changes |= {"max_steps": 3, "beta": BETA}
+    _, lines = run_here(
+        name, folder, model, progress=lambda *_: before.append(copy.deepcopy(model.state_dict())), **changes
+    )
+    return lines, before
+
+
+def pairs_of_step(step):
+    """In the order of the step, whose parts are two pairs each."""
+    pairs = pairs_of_copies()
+    params = OrpoParams(type="orpo", max_steps=3, batch_size=BATCH_SIZE, beta=BETA)
+    return [pairs[place] for place in pair_order(pairs, params, seed=1)[step * BATCH_SIZE :][:BATCH_SIZE]]
+
+
+def expected_loss(name, changes, start, now, step):
+    pairs = pairs_of_step(step)
+
+    def gain(row):
+        return logprob(now, row) - logprob(start, row)
+
+    match name, changes.get("loss"):
+        case "dpo", "sigmoid":
+            losses = [-math.log(sigmoid(BETA * (gain(good) - gain(bad)))) for good, bad in pairs]
+        case "dpo", "hinge":
+            losses = [max(0.0, 1 - BETA * (gain(good) - gain(bad))) for good, bad in pairs]
+        case "dpo", "ipo":
+            losses = [
+                (gain(good) / sum(good.mask) - gain(bad) / sum(bad.mask) - 1 / (2 * BETA)) ** 2 for good, bad in pairs
+            ]
+        case "kto", _:
+            strange = [  # with what follows the prompt of the pair before, the first one's being the last
+                [mismatched(row, other) for row, other in zip(pair, pairs[place - 1], strict=True)]
+                for place, pair in enumerate(pairs)
+            ]
+            losses = []
+            for first in range(0, BATCH_SIZE, BATCH_SIZE // NUM_PARTS):
+                part = slice(first, first + BATCH_SIZE // NUM_PARTS)
+                z = max(0.0, np.mean([gain(row) for pair in strange[part] for row in pair]))
+                for good, bad in pairs[part]:
+                    losses.append(1.5 * (1 - sigmoid(BETA * (gain(good) - z))))
+                    losses.append(0.75 * (1 - sigmoid(BETA * (z - gain(bad)))))
+        case "orpo", _:
+            losses = []
+            for good, bad in pairs:
+                p_good, p_bad = (math.exp(logprob(now, row) / sum(row.mask)) for row in (good, bad))
+                odds_ratio = p_good / (1 - p_good) * (1 - p_bad) / p_bad
+                losses.append(-math.log(p_good) - BETA * math.log(sigmoid(math.log(odds_ratio))))
+    return np.mean(losses)
+
+
+@pytest.mark.parametrize(("name", "changes"), RUNS_ON_PAIRS)
+def test_the_loss_is_the_formula_on_the_log_probabilities_of_the_agents_tokens(name, changes, tmp_path):
+    lines, before = steps_of(name, tmp_path, **changes)
+    found = [line["loss"] for line in lines]
+    expected = [expected_loss(name, changes, before[0], before[step], step) for step in range(3)]
+
+    assert found == pytest.approx(expected, abs=2e-6)
+    assert max(expected) - min(expected) > 1e-3  # the later steps are not the first one again
+
+
+def test_a_policy_that_has_not_moved_has_the_loss_of_indifference(tmp_path):
+    # nobody has gained: -log(1/2); 1 - 0; (0 - 1 / (2 * 0.5))^2; half the mean of the two weights
+    expected = {"sigmoid": math.log(2), "hinge": 1.0, "ipo": 1.0, "kto": 0.5 * (1.5 + 0.75) / 2}
+    for case in RUNS_ON_PAIRS[:4]:
+        name, changes = case.values
+        _, lines = run_here(name, tmp_path / case.id, **changes)
+        assert lines[0]["loss"] == pytest.approx(expected[case.id], abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "changes"), RUNS_ON_PAIRS)
+def test_the_chosen_episode_gains_on_the_rejected_one(name, changes, tmp_path):
+    before = tiny_model().state_dict()
+    model, lines = run_here(name, tmp_path, max_steps=40, **changes)
+    after = model.state_dict()
+
+    held_out = [(row, spoilt(row)) for row in copy_rows(40, seed=9)[0]]
+    gains = [
+        logprob(after, good) - logprob(before, good) - logprob(after, bad) + logprob(before, bad)
+        for good, bad in held_out
+    ]
+    assert sum(gain > 0 for gain in gains) > 0.9 * len(gains)
+    assert lines[-1]["pair_accuracy"] > 0.9
+    assert lines[-1]["margin"] > lines[0]["margin"]
+
+
+@pytest.mark.parametrize(("name", "changes"), RUNS_ON_PAIRS)
+def test_a_tool_result_is_not_made_likelier(name, changes, tmp_path):
+    # The two tails stand behind the agent's last token, so only a gradient of their own could tell
+    # them apart.
+    def weights(tail):
+        pair = tuple(TokenRow([2, 5, 2, word, 1, tail, tail], [0, 0, 0, 1, 1, 0, 0], [0] * 7) for word in (6, 7))
+        model, _ = run_here(
+            name, tmp_path / str(tail), pairs=[pair] * 4, optimizer="adamw", max_steps=4, batch_size=4, **changes
+        )
+        return digest_of(model)
+
+    assert weights(8) == weights(9)
+
+
+@pytest.mark.parametrize(("name", "changes"), RUNS_ON_PAIRS)
+def test_adapters_alone_are_trained(name, changes, tmp_path):
+    before = tiny_adapted_model().state_dict()
+    after = run_here(name, tmp_path, tiny_adapted_model(), **changes)[0].state_dict()
+
+    changed = [key for key in before if not torch.equal(before[key], after[key])]
+    assert any("lora_B" in key for key in changed)
+    assert all("lora" in key for key in changed)
+
+
+def test_the_weights_of_kto_say_which_of_the_two_it_learns_from(tmp_path):
+    start, good = tiny_model().state_dict(), copy_rows(1)[0][0]
+
+    def gain_of_the_chosen(folder, **weights):
+        model, _ = run_here("kto", folder, optimizer="adamw", **weights)
+        return logprob(model.state_dict(), good) - logprob(start, good)
+
+    wanted = gain_of_the_chosen(tmp_path / "wanted", desirable_weight=1.0, undesirable_weight=1e-6)
+    unwanted = gain_of_the_chosen(tmp_path / "unwanted", desirable_weight=1e-6, undesirable_weight=1.0)
+    assert wanted > 0.1 > unwanted
+
+
+def test_a_mismatched_episode_is_one_tasks_prompt_with_what_follows_anothers():
+    own = TokenRow([2, 5, 2, 6, 1], [0, 0, 0, 1, 1], [0, 0, 0, 3, 3])
+    other = TokenRow([2, 7, 7, 2, 8, 2, 9, 1], [0, 0, 0, 0, 1, 0, 1, 1], [0, 0, 0, 0, 2, 0, 3, 3])
+
+    assert mismatched(own, other) == TokenRow([2, 5, 2, 8, 2, 9, 1], [0, 0, 0, 1, 0, 1, 1], [0, 0, 0, 2, 0, 3, 3])
+
+
+def test_an_episode_that_is_certain_leaves_orpo_its_weights(tmp_path):
+    model = tiny_model()
+    with torch.no_grad():
+        model.model.norm.weight.mul_(1e4)  # logits so far apart that the likeliest token has all of it
+        words = [2, 5, 2]
+        for _ in range(3):
+            words.append(int(model(torch.tensor([words])).logits[0, -1].argmax()))
+    certain = TokenRow(words, [0, 0, 0, 1, 1, 1], [0] * 6)
+    assert logprob(model.state_dict(), certain) == 0.0
+
+    trained, lines = run_here(
+        "orpo", tmp_path, model, pairs=[(certain, spoilt(certain))] * 2, max_steps=4, batch_size=2
+    )
+
+    assert all(math.isfinite(line["loss"]) for line in lines)
+    assert all(torch.isfinite(weight).all() for weight in trained.state_dict().values())

@@ -1,0 +1,116 @@
+import json
+
+import pytest
+import torch
+from tiny import copy_rows, tiny_model, tiny_tokenizer
+from tiny_runs import KIND_WEIGHTS, digest_of, run_sft, sft_params, train
+
+from posttrain.models import distributed
+from posttrain.models.codec import TokenRow
+from posttrain.tracking.metrics_log import read_metrics
+from posttrain.train.resumable_trainer import open_run
+from posttrain.train.sft import has_stopped_improving, train_sft
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def trained(tmp_path, rows, **changes):
+    """The weights after a run on `rows`, and its metrics."""
+    model = tiny_model()
+    with open_run(tmp_path) as run:
+        params = sft_params(**changes)
+        kinds = ["tool_selection"] * len(rows)
+        train_sft(
+            model,
+            tiny_tokenizer(),
+            rows=rows,
+            values=kinds,
+            shares=KIND_WEIGHTS,
+            dev_rows=copy_rows(8, seed=1)[0],
+            params=params,
+            seed=1,
+            run=run,
+        )
+    return model, read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_training_lowers_the_dev_loss_of_episodes_never_seen(tmp_path):
+    with open_run(tmp_path) as run:
+        run_sft(run, tiny_model(), max_steps=80, eval_every_steps=20)
+
+    losses = [line["eval_loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "eval_loss" in line]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_a_tool_result_is_never_trained_on(tmp_path):
+    # Only the read tokens differ in where nothing the agent writes can attend to: behind its last
+    # token. Equal weights: no loss was taken there.
+    rows = [TokenRow([2, 5, 2, 6, 1, tail, tail], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 3, 3, 0, 0]) for tail in (7, 9)]
+
+    one, _ = trained(tmp_path / "one", rows[:1] * 8)
+    other, _ = trained(tmp_path / "other", rows[1:] * 8)
+
+    assert digest_of(one) == digest_of(other)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_tokens_whatever_parts_it_is_cut_into(tmp_path, monkeypatch):
+    # A row of one token and a row of five: a mean of the parts' means would weigh the one token as
+    # much as the five.
+    rows = [
+        TokenRow([2, 5, 2, 1], [0, 0, 0, 1], [0, 0, 0, 3]),
+        TokenRow([2, 5, 2, 7, 8, 9, 4, 1], [0] * 3 + [1] * 5, [0] * 3 + [3] * 5),
+    ] * 4
+    # AdamW: Muon makes all directions of a step equally long, those too in which the gradient is
+    # rounding and no more.
+    in_parts, lines_in_parts = trained(tmp_path / "parts", rows, max_steps=4, optimizer="adamw")
+    monkeypatch.setattr(distributed, "NUM_PARTS", 1)
+    whole, lines_whole = trained(tmp_path / "whole", rows, max_steps=4, optimizer="adamw")
+
+    assert [line["loss"] for line in lines_in_parts if "loss" in line] == pytest.approx(
+        [line["loss"] for line in lines_whole if "loss" in line], abs=1e-5
+    )
+    for name, weights in in_parts.state_dict().items():
+        torch.testing.assert_close(weights, whole.state_dict()[name], atol=1e-4, rtol=1e-3)
+
+
+def test_reasoning_and_calls_are_logged_apart(tmp_path):
+    _, lines = trained(tmp_path, copy_rows(16)[0], max_steps=4)
+
+    assert {"loss", "loss_reasoning", "loss_call", "lr", "grad_norm", "step"} == set(lines[0])
+    assert {"eval_loss", "eval_loss_reasoning", "eval_loss_call", "step"} == set(lines[-1])
+
+
+def test_a_category_that_no_row_has_is_null(tmp_path):
+    rows = [TokenRow([2, 5, 2, 6, 1], [0, 0, 0, 1, 1], [0, 0, 0, 3, 3])] * 8
+
+    _, lines = trained(tmp_path, rows, max_steps=4)
+
+    assert (lines[0]["loss_reasoning"], lines[0]["loss_call"]) == (None, None)
+
+
+def test_patience_counts_evaluations_that_were_no_better_than_the_best():
+    assert not has_stopped_improving([], patience=1)
+    assert not has_stopped_improving([3.0, 2.0, 2.0], patience=2)
+    assert has_stopped_improving([3.0, 2.0, 2.0, 2.1], patience=2)
+    assert not has_stopped_improving([3.0, 2.0, 2.5, 1.9], patience=2)
+
+
+def test_a_run_that_gets_worse_stops_early_and_ends_with_its_best_weights(tmp_path):
+    # The dev words are the training words the wrong way round, so that learning raises the dev loss
+    # after the first evaluations.
+    code, result = train("sft_on_wrong_dev", tmp_path)
+    resumed_code, resumed = train("sft_on_wrong_dev", tmp_path)
+
+    lines = [json.loads(line) for line in result["metrics"].splitlines()]
+    evaluations = {line["step"]: line["eval_loss"] for line in lines if "eval_loss" in line}
+    best_step = min(evaluations, key=evaluations.get)
+    assert (code, resumed_code) == (0, 0)
+    assert max(evaluations) < 200
+    assert best_step < max(evaluations)
+    assert (tmp_path / f"checkpoint-{best_step}").is_dir()
+    assert resumed == result
+    assert result["eval_loss"] == pytest.approx(evaluations[best_step])

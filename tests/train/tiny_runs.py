@@ -1,0 +1,351 @@
+"""Whole training runs of a tiny model, and ways to die in the middle of one. Each runs in a process
+of its own, forked from one that has torch."""
+
+import copy
+import dataclasses
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from accelerate import Accelerator
+from tiny import (
+    copy_rows,
+    play_words,
+    play_words_greedily,
+    shown_words,
+    spoilt,
+    tiny_adapted_model,
+    tiny_model,
+    tiny_reward_model,
+    tiny_tokenizer,
+    word_task,
+    wrong_copy,
+)
+
+from posttrain.models import distributed
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.sharding import learner_of
+from posttrain.models.token_logprobs import agent_logprobs, labels_of
+from posttrain.runtime.exits import Interrupted
+from posttrain.tracking.alarms import Alarms
+from posttrain.tracking.metrics_log import read_metrics
+from posttrain.tracking.params import AlarmParams
+from posttrain.train import resumable_trainer
+from posttrain.train.advantages.critic import Critic, targets_of
+from posttrain.train.advantages.params import CriticParams
+from posttrain.train.dpo import train_dpo
+from posttrain.train.kto import train_kto
+from posttrain.train.online import checkpoints
+from posttrain.train.online.batch import Member, rows_of
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.orpo import train_orpo
+from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
+from posttrain.train.reward_model import train_reward_model
+from posttrain.train.sft import train_sft
+
+DEMONSTRATIONS = copy_rows(4)[0]
+KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
+
+
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """`after`: killed when that step is done. `in_save`: killed when the files of that step's
+    checkpoint are there but for the marker, one of them cut off. `asked`: SIGTERM in that step.
+    `full_disk_after`: no file may grow beyond 4 KiB once that step is done."""
+
+    after: int | None = None
+    in_save: int | None = None
+    asked: int | None = None
+    full_disk_after: int | None = None
+
+
+def sft_params(**changes):
+    values = {
+        "max_steps": 12,
+        "batch_size": 8,
+        "lr": 1e-2,
+        "lr_warmup_frac": 0.1,
+        "optimizer": "muon",
+        "label_weights": {"kind": KIND_WEIGHTS},
+        "eval_every_steps": 4,
+        "early_stopping_patience": 3,
+    }
+    return TrainSftParams.model_validate(values | changes)
+
+
+def run_sft(run: TrainingRun, model, **changes):
+    rows, kinds = copy_rows(50)
+    dev_rows, _ = copy_rows(10, seed=1)
+    train_sft(
+        model,
+        tiny_tokenizer(),
+        rows=rows,
+        values=kinds,
+        shares=KIND_WEIGHTS,
+        dev_rows=dev_rows,
+        params=sft_params(**changes),
+        seed=1,
+        run=run,
+    )
+
+
+def run_sft_on_wrong_dev(run: TrainingRun, model):
+    """Dev rows are training rows with the words the wrong way round: what is learnt makes them ever
+    less likely. Returns the dev loss at the end."""
+    rows, kinds = copy_rows(50)
+    dev_rows = [wrong_copy(row) for row in rows]
+    params = sft_params(max_steps=200, eval_every_steps=20, early_stopping_patience=2, lr=2e-2)
+    train_sft(
+        model,
+        tiny_tokenizer(),
+        rows=rows,
+        values=kinds,
+        shares=KIND_WEIGHTS,
+        dev_rows=dev_rows,
+        params=params,
+        seed=1,
+        run=run,
+    )
+    model.eval()
+    sums = [
+        agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum()
+        for row in dev_rows
+    ]
+    return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
+
+
+def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=lambda *_: None, **changes):
+    values = yaml.safe_load(OnlineParams.example) | {
+        "type": "online",
+        "max_steps": 12,
+        "tasks_per_step": 2,
+        "group_size": 4,
+        "dev": {"every_steps": 100, "num_tasks": 10, "keep": "last"},
+    }
+    tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
+    source = WordEpisodes(model)
+    setup = TrainingInputs(
+        tasks,
+        source,
+        DEMONSTRATIONS,
+        on_step,
+        dev_tasks=[word_task(x, y) for x in range(4, 9) for y in (12, 13)],
+        play_greedily=source.play_greedily,
+        shown=shown_words,
+        score_weights={"first": 0.5, "second": 0.5},
+    )
+    train_online(
+        model,
+        tiny_tokenizer(),
+        setup,
+        params=OnlineParams.model_validate(values | changes),
+        max_context_tokens=16,
+        lr=lr,
+        optimizer=optimizer,
+        checkpoint_every_steps=4,
+        seed=1,
+        run=run,
+    )
+
+
+def critic_params(**knobs):
+    values = {"trunk": "apart", "lr": 1e-2, "updates_per_step": 2, "warmup_steps": 0}
+    return CriticParams.model_validate(values | knobs)
+
+
+def parts_of_words(episodes, num_parts=2):
+    """Rows of the episodes in their order, in that many parts."""
+    cuts = [len(episodes) * place // num_parts for place in range(num_parts + 1)]
+    members = [Member(one, np.zeros(sum(one.trajectory.mask))) for one in episodes]
+    return [rows_of(members[start:end], pad_id=0) for start, end in itertools.pairwise(cuts)]
+
+
+def run_critic(run: TrainingRun, model):
+    """A critic on either trunk. Each process learns of its own share of words that were written
+    once, the first of two of five episodes out of eight; the metrics tell of all."""
+    learner = learner_of(model, "adamw")
+    accelerator = Accelerator()
+    critics = {
+        trunk: Critic(learner, critic_params(trunk=trunk), device=accelerator.device) for trunk in ("shared", "apart")
+    }
+    accelerator.prepare(learner, build_optimizer(learner, "adamw", 1e-2))
+    episodes = [play_words(model, word_task(x, 9), seed) for seed in range(4) for x in (4, 5)]
+    own = episodes if distributed.count() == 1 else episodes[:5] if distributed.is_first() else episodes[5:]
+    parts = parts_of_words(own)
+    returns = [targets_of([np.full(2, float(ids_T[4])) for ids_T in part.input_ids_N_T], part) for part in parts]
+    for step in range(6):
+        metrics = {}
+        for trunk, critic in critics.items():
+            metrics[f"value_loss_{trunk}"] = critic.learn(parts, returns)
+            own_sum = sum(float(values_N_T.sum()) for values_N_T in critic.values(parts))
+            metrics[f"values_{trunk}"] = sum(distributed.gather(own_sum))
+        checkpoints.write_metrics(run, step + 1, metrics)
+
+
+class WordEpisodes:
+    """Plays by a copy of the weights, as an engine does. The copy is made of a model that no
+    trainer has had: it patches `forward`."""
+
+    is_elsewhere = False
+
+    def __init__(self, model):
+        self.model, self.copy = model, copy.deepcopy(model).eval()
+
+    def refresh(self):
+        self.copy.load_state_dict(self.model.state_dict())
+
+    def sleep(self): ...
+
+    def play(self, tasks, seeds, *, hints=()):
+        if not hints:
+            return [play_words(self.copy, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
+        words = [int(task.task_id.split()[0]) for task in tasks]
+        return [
+            play_words(self.copy, task, seed, given=(word,) if hint >= 0.5 else ())
+            for task, seed, hint, word in zip(tasks, seeds, hints, words, strict=True)
+        ]
+
+    def play_greedily(self, tasks):
+        self.refresh()
+        return [play_words_greedily(self.copy, task) for task in tasks]
+
+
+def run_dpo(run: TrainingRun, model, **changes):
+    _run_on_pairs(train_dpo, DpoParams, {"type": "dpo", "beta": 0.5, "loss": "sigmoid"}, run, model, **changes)
+
+
+def run_kto(run: TrainingRun, model, **changes):
+    knobs = {"type": "kto", "beta": 0.5, "desirable_weight": 1.0, "undesirable_weight": 1.0}
+    _run_on_pairs(train_kto, KtoParams, knobs, run, model, **changes)
+
+
+def run_orpo(run: TrainingRun, model, **changes):
+    _run_on_pairs(train_orpo, OrpoParams, {"type": "orpo", "beta": 0.5}, run, model, **changes)
+
+
+def pairs_of_copies():
+    return [(row, spoilt(row)) for row in copy_rows(30)[0]]
+
+
+def _run_on_pairs(train, section, knobs, run, model, *, pairs=None, optimizer="muon", lr=1e-2, **changes):
+    train(
+        model,
+        tiny_tokenizer(),
+        pairs=pairs or pairs_of_copies(),
+        params=section.model_validate({"max_steps": 12, "batch_size": 8} | knobs | changes),
+        lr=lr,
+        optimizer=optimizer,
+        checkpoint_every_steps=4,
+        seed=1,
+        run=run,
+    )
+
+
+def run_reward_model(run: TrainingRun, model, **changes):
+    values = {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "holdout_frac": 0.2, "checkpoint_every_steps": 4}
+    train_reward_model(
+        model,
+        tiny_tokenizer(),
+        pairs=pairs_of_copies(),
+        params=TrainRewardModelParams.model_validate(values | changes),
+        seed=1,
+        run=run,
+    )
+
+
+RUNS = {
+    "sft": run_sft,
+    "sft_on_wrong_dev": run_sft_on_wrong_dev,
+    "online": run_online,
+    "critic": run_critic,
+    "dpo": run_dpo,
+    "kto": run_kto,
+    "orpo": run_orpo,
+    "reward_model": run_reward_model,
+}
+
+
+def run_here(algorithm, folder, model=None, *, progress=lambda *_: None, rows_at_once=None, **changes):
+    """In this process: the model, a tiny one unless it is given, and the lines of metrics.jsonl."""
+    model = model or tiny_model()
+    with open_run(folder, progress=progress, rows_at_once=rows_at_once) as run:
+        RUNS[algorithm](run, model, **changes)
+    return model, read_metrics(folder / METRICS)
+
+
+def make_model(algorithm, *, is_adapted):
+    if algorithm == "reward_model":
+        return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
+    return tiny_adapted_model() if is_adapted else tiny_model()
+
+
+def digest_of(model):
+    state = model.state_dict()
+    return hashlib.sha256(
+        b"".join(name.encode() + state[name].contiguous().numpy().tobytes() for name in sorted(state))
+    ).hexdigest()
+
+
+def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, limits=None, **changes):
+    """Exit code and, where it ended well, what it made: a digest of the weights and the text of
+    metrics.jsonl. `limits` of alarms; None for no alarms."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tiny_runs"])
+    process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, limits, changes))
+    process.start()
+    process.join()
+    result = folder / "result.json"
+    return process.exitcode, json.loads(result.read_text()) if process.exitcode == 0 else None
+
+
+def _train(algorithm, folder, death, is_adapted, limits, changes):
+    torch.set_num_threads(1)
+
+    def progress(done, total, note):
+        if done == death.after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if done == death.asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if done == death.full_disk_after:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+    if death.in_save is not None:
+        resumable_trainer.seal = checkpoints.seal = _die_in(death.in_save)
+    model = make_model(algorithm, is_adapted=is_adapted)
+    before = {name: weights.clone() for name, weights in model.state_dict().items()}
+    try:
+        alarms = Alarms(AlarmParams.model_validate(limits), on_alarm="warn") if limits else None
+        with open_run(folder, alarms=alarms, progress=progress) as run:
+            more = RUNS[algorithm](run, model, **changes) or {}
+    except Interrupted as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        (folder / "interrupted.txt").write_text(str(error))
+        raise SystemExit(error.code) from error
+    changed = [name for name, weights in before.items() if not torch.equal(weights, model.state_dict()[name])]
+    result = {"weights": digest_of(model), "changed": changed, "metrics": (folder / METRICS).read_text(), **more}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def _die_in(step):
+    seal = resumable_trainer.seal
+
+    def seal_or_die(checkpoint):
+        if checkpoint.name == f"checkpoint-{step}":
+            weights = checkpoint / "optimizer.pt"
+            weights.write_bytes(weights.read_bytes()[:100])
+            os.kill(os.getpid(), signal.SIGKILL)
+        seal(checkpoint)
+
+    return seal_or_die
