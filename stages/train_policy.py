@@ -30,6 +30,7 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.orpo import train_orpo
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.policy_inputs import PAIRS, REWARD_MODEL
 from posttrain.train.preference_pairs import read_pairs, token_rows
 from posttrain.train.replay.params import JoinsExpert, JoinsHints
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
@@ -41,7 +42,6 @@ from posttrain.worlds.domains import make_domain, score_names, with_expert
 TASKS = Path("data/raw/tasks.parquet")
 RESAMPLED = Path("data/resampled/demonstrations.parquet")
 SFT = Path("data/models/sft")
-REWARD = Path("data/models/reward")
 
 
 def train_policy(run: StageRun) -> None:
@@ -75,7 +75,7 @@ def _online(
     model: Any, codec: ChatCodec, params: Params, algorithm: OnlineParams, run: TrainingRun, record: Record
 ) -> None:
     weight = params.train_policy.reward_model_weight
-    reward_model = load_reward_model(REWARD, dtype=params.model.dtype) if weight else None
+    reward_model = load_reward_model(REWARD_MODEL, dtype=params.model.dtype) if weight else None
     domain = make_domain(params.world)
     reward = load_reward(params.reward, score_names(domain))
     sampler = EpisodeSampler(
@@ -137,7 +137,7 @@ def _as_learnt(played: ScoredEpisode) -> Trajectory:
 def _on_pairs(
     model: Any, codec: ChatCodec, params: Params, algorithm: DpoParams | KtoParams | OrpoParams, run: TrainingRun
 ) -> None:
-    sampled = read_pairs(Path("data/preferences/pairs.parquet"))
+    sampled = read_pairs(PAIRS)
     chosen, rejected = (token_rows([getattr(pair, side) for pair in sampled], codec) for side in ("chosen", "rejected"))
     pairs, how = list(zip(chosen, rejected, strict=True)), _how(params, run)
     match algorithm:

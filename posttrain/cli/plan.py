@@ -162,7 +162,7 @@ def _reason(stage: "PlannedStage") -> str:
     if stage.fate == "maybe":
         waits_for = f"if {waits_for} make{'s' * (len(stage.waits_for) == 1)} something else"
         changes = f"{changes}; from the run cache but {waits_for}" if changes else waits_for
-    return changes + "; its output is the same whatever it reads" * stage.is_constant
+    return changes + "; its output stays the same" * stage.is_constant
 
 
 def _shares(stages: Sequence["PlannedStage"], times: Times) -> str:

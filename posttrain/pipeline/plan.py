@@ -26,8 +26,11 @@ from posttrain.pipeline.graph import PARAMS_FILE, name_in, reading
 from posttrain.provenance.lockfile import differences
 from posttrain.provenance.run_cache import read_runs
 from posttrain.runtime.exits import DataError
+from posttrain.runtime.import_by_name import load_named
 
-CONSTANT = "is_constant"  # in a stage's `meta`: its outputs are the same whatever it reads
+# In a stage's `meta`. CONSTANT: its outputs are the same whatever it reads. IDLE_DEPS names the
+# function (`module:name`) that says by the stage's knobs which of its deps it does not read
+CONSTANT, IDLE_DEPS = "is_constant", "idle_deps"
 _MAX_VALUE_CHARS = 40
 
 
@@ -45,7 +48,7 @@ class Fate(StrEnum):
 class PlannedStage:
     """`changed`: what is other than `dvc.lock` says, as a person names it (`train_sft.lr 0.006 →
     0.004`, a path). `waits_for`: the stages before it whose outputs are not known yet.
-    `is_constant`: its own are the same whatever changed."""
+    `is_constant`: its own are the same after what changed."""
 
     name: str
     fate: Fate
@@ -88,9 +91,10 @@ class _Planning:
         if stage.frozen or (not any(self._makers(dep) for dep in files) and not stage.changed()):
             return PlannedStage(name, Fate.CURRENT)
         open_deps = {dep.def_path: maker for dep in files for maker in self._makers(dep) if not self._is_known(dep)}
-        changed = list(_changes_of_command(stage)) + [path for dep in files if (path := self._change_of(dep, name))]
+        of_deps = {dep.def_path: path for dep in files if (path := self._change_of(dep, name))}
+        changed = [*_changes_of_command(stage), *of_deps.values()]
         changed += [change for knobs in stage.params for change in _changes_of_knobs(knobs)]
-        are_inputs_same = not changed
+        is_of_deps_alone, are_inputs_same = len(changed) == len(of_deps), not changed
         changed += [f"{out.def_path} is {next(iter(out.status().values()))}" for out in stage.outs if out.status()]
         if not _is_recorded(stage):
             changed = ["dvc.lock has nothing of it"]
@@ -103,7 +107,9 @@ class _Planning:
                 fate = Fate.RUNS
             elif not open_deps:
                 fate, outs = Fate.CACHED, found[0]
-        is_constant = bool((stage.meta or {}).get(CONSTANT))
+        is_constant = bool((stage.meta or {}).get(CONSTANT)) or (
+            is_of_deps_alone and {*of_deps, *open_deps} <= _idle_deps(stage)
+        )
         for out in stage.outs:
             md5 = outs[out.def_path] if outs else out.hash_info.value if is_constant and out.hash_info else None
             self._made[out.fs_path] = _Made(name, md5)
@@ -182,6 +188,14 @@ class _Planning:
 
 def _is_recorded(stage: PipelineStage) -> bool:
     return any(item.hash_info for item in (*stage.deps, *stage.outs))
+
+
+def _idle_deps(stage: PipelineStage) -> frozenset[str]:
+    if (name := (stage.meta or {}).get(IDLE_DEPS)) is None:
+        return frozenset()
+    knobs = {key: value for own in stage.params for key, value in own.read_params(flatten=True).items()}
+    idle: frozenset[str] = load_named(name, knob=f"meta.{IDLE_DEPS} of {stage.name} in dvc.yaml is")(knobs)
+    return idle
 
 
 def _changes_of_command(stage: PipelineStage) -> Iterator[str]:

@@ -30,7 +30,7 @@ def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time
     # DVC's share is 1 s of each
     times = Times({"check": 0.5, "train": 598.5}, {"train": 1.0, "judge@one": 58.5}, "a machine", frozenset({"train"}))
     assert plan_text([CHECK, TRAIN, KEPT, JUDGE, OTHER, DONE], times).splitlines() == [
-        "check      runs          2 s  params.yaml; its output is the same whatever it reads",
+        "check      runs          2 s  params.yaml; its output stays the same",
         "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, "
         "and goes on if it read the same",
         "kept       cached        1 s  data/kept is deleted",

@@ -1,0 +1,27 @@
+"""Inputs that `train_policy` reads under some choices only: preference pairs and reward model.
+
+`dvc.yaml` cannot make a dep depend on a knob. So the stage `select_policy_inputs` hands on what the
+chosen algorithm reads and nothing else: under the default (online, without a reward model) an edit
+of the pairs or of the reward model changes nothing in its output, and DVC skips `train_policy`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path("data/policy_inputs")
+PAIRS = FOLDER / "pairs.parquet"
+REWARD_MODEL = FOLDER / "reward_model"
+SOURCES = {Path("data/preferences/pairs.parquet"): PAIRS, Path("data/models/reward"): REWARD_MODEL}
+
+
+def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
+    """Deps of `select_policy_inputs` that the chosen algorithm does not read.
+
+    `knobs` has the two that decide, `train_policy.algorithm.type` and
+    `train_policy.reward_model_weight`. `posttrain plan` asks as well, by the stage's `meta`.
+    """
+    reads_pairs = knobs["train_policy.algorithm.type"] != "online"
+    reads_reward_model = knobs["train_policy.reward_model_weight"] > 0
+    is_read = {PAIRS: reads_pairs, REWARD_MODEL: reads_reward_model}
+    return frozenset(str(source) for source, selected in SOURCES.items() if not is_read[selected])
