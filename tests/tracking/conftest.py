@@ -1,3 +1,4 @@
+import os
 import subprocess
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 
 from posttrain.config.params import load_params
 from posttrain.provenance.runner import StageRun
+from posttrain.provenance.wandb_variables import wandb_variables
 
 
 @pytest.fixture
@@ -28,9 +30,11 @@ def tree(tmp_path, monkeypatch, repository):
 
 @pytest.fixture
 def stage(tree):
-    """`stage("train_sft")` is what the function of that stage gets."""
+    """`stage("train_sft")` is the argument of that stage's function; W&B's variables are set as the
+    runner sets them."""
 
     def run(name: str, item: str = "") -> StageRun:
+        os.environ.update(wandb_variables(tree))
         return StageRun(name, item, load_params(), tree / ".posttrain" / "checkpoints" / name / "0123456789abcdef")
 
     return run
