@@ -70,14 +70,12 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.data_scale
 
 JOBS ?= 1
-seeds: setup  ## the pipeline over seeds, world seeds and the control arms, into reports/seeds.json (an hour; JOBS=2 half)
-	python -m benchmarks.seeds --jobs $(JOBS)
+seeds: setup  ## the pipeline over seeds, unseen worlds and control arms (experiments/seeds.yaml; JOBS=2 at a time)
+	python -m flows.experiments experiments/seeds.yaml --beside $(JOBS)
 
-resampling: setup  ## every way to resample over three seeds, into reports/resampling.json (two hours; JOBS=2 one)
-	python -m benchmarks.resampling --jobs $(JOBS)
-
-ablation: setup  ## four methods of learning online over five seeds, into reports/ablation (JOBS=2; what is on record is not run again)
-	python -m benchmarks.ablation --jobs $(JOBS)
+PLAN ?= experiments/hard.yaml
+experiments: setup  ## the experiments of a file (PLAN=experiments/hard.yaml): overrides times seeds, and their verdicts
+	python -m flows.experiments $(PLAN) --beside $(JOBS)
 
 pretrained: setup  ## a pretrained 135M model through the whole graph, into reports/pretrained.json (an hour)
 	python -m benchmarks.pretrained

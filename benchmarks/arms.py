@@ -1,21 +1,11 @@
-"""Run the pipeline with some knobs changed, in a copy of the checkout, and read its reports: the
-ground under every comparison.
+"""Copies of the checkout in which a benchmark or a test runs the pipeline, some with tiny knobs."""
 
-All copies share one DVC cache, which names files by their content, so an arm computes only the
-stages that its overrides change.
-"""
-
-import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -99,96 +89,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One variant: dotted keys of `params.yaml` with their values, and the stages to bring up to
-    date (empty: all)."""
-
-    name: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    targets: tuple[str, ...] = ()
-
-
-def run_arms(arms: Sequence[Arm], figures: Callable[[Path, Arm], Any], results_json: Path) -> dict[str, Any]:
-    """Run arms, and write what `figures` reads from each copy under the arm's name into
-    `results_json`, beside what it holds of other arms.
-
-    The command line chooses: `[--jobs N] [ARM …]`, by default all arms one after the other. Each
-    arm's output goes to `.posttrain/arms/<name>.log`; where one fails, the others go on and
-    CalledProcessError comes at the end.
-    """
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", type=int, default=1, help="arms at a time; each uses one core and up to 1.5 GiB")
-    parser.add_argument("arms", nargs="*", help=f"of {', '.join(arm.name for arm in arms)}")
-    chosen = parser.parse_args()
-    if unknown := set(chosen.arms) - {arm.name for arm in arms}:
-        parser.error(f"no arm {', '.join(sorted(unknown))}; there are {', '.join(arm.name for arm in arms)}")
-    wanted = [arm for arm in arms if not chosen.arms or arm.name in chosen.arms]
-    results: dict[str, Any] = json.loads(results_json.read_text(encoding="utf-8")) if results_json.exists() else {}
-    failed: subprocess.CalledProcessError | None = None
-    with tempfile.TemporaryDirectory(prefix="posttrain-arms-") as folder, ThreadPoolExecutor(chosen.jobs) as pool:
-        running = {pool.submit(run_arm, arm, Path(folder)): arm for arm in wanted}
-        for done in as_completed(running):
-            arm = running[done]
-            try:
-                copy = done.result()
-            except subprocess.CalledProcessError as error:
-                failed = error
-                print(f"{arm.name}: failed, see its log", flush=True)
-                continue
-            results[arm.name] = {"overrides": dict(arm.overrides), **figures(copy, arm)}
-            results_json.write_text(
-                json.dumps(results, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
-            print(f"{arm.name}: {json.dumps(results[arm.name], ensure_ascii=False)}", flush=True)
-    if failed is not None:
-        raise failed
-    return results
-
-
-def run_arm(arm: Arm, folder: Path, start: Path | None = None) -> Path:
-    """Run one arm in `folder/<name>` and return that copy. It begins with what `start` has done, a
-    tree or what `keep_done` kept of one. Raises CalledProcessError where the pipeline fails."""
-    copy = clone_checkout(folder / arm.name)
-    cache = REPOSITORY / ".dvc" / "cache"
-    (copy / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {cache}\n", encoding="utf-8")
-    if start is not None:
-        keep_done(start, copy)
-    apply_overrides(copy / "params.yaml", arm.overrides)
-    log = REPOSITORY / ".posttrain" / "arms" / f"{arm.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {
-        "POSTTRAIN_THREADS": "1",
-        **environment_of(copy),
-    }  # or arms side by side would each take the cores idle at their start
-    if start is not None:  # what the cache has not, the stages make
-        checkout = ["dvc", "checkout", "--quiet", "--force", "--allow-missing"]
-        subprocess.run(checkout, cwd=copy, env=environment, check=False, capture_output=True)
-    print(
-        f"== {arm.name}: {json.dumps(dict(arm.overrides), ensure_ascii=False)}; see {log.relative_to(REPOSITORY)}",
-        flush=True,
-    )
-    with log.open("w") as output:
-        subprocess.run(
-            ["dvc", "repro", *arm.targets],
-            cwd=copy,
-            env=environment,
-            check=True,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    return copy
-
-
-def keep_done(tree: Path, folder: Path) -> None:
-    """Copy what a tree with the same cache needs besides to run nothing again: `dvc.lock`, which
-    DVC holds against what is there, and the reports. DVC's run cache alone would not do, because it
-    brings back no stage that has an output which git keeps."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(tree / "dvc.lock", folder / "dvc.lock")
-    shutil.copytree(tree / "reports", folder / "reports", dirs_exist_ok=True)
-
-
 def clone_checkout(target: Path) -> Path:
     """The last commit of this checkout, cloned to `target`, which is emptied first."""
     shutil.rmtree(target, ignore_errors=True)
@@ -211,7 +111,7 @@ def make_small_copy(root: Path, overrides: Mapping[str, Any] | None = None) -> P
         if (
             source.is_file()
             and name != "dvc.lock"
-            and (not name.startswith("reports/") or name == "reports/seeds.json")
+            and (not name.startswith("reports/") or name == "reports/experiments/seeds.json")
         ):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
@@ -241,8 +141,3 @@ def apply_overrides(params_yaml: Path, overrides: Mapping[str, Any]) -> None:
             raise KeyError(f"params.yaml has no {key}")
         section[last] = deepcopy(value)  # a later key may lie below it
     params_yaml.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
-
-
-def read_report(copy: Path, name: str) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((copy / "reports" / name).read_text(encoding="utf-8"))
-    return report

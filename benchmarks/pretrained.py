@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.arms import REPOSITORY, apply_overrides, clone_checkout, environment_of, read_report
+from benchmarks.arms import REPOSITORY, apply_overrides, clone_checkout, environment_of
 from posttrain.config.params import Params, load_params
 from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_tasks, read_trajectories
@@ -231,7 +231,7 @@ def _seconds(tree: Path) -> dict[str, float]:
 def _of_policy(tree: Path, policy: str, domain: Domain) -> dict[str, Any]:
     """Success with its interval in both phrasings, and how many calls of the greedy plays were
     valid."""
-    report = read_report(tree, f"evaluate/{policy}.json")
+    report = json.loads((tree / "reports" / f"evaluate/{policy}.json").read_text(encoding="utf-8"))
     tasks = {task.task_id: task for task in read_tasks(tree / "data/raw/tasks.parquet", *SPLITS)}
     calls = [
         verdict

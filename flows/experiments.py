@@ -10,7 +10,8 @@ target has room, and one comparison of what came out, as a table and as a page.
 
 makes `exp/base-seed1` and so on from the last commit. Jobs, their records and the GPU slots are the
 main tree's, and so is DVC's cache: what two experiments have in common runs once. Everything is
-checked before the first one starts.
+checked before the first one starts. A file with a `name` keeps a record of what came out in
+`reports/experiments`, and arms that are on record with today's knobs and code are not run again.
 """
 
 import argparse
@@ -32,7 +33,10 @@ from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
 from flows.local_server import with_server
 from posttrain.dispatch.settings import load_settings
 from posttrain.experiments.branches import PARAMS, check_branches, commit_results, open_worktree
-from posttrain.experiments.plan import Variant, read_plan, variants
+from posttrain.experiments.markdown import table_markdown
+from posttrain.experiments.plan import Plan, Variant, read_plan, variants
+from posttrain.experiments.record import code_digest, of_today, read_arm, read_arms, record_file, write_arms
+from posttrain.experiments.verdicts import make_table
 from posttrain.pipeline.dedup_lock import hold_key
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, file_at
@@ -42,7 +46,7 @@ from posttrain.report.comparison.settings import compare_settings
 from posttrain.report.comparison.tables import comparison_markdown, comparison_text
 from posttrain.report.prices import asked_price
 from posttrain.report.table import read_evaluations, told_success
-from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.state import STATE_DIR
 
 REPORTS = Path("reports")
@@ -78,24 +82,35 @@ class UnderWay:
 
 @flow(log_prints=False, validate_parameters=False)
 def experiments(
-    file: str = "", overrides: list[dict[str, Any]] | None = None, seeds: list[int] | None = None, num_beside: int = 2
+    file: str = "",
+    overrides: list[dict[str, Any]] | None = None,
+    seeds: list[int] | None = None,
+    only: list[str] | None = None,
+    num_beside: int = 2,
 ) -> State[Any]:
-    """Run overrides times seeds, from a YAML file or given here; `num_beside` at a time. A branch
-    that is there is gone on with."""
+    """Run overrides times seeds, from a YAML file or given here; `only` these overrides,
+    `num_beside` at a time. A branch that is there is gone on with."""
     root = Path.cwd()
-    chosen = chosen_variants(root, file, overrides or (), seeds or ())
-    under_way, ended = run_variants(root, chosen, num_beside)
-    text, markdown = compared(root, [variant.branch for variant in chosen if is_done(ended.get(variant.name))])
+    plan, chosen = chosen_variants(root, file, overrides or (), seeds or (), only or ())
+    todo = missing(root, plan, chosen)
+    under_way, ended = run_variants(root, todo, num_beside, plan.targets)
+    done = [variant for variant in todo if is_done(ended.get(variant.name))]
+    if plan.name:
+        text = markdown = record(root, plan, done)
+    else:
+        text, markdown = compared(root, [variant.branch for variant in done])
     get_run_logger().info("%s", text)
     create_markdown_artifact(
-        f"{experiments_markdown(root, chosen, ended)}\n{markdown}",
+        f"{experiments_markdown(root, todo, ended, plan.targets)}\n{markdown}",
         key="experiments",
         description="what each experiment came to",
     )
     return came_to(under_way, ended)
 
 
-def run_variants(root: Path, chosen: Sequence[Variant], num_beside: int) -> tuple[UnderWay, dict[str, State[Any]]]:
+def run_variants(
+    root: Path, chosen: Sequence[Variant], num_beside: int, targets: Sequence[str] = ()
+) -> tuple[UnderWay, dict[str, State[Any]]]:
     """Each as a child of the flow run that this is called in; the states by the variant's name, of
     those that were begun. None is left running."""
     log = get_run_logger()
@@ -106,7 +121,9 @@ def run_variants(root: Path, chosen: Sequence[Variant], num_beside: int) -> tupl
     with ThreadPoolExecutor(max(num_beside, 1), thread_name_prefix="experiment") as pool:
         futures: list[Future[None]] = []
         for variant in chosen:  # each in a copy of this context, so that its run is a child of this one
-            futures.append(pool.submit(contextvars.copy_context().run, partial(_run, variant, root, under_way, ended)))
+            futures.append(
+                pool.submit(contextvars.copy_context().run, partial(_run, variant, root, under_way, ended, targets))
+            )
         try:
             _wait_for(futures, under_way)
         except BaseException:  # the job of a stage is ended by no signal to this process
@@ -127,25 +144,55 @@ def came_to(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[Any]:
 
 
 def chosen_variants(
-    root: Path, file: str, overrides: Sequence[Mapping[str, Any]], seeds: Sequence[int]
-) -> list[Variant]:
-    """What is to be run, checked. Raises ConfigurationError, before anything was run."""
-    params = file_at(root, "HEAD", PARAMS)
-    if params is None:
-        raise ConfigurationError(f"{root} has no commit with a {PARAMS}: experiments start from the last commit")
-    chosen = variants(read_plan(Path(file) if file else None, overrides, seeds), params)
+    root: Path, file: str, overrides: Sequence[Mapping[str, Any]], seeds: Sequence[int], only: Sequence[str] = ()
+) -> tuple[Plan, list[Variant]]:
+    """The plan and the experiments to run, checked. Raises ConfigurationError, before anything was
+    run."""
+    plan = read_plan(Path(file) if file else None, overrides, seeds)
+    chosen = variants(plan, _params(root), only=only)
     check_branches(root, chosen)
-    return chosen
+    return plan, chosen
 
 
-def experiments_markdown(root: Path, chosen: Sequence[Variant], ended: Mapping[str, State[Any]]) -> str:
+def missing(root: Path, plan: Plan, chosen: Sequence[Variant]) -> list[Variant]:
+    """Experiments that are not on record with the knobs and the code that they would have now."""
+    if not plan.name:
+        return list(chosen)
+    known, code = of_today(plan, read_arms(record_file(root, plan)), params=_params(root)), code_digest(root)
+    return [one for one in chosen if one.name not in known or known[one.name].code != code]
+
+
+def record(root: Path, plan: Plan, done: Sequence[Variant]) -> str:
+    """Take over what came out in the worktrees, beside what is on record. Returns the table of
+    verdicts, which is written too, or a sentence why there is none."""
+    file = record_file(root, plan)
+    arms = read_arms(file) | {one.name: read_arm(folder_of(root, one), plan, one) for one in done}
+    if done:
+        write_arms(file, arms)
+    try:
+        text = table_markdown(make_table(plan, arms, params=_params(root)), plan)
+    except DataError as error:
+        return str(error)
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _params(root: Path) -> str:
+    if (params := file_at(root, "HEAD", PARAMS)) is None:
+        raise ConfigurationError(f"{root} has no commit with a {PARAMS}: experiments start from the last commit")
+    return params
+
+
+def experiments_markdown(
+    root: Path, chosen: Sequence[Variant], ended: Mapping[str, State[Any]], targets: Sequence[str] = ()
+) -> str:
     """A row per experiment, with the success of what was trained where it ended well: strict where
     it was recorded."""
     rows = ["| branch | knobs | sft | policy | state |", "| --- | --- | ---: | ---: | --- |"]
     for variant in chosen:
         state = ended.get(variant.name)
         figures = " | "
-        if is_done(state):
+        if is_done(state) and not targets:
             evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
             figures = f"{told_success(evaluations['sft'])} | {told_success(evaluations['policy'])}"
         told = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
@@ -185,7 +232,9 @@ def folder_of(root: Path, variant: Variant) -> Path:
     return root / STATE_DIR / "experiments" / variant.name
 
 
-def _run(variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, State[Any]]) -> None:
+def _run(
+    variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, State[Any]], targets: Sequence[str]
+) -> None:
     """One experiment as a flow run of its own, in `ended` when it is over."""
     if under_way.is_stopped:
         return
@@ -201,14 +250,14 @@ def _run(variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, Sta
         """One branch: brought up to date, and what came out committed there."""
         get_run_logger().info("%s: %s", variant.branch, ", ".join(f"{key} = {value}" for key, value in knobs.items()))
         try:
-            return _bring_up_to_date(variant, root, under_way)
+            return _bring_up_to_date(variant, root, under_way, targets)
         except StageError as error:
             return Failed(message=str(error), data=StageFailure(str(error), error.code))
 
     ended[variant.name] = experiment(dict(variant.knobs), return_state=True)
 
 
-def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> State[Any]:
+def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay, targets: Sequence[str]) -> State[Any]:
     state, folder = root / STATE_DIR, folder_of(root, variant)
     tell = get_run_logger().info
     with hold_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
@@ -216,11 +265,11 @@ def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> Stat
             open_worktree(root, variant, folder)
         runs = StageExecutor(folder, settings=load_settings(root), state=state)
         under_way.add(runs)
-        came_out = run_graph(runs, folder / REPORTS)
+        came_out = run_graph(runs, folder / REPORTS, targets)
         if not came_out.is_completed():
             return came_out
-        policy = read_evaluations(folder / REPORTS)["policy"]
-        commit = commit_results(folder, f"{variant.branch}: policy {told_success(policy)}")
+        told = "" if targets else f": policy {told_success(read_evaluations(folder / REPORTS)['policy'])}"
+        commit = commit_results(folder, f"{variant.branch}{told}")
         return Completed(message=f"{came_out.message}; at {commit}")
 
 
@@ -243,12 +292,19 @@ def main() -> None:
     )
     parser.add_argument("file", help="YAML: overrides, each with a name and what to set, and seeds")
     parser.add_argument("--seeds", type=int, nargs="*", default=[], help="instead of the file's")
+    parser.add_argument("--only", nargs="*", default=[], help="overrides of the file, by their names")
     parser.add_argument("--beside", type=int, default=2, help="experiments at a time")
+    parser.add_argument("--table", action="store_true", help="run nothing: the verdicts on what is on record")
     given = parser.parse_args()
 
     def run() -> None:
-        chosen_variants(Path.cwd(), given.file, (), given.seeds)
-        with_server(lambda: experiments(file=given.file, seeds=given.seeds, num_beside=given.beside))
+        root = Path.cwd()
+        plan, _ = chosen_variants(root, given.file, (), given.seeds, given.only)
+        if given.table:
+            print(record(root, plan, ()))
+            return
+        how = {"file": given.file, "seeds": given.seeds, "only": given.only, "num_beside": given.beside}
+        with_server(lambda: experiments(**how))
 
     exit_with(run)
 

@@ -8,7 +8,7 @@ The body of every flow. A task's state is the stage's own, also between start an
 import contextlib
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -47,19 +47,20 @@ MAX_MESSAGE_LINES = 8
 LOOK_S = 2.0  # a cancelled run's jobs are to be dead in 15 s, and a pool may take five of them
 
 
-def run_graph(runs: StageExecutor, reports: Path) -> State[Any]:
-    """Run every stage in DVC's order; a failed stage keeps those that need it from starting, and no
-    other. Called in a flow run.
+def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ()) -> State[Any]:
+    """Run every stage in DVC's order, or the `targets` and what they need. A failed stage keeps
+    those that need it from starting, and no other. Called in a flow run.
 
     Where it is left by an exception (Ctrl-C, a SIGTERM), or its run is cancelled on the server, no
     job of it lives on.
     """
     keep_secret_from_jobs()
     redact_logs()  # of what stages print, the run's log keeps no keys
-    status = RunStatus(runs.nodes)
+    nodes = _needed(runs.nodes, targets)
+    status = RunStatus(nodes)
     futures: dict[str, PrefectFuture[Any]] = {}
     try:
-        for node in runs.nodes:
+        for node in nodes:
             needed = [futures[name] for name in node.upstream]
             stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
             futures[node.name] = stage_task.submit(node, runs, status, wait_for=needed, return_state=False)
@@ -76,6 +77,8 @@ def run_graph(runs: StageExecutor, reports: Path) -> State[Any]:
         return Failed(message=message, data=StageFailure(message, next(iter(failed.values())).exit_code or 1))
     if missing := status.missing():
         raise RuntimeError(f"{', '.join(missing)}: neither ran nor failed; the run's log says why")
+    if targets:
+        return Completed(message=status.sentence())
     create_markdown_artifact(
         summary_markdown(reports), key="evaluation", description="success on tasks never seen in training"
     )
@@ -85,6 +88,16 @@ def run_graph(runs: StageExecutor, reports: Path) -> State[Any]:
         )
     get_run_logger().info("\n%s\n%s", summary_table(reports), write_run_page(reports.parent))
     return Completed(message=status.sentence())
+
+
+def _needed(nodes: Sequence[StageNode], targets: Collection[str]) -> list[StageNode]:
+    """The targets and all that is upstream of them, in the same order; everything without a
+    target."""
+    wanted = set(targets) or {node.name for node in nodes}
+    for node in reversed(nodes):  # in DVC's order upstream nodes come first
+        if node.name in wanted:
+            wanted.update(node.upstream)
+    return [node for node in nodes if node.name in wanted]
 
 
 def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:

@@ -1,14 +1,12 @@
 """What the benchmarks compute themselves; the pipeline under them is tested elsewhere."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from benchmarks import arms
-from benchmarks.arms import Arm, apply_overrides
+from benchmarks.arms import apply_overrides
 from benchmarks.bytes.__main__ import compare, render
 from benchmarks.bytes.operations import digest_operations
 from benchmarks.diagnose import copied_spans
@@ -16,22 +14,8 @@ from benchmarks.gpu.__main__ import run as run_parts
 from benchmarks.gpu.pack import join, pack
 from benchmarks.gpu.parts import Part
 from benchmarks.pretrained import verdicts_on
-from benchmarks.resampling import rare_cells
 from posttrain.worlds.domains import make_domain
 from tests.worlds_of import stocks_params
-
-
-def test_a_cell_is_rare_below_half_of_the_most_frequent_counted_over_heaviness():
-    # planning/a: 60 + 40 = 100; planning/hk: 49; timing/none: 30 + 20 = 50, which is half and not
-    # less
-    counts = {
-        "planning/a/zh/tools": 60,
-        "planning/a/zh/reasoning": 40,
-        "planning/hk/zh/tools": 49,
-        "timing/none/zh/tools": 30,
-    }
-    counts["timing/none/zh/reasoning"] = 20
-    assert rare_cells({cell: {"validated": count} for cell, count in counts.items()}) == {"planning/hk/zh"}
 
 
 def test_an_override_of_a_knob_that_is_not_there_is_an_error(tmp_path: Path, repository: Path):
@@ -53,35 +37,6 @@ def test_what_an_agent_copied_is_found_where_it_stands():
     found = [(name, text[start:end]) for name, (start, end) in copied_spans(text)]
     assert found == [("call name", "PlumShip"), ("quoted code", "600519.SH"), ("quoted open", "-1.5")]
     assert text[: next(copied_spans(text))[1][0]].endswith('"arguments":{"name":"')  # not the name in the question
-
-
-def test_an_arm_that_fails_costs_no_other_arm_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def run_arm(arm: Arm, folder: Path) -> Path:
-        if arm.name == "broken":
-            raise subprocess.CalledProcessError(65, "dvc repro")
-        return folder
-
-    monkeypatch.setattr(arms, "run_arm", run_arm)
-    monkeypatch.setattr("sys.argv", ["arms"])
-    with pytest.raises(subprocess.CalledProcessError):
-        arms.run_arms([Arm("broken"), Arm("whole")], lambda copy, arm: {"success_rate": 0.5}, tmp_path / "results.json")
-    assert json.loads((tmp_path / "results.json").read_text()) == {"whole": {"overrides": {}, "success_rate": 0.5}}
-
-
-def test_of_a_tree_lock_and_reports_are_kept_over_those_that_are_there(tmp_path: Path):
-    for name, text in {"a/dvc.lock": "new", "a/reports/x/one": "1", "a/other": "o", "b/reports/x/two": "2"}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    arms.keep_done(tmp_path / "a", tmp_path / "b")
-    found = {file.relative_to(tmp_path / "b").as_posix() for file in (tmp_path / "b").rglob("*") if file.is_file()}
-    assert found == {"dvc.lock", "reports/x/one", "reports/x/two"}
-
-
-def test_an_unknown_arm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr("sys.argv", ["arms", "sed_1"])
-    with pytest.raises(SystemExit):
-        arms.run_arms([Arm("seed_1")], lambda copy, arm: {}, tmp_path / "results.json")
-    assert "no arm sed_1; there are seed_1" in capsys.readouterr().err
 
 
 def test_processors_are_compared_in_what_both_computed_under_settings_that_both_had():

@@ -1,18 +1,18 @@
-"""A plan asks for experiments: overrides of knobs times seeds, as texts of `params.yaml`, all
-checked before the first one runs.
+"""Experiment files: overrides of knobs times seeds, all checked before the first one runs.
 
 The file is edited and not written anew, so that a branch differs from its base in the lines that
 the experiment is about, and every comment stays.
 """
 
 import contextlib
+import copy
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 import yaml
@@ -20,6 +20,7 @@ import yaml
 from posttrain.config.params import parse_params, read_knobs
 from posttrain.provenance.lockfile import load_as_dvc
 from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.knobs import nearest
 from posttrain.runtime.plain_yaml import load_yaml
 
 _NAME = re.compile(
@@ -27,30 +28,68 @@ _NAME = re.compile(
 )  # part of a branch, a folder, an artifact's key, and of no command line
 
 
-class Override(pydantic.BaseModel):
-    """`set` has dotted keys of `params.yaml` with their values; none is the base itself."""
-
+class _Given(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
+
+class Override(_Given):
+    """`set` has dotted keys of `params.yaml` with their values; none is the base itself. `seeds`
+    replace the plan's. `is_oracle`: it sees the world's expert; `is_control`: it holds a claim
+    against something simpler."""
+
     name: str
+    about: str = ""
+    is_oracle: bool = False
+    is_control: bool = False
+    seeds: list[int] = []
     knobs: dict[str, Any] = pydantic.Field(default_factory=dict, alias="set")
 
 
-class Plan(pydantic.BaseModel):
-    """Every override with every seed; without seeds, with that of `params.yaml`."""
+class Shared(_Given):
+    """A file that several plans include: overrides, and the `base` that they all start from."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
+    base: dict[str, Any] = {}
+    overrides: list[Override]
 
-    overrides: list[Override] = pydantic.Field(min_length=1)
+
+class Plan(_Given):
+    """An experiment file: every override with every seed (without seeds, that of `params.yaml`).
+
+    `set` are knobs that all overrides share; an override that sets one of them is refused. A plan
+    with a `name` keeps a record in `reports/experiments`, where each override is compared with the
+    one called `baseline` by `policy` (sft or policy). `run` are the overrides that run where none
+    are named; `targets` the stages to bring up to date (empty: all).
+    """
+
+    name: str = ""
+    about: str = ""
+    include: str = ""
+    base: dict[str, Any] = {}
+    knobs: dict[str, Any] = pydantic.Field(default_factory=dict, alias="set")
+    overrides: list[Override] = []
     seeds: list[int] = []
+    run: list[str] = []
+    baseline: str = ""
+    policy: Literal["sft", "policy"] = "policy"
+    targets: list[str] = []
+
+    def override(self, name: str) -> Override:
+        """Raises ConfigurationError for a name that is none of the plan's."""
+        names = [one.name for one in self.overrides]
+        if name not in names:
+            raise ConfigurationError(
+                f"the plan has no override {name!r}; there are {', '.join(names)}.{nearest(name, names)}"
+            )
+        return self.overrides[names.index(name)]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One experiment. `name` is `dpo-seed1`; `knobs` has the seed too."""
+    """One experiment. `name` is `dpo-seed1`; `knobs` has the seed too; `override` is `dpo`."""
 
     name: str
     knobs: Mapping[str, Any]
+    override: str = ""
 
     @property
     def branch(self) -> str:
@@ -62,38 +101,83 @@ class Variant:
 
 
 def read_plan(file: Path | None, overrides: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plan:
-    """A YAML file with `overrides` and `seeds`, or these; seeds that are given go before the
-    file's. Raises ConfigurationError."""
+    """A YAML file, or these overrides; seeds that are given replace the file's. Raises
+    ConfigurationError."""
     if (file is None) == (not overrides):
         raise ConfigurationError(
             "name a file with overrides, or give the overrides, and not both: an experiment is one or the other"
         )
     source = str(file) if file else "the parameters"
     try:
-        given = {"overrides": [dict(one) for one in overrides]}
-        content = read_knobs(file.read_bytes(), source=source) if file else given
-        return Plan.model_validate({**content, "seeds": list(seeds)} if seeds else content)
+        if file is None:
+            return Plan.model_validate({"overrides": [dict(one) for one in overrides], "seeds": list(seeds)})
+        plan = Plan.model_validate(read_knobs(file.read_bytes(), source=source))
+        if plan.include:
+            included = file.with_name(plan.include)
+            shared = Shared.model_validate(read_knobs(included.read_bytes(), source=str(included)))
+            more = {"base": {**shared.base, **plan.base}, "overrides": [*shared.overrides, *plan.overrides]}
+            plan = plan.model_copy(update=more)
     except (OSError, pydantic.ValidationError, TypeError) as error:
         raise ConfigurationError(f"no experiment can be read from {source}, so none was run: {error}") from error
+    if not plan.overrides:
+        raise ConfigurationError(f"{source} has no overrides, so there is nothing to run: add some, or include a file")
+    for name in filter(None, (plan.baseline, *plan.run)):
+        plan.override(name)
+    return plan.model_copy(update={"seeds": list(seeds)}) if seeds else plan
 
 
-def variants(plan: Plan, params_text: str) -> list[Variant]:
-    """In the plan's order. Raises ConfigurationError for a name that cannot be a branch's, one that
-    stands twice, and knobs that are refused."""
-    seeds = plan.seeds or [read_knobs(params_text, source="params.yaml")["seed"]]
-    found = [
-        Variant(f"{_checked(one.name)}-seed{seed}", {**one.knobs, "seed": _checked_seed(seed)})
-        for one in plan.overrides
-        for seed in seeds
-    ]
+def variants(plan: Plan, params_text: str, *, only: Sequence[str] = ()) -> list[Variant]:
+    """Seed by seed, so that all of one seed can be compared early; `only` these overrides.
+
+    Raises ConfigurationError for a name that cannot be a branch's, one that stands twice, and knobs
+    that are refused.
+    """
+    chosen = [plan.override(name) for name in dict.fromkeys(only or plan.run)] or plan.overrides
+    common = plan.seeds or [read_knobs(params_text, source="params.yaml")["seed"]]
+    pairs = [(_checked_seed(seed), one) for one in chosen for seed in (one.seeds or common)]
+    order = list(dict.fromkeys(seed for seed, _ in pairs))
+    pairs.sort(key=lambda pair: order.index(pair[0]))
+    found = [variant_of(plan, one, seed) for seed, one in pairs]
     names = [variant.name for variant in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(
             f"{', '.join(twice)} stands twice in the plan: both would have the same branch. Give each a name of its own"
         )
-    for variant in found:
+    for variant in {variant.override: variant for variant in found}.values():
         with_knobs(params_text, variant)
     return found
+
+
+def variant_of(plan: Plan, override: Override, seed: int) -> Variant:
+    """The plan's shared knobs, then the override's, then the seed."""
+    name = "-".join(filter(None, (plan.name, override.name)))
+    return Variant(f"{_checked(name)}-seed{seed}", {**_folded(plan, override), "seed": seed}, override.name)
+
+
+def _folded(plan: Plan, override: Override) -> dict[str, Any]:
+    """A key below another key that was set is put into that one's value."""
+    for key in override.knobs:
+        if taken := [name for name in plan.knobs if _overlap(key, name)]:
+            raise ConfigurationError(
+                f"{override.name} sets {key}, and the plan sets {taken[0]} for all overrides alike, so that they can "
+                "be compared: change it there, or leave it out"
+            )
+    folded: dict[str, Any] = {}
+    for key, value in [*plan.base.items(), *plan.knobs.items(), *override.knobs.items()]:
+        above = next((name for name in folded if key.startswith(f"{name}.")), None)
+        if above is None:
+            folded[key] = copy.deepcopy(value)
+            continue
+        *path, last = key.removeprefix(f"{above}.").split(".")
+        section = folded[above]
+        for part in path:
+            section = section.get(part) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            raise ConfigurationError(
+                f"{override.name} sets {key}, and {above} as it is set for all has no section {'.'.join(path)}"
+            )
+        section[last] = copy.deepcopy(value)
+    return folded
 
 
 def with_knobs(params_text: str, variant: Variant) -> str:
@@ -128,6 +212,11 @@ def _section(content: Any, path: Sequence[str], key: str, variant: Variant) -> A
             f"{variant.branch} sets {key!r}, and params.yaml has no section {'.'.join(path)!r}; nothing was run"
         )
     return content
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one key is the other, or lies below it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _checked(name: str) -> str:

@@ -1,34 +1,27 @@
-"""What is kept of a run: who won which task, how its training went, and what tells whether it would
-come out the same today.
-
-`reports/ablation/<regime>.json`, committed: a line of digits for each run, so that a verdict can be
-made again of any of them without a model.
-"""
+"""Records of experiments: reads what an arm came to from its tree, and keeps it in
+`reports/experiments/NAME.json`."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from pydantic import ValidationError
 
-from posttrain.config.params import read_knobs
 from posttrain.data.files import write_json
-from posttrain.experiments.arms import Arm, Study, arms_of_seed
+from posttrain.experiments.plan import Plan, Variant, variant_of, with_knobs
 from posttrain.pipeline.git import git
 from posttrain.provenance.fingerprint import PARAMS_FILE, read_all_inputs
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import read_records
-from posttrain.report.knobs import Knobs, flat_knobs, parse_knobs
-from posttrain.report.outcomes import packed, read_outcomes, read_samples
-from posttrain.report.sources import Source
-from posttrain.report.table import percent
+from posttrain.report.arms import DIGEST_CHARS, Arm, Arms, PolicyResult, Training, packed, setting_digest
+from posttrain.report.knobs import parse_knobs
+from posttrain.report.sources import held_out_outcomes, held_out_samples, read_object
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.metrics_log import MetricValue, read_metrics
 
+RECORDS = Path("reports/experiments")
 NUM_LAST = 20  # steps
 SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD = (
     "frac_tokens_nonzero_advantage",
@@ -37,111 +30,95 @@ SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD = (
     "frac_reward_zero_std_all_good",
 )
 AVERAGED = (SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD, "kl", "entropy")
-_DIGITS = 16
+POLICIES = ("teacher", "base", "sft", "policy")
 _MODEL, _TRAINING, _REPORT = "data/models/sft", "train_policy", "report"
 
 
-class Training(Source):
-    """`means` over all steps and `last` over the last `NUM_LAST`, of each of AVERAGED that its
-    metrics have; `dev_first` and `dev_last` what was measured on dev tasks, by its name, empty
-    where nothing was. `seconds` is None where no record of it came along."""
-
-    steps: int
-    generated_tokens: int
-    rollouts: int
-    groups: int
-    means: dict[str, float]
-    last: dict[str, float]
-    dev_first: dict[str, float]
-    dev_last: dict[str, float]
-    seconds: float | None
-
-
-class Measure(Enum):
-    """What a run is judged by: strict success and success of the greedy plays, success of the
-    sampled ones."""
-
-    STRICT = "strict success"
-    PLAIN = "success"
-    SAMPLED = "sampled"
-
-
-class ArmRecord(Source):
-    """A run. `params` and `code` are digests of the knobs that it had and of all code that led to
-    its figures; `sft` is the MD5 of the model that it began from, `commit` the last commit of its
-    tree. `won` and `strict_won`, of greedy plays, have a digit for each held-out task of `tasks`,
-    `sampled_won` the share of its sampled plays that succeeded, with blanks between."""
-
-    method: str
-    seed: int
-    params: str
-    code: str
-    sft: str
-    commit: str
-    tasks: str
-    won: str
-    strict_won: str
-    sampled_won: str
-    training: Training
-
-    def told(self) -> str:
-        """In a line."""
-        strict, plain, sampled = (percent(fmean(self.outcomes(measure).values())) for measure in Measure)
-        return (
-            f"strict success {strict}, success {plain}, of sampled plays {sampled}, after {self.training.steps} steps "
-            f"and {self.training.generated_tokens:,} tokens"
-        )
-
-    def outcomes(self, measure: Measure) -> dict[str, float]:
-        """By task."""
-        match measure:
-            case Measure.STRICT:
-                won: Sequence[str] = self.strict_won
-            case Measure.PLAIN:
-                won = self.won
-            case Measure.SAMPLED:
-                won = self.sampled_won.split()
-        return {f"{self.tasks}-{place}": float(share) for place, share in enumerate(won)}
-
-
-def record_file(root: Path, regime: str) -> Path:
+def record_file(root: Path, plan: Plan) -> Path:
     """Its table stands beside it, as `.md`."""
-    return root / "reports" / "ablation" / f"{regime}.json"
+    return root / RECORDS / f"{plan.name}.json"
 
 
-def read_arm(tree: Path, arm: Arm) -> ArmRecord:
-    """Of a tree in which the policy was trained and evaluated. Raises DataError where its files do
-    not say so."""
+def read_arm(tree: Path, plan: Plan, variant: Variant) -> Arm:
+    """What came out in a tree: of each policy that the plan's targets evaluate.
+
+    Raises DataError where its files do not say so.
+    """
+    entries, costs = lock_entries(tree), read_records(tree)
+    evaluated = [name for name in POLICIES if not plan.targets or f"evaluate@{name}" in plan.targets]
     try:
         knobs = parse_knobs((tree / "params.yaml").read_bytes())
-        strict, plain = (packed(read_outcomes(tree, "policy", is_strict=is_strict)) for is_strict in (True, False))
-        sampled = read_samples(tree, "policy")
+        policies = {name: _policy_result(tree / "reports" / "evaluate", name) for name in evaluated}
     except (OSError, ValueError) as error:
-        raise DataError(f"{arm.variant.name}: what came out of it cannot be read: {error}") from error
-    if not plain["won"] or not strict["tasks"] == plain["tasks"] == packed(sampled)["tasks"]:
-        raise DataError(
-            f"{arm.variant.name}: {tree}/reports/evaluate has no held-out task, or not of every one both kinds of "
-            "success and a sampled play"
-        )
-    entries, costs = lock_entries(tree), read_records(tree)
+        raise DataError(f"{variant.name}: what came out of it cannot be read: {error}") from error
     sft = {out["path"]: out["md5"] for out in entries.get("train_sft", {}).get("outs", ())}.get(_MODEL)
     if sft is None:
-        raise DataError(f"{arm.variant.name}: dvc.lock does not say which SFT model it began from")
-    metrics = read_metrics(tree / "reports" / _TRAINING / "metrics.jsonl")
-    group_size = int(knobs[f"{_TRAINING}.algorithm.group_size"])
-    seconds = costs[_TRAINING].all_s if _TRAINING in costs else None
-    return ArmRecord(
-        method=arm.method,
-        seed=arm.seed,
-        params=params_digest(knobs),
+        raise DataError(f"{variant.name}: dvc.lock does not say which SFT model it began from")
+    training = None
+    if "policy" in evaluated and f"{_TRAINING}.algorithm.group_size" in knobs:
+        metrics = read_metrics(tree / "reports" / _TRAINING / "metrics.jsonl")
+        seconds = costs[_TRAINING].all_s if _TRAINING in costs else None
+        group_size = int(knobs[f"{_TRAINING}.algorithm.group_size"])
+        training = training_of(metrics, group_size=group_size, seconds=seconds)
+    return Arm(
+        override=variant.override,
+        seed=int(knobs["seed"]),
+        overrides={key: value for key, value in variant.knobs.items() if key != "seed"},
+        setting=setting_digest(knobs),
         code=code_digest(tree),
         sft=sft,
         commit=git(tree, "rev-parse", "--short", "HEAD"),
-        **plain,
-        strict_won=strict["won"],
-        sampled_won=" ".join(f"{sampled[name]:.4g}" for name in sorted(sampled)),
-        training=training_of(metrics, group_size=group_size, seconds=seconds),
+        policies=policies,
+        training=training,
     )
+
+
+def code_digest(root: Path) -> str:
+    """Of all files of the last commit that a stage before the report declares as its deps, without
+    the knobs, which a branch has its own of."""
+    stages = read_all_inputs(root / "dvc.yaml")
+    deps = {dep for name, stage in stages.items() if name != _REPORT for dep in stage.deps if "$" not in dep}
+    listed = git(root, "ls-tree", "-r", "HEAD", "--", *sorted(deps - {PARAMS_FILE}))
+    return hashlib.sha256(listed.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def read_arms(file: Path) -> dict[str, Arm]:
+    """By name; none where there is no file yet. Raises DataError where it is damaged."""
+    try:
+        return Arms.model_validate_json(file.read_bytes()).arms
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValidationError) as error:
+        raise DataError(
+            f"{file} holds no records of an experiment ({error}): take it from git, or delete it to begin anew"
+        ) from error
+
+
+def write_arms(file: Path, arms: Mapping[str, Arm]) -> None:
+    write_json(file, {"arms": {name: arm.model_dump(exclude_defaults=True) for name, arm in arms.items()}})
+
+
+def of_today(plan: Plan, known: Mapping[str, Arm], *, params: str) -> dict[str, Arm]:
+    """Records that have the knobs that their override has today; `params` is the text of
+    `params.yaml`. An override that is none any more has none."""
+    settings: dict[str, str] = {}
+    for one in plan.overrides:
+        text = with_knobs(params, variant_of(plan, one, 1))
+        settings[one.name] = setting_digest(parse_knobs(text.encode()))
+    return {name: arm for name, arm in known.items() if settings.get(arm.override) == arm.setting}
+
+
+def _policy_result(folder: Path, policy: str) -> PolicyResult:
+    text = (folder / f"{policy}.tasks.jsonl").read_text(encoding="utf-8")
+    plain, strict = (held_out_outcomes(text, is_strict=is_strict) for is_strict in (False, True))
+    sampled = held_out_samples(text)
+    if not plain or not plain.keys() == strict.keys() == sampled.keys():
+        raise ValueError(
+            f"{folder} has no held-out task of {policy}, or not of every one both kinds of success and a sample"
+        )
+    figures = read_object(folder / f"{policy}.json", PolicyResult)
+    shares = " ".join(f"{sampled[name]:.4g}" for name in sorted(sampled))
+    return figures.model_copy(update={**packed(plain), "strict_won": packed(strict)["won"], "sampled_won": shares})
 
 
 def training_of(
@@ -173,72 +150,6 @@ def training_of(
         dev_last={key: values[-1] for key, values in dev.items() if values},
         seconds=round(seconds, 1) if seconds is not None else None,
     )
-
-
-def wanted_params(arm: Arm, params: str) -> str:
-    """The digest that a run of the arm would have. `params` is the text of `params.yaml`."""
-    content = read_knobs(params, source="params.yaml")
-    for key, value in arm.variant.knobs.items():
-        *path, last = key.split(".")
-        section = content
-        for part in path:
-            section = section[part]
-        section[last] = value
-    return params_digest(flat_knobs(content))
-
-
-def params_digest(knobs: Knobs) -> str:
-    """Of all knobs but those that only the report reads."""
-    kept = {name: value for name, value in knobs.items() if not name.startswith(f"{_REPORT}.")}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:_DIGITS]
-
-
-def code_digest(root: Path) -> str:
-    """Of all files of the last commit that a stage before the report declares as its deps, without
-    the knobs, which a branch has its own of."""
-    stages = read_all_inputs(root / "dvc.yaml")
-    deps = {dep for name, stage in stages.items() if name != _REPORT for dep in stage.deps if "$" not in dep}
-    listed = git(root, "ls-tree", "-r", "HEAD", "--", *sorted(deps - {PARAMS_FILE}))
-    return hashlib.sha256(listed.encode()).hexdigest()[:_DIGITS]
-
-
-def read_arms(file: Path) -> dict[str, ArmRecord]:
-    """By name; none where there is no file yet. Raises DataError where it is damaged."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return {name: ArmRecord.model_validate(arm) for name, arm in content["arms"].items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-        raise DataError(
-            f"{file} holds no runs of an ablation ({error}): take it from git, or delete it to begin anew"
-        ) from error
-
-
-def write_arms(file: Path, arms: Mapping[str, ArmRecord]) -> None:
-    write_json(file, {"arms": {name: arm.model_dump() for name, arm in arms.items()}})
-
-
-def missing(arms: Iterable[Arm], known: Mapping[str, ArmRecord], *, params: str, code: str) -> list[Arm]:
-    """Those that are not on record with the knobs and the code that they would have now."""
-    return [
-        arm
-        for arm in arms
-        if (found := known.get(arm.variant.name)) is None
-        or (found.params, found.code) != (wanted_params(arm, params), code)
-    ]
-
-
-def with_these_knobs(study: Study, regime: str, known: Mapping[str, ArmRecord], *, params: str) -> dict[str, ArmRecord]:
-    """Those that had the knobs that their method has today: the lines of a method may have been
-    edited since, or the regime's. A method that is none any more has none."""
-    kept = {}
-    for name, one in known.items():
-        if one.method in study.methods:
-            [arm] = arms_of_seed(study, regime, [one.method], one.seed)
-            if one.params == wanted_params(arm, params):
-                kept[name] = one
-    return kept
 
 
 def _number(line: Mapping[str, Any], key: str) -> float | None:

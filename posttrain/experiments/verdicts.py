@@ -1,100 +1,133 @@
-"""The verdict on methods of learning online: each against the baseline from the same SFT models,
-over tasks and seeds, corrected for how many were tried.
+"""Verdicts on the overrides of an experiment: each against the baseline, over tasks and seeds,
+corrected for how many were tried.
 
-Two runs are a pair where they began from the same model, byte for byte, and the same code made
-them. What is on record and is no such pair, or ran with knobs that its method has no more, is left
-out and said.
+Arms that began from the same SFT model, byte for byte, are compared in pairs, so that what the
+model adds to both is in none of the difference; others as two settings whose runs share nothing.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from posttrain.evals.significance import Difference, corrected, mean_interval, paired_difference
-from posttrain.experiments.arms import Method, Study
-from posttrain.experiments.record import ArmRecord, Measure, with_these_knobs
+from posttrain.evals.significance import Difference, corrected, difference, mean_interval, paired_difference
+from posttrain.experiments.plan import Override, Plan
+from posttrain.experiments.record import of_today
+from posttrain.report.arms import Arm, Measure, PolicyResult
 from posttrain.runtime.exits import DataError
 
-Interval = tuple[float, float, float]  # a mean, and what bounds it
+Interval = tuple[float, float, float]  # a mean, its lower and its upper bound
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A method by one measure. `difference` to the baseline is None of the baseline itself,
-    and where there are no pairs."""
+    """An override by one measure. `difference` to the baseline is None of the baseline itself and
+    where tasks or code are others; `gain` is of the policy over the SFT model that it began from,
+    None where one of the two was not evaluated."""
 
     success: Interval
     difference: Difference | None
+    gain: Difference | None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A method with runs on record: those that count, by seed."""
+    """An override with its arms, by seed."""
 
-    name: str
-    method: Method
-    runs: Mapping[int, ArmRecord]
+    override: Override
+    arms: Mapping[int, Arm]
     measured: Mapping[Measure, Measured]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The baseline first, the others in the order of the study. `notes`: what was left out."""
+    """The baseline first, the others in the order of the plan. `notes`: what was left out."""
 
-    regime: str
-    baseline: str
     rows: Sequence[Row]
     notes: Sequence[str]
 
 
-def make_table(study: Study, regime: str, known: Mapping[str, ArmRecord], *, params: str) -> Table:
-    """Of what is on record in a regime. `params` is the text of `params.yaml`. Raises DataError
-    where the baseline has no run."""
-    records = with_these_knobs(study, regime, known, params=params)
-    by_method: dict[str, dict[int, ArmRecord]] = {}
-    for one in sorted(records.values(), key=lambda one: one.seed):
-        by_method.setdefault(one.method, {})[one.seed] = one
-    base = by_method.get(study.baseline)
-    if not base:
+def make_table(plan: Plan, known: Mapping[str, Arm], *, params: str) -> Table:
+    """Of what is on record. `params` is the text of `params.yaml`. Raises DataError where the
+    baseline has no arm with the knobs of today."""
+    today = of_today(plan, known, params=params)
+    by_override: dict[str, dict[int, Arm]] = {}
+    for arm in sorted(today.values(), key=lambda arm: arm.seed):
+        if plan.policy in arm.policies:
+            by_override.setdefault(arm.override, {})[arm.seed] = arm
+    if plan.baseline not in by_override:
         raise DataError(
-            f"no run of {study.baseline} with the knobs of today is on record in {regime}: all others are compared "
-            "with it, run it first"
+            f"no run of {plan.baseline} with the knobs of today is on record: all others are compared with it, run it "
+            "first"
         )
-    names = [study.baseline, *(name for name in study.methods if name in by_method and name != study.baseline)]
-    others = sorted(known.keys() - records.keys())
-    notes = [f"left out, because their knobs are others today: {', '.join(others)}"] if others else []
-    counted: dict[str, dict[int, ArmRecord]] = {}
-    for name in names:
-        runs = by_method[name]
-        counted[name] = {seed: one for seed, one in runs.items() if seed in base and _is_pair(one, base[seed])}
-        if left_out := sorted(runs.keys() - counted[name].keys()):
-            notes.append(
-                f"{name}: of seed {', '.join(map(str, left_out))} left out, because {study.baseline} has no run there "
-                "of the same code from the same model; run both again"
-            )
-    names = [name for name in names if counted[name]]
-    by_measure = {measure: _measured(counted, names, measure) for measure in Measure}
+    names = [
+        plan.baseline,
+        *(one.name for one in plan.overrides if one.name in by_override and one.name != plan.baseline),
+    ]
+    notes = []
+    if others := sorted(known.keys() - today.keys()):
+        notes.append(f"left out, because their knobs are others today: {', '.join(others)}")
+    pairs = {name: _comparable(by_override[name], by_override[plan.baseline]) for name in names[1:]}
+    notes += [
+        f"{name}: compared with {plan.baseline} on no seed, because tasks or code are others; run both again"
+        for name, own in pairs.items()
+        if not own
+    ]
+    differences = {
+        measure: _differences(pairs, by_override[plan.baseline], plan.policy, measure) for measure in Measure
+    }
     rows = [
-        Row(name, study.methods[name], counted[name], {measure: found[name] for measure, found in by_measure.items()})
+        Row(
+            plan.override(name),
+            by_override[name],
+            {
+                measure: Measured(
+                    mean_interval([arm.policies[plan.policy].outcomes(measure) for arm in by_override[name].values()]),
+                    differences[measure].get(name),
+                    _gain(list(by_override[name].values()), plan.policy, measure),
+                )
+                for measure in Measure
+                if all(arm.policies[plan.policy].outcomes(measure) for arm in by_override[name].values())
+            },
+        )
         for name in names
     ]
-    return Table(regime, study.baseline, rows, notes)
+    return Table(rows, notes)
 
 
-def _is_pair(one: ArmRecord, base: ArmRecord) -> bool:
-    return (one.sft, one.code, one.tasks) == (base.sft, base.code, base.tasks)
+def _comparable(arms: Mapping[int, Arm], base: Mapping[int, Arm]) -> dict[int, Arm]:
+    """Those whose code and tasks are the baseline's."""
+
+    def kinds(some: Mapping[int, Arm]) -> set[tuple[str, str]]:
+        return {(arm.code, result.tasks) for arm in some.values() for result in arm.policies.values()}
+
+    return {seed: arm for seed, arm in arms.items() if kinds({seed: arm}) <= kinds(base)}
 
 
-def _measured(
-    counted: Mapping[str, Mapping[int, ArmRecord]], names: Sequence[str], measure: Measure
-) -> dict[str, Measured]:
-    """The first is the baseline; the differences are one family."""
-    outcomes = {name: {seed: run.outcomes(measure) for seed, run in counted[name].items()} for name in names}
-    base, others = outcomes[names[0]], names[1:]
-    found = corrected(
-        [paired_difference([base[seed] for seed in outcomes[name]], list(outcomes[name].values())) for name in others]
-    )
-    differences: list[Difference | None] = [None, *found]
-    return {
-        name: Measured(mean_interval(list(outcomes[name].values())), one)
-        for name, one in zip(names, differences, strict=True)
-    }
+def _differences(
+    pairs: Mapping[str, Mapping[int, Arm]], base: Mapping[int, Arm], policy: str, measure: Measure
+) -> dict[str, Difference]:
+    """To the baseline, as one family."""
+
+    def outcomes(arms: Sequence[Arm]) -> list[Mapping[str, float]]:
+        return [arm.policies[policy].outcomes(measure) for arm in arms]
+
+    found = {}
+    for name, arms in pairs.items():
+        paired = [seed for seed, arm in arms.items() if seed in base and arm.sft == base[seed].sft]
+        ours, theirs = outcomes(list(arms.values())), outcomes(list(base.values()))
+        if not all([*ours, *theirs, ours]):
+            continue
+        if policy == "policy" and len(paired) == len(arms):
+            found[name] = paired_difference(outcomes([base[seed] for seed in arms]), ours)
+        else:
+            found[name] = difference(theirs, ours)
+    return dict(zip(found, corrected(list(found.values())), strict=True))
+
+
+def _gain(arms: Sequence[Arm], policy: str, measure: Measure) -> Difference | None:
+    results: list[tuple[PolicyResult, PolicyResult]] = [
+        (arm.policies["sft"], arm.policies["policy"]) for arm in arms if {"sft", "policy"} <= arm.policies.keys()
+    ]
+    before, after = ([one[side].outcomes(measure) for one in results] for side in (0, 1))
+    if policy != "policy" or len(results) < len(arms) or not all([*before, *after]):
+        return None
+    return paired_difference(before, after)

@@ -20,8 +20,9 @@ from posttrain.evals.significance import (
     spread_over,
 )
 from posttrain.pipeline.git import file_at, git
+from posttrain.report.arms import Arms
 from posttrain.report.knobs import Knobs, parse_knobs
-from posttrain.report.sources import Evaluation, SeedArms, held_out_outcomes, read_object
+from posttrain.report.sources import Evaluation, held_out_outcomes, read_object
 from posttrain.report.table import measure, percent, points, read_evaluations
 from posttrain.runtime.exits import ConfigurationError, DataError
 
@@ -140,8 +141,8 @@ def comparison_markdown(comparisons: list[Comparison]) -> str:
 
 
 def _compare(reports_dir: Path, evaluations: Mapping[str, Evaluation]) -> list[Comparison]:
-    seeds = reports_dir / "seeds.json"
-    arms = read_object(seeds, SeedArms) if seeds.exists() else SeedArms({})
+    seeds = reports_dir / "experiments" / "seeds.json"
+    arms = read_object(seeds, Arms) if seeds.exists() else Arms()
     knobs = _knobs(reports_dir)
     committed = {policy: _committed(reports_dir, policy) for policy in evaluations}
     found, is_strict = {}, {}

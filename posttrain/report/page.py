@@ -9,6 +9,7 @@ from typing import Any
 
 from posttrain.evals.significance import Difference, Spread, difference, share_interval, spread_over
 from posttrain.report import figures
+from posttrain.report.arms import Arms
 from posttrain.report.failures import failure_classes, shown_failures
 from posttrain.report.html import rendered
 from posttrain.report.knobs import Knobs
@@ -22,7 +23,6 @@ from posttrain.report.sources import (
     ResamplingSummary,
     RewardModelSummary,
     ScoreMean,
-    SeedArms,
     SftLine,
     Success,
     TaskRecord,
@@ -53,7 +53,7 @@ class Reports:
     resampling: ResamplingSummary
     preferences: PreferencesSummary
     reward_model: RewardModelSummary
-    arms: SeedArms
+    arms: Arms
     knobs: Knobs
 
     @property
@@ -103,7 +103,7 @@ def read_reports(folder: Path, knobs: Knobs) -> Reports:
         resampling=read_object(folder / "resample_data" / "summary.json", ResamplingSummary),
         preferences=read_object(folder / "sample_preferences" / "summary.json", PreferencesSummary),
         reward_model=read_object(folder / "train_reward_model" / "summary.json", RewardModelSummary),
-        arms=read_object(folder / "seeds.json", SeedArms),
+        arms=read_object(folder / "experiments" / "seeds.json", Arms),
         knobs=knobs,
     )
 
@@ -152,7 +152,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         num_shown=len(failures),
         seeds=seeds,
         spread=reports.spread,
-        other_arms={name: arm for name, arm in arms.root.items() if name not in seeds},
+        other_arms={name: arm for name, arm in arms.arms.items() if name not in seeds},
     )
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from posttrain.report.knobs import Knobs, setting_of
 from posttrain.runtime.exits import DataError
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -250,42 +249,6 @@ class RewardModelSummary(Source):
         return self.accuracy > max(self.accuracy_by_length, self.accuracy_by_turns)
 
 
-class ArmResult(Success):
-    """A policy's figures in one arm of `reports/seeds.json`."""
-
-    pass_hat_4: Share | None
-    strict_pass_hat_4: Share | None = None
-
-
-class SeedArm(Source):
-    """One run of the pipeline with the knobs in `overrides` changed."""
-
-    overrides: dict[str, str | int | float | bool | dict[str, str | int | float | bool]]
-    policies: dict[str, ArmResult]
-    knobs: dict[str, Any] = {}
-
-    def is_setting(self, knobs: Knobs) -> bool:
-        """Whether it ran with these knobs, but for the seed. A knob that only one of the two knows
-        is of code that came or went since; where they know none in common, nobody knows."""
-        then, now = setting_of(self.knobs), setting_of(knobs)
-        both = then.keys() & now.keys()
-        return bool(both) and all(then[name] == now[name] for name in both)
-
-
-class SeedArms(RootModel[dict[str, SeedArm]]):
-    """`reports/seeds.json`, by arm."""
-
-    def of_setting(self, knobs: Knobs) -> dict[str, SeedArm]:
-        """The arms that ran with these knobs, but for the seed, by name."""
-        return {name: arm for name, arm in self.root.items() if arm.is_setting(knobs)}
-
-    def seed_rates(self, policy: str, knobs: Knobs, *, is_strict: bool) -> list[float]:
-        """The success of a policy in each of these; the strict one of those that recorded it."""
-        found = [arm.policies[policy] for arm in self.of_setting(knobs).values() if policy in arm.policies]
-        rates = [one.strict if is_strict else one.plain for one in found]
-        return [rate.share for rate in rates if rate is not None]
-
-
 def read_object(path: Path, kind: type[Read]) -> Read:
     """The object in a JSON file. Raises DataError as above."""
     try:
@@ -380,6 +343,6 @@ def _maker(path: Path) -> str:
     """The command that writes a file of `reports/`. A folder is its stage's; `evaluate@sft` is one
     policy's evaluation."""
     stage = path.parent.name
-    if path.name == "seeds.json":
-        return "make seeds"
+    if stage == "experiments":
+        return f"python -m flows.experiments experiments/{path.stem}.yaml"
     return f"dvc repro {stage}@{path.name.partition('.')[0]}" if stage == "evaluate" else f"dvc repro {stage}"

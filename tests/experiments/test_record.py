@@ -1,28 +1,25 @@
-"""What is kept of a run, and which runs are still what they would be today."""
+"""Records of experiments: read from a tree, kept, and held against today's knobs."""
 
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
-from posttrain.experiments.arms import Arm
-from posttrain.experiments.plan import Variant
+from posttrain.experiments.plan import Plan, Variant
 from posttrain.experiments.record import (
-    Measure,
     code_digest,
-    missing,
+    of_today,
     read_arm,
     read_arms,
     record_file,
     training_of,
-    wanted_params,
     write_arms,
 )
+from posttrain.report.arms import Arm, Measure, setting_digest
+from posttrain.report.knobs import parse_knobs
 from posttrain.runtime.exits import DataError
-from tests.experiments.studies import digits, run_of
-from tests.report.example import task_record
+from tests.report.example import evaluation, task_record
 
 DVC_YAML = """
 stages:
@@ -53,7 +50,14 @@ train_policy: {algorithm: {type: online, group_size: 4}, lr: 2.0e-3}
 report: {num_failures_shown: 3}
 """
 STEP = {"groups_played": 2, "lost": 0.0, "length": 10.0, "frac_tokens_nonzero_advantage": 0.5, "kl": 0.1}
-ARM = Arm("hard", "grpo", 1, Variant("hard-grpo-seed1", {"train_policy.lr": 4.0e-3, "seed": 1}))
+PLAN = Plan.model_validate(
+    {
+        "name": "hard",
+        "overrides": [{"name": "grpo", "set": {"train_policy.lr": 4.0e-3}}],
+        "targets": ["evaluate@policy"],
+    }
+)
+VARIANT = Variant("hard-grpo-seed1", {"train_policy.lr": 4.0e-3, "seed": 1}, "grpo")
 
 
 def commit(root: Path) -> None:
@@ -77,6 +81,7 @@ def tree(tmp_path: Path) -> Path:
         "stages/train.py": "TRAIN = 1",
         "stages/report.py": "REPORT = 1",
         "reports/train_policy/metrics.jsonl": "".join(json.dumps({"step": step, **STEP}) + "\n" for step in (1, 2)),
+        "reports/evaluate/policy.json": json.dumps(evaluation(0.5)),
         "reports/evaluate/policy.tasks.jsonl": "".join(json.dumps(one) + "\n" for one in plays),
     }
     for name, text in files.items():
@@ -113,14 +118,14 @@ def test_a_training_without_groups_has_no_figures():
 
 
 def test_a_tree_is_read_with_the_model_that_it_began_from(tree):
-    found = read_arm(tree, ARM)
-    assert (found.won, found.strict_won, found.sft) == ("111000", "110000", "0123456789abcdef0123456789abcdef.dir")
-    assert sum(found.outcomes(Measure.STRICT).values()) == 2
-    assert sorted(found.outcomes(Measure.SAMPLED).values()) == [0.25, *[0.5] * 5]
+    found = read_arm(tree, PLAN, VARIANT)
+    policy = found.policies["policy"]
+    assert (policy.won, policy.strict_won, found.sft) == ("111000", "110000", "0123456789abcdef0123456789abcdef.dir")
+    assert sum(policy.outcomes(Measure.STRICT).values()) == 2
+    assert sorted(policy.outcomes(Measure.SAMPLED).values()) == [0.25, *[0.5] * 5]
     assert found.training.generated_tokens == 160
-    assert (
-        found.told() == "strict success 33.3 %, success 50.0 %, of sampled plays 45.8 %, after 2 steps and 160 tokens"
-    )
+    assert (found.override, found.seed, found.overrides) == ("grpo", 1, {"train_policy.lr": 4.0e-3})
+    assert found.setting == setting_digest(parse_knobs(PARAMS.encode()))
 
 
 @pytest.mark.parametrize(
@@ -135,40 +140,36 @@ def test_a_tree_is_read_with_the_model_that_it_began_from(tree):
 def test_a_tree_that_does_not_say_is_an_error_and_no_figure(tree, file, text, reason):
     (tree / file).write_text(text)
     with pytest.raises(DataError, match=reason):
-        read_arm(tree, ARM)
+        read_arm(tree, PLAN, VARIANT)
 
 
-def test_what_is_written_is_read_again(tmp_path):
-    file = record_file(tmp_path, "hard")
+def test_what_is_written_is_read_again(tree):
+    file = record_file(tree, PLAN)
     assert read_arms(file) == {}
-    records = {"hard-grpo-seed1": run_of("grpo", 1, digits(20))}
+    records = {VARIANT.name: read_arm(tree, PLAN, VARIANT)}
     write_arms(file, records)
     assert read_arms(file) == records
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"arms": {"a": {"method": "grpo"}}}', '{"arms": []}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"arms": {"a": {"override": "grpo"}}}', '{"arms": []}'])
 def test_a_damaged_record_is_named(tmp_path, text):
     file = tmp_path / "hard.json"
     file.write_text(text)
-    with pytest.raises(DataError, match=r"hard\.json holds no runs"):
+    with pytest.raises(DataError, match=r"hard\.json holds no records"):
         read_arms(file)
 
 
-def test_a_run_of_the_same_knobs_and_code_is_not_missing_and_any_other_is(tree):
-    code = code_digest(tree)
-    known = {ARM.variant.name: run_of("grpo", 1, digits(20), params=wanted_params(ARM, PARAMS), code=code)}
-    assert missing([ARM], known, params=PARAMS, code=code) == []
-    assert missing([ARM], known, params=PARAMS.replace("group_size: 4", "group_size: 8"), code=code) == [ARM]
-    assert missing([ARM], known, params=PARAMS.replace("shown: 3", "shown: 4"), code=code) == []  # the report's
-    assert missing([ARM], known, params=PARAMS, code="another") == [ARM]
-    assert missing([ARM], {}, params=PARAMS, code=code) == [ARM]
-
-
-def test_the_digest_of_a_run_is_that_of_the_params_that_it_had(tree):
-    content = yaml.safe_load(PARAMS)
-    content["train_policy"]["lr"] = 4.0e-3
-    (tree / "params.yaml").write_text(yaml.safe_dump(content))
-    assert read_arm(tree, ARM).params == wanted_params(ARM, PARAMS)
+def test_records_of_other_knobs_than_todays_are_told_apart_whatever_the_seed(repository):
+    params = (repository / "params.yaml").read_text(encoding="utf-8")
+    today = setting_digest(parse_knobs(params.replace("  lr: 2.0e-3 ", "  lr: 4.0e-3 ").encode()))
+    arm = Arm(override="grpo", seed=1, overrides={}, setting=today, code="c", sft="s", commit="abc", policies={})
+    known = {
+        "now": arm,
+        "other seed": arm.model_copy(update={"seed": 2}),
+        "older": arm.model_copy(update={"setting": "older"}),
+        "gone": arm.model_copy(update={"override": "gone"}),
+    }
+    assert list(of_today(PLAN, known, params=params)) == ["now", "other seed"]
 
 
 def test_code_is_what_a_stage_before_the_report_runs(tree):

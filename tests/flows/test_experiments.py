@@ -89,7 +89,7 @@ def test_a_wrong_plan_is_refused_before_a_server_is_started_and_nothing_of_it_is
 
 
 def test_a_branch_that_other_knobs_made_is_refused_and_left_as_it_is(root):
-    [made] = chosen_variants(root, "", [{"name": "fast", "set": {"train_policy.lr": 0.004}}], [1])
+    _, [made] = chosen_variants(root, "", [{"name": "fast", "set": {"train_policy.lr": 0.004}}], [1])
     open_worktree(root, made, folder_of(root, made))
     head = git(root, "rev-parse", made.branch)
     assert git(root, "log", "-1", "--format=%s", made.branch) == "exp/fast-seed1: train_policy.lr = 0.004, seed = 1"
@@ -99,7 +99,7 @@ def test_a_branch_that_other_knobs_made_is_refused_and_left_as_it_is(root):
 
 
 def test_a_branch_is_gone_on_with_after_the_base_has_moved_or_its_folder_is_gone(root):
-    [made] = chosen_variants(root, "", [{"name": "base"}], [2])
+    _, [made] = chosen_variants(root, "", [{"name": "base"}], [2])
     open_worktree(root, made, folder_of(root, made))
     head = git(root, "rev-parse", made.branch)
     set_lr(root, "2.5e-3")
@@ -116,7 +116,7 @@ def test_hostile_values_are_data(root):
     shell."""
     name = "ours:$(touch pwned); touch 'pwned' #"
     teacher = {"type": "openai", "model": name, "temperature": 1.0, "max_new_tokens": 8}
-    [made] = chosen_variants(root, "", [{"name": "odd", "set": {"generate_data.source": teacher}}], [1])
+    _, [made] = chosen_variants(root, "", [{"name": "odd", "set": {"generate_data.source": teacher}}], [1])
     open_worktree(root, made, folder_of(root, made))
     assert name in git(root, "log", "-1", "--format=%B", made.branch)
     assert not list(root.parent.rglob("pwned"))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posttrain.report.arms import setting_digest
+
 
 def success(rate: float, num_tasks: int = 40, strict: float | None = None) -> dict[str, Any]:
     """The strict success is a tenth lower, unless it is given."""
@@ -111,6 +113,12 @@ def grpo_line(step: int) -> dict[str, Any]:
     }
 
 
+def arm_record(policies: dict[str, Any], knobs: dict[str, Any], **overrides: Any) -> dict[str, Any]:
+    """An arm of `reports/experiments/seeds.json` that ran with these knobs."""
+    digests = {"setting": setting_digest(knobs), "code": "c", "sft": "s", "commit": "abc1234"}
+    return {"override": "base", "seed": 1, "overrides": overrides, "policies": policies, **digests}
+
+
 def good_reports() -> dict[str, Any]:
     """By path below `reports/`: an object for a .json, a list of objects for a .jsonl."""
     rates = {"teacher": 1.0, "base": 0.0, "sft": 0.6, "policy": 0.9}
@@ -120,7 +128,7 @@ def good_reports() -> dict[str, Any]:
         for index in range(8)
     ]
     return {
-        "seeds.json": {},
+        "experiments/seeds.json": {"arms": {}},
         **{f"evaluate/{policy}.json": evaluation(rate) for policy, rate in rates.items()},
         "evaluate/sft.tasks.jsonl": before,
         "evaluate/policy.tasks.jsonl": after,

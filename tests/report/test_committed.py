@@ -15,7 +15,7 @@ from posttrain.report.committed import (
     comparison_markdown,
     whose_figures,
 )
-from tests.report.example import before_strict, evaluation, success, task_record
+from tests.report.example import arm_record, before_strict, evaluation, success, task_record
 from tests.report.test_table import commit
 
 AMD, INTEL = "AMD, AVX-512 with bfloat16", "Intel, AVX2"
@@ -33,7 +33,7 @@ def write_policy(folder: Path, num_won: int, *, processor: str = AMD, split: str
 
 
 def committed(make_reports, **arms: Any) -> Path:
-    folder: Path = make_reports({"seeds.json": arms})
+    folder: Path = make_reports({"experiments/seeds.json": {"arms": arms}})
     (folder.parent / "params.yaml").write_text("seed: 1\nworld: {seed: 2001}\n")
     write_policy(folder, 300)
     commit(folder.parent)
@@ -42,7 +42,7 @@ def committed(make_reports, **arms: Any) -> Path:
 
 def arm(rate: float, world_seed: int = 2001) -> dict[str, Any]:
     figures = success(1.0, NUM, strict=rate) | {"pass_hat_4": rate}
-    return {"overrides": {}, "policies": {"policy": figures}, "knobs": {"world.seed": world_seed}}
+    return arm_record({"policy": figures}, {"seed": 2, "world.seed": world_seed})
 
 
 def policy_of(folder: Path) -> Comparison:

@@ -10,7 +10,7 @@ from posttrain.report.page import read_reports, render_page
 from posttrain.report.table import POLICIES
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import DataError
-from tests.report.example import before_strict, evaluation, good_reports, grpo_line, success, task_record
+from tests.report.example import arm_record, before_strict, evaluation, good_reports, grpo_line, success, task_record
 from tests.report.outline import Outline
 
 RATES = (1.0, 0.0, 0.6, 0.9)  # of the policies, in their order
@@ -82,10 +82,10 @@ def test_the_first_sentence_says_how_much_better_and_whether_it_may_be_chance(ma
 def test_the_spread_over_seeds_counts_where_they_ran_with_the_same_knobs(make_reports):
     def arm(seed, rate, **knobs):
         policies = {"policy": {**success(rate), "pass_hat_4": 0.5}}
-        return {"overrides": {"seed": seed}, "policies": policies, "knobs": {**KNOBS, "seed": seed, **knobs}}
+        return arm_record(policies, {**KNOBS, "seed": seed, **knobs}, seed=seed)
 
     def chance(reports):
-        return Outline(page_of(make_reports({"seeds.json": reports}))).text
+        return Outline(page_of(make_reports({"experiments/seeds.json": {"arms": reports}}))).text
 
     same = {"seed_2": arm(2, 0.8), "seed_3": arm(3, 0.9)}
     assert "the choice of tasks and seeds may explain that" in chance(same)
@@ -123,9 +123,8 @@ def test_names_that_come_from_data_cannot_become_markup(make_reports):
     reports["validate_data/summary.json"]["quarantined_by_rule"] = {attack: 3}
     reports["resample_data/summary.json"]["cells"] = {attack: {"validated": 1, "after": 2}}
     reports["evaluate/policy.json"]["by"]["kind"] = {attack: success(0.5)}
-    reports["seeds.json"] = {
-        attack: {"overrides": {attack: attack}, "policies": {"sft": {**success(0.5), "pass_hat_4": 0.1}}}
-    }
+    record = arm_record({"sft": {**success(0.5), "pass_hat_4": 0.1}}, KNOBS, **{attack: attack})
+    reports["experiments/seeds.json"] = {"arms": {attack: record}}
     page = page_of(make_reports(reports))
     assert scripts(page) == scripts(page_of(make_reports()))
     assert escape_control_chars(page) == page
@@ -221,12 +220,12 @@ def test_an_alarm_stands_first_with_its_advice(make_reports):
 
 def test_other_seeds_are_shown_where_they_were_run(make_reports):
     assert "Other seeds" not in page_of(make_reports())
-    arm = {"overrides": {"world.seed": 1001}, "policies": {"policy": {**success(0.875), "pass_hat_4": 0.5}}}
-    text = Outline(page_of(make_reports({"seeds.json": {"world_seed_1001": arm}}))).text
+    arm = arm_record({"policy": {**success(0.875), "pass_hat_4": 0.5}}, {}, **{"world.seed": 1001})
+    text = Outline(page_of(make_reports({"experiments/seeds.json": {"arms": {"world-1001": arm}}}))).text
     assert "world.seed: 1001" in text
     assert "77.5 %" in text  # strict
     old = {**arm, "policies": {"policy": before_strict(arm["policies"]["policy"])}}
-    text = Outline(page_of(make_reports({"seeds.json": {"world_seed_1001": old}}))).text
+    text = Outline(page_of(make_reports({"experiments/seeds.json": {"arms": {"world-1001": old}}}))).text
     assert re.search(r"87\.5 %.*\s+not only strict", text)
 
 
@@ -256,8 +255,8 @@ def test_as_many_transcripts_are_shown_as_the_knob_says(make_reports):
 def test_a_missing_file_is_named_with_the_command_that_writes_it(make_reports, name):
     stage, _, file = name.partition("/")
     expected = (
-        "make seeds"
-        if name == "seeds.json"
+        "python -m flows.experiments experiments/seeds.yaml"
+        if name == "experiments/seeds.json"
         else f"dvc repro {stage}" + (f"@{file.split('.')[0]}" if stage == "evaluate" else "")
     )
     with pytest.raises(DataError, match=rf"{re.escape(name)} is missing.*`{expected}`$"):

@@ -18,17 +18,18 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from posttrain.pipeline.git import git
 from posttrain.provenance.costs import Cost
 from posttrain.provenance.run_records import RECORDS, parse_records, result_key
+from posttrain.report.arms import Arms
 from posttrain.report.comparison.git_objects import object_ids, read_objects
 from posttrain.report.comparison.worktrees import branches_with_edits
 from posttrain.report.knobs import SEED, parse_knobs
-from posttrain.report.sources import HELD_OUT, Evaluation, Read, ResamplingSummary, SeedArms, Source, ValidationSummary
+from posttrain.report.sources import HELD_OUT, Evaluation, Read, ResamplingSummary, Source, ValidationSummary
 from posttrain.runtime.exits import ConfigurationError
 
 CURVES = {"SFT": "reports/train_sft/metrics.jsonl", "policy": "reports/train_policy/metrics.jsonl"}
 DEFINITION_VERSION = 2  # of the metrics of groups: those of another one measure something else
 
 _CODE, _REPORT, _TABLE = ("posttrain/", "stages/"), "report", ".parquet"
-_PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/seeds.json"
+_PARAMS, _LOCK, _SEEDS = "params.yaml", "dvc.lock", "reports/experiments/seeds.json"
 _RECORDS = RECORDS.as_posix()
 _VALIDATION, _RESAMPLING = "reports/validate_data/summary.json", "reports/resample_data/summary.json"
 # DVC writes its lock as no other tool does; as YAML a hundred of them would take seconds
@@ -80,7 +81,7 @@ class LockedStage:
 class Run:
     """`name` is as it was asked for. `knobs` are by their place, `train_sft.lr`; `stages` what
     dvc.lock records of each; `curves` the lines of each training's metrics, by the keys of CURVES;
-    `seed_rates` the success in reports/seeds.json with these knobs and other seeds, and
+    `seed_rates` the success in reports/experiments/seeds.json with these knobs and other seeds, and
     `strict_seed_rates` the strict one; `costs` what
     each stage took to make these results, as far as its record was committed. `root` is the tree
     that it was read in, None of a run from elsewhere."""
@@ -150,7 +151,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
         _File(played, partial(parse_tasks, known={}), {}),
         _File(_VALIDATION, partial(parse_object, ValidationSummary), None, is_needed=False),
         _File(_RESAMPLING, partial(parse_object, ResamplingSummary), None, is_needed=False),
-        _File(_SEEDS, partial(parse_object, SeedArms), SeedArms({}), is_needed=False),
+        _File(_SEEDS, partial(parse_object, Arms), Arms(), is_needed=False),
         _File(_RECORDS, lambda content: (parse_records(content), ""), {}, is_needed=False),
         *(_File(path, parse_curve, ()) for path in CURVES.values()),
     ]

@@ -29,8 +29,8 @@ def test_every_override_runs_with_every_seed(params):
     found = chosen(params, [{"name": "base"}, {"name": "fast", "set": {"train_policy.lr": 0.004}}], [1, 2])
     assert [variant.branch for variant in found] == [
         "exp/base-seed1",
-        "exp/base-seed2",
         "exp/fast-seed1",
+        "exp/base-seed2",
         "exp/fast-seed2",
     ]
     assert found[3].knobs == {"train_policy.lr": 0.004, "seed": 2}
