@@ -62,10 +62,6 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.rollout
 	python -m benchmarks.against_trl
 	python -m benchmarks.against_vllm
-	python -m benchmarks.exactness
-	python -m benchmarks.traces
-	python -m benchmarks.traced_steps
-	python -m benchmarks.memory
 	python -m benchmarks.flow
 	python -m benchmarks.data_scale
 

@@ -7,9 +7,6 @@ import pytest
 import yaml
 
 from benchmarks.arms import apply_overrides
-from benchmarks.bytes.__main__ import compare, render
-from benchmarks.bytes.operations import digest_operations
-from benchmarks.diagnose import copied_spans
 from benchmarks.gpu.__main__ import run as run_parts
 from benchmarks.gpu.pack import join, pack
 from benchmarks.gpu.parts import Part
@@ -27,34 +24,6 @@ def test_an_override_of_a_knob_that_is_not_there_is_an_error(tmp_path: Path, rep
     assert (content["train_policy"]["lr"], content["seed"]) == (0.5, 9)
     with pytest.raises(KeyError, match=r"params.yaml has no train_policy.rate"):
         apply_overrides(params, {"train_policy.rate": 0.5})
-
-
-def test_what_an_agent_copied_is_found_where_it_stands():
-    text = (
-        '<|user|>PlumShip?<|assistant|><tool_call>{"name":"search_stock","arguments":{"name":"PlumShip"}}</tool_call><|end|>'
-        '<|tool|>{"code":"600519.SH"}<|assistant|>{"code":"600519.SH","open":-1.5}\nANSWER: -1.5<|end|>'
-    )
-    found = [(name, text[start:end]) for name, (start, end) in copied_spans(text)]
-    assert found == [("call name", "PlumShip"), ("quoted code", "600519.SH"), ("quoted open", "-1.5")]
-    assert text[: next(copied_spans(text))[1][0]].endswith('"arguments":{"name":"')  # not the name in the question
-
-
-def test_processors_are_compared_in_what_both_computed_under_settings_that_both_had():
-    ours = {"none": {"exp": "a", "log": "b", "sqrt": "c"}, "avx2": {"exp": "a"}, "compatible": {"exp": "a"}}
-    theirs = {"none": {"exp": "z", "log": "b"}, "avx2": {"exp": "a"}}
-    assert compare(ours, theirs) == ["  none         1 of 2 equal; not exp", "  avx2         1 of 1 equal"]
-
-
-def test_the_seconds_of_several_rounds_are_shown_as_their_median():
-    seconds = {"none": {"exp": [9.0, 1.0, 2.0]}, "avx2": {"exp": [4.0]}}
-    head, digests, medians = render({name: {"exp": "abc"} for name in seconds}, seconds).splitlines()
-    assert head.split() == ["none", "avx2"]
-    assert digests.split() == ["exp", "abc", "abc"]
-    assert medians.split() == ["exp,", "s", "2.00", "4.00"]
-
-
-def test_an_operation_computed_again_has_the_same_digest():
-    assert digest_operations() == digest_operations()
 
 
 def test_a_part_on_a_gpu_that_fails_or_is_too_long_ends_no_other_and_leaves_a_record(tmp_path: Path):

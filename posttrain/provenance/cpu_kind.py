@@ -1,5 +1,5 @@
 """Names the kind of processor that computes: on one kind results are the same bytes, and another
-kind rounds some sums otherwise (`python -m benchmarks.bytes`)."""
+kind rounds some sums otherwise."""
 
 import platform
 import re
