@@ -1,5 +1,4 @@
-"""What a reader could not see in a text, or what would act on where it is shown, is spelt out: ESC
-as `⟨U+001B⟩`.
+"""Escapes characters that a reader cannot see or that act on a terminal: ESC becomes `⟨U+001B⟩`.
 
 A transcript is what a model and a world wrote, not what we wrote: with control characters it could
 steer a terminal, with those that turn the direction of writing around dress up as the page that
@@ -25,7 +24,7 @@ def escape_control_chars(text: str) -> str:
 
 
 def visible_line(text: str) -> str:
-    """As `visible`, and in one line: a name with a newline could dress up as the line after it."""
+    """The text escaped and in one line: a name with a newline could pass for the line after it."""
     return escape_control_chars(text).replace("\n", "⟨U+000A⟩")
 
 

@@ -1,9 +1,9 @@
-"""What the owner of an endpoint's account allows, and what was used of it: requests at once and a
-minute, money; and which parameters of a request the endpoint does not take.
+"""Limits of an API account (requests at once, requests a minute, cost), and the request parameters
+that an endpoint refuses.
 
-Of the environment, by a prefix (`POSTTRAIN_OPENAI`, or `POSTTRAIN_USER` for a simulated user):
-`…_CONCURRENT` (16 requests at once), `…_RPM` (requests a minute, no limit), `…_PRICES` (`in,out`
-for a million tokens) with `…_MAX_COST`.
+The environment sets them, by a prefix (`POSTTRAIN_OPENAI`, or `POSTTRAIN_USER` for a simulated
+user): `…_CONCURRENT` (16 requests at once), `…_RPM` (requests a minute, no limit), `…_PRICES`
+(`in,out` for a million tokens) with `…_MAX_COST`.
 """
 
 import asyncio

@@ -1,5 +1,4 @@
-"""Numbers that a person sets in the environment, because they are facts of a machine and of no
-run."""
+"""Reads numbers from environment variables: facts of a machine that belong to no run."""
 
 import math
 from collections.abc import Mapping
@@ -8,8 +7,8 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def positive_number(environment: Mapping[str, str], variable: str, default: float, unit: str) -> float:
-    """What the variable says; `default` where it is not set, or empty. Raises ConfigurationError
-    where it is no positive number."""
+    """The variable's value; `default` where it is unset or empty. Raises ConfigurationError where
+    it is no positive number."""
     asked = environment.get(variable) or str(default)
     try:
         number = float(asked)

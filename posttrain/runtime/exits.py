@@ -1,5 +1,4 @@
-"""The ends of a stage that a dispatcher must tell apart, as exceptions that carry their exit
-code (sysexits.h's numbers)."""
+"""Exit codes of a stage, as exceptions (the numbers are those of sysexits.h)."""
 
 import contextlib
 import signal
@@ -11,36 +10,36 @@ from posttrain.runtime.redaction import redact
 
 
 class StageError(Exception):
-    """An end with a meaning. The message says what (with the value), why it matters and what to do;
-    no traceback is printed for it. `meaning` is a kind, and what running again would do."""
+    """An expected end of a stage. The message says what (with the value), why it matters and what
+    to do; no traceback is printed. `meaning` is a kind, and what running again would do."""
 
     code: ClassVar[int]
     meaning: ClassVar[str]
 
 
 class ConfigurationError(StageError):
-    """EX_CONFIG."""
+    """Wrong knobs, environment or arguments (EX_CONFIG)."""
 
     code = 78
     meaning = "wrong configuration: running again without an edit cannot help"
 
 
 class DataError(StageError):
-    """EX_DATAERR."""
+    """Input data that no stage can use (EX_DATAERR)."""
 
     code = 65
     meaning = "bad data: running again on the same data cannot help"
 
 
 class Interrupted(StageError):
-    """Stopped before the end through no fault of the stage (EX_TEMPFAIL)."""
+    """Stopped by a signal, a limit or a lost machine; a further run resumes (EX_TEMPFAIL)."""
 
     code = 75
     meaning = "interrupted: running again resumes"
 
 
 class StoppedByAlarm(StageError):
-    """A training that goes wrong, where the knobs want it stopped (EX_SOFTWARE)."""
+    """A health alarm under `on_alarm: stop` ended the training (EX_SOFTWARE)."""
 
     code = 70
     meaning = "stopped by a health alarm: running again without an edit ends there again"
@@ -52,13 +51,13 @@ _ENDS: Mapping[int, type[StageError]] = {
 
 
 def as_error(exit_code: int, message: str) -> StageError | None:
-    """The end that a stage's exit code stands for; None for one without a meaning."""
+    """The exception of an exit code; None for a code that is none of ours."""
     return _ENDS[exit_code](message) if exit_code in _ENDS else None
 
 
 def meaning_of(exit_code: int) -> str:
-    """What a stage's exit code says, in half a sentence. Death by signal n is -n, or 128 + n where
-    a shell reports it."""
+    """Explains an exit code in half a sentence. Death by signal n is -n, or 128 + n from a
+    shell."""
     if exit_code in _ENDS:
         return _ENDS[exit_code].meaning
     if is_death_by_signal(exit_code):
@@ -81,7 +80,7 @@ def as_shell(exit_code: int) -> int:
 
 
 def say_end(stage: str, message: str, code: int) -> int:
-    """On stderr, how a stage ended that did not end well; gives its exit code."""
+    """Print on stderr how a stage failed; returns its exit code."""
     kind = _ENDS[code].meaning.partition(":")[0]
     print(f"[{stage}] {kind}: {redact(message)}", file=sys.stderr, flush=True)
     return code
@@ -89,7 +88,7 @@ def say_end(stage: str, message: str, code: int) -> int:
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """Around a console command: an end with a meaning is said on stderr and exits with its code."""
+    """Around a console command: prints a StageError on stderr and exits with its code."""
     try:
         yield
     except StageError as error:

@@ -1,5 +1,5 @@
-"""Reads the answer of a server up to a limit, so that no server can fill the memory, and follows no
-redirection to another one; for each of the HTTP clients in use.
+"""Bounded reading of HTTP responses, for aiohttp and httpx2: a size limit, and no redirection to
+another host.
 
 Bytes are counted as they come, so an answer must come uncompressed: a few kilobytes of gzip can be
 gigabytes of text. Who asks says so (`IDENTITY`), and an answer that is compressed all the same is

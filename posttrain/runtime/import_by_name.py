@@ -1,5 +1,4 @@
-"""`module:function` in a configuration stands for anything that can be imported, so that a user's
-own code needs no edit of the library."""
+"""Imports the function or class that a configuration names as `module:function`."""
 
 import difflib
 import importlib

@@ -1,4 +1,4 @@
-"""The kinds of key that are known by their looks: the one list that `redaction.py` searches for.
+"""Patterns of API keys by vendor: the one list that `redaction.py` searches for.
 
 A kind is a name, a regular expression and the public page that describes it. To add one is to add a
 line here: the tests draw keys from the expression and look for them in every spelling. The search

@@ -1,5 +1,5 @@
-"""Says in a person's words what pydantic found wrong with the knobs: key, value, what is accepted,
-what was meant.
+"""Turns pydantic's errors about `params.yaml` into sentences: key, value, what is accepted, what
+was probably meant.
 
 A choice (`algorithm: {type: online, …}`) is a discriminated union, whose tag pydantic puts among
 the keys (`algorithm.online.group_size`); here it is left out. Where the type was changed and the

@@ -1,5 +1,4 @@
-"""What a knob of `params.yaml` may be: the section that refuses what it does not know, and the
-types of the numbers in it."""
+"""Base class and number types of the knobs in `params.yaml`."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 SLIP = "a number as large as that is taken for a slip of the hand"
 Frac = Annotated[float, Field(ge=0, le=1)]
 PositiveFrac = Annotated[float, Field(gt=0, le=1)]
-# of steps, tasks, tokens, characters
+# a number of steps, tasks, tokens or characters
 Count = Annotated[int, Field(ge=1, le=10_000_000, description=SLIP)]
-# of what one step, one model or one task has
+# a number of things that one step, one model or one task has
 SmallCount = Annotated[int, Field(ge=1, le=100_000, description=SLIP)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a generator takes seeds of 32 bits")]
 Rate = Annotated[float, Field(gt=0, lt=1)]  # a learning rate

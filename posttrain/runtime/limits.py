@@ -1,5 +1,4 @@
-"""Limits the texts that an agent, a tool, a server or a file hands in. All limits that are no knob,
-and the one way to cut a text.
+"""Size limits of texts from agents, tools, servers and files, and the one function that cuts them.
 
 `agent.max_result_chars` of params.yaml is the limit of what an agent reads of a tool, results and
 errors alike.
@@ -35,7 +34,7 @@ def clip(text: str, max_chars: int) -> str:
 
 
 def cut(text: str, max_chars: int) -> str:
-    """As `clip`, for text that is ours."""
+    """The text up to a length, with a note of what was cut; keys are not looked for (`clip`)."""
     return (
         text
         if len(text) <= max_chars
@@ -48,5 +47,5 @@ def _encodable(text: str) -> str:
 
 
 def reason(error: BaseException | str) -> str:
-    """What an error of others says, for a message of ours."""
+    """The message of somebody else's error, without keys and cut, to quote in ours."""
     return clip(str(error), MAX_REASON_CHARS)

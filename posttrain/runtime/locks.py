@@ -1,5 +1,5 @@
-"""A lock on a file says that its holder lives, because the kernel frees it with them; a process
-number may be another's by now.
+"""File locks (flock): the kernel frees them when the holder dies, so a held lock means a live
+holder. A PID would not do: it may be another process's by now.
 
 A file that nobody holds may be taken away by anybody (`held_if_free`), so who locks one looks
 whether it is still the one of that name.
@@ -22,7 +22,7 @@ def take_lock(file: IO[str] | int) -> None:
 
 
 def take_lock_now(file: IO[str]) -> None:
-    """As `take_lock`; raises BlockingIOError where another holds it."""
+    """Lock the file at once; raises BlockingIOError where another holds it."""
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -70,7 +70,7 @@ def held_if_free(path: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other process is in such a block of the same folder."""
+    """Mutual exclusion between processes: one at a time is in such a block of a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         take_lock(descriptor)

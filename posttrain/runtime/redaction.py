@@ -31,10 +31,8 @@ from typing import NamedTuple
 from posttrain.runtime.key_kinds import DISTINCT, NAMED, WORDLIKE
 
 MIN_KEY_CHARS = 8
-_LEAD, _OWN = (
-    12,
-    6,
-)  # so many characters of a random key are known for it, _OWN of them behind what the keys of its kind begin with
+# so many characters of a random key are known for it, _OWN of them behind the prefix of its kind
+_LEAD, _OWN = 12, 6
 _LINE_CHARS = 32  # of a key with several lines, each of this length or more is one
 _MAX_ENV_FILE_BYTES = 1_000_000
 _DEPTH = 3  # of escapes within escapes, any number of backslashes being one

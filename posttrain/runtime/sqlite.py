@@ -1,4 +1,4 @@
-"""A transaction of SQLite on a connection that opens none by itself (`isolation_level=None`)."""
+"""SQLite transactions on a connection in autocommit mode (`isolation_level=None`)."""
 
 import contextlib
 import sqlite3

@@ -1,5 +1,5 @@
-"""What this folder's runs remember lies below one name, which git ignores and no stage declares.
-Cheap to import: every command does.
+"""The state folder `.posttrain`: job records, traces, locks. git ignores it and no stage declares
+it. Cheap to import: every command does.
 
 Logs, databases and records are for their user alone: what a stage prints may be as private as what
 it reads. Where a team shares a tree on purpose, and its group may write there, the group may do the

@@ -1,5 +1,5 @@
-"""A stage computes with as many threads as there are cores that nobody else uses when it starts, at
-most two, or with what `POSTTRAIN_THREADS` says.
+"""Number of threads of a stage: the cores that are idle when it starts, at most two, or
+`POSTTRAIN_THREADS`.
 
 Two threads take half to all of the time on two idle cores and up to twice as long where another
 program has one of them. A machine fact, not a knob: matrix products of these sizes are shared out
