@@ -1,4 +1,4 @@
-# The doors of the house. `make` alone prints them.
+# `make` alone prints the targets.
 PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -79,5 +79,5 @@ pretrained: setup  ## a pretrained 135M model through the whole graph, into repo
 gpu:  ## what a machine with one CUDA GPU can show, in parts, into reports/gpu (15 minutes; docs/gpu.md)
 	$(PYTHON) -m benchmarks.gpu
 
-.PHONY: help setup run test test-all lint bench dashboard seeds resampling ablation pretrained gpu serve serve-vllm
+.PHONY: help setup run test test-all lint bench dashboard seeds experiments pretrained gpu serve serve-vllm
 .DEFAULT_GOAL := help
