@@ -1,4 +1,4 @@
-"""When and where the graph runs: one Prefect flow per thing that a person asks for.
+"""Prefect flows over the graph: one per thing that a person asks for.
 
 Nothing happens at import, but for this: Prefect reads its settings while it is imported, and
 reports on its users unless told before.

@@ -1,5 +1,5 @@
-"""Overrides times seeds: each experiment on a branch of its own, beside each other as far as the
-target has room, and one comparison of what came out, as a table and as a page.
+"""Flow of experiments: overrides times seeds, each on a branch of its own, with a comparison or a
+table of verdicts at the end.
 
 `python -m flows.experiments FILE` with
 
@@ -133,7 +133,7 @@ def run_variants(
 
 
 def came_to(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[Any]:
-    """Of all experiments together: failed with the exit code of the first that did."""
+    """The state of all experiments together: failed with the exit code of the first that did."""
     if under_way.is_stopped:
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
     if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
@@ -223,7 +223,7 @@ def compared(root: Path, branches: Sequence[str]) -> tuple[str, str]:
 
 
 def is_done(state: State[Any] | None) -> bool:
-    """Whether an experiment has run to its end and ended well."""
+    """True where an experiment has run to its end and succeeded."""
     return state is not None and state.is_completed()
 
 

@@ -1,5 +1,4 @@
-"""One tree's graph inside a flow run: a task per stage, what it does at the moment, and the tables
-at the end.
+"""Runs one tree's graph inside a flow run: a task per stage, its state, and the tables at the end.
 
 The body of every flow. A task's state is the stage's own, also between start and end ("Waiting",
 "Preempted"), because a person looks there first.
@@ -201,8 +200,8 @@ def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: StageExecutor, status
 
 
 def is_cancelled() -> bool:
-    """Whether somebody cancelled the flow run that this is called in. A server that does not answer
-    says no."""
+    """True where somebody cancelled the flow run that this is called in; False where the server
+    does not answer."""
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return False

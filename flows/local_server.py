@@ -1,5 +1,5 @@
-"""A flow that a person starts in a terminal reports to the server that PREFECT_API_URL names, or to
-one of its own that dies with it.
+"""A Prefect server for a flow that a person starts in a terminal: the one that PREFECT_API_URL
+names, or a temporary one that dies with the flow.
 
 Prefect would start one, too, that asks nobody who they are and outlives a killed flow;
 `flows/__init__.py` tells it not to.

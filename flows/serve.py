@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def read_secret(path: Path) -> str:
-    """What a client must know; made, for this user alone, where there is none.
+    """The secret that a client must know; made, for this user alone, where there is none.
 
     It is kept from one server of the tree to the next, so that shells, browsers and workers that
     have it go on: it lies beside all that it guards. Who removes the file gets a new one. One that

@@ -58,7 +58,7 @@ def listen(port: int) -> socket.socket:
 
 
 def client_environment(port: int, secret: str) -> dict[str, str]:
-    """What names the server to Prefect's clients."""
+    """Environment variables that point Prefect's clients to the server."""
     return {API_URL: f"http://{LOOPBACK}:{port}/api", AUTH: secret}
 
 
@@ -109,7 +109,7 @@ def wait_for_server(server: subprocess.Popen[bytes], port: int, *, patience_s: f
 
 
 def own_origins(port: int) -> tuple[str, ...]:
-    """Of the pages that the server on this port serves itself."""
+    """Origins of the pages that the server on this port serves itself."""
     return tuple(f"http://{host}:{port}" for host in _HOSTS)
 
 

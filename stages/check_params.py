@@ -1,4 +1,5 @@
-"""Reads the whole `params.yaml` and refuses what no stage would, or what one would after hours.
+"""Checks the whole `params.yaml`: refuses knobs that no stage would read, or that a stage would
+refuse after hours.
 
 That is a misspelt knob, which DVC alone ignores because no stage lists it, a name that leads
 nowhere, and knobs that contradict each other. Its output is constant: every stage depends on it,
@@ -98,7 +99,7 @@ def _score(reward: RewardParams, known: Sequence[str]) -> Iterator[str]:
 
 
 def _needs(params: Params, domain: Domain) -> Iterator[str]:
-    """What knobs ask of a world that not every world has."""
+    """Problems of knobs that ask of a world what not every world has."""
     needs: list[tuple[Callable[..., object], str]] = []
     if isinstance(params.generate_data.source, ScriptedSource):
         needs.append((with_expert, "generate_data.source.type scripted"))
@@ -191,8 +192,8 @@ def _import(params: Params, *, besides: Collection[str]) -> Iterator[str]:
 
 
 def _model(params: Params) -> Iterator[str]:
-    """Of a pretrained model, what can be told without loading it; one from scratch has no names but
-    its adapter's."""
+    """Problems of a pretrained model that can be told without loading it; one from scratch has no
+    names but its adapter's."""
     model = params.model
     if not isinstance(model, PretrainedModel):
         return
@@ -212,8 +213,8 @@ def _model(params: Params) -> Iterator[str]:
 
 
 def _memory(params: Params) -> Iterator[str]:
-    """Of stages that have a GPU of known size to themselves. It takes as many seconds as a large
-    model has layers, so it is asked only there."""
+    """Problems of stages that have a GPU of known size to themselves. It takes as many seconds as a
+    large model has layers, so it is asked only there."""
     cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
     if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=live_root())):
         return

@@ -53,9 +53,9 @@ POINTS_AT_ONCE = 8192  # realised from rows that are held in memory
 
 @dataclass(slots=True)
 class _Look:
-    """What one look at each demonstration gives: the cells of all, the positions of those to learn
-    from (`validated`) with their mistakes, and the positions of those that go on: of these, and of
-    the ones kept back to choose the checkpoint by."""
+    """One pass over the demonstrations: the cells of all, the positions of those to learn from
+    (`validated`) with their mistakes, and of those that go on: these and the ones kept back to
+    choose the checkpoint."""
 
     cells: list[str] = field(default_factory=list)
     validated: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ class _Look:
 
     @property
     def mistakes(self) -> dict[str, int]:
-        """How many of those to be learnt from have each."""
+        """Number of demonstrations to learn from by mistake."""
         return dict(sorted(Counter(str(mistake) for those in self.found for mistake in those).items()))
 
 

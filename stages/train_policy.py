@@ -150,7 +150,7 @@ def _on_pairs(
 
 
 def _how(params: Params, run: TrainingRun) -> dict[str, Any]:
-    """What every algorithm is told."""
+    """Arguments that every algorithm takes."""
     knobs = params.train_policy
     return {
         "lr": knobs.lr,

@@ -1,4 +1,4 @@
-"""`posttrain check-world`: whether a world keeps the contract, a line for each rule."""
+"""`posttrain check-world`: checks that a world keeps the contract, a line for each rule."""
 
 import json
 import sys

@@ -1,5 +1,4 @@
-"""`posttrain clean`: what of this tree lies where, how much room it takes, and what of it goes when
-it is asked for."""
+"""`posttrain clean`: shows the disk space of this tree by place, and frees what is asked for."""
 
 import contextlib
 import os
@@ -29,8 +28,8 @@ WANDB_RUNS = (STATE_DIR / WANDB, Path(WANDB))  # a stage's, and those of `wandb`
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What lies below `paths`, and what `remove` takes away of it; None where that is not for this
-    command."""
+    """A place on the disk: the files below `paths`. `remove` deletes some of them; None where this
+    command never does."""
 
     name: str
     paths: tuple[Path, ...]

@@ -1,5 +1,5 @@
-"""How a console command is declared: a function, called with its arguments by name and explained by
-its docstring."""
+"""Declares console commands: a function, called with its arguments by name and explained by its
+docstring."""
 
 import argparse
 from collections.abc import Callable

@@ -44,7 +44,7 @@ def compare(
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Which of these branches is better, is the difference real, and what differs? Read out of git,
+    """Compare branches: which is better, is the difference real, and what differs? Reads git,
     without a checkout; runs that differ in the seed alone are one setting."""
     from posttrain.report.comparison.foreign import are_files, read_files
     from posttrain.report.comparison.runs import read_runs

@@ -60,8 +60,8 @@ def evaluate_endpoint(
     max_new_tokens: int,
     as_json: bool,
 ) -> None:
-    """How well does a model behind OPENAI_BASE_URL do in this world? Plays each task once greedily
-    and some times at temperature 1; what was played is kept, and not paid for twice."""
+    """Evaluate the model behind OPENAI_BASE_URL in a world. Plays each task once greedily and some
+    times at temperature 1; finished episodes are kept, and not paid for twice."""
     from posttrain.evals.summary import evaluated_tasks, summarise
     from posttrain.rollout.openai_policy import OpenAiPolicy
     from posttrain.rollout.prefix import play_resumably
@@ -162,7 +162,8 @@ def _tasks_of(domain: "Domain", section: "WorldParams", split: Split, num_tasks:
 
 
 def _file(model: str, section: "WorldParams", limits: "AgentParams", others: str) -> Path:
-    """Where plays of these settings are kept; a play of another task or seed is never taken."""
+    """The file in which episodes of these settings are kept; an episode of another task or seed is
+    never taken from it."""
     settings = [model, os.environ.get("OPENAI_BASE_URL", ""), others, section.model_dump(mode="json")]
     text = json.dumps([*settings, limits.model_dump(mode="json")], sort_keys=True)
     return private_folder(ENDPOINTS) / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"

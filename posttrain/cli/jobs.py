@@ -54,7 +54,7 @@ def list_jobs(is_running: bool, limit: int) -> None:
 
 
 def tail(job: str, is_followed: bool) -> None:
-    """What a job prints."""
+    """Print the log of a job."""
     record, pools = _find(job), _Backends()
     log = LogTail(record.log)
     while True:

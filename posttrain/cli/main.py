@@ -46,7 +46,8 @@ def app(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Of all commands: what each does is its `command`, a function of its other arguments."""
+    """The parser of all commands: `command` of a parsed line is a function of its other
+    arguments."""
     parser = argparse.ArgumentParser("posttrain", description="Questions about trajectories, runs, traces and jobs.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     command = add_command(commands, "health", health)
@@ -93,8 +94,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def health(file: Path, file_format: str | None, reward: str, group: str, success_at: float, as_json: bool) -> None:
-    """How much would groups of these trajectories teach? Reward spread within a task, and the share
-    of groups without any."""
+    """Estimate how much groups of these trajectories would teach: reward spread within a task, and
+    the share of groups without any."""
     from posttrain.evals.health import group_health
     from posttrain.evals.plays import read_plays
 
@@ -202,8 +203,8 @@ def summary() -> None:
 
 
 def clean(names: Sequence[str], is_agreed: bool) -> None:
-    """What lies where, and how much? With names and --yes that goes, but for what a living run or
-    job needs."""
+    """Show the disk space by place. With names and --yes these places are emptied, but for files
+    that a living run or job needs."""
     from posttrain.cli.clean import clean as clean_places
 
     clean_places(names, is_agreed=is_agreed)

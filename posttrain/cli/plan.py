@@ -1,4 +1,5 @@
-"""`posttrain plan`: what the next `dvc repro` will run, why, and about how long that takes."""
+"""`posttrain plan`: shows which stages the next `dvc repro` will run, why, and about how long that
+takes."""
 
 import sys
 import time
@@ -86,9 +87,9 @@ def add_plan(commands: Commands) -> None:
 
 
 def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None, as_json: bool) -> None:
-    """What will the next `dvc repro` run, why, and about how long? Wrong knobs are refused as its
-    first stage would. With --gpu: what memory does each stage take, and what is to change where it
-    does not fit?"""
+    """Show what the next `dvc repro` will run, why, and about how long it takes. Wrong knobs are
+    refused as its first stage would. With --gpu: the memory of each stage, and what to change where
+    it does not fit."""
     if gpu is None:
         if model is not None or as_json or params != Path("params.yaml"):
             raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
@@ -119,7 +120,7 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
 
 
 def read_times(root: Path) -> Times:
-    """Of what the tree's stages have left behind."""
+    """Durations of earlier runs that the tree's stages have recorded."""
     from posttrain.provenance.costs import read_costs
     from posttrain.provenance.duration_forecast import read_forecast
     from posttrain.provenance.tree_locks import has_work

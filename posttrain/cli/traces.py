@@ -220,7 +220,7 @@ def _read(connection: sqlite3.Connection, episode: int) -> "StoredEpisode":
 
 
 def _settings(run: "Run", params: Path | None) -> tuple["WorldParams", "AgentParams"]:
-    """Of the run, or of a file that a person names."""
+    """Settings of the recorded run, or of a file that the user names."""
     from pydantic import ValidationError
 
     from posttrain.config.params import load_params

@@ -1,5 +1,5 @@
-"""Every pool starts a command, says how it is, and ends it. A job is known by its name, so that who
-lost its id finds it again.
+"""Contract of a backend: it starts a command, reports its status, and cancels it. A job is known by
+its name, so that a submitter who lost its id finds it again.
 
 Nothing here decides: whether a job is started again is the dispatcher's business, and it reads it
 off the job's real end.
@@ -14,8 +14,8 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a job reserves. `time_limit_s` is wall-clock; `shm_gb` the size of /dev/shm where the
-    pool gives each job its own."""
+    """Resources that a job reserves. `time_limit_s` is wall-clock; `shm_gb` the size of /dev/shm
+    where the backend gives each job its own."""
 
     gpus: int = 0
     cpus: int = 1
@@ -51,7 +51,7 @@ class JobState(StrEnum):
 
 
 class Cause(StrEnum):
-    """How a job came to its end."""
+    """Reason why a job ended."""
 
     EXITED = "exited"  # by itself, with an exit code
     OUT_OF_MEMORY = "out of memory"
@@ -93,7 +93,7 @@ class Backend(Protocol):
         ...
 
     def status(self, job_id: str) -> JobStatus:
-        """How it is now."""
+        """The job's state now."""
         ...
 
     def cancel(self, job_id: str) -> None:

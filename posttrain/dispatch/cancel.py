@@ -1,5 +1,5 @@
-"""A cancelled job is over when its pool says that it is dead: recorded sooner, another attempt
-could run beside it."""
+"""Cancels jobs: one is recorded as over when its backend says that it is dead. Recorded sooner,
+another attempt could run beside it."""
 
 import time
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""What no living run, job or lock needs any more goes from the state folder with the next run, a
-part of it where it is much.
+"""Garbage-collects the state folder with each run: files that no living run, job or lock needs.
 
 Dead is told by locks alone. A run that was killed leaves its lock file, those of the keys that it
 computed, and trees of jobs: a tree goes when its job's record is over and the run that waits for
@@ -45,7 +44,8 @@ Kind: TypeAlias = Literal["tree", "run", "key", "job", "log"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of what jobs that are over leave: the age in seconds, and the bytes of all logs together."""
+    """Limits on files of finished jobs: their age in seconds, and the bytes of all logs
+    together."""
 
     max_age_s: float
     max_bytes: int
@@ -64,16 +64,16 @@ class Leftover:
 
 
 def limits_of(environment: Mapping[str, str] | None = None) -> Limits:
-    """What the environment says. Raises ConfigurationError where it is no positive number."""
+    """Limits from the environment. Raises ConfigurationError where one is no positive number."""
     given = os.environ if environment is None else environment
     days = positive_number(given, MAX_AGE, DEFAULT_AGE_DAYS, "days")
     return Limits(days * 86400, int(positive_number(given, MAX_SIZE, DEFAULT_SIZE_GB, "gigabytes") * 1e9))
 
 
 def disk_bytes(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
-    """Of all files at or below a path; links are not followed. A file with several names (a link
-    into DVC's cache) counts once in all calls with the same `seen`, which takes up what was
-    counted, and not at all without one."""
+    """Bytes on disk of all files at or below a path; links are not followed. A file with several
+    names (a link into DVC's cache) counts once in all calls with the same `seen`, and not at all
+    without one."""
     num_bytes, left = 0, [path]
     while left:
         place = left.pop()
@@ -93,8 +93,8 @@ def disk_bytes(path: Path, seen: set[tuple[int, int]] | None = None) -> int:
 
 
 class Cleaning:
-    """Of one state folder, for a run that lives (`owner`). `take_out` is called with a job's tree
-    before it goes; `now` gives seconds since 1970."""
+    """Cleaning of one state folder by a living run (`owner`). `take_out` is called with a job's
+    tree before it is removed; `now` gives seconds since 1970."""
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class Cleaning:
         return gone
 
     def kill_lost(self, pool_of: Callable[[str], Backend | None]) -> None:
-        """What lives of jobs whose supervisor and whose run are dead: a local pool kills it when it
-        is asked. `pool_of` a target is None where it is not local."""
+        """Kills processes of jobs whose supervisor and whose run are dead: a local backend kills
+        them when asked for their status. `pool_of` a target is None where it is not local."""
         for record in self._abandoned():
             if (pool := pool_of(record.target)) is not None:
                 pool.status(record.handle)
@@ -213,7 +213,7 @@ class Cleaning:
         return {record.name for record in self._records.not_over()}
 
     def _remove(self, found: Leftover) -> bool:
-        """Whether it is gone and was not taken by another; what has come to life since is left."""
+        """Removes a job's files; False where another run has taken the job meanwhile."""
         match found.kind:
             case "tree":
                 with ExitStack() as held:
@@ -246,8 +246,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _oldest_first(folder: Path) -> list[tuple[float, int, str]]:
-    """When each entry was changed, its size in bytes, and its name; what goes meanwhile is left
-    out."""
+    """Modification time, size in bytes and name of each entry; entries that vanish meanwhile are
+    left out."""
     found = []
     if folder.is_dir():
         with os.scandir(folder) as entries:
@@ -261,7 +261,7 @@ def _oldest_first(folder: Path) -> list[tuple[float, int, str]]:
 
 
 def _changed(path: Path) -> float:
-    """When it got its name or its content, which no copy can set back."""
+    """Time of the last change of name or content (ctime), which no copy can set back."""
     try:
         return path.stat().st_ctime
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""One stage as a job, from its first attempt to its end: found again after a crash, started again
-where that can help, and never two at once.
+"""Runs one stage as a job, from its first attempt to its end: found again after a crash, started
+again where that can help, and never two at once.
 
 The record is written before the job is started and names it, and a pool starts a name once. So
 whatever dies in between, the next to come finds the same job, or starts the one that was never
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a job is to run: `command` in the folder that `prepare(attempt)` makes, which no other
-    attempt shares. `key` names the inputs."""
+    """A job to run: `command` in the folder that `prepare(attempt)` makes, which no other attempt
+    shares. `key` names the inputs."""
 
     stage: str
     key: str
@@ -111,20 +111,20 @@ class Dispatcher:
         raise AssertionError("itertools.count never ends")
 
     def owns(self, record: JobRecord) -> bool:
-        """Whether this run may land what the job brings: no later attempt and no other run has
+        """True where this run may land the job's result: no later attempt and no other run has
         taken its place."""
         latest = self._records.latest(record.key)
         return latest is not None and (latest.attempt, latest.owner) == (record.attempt, self._owner)
 
     def has_job(self, key: str) -> bool:
-        """Whether a job for it, an earlier run's perhaps, is recorded here as not over: its end is
-        still to be read."""
+        """True where a job for it, an earlier run's perhaps, is recorded here as not over: its end
+        is still to be read."""
         latest = self._records.latest(key)
         return latest is not None and not latest.is_over and latest.target == self._target
 
     def cancel_all(self) -> None:
-        """Of the jobs that this run waits for, whoever started them; returns when they are dead, or
-        after a while where the pool does not say so."""
+        """Cancels the jobs that this run waits for, whoever started them; returns when they are
+        dead, or after a while where the backend does not say so."""
         own = [
             record
             for record in self._records.all()
@@ -140,7 +140,7 @@ class Dispatcher:
             time.sleep(min(self._poll_s, seconds))
 
     def _is_left_over(self, key: str, tell: Callable[[str], None]) -> bool:
-        """Whether the job of another run is over, and nobody has recorded how."""
+        """True where the job of another run is over, and nobody has recorded how."""
         latest = self._records.latest(key)
         if (
             latest is None
@@ -216,7 +216,7 @@ class Dispatcher:
             time.sleep(self._poll_s)
 
     def _reached(self, ask: Callable[[], T], tell: Callable[[str], None]) -> T:
-        """What the pool answers; one that cannot be reached is asked again for a while, because its
+        """The backend's answer; one that cannot be reached is asked again for a while, because its
         jobs live on without it."""
         deadline, has_told = time.monotonic() + OUTAGE_PATIENCE_S, False
         while True:
@@ -232,7 +232,7 @@ class Dispatcher:
 
 
 def _slug(stage: str) -> str:
-    """Of a stage's name what a job may be called."""
+    """The part of a stage's name that a job's name may hold."""
     return (
         "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower()).strip("-")[:36]
         or "stage"

@@ -1,19 +1,19 @@
-"""The lines of a file that grows, each once."""
+"""Follows a growing log file: each line once."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 
 class LogTail:
-    """Of a log that may not be there yet. Bytes that are no UTF-8 come as replacement characters,
-    progress bars as the lines they draw over."""
+    """Follows a log that may not be there yet. Bytes that are no UTF-8 become replacement
+    characters, progress bars the lines that they draw over."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset, self._rest = path, 0, b""
 
     def new_lines(self, *, is_whole: bool) -> Iterator[str]:
-        """What was added since the last call, empty lines left out; `is_whole`: the last one too,
-        though nothing ends it."""
+        """Lines added since the last call, without empty ones; with `is_whole` the last one too,
+        though no newline ends it."""
         if self._path.exists():
             with self._path.open("rb") as log:
                 log.seek(self._offset)

@@ -1,4 +1,4 @@
-"""Ends a process with everything that it started, also what has turned into a daemon.
+"""Ends a process with all its descendants, daemons included.
 
 As long as who adopts orphans lives, all is below it. What is left when that is dead, too, is known
 by a mark in its environment, which children inherit. A process that was started with an empty

@@ -1,5 +1,5 @@
-"""The submitter remembers each job as a row of a SQLite file on its local disk, written before the
-job is started.
+"""Job records: the submitter writes each job as a row of a local SQLite file before the job is
+started.
 
 So a flow that died finds its jobs again by what they run (`key`), and what was started and not
 recorded does not exist. An attempt has a number of its own; the highest of a key is the one whose
@@ -70,7 +70,7 @@ class JobRecord:
 
     @property
     def handle(self) -> str:
-        """What the pool knows it by: a pool finds a job that it has not named yet by our name."""
+        """The backend's id of the job; one that has none yet is found by our name."""
         return self.job_id or self.name
 
     @property
@@ -151,7 +151,7 @@ class JobRecords:
         self._change(name, "owner = ?", owner)
 
     def end(self, name: str, status: JobStatus) -> None:
-        """How it ended; what is recorded already stays."""
+        """Record how the job ended; an end that is recorded already stays."""
         cause = status.cause or Cause.NODE_LOST
         with self._transaction() as connection:
             row = self._row(connection, name)
@@ -285,5 +285,5 @@ def _seal(connection: sqlite3.Connection, name: str) -> None:
 
 
 def _checksum(row: tuple[Any, ...]) -> int:
-    """Of values as SQLite gives them back."""
+    """Checksum of a row's values as SQLite gives them back."""
     return zlib.crc32(repr(tuple(row)).encode("utf-8", "surrogatepass"))

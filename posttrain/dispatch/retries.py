@@ -1,5 +1,5 @@
-"""Whether running again can help is decided by the job's real end, not by the pool: it cannot tell
-a bad knob from a machine that died."""
+"""Decides whether another attempt can help, by the job's real end: a backend cannot tell a bad knob
+from a machine that died."""
 
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ MAX_ATTEMPTS = (
 
 
 class Verdict(StrEnum):
-    """What the dispatcher does next."""
+    """The dispatcher's next action."""
 
     DONE = "done"
     AGAIN = "again"

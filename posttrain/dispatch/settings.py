@@ -1,5 +1,5 @@
-"""`infra/dispatch.yaml` says which pool a stage goes to and what it reserves there; refused where
-it says what nobody knows."""
+"""Reads `infra/dispatch.yaml`: the backend of each stage and its resources. Unknown keys are
+refused."""
 
 import re
 import sys
@@ -29,8 +29,8 @@ class _Section(pydantic.BaseModel):
 
 
 class S3Section(_Section):
-    """Where no disk is shared: trees, inputs, checkpoints and results go through a bucket. Keys
-    come from the environment alone.
+    """The bucket for trees, inputs, checkpoints and results where no disk is shared. Keys come from
+    the environment alone.
 
     An S3 that does not answer is asked again for `patience_s`; new checkpoints are shipped every
     `ship_every_s`.
@@ -73,7 +73,7 @@ class SlurmTarget(_Target):
 
 
 class MountSection(_Section):
-    """As `kubernetes_manifest.Mount`."""
+    """A volume of `kubernetes_manifest.Mount`."""
 
     path: str
     source: dict[str, pydantic.JsonValue]
@@ -81,8 +81,8 @@ class MountSection(_Section):
 
 
 class KubernetesTarget(_Target):
-    """As `kubernetes_manifest.KubernetesSettings`; without a `storage`, the folder of the tree must
-    be mounted at its own path."""
+    """A Kubernetes target (`kubernetes_manifest.KubernetesSettings`); without a `storage`, the
+    folder of the tree must be mounted at its own path."""
 
     type: Literal["kubernetes"]
     python: str | None = "python"
@@ -100,8 +100,8 @@ Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pyda
 
 
 class Reservation(_Section):
-    """What a stage says of itself; None is the default's. `gpu_memory_gb` is a fact about the GPUs
-    that it gets, in GiB: with it `check_params` refuses what has no room there."""
+    """Resources that a stage declares; None takes the default's. `gpu_memory_gb` is the memory of
+    its GPUs in GiB: with it `check_params` refuses a model that does not fit."""
 
     gpus: int | None = pydantic.Field(None, ge=0, le=_MOST)
     gpu_memory_gb: float | None = pydantic.Field(None, gt=0, le=_MOST)
@@ -142,11 +142,11 @@ class DispatchSettings(_Section):
             )
 
     def target_of(self, stage: str) -> str:
-        """Where a stage runs; `stage` is the name without its item."""
+        """The target of a stage; `stage` is the name without its item."""
         return self.target if self.beside is None or self.resources_of(stage).gpus else self.beside
 
     def is_local(self, target: str) -> bool:
-        """Whether its jobs run on this machine."""
+        """True where its jobs run on this machine."""
         return isinstance(self.targets.get(target), LocalTarget)
 
     def storage(self, target: str) -> S3Section | None:
@@ -155,7 +155,7 @@ class DispatchSettings(_Section):
         return found.storage if found else None
 
     def python(self, target: str) -> str:
-        """What starts a job there."""
+        """The interpreter that starts a job there."""
         found = self.targets.get(target)
         return (found.python if found else None) or sys.executable
 
@@ -187,8 +187,8 @@ class DispatchSettings(_Section):
         return Resources(**reserved)
 
     def environment_of(self, stage: str) -> dict[str, str]:
-        """What its job is told of this machine, which is in no fingerprint; `stage` is the name
-        without its item."""
+        """Environment variables of this machine that a job gets and no fingerprint holds; `stage`
+        is the name without its item."""
         said = self._said(stage)
         told = {"POSTTRAIN_CARDS": cards} if stage == "check_params" and (cards := self._cards()) else {}
         if "launch" in said:
@@ -209,8 +209,8 @@ class DispatchSettings(_Section):
 
 
 def load_settings(root: Path) -> DispatchSettings:
-    """Of the tree at `root`; without the file everything runs here, one GPU stage at a time. Raises
-    ConfigurationError."""
+    """Settings of the tree at `root`; without the file every stage runs here, one GPU stage at a
+    time. Raises ConfigurationError."""
     path = root / DISPATCH_YAML
     if not path.exists():
         return DispatchSettings(target="local", targets={"local": LocalTarget(type="local", num_gpus=1)}, resources={})

@@ -1,5 +1,5 @@
-"""Whether the run that waits for a job still lives is told by a lock that the kernel frees with it,
-never by a process number.
+"""Lock of the run that waits for a job: the kernel frees it when the run dies, so a held lock means
+a living run. A PID would not do.
 
 A file for each run, in a folder on the submitter's local disk, which all runs of that machine
 share.
@@ -27,5 +27,5 @@ class Owner:
 
 
 def is_alive(folder: Path, name: str) -> bool:
-    """Whether a process holds the run's lock."""
+    """True where a process holds the run's lock."""
     return is_held(folder / name)

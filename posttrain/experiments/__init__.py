@@ -1,2 +1,1 @@
-"""Methods of learning online against each other, at an equal budget of generated tokens: which runs
-that takes, what is kept of each, and the table over seeds."""
+"""Experiments: overrides times seeds, their records and the verdicts on them."""

@@ -1,4 +1,4 @@
-"""An experiment lives on a git branch of its own, made whole with its knobs, and in a worktree
+"""Branch and worktree of an experiment: a branch `exp/NAME-seedN` with its knobs, in a worktree
 below the main tree's state folder.
 
 The worktree shares DVC's cache with the main tree, so that only changed stages run. A branch is

@@ -215,7 +215,7 @@ def _section(content: Any, path: Sequence[str], key: str, variant: Variant) -> A
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether one key is the other, or lies below it."""
+    """True where one key is the other, or lies below it."""
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
@@ -261,7 +261,7 @@ def _with_value(text: str, path: Sequence[str], key: str, value: Any) -> str:
 
 
 def _end_of(node: Any, text: str) -> int:
-    """Of what a person sees of it: a block's own end lies behind the comments that follow."""
+    """End of a node as a reader sees it: a block's own end lies behind the comments that follow."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style:
         return _end_of(node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1], text)
     start: int = node.start_mark.index

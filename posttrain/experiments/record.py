@@ -40,7 +40,7 @@ def record_file(root: Path, plan: Plan) -> Path:
 
 
 def read_arm(tree: Path, plan: Plan, variant: Variant) -> Arm:
-    """What came out in a tree: of each policy that the plan's targets evaluate.
+    """Reads an arm from its tree, with each policy that the plan's targets evaluate.
 
     Raises DataError where its files do not say so.
     """
@@ -74,8 +74,8 @@ def read_arm(tree: Path, plan: Plan, variant: Variant) -> Arm:
 
 
 def code_digest(root: Path) -> str:
-    """Of all files of the last commit that a stage before the report declares as its deps, without
-    the knobs, which a branch has its own of."""
+    """Digest of all files of the last commit that a stage before the report declares as deps,
+    without the knobs, which a branch has its own of."""
     stages = read_all_inputs(root / "dvc.yaml")
     deps = {dep for name, stage in stages.items() if name != _REPORT for dep in stage.deps if "$" not in dep}
     listed = git(root, "ls-tree", "-r", "HEAD", "--", *sorted(deps - {PARAMS_FILE}))
@@ -124,11 +124,12 @@ def _policy_result(folder: Path, policy: str) -> PolicyResult:
 def training_of(
     metrics: Sequence[Mapping[str, MetricValue]], *, group_size: int, seconds: float | None = None
 ) -> Training:
-    """Of the lines of its `metrics.jsonl`.
+    """Figures of a training from the lines of its `metrics.jsonl`.
 
     Two steps of 2 and 3 groups of 4, with 10 and 20 tokens an episode, of the latter a quarter
     lost: 20 rollouts, and 2 x 4 x 10 + 3 x 4 x 3/4 x 20 = 260 tokens. Raises DataError where there
-    is no such step."""
+    is no such step.
+    """
     steps = [line for line in metrics if "groups_played" in line]  # others are of dev tasks
     if not steps:
         raise DataError("its metrics.jsonl has no step in which groups were played: it learnt nothing online")
@@ -158,7 +159,7 @@ def _number(line: Mapping[str, Any], key: str) -> float | None:
 
 
 def _values(metrics: Sequence[Mapping[str, MetricValue]], key: str) -> list[float]:
-    """Of the steps that have it."""
+    """Values of a metric, of the steps that have it."""
     return [value for line in metrics if (value := _number(line, key)) is not None]
 
 

@@ -46,8 +46,8 @@ class Table:
 
 
 def make_table(plan: Plan, known: Mapping[str, Arm], *, params: str) -> Table:
-    """Of what is on record. `params` is the text of `params.yaml`. Raises DataError where the
-    baseline has no arm with the knobs of today."""
+    """Table of the arms on record. `params` is the text of `params.yaml`. Raises DataError where
+    the baseline has no arm with the knobs of today."""
     today = of_today(plan, known, params=params)
     by_override: dict[str, dict[int, Arm]] = {}
     for arm in sorted(today.values(), key=lambda arm: arm.seed):

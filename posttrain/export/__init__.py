@@ -1,2 +1,1 @@
-"""A trained model as it leaves the pipeline: its folder, its card, and what a server is told of
-it."""
+"""Export of a trained model: its folder, its model card, GGUF."""

@@ -22,7 +22,7 @@ _UNKNOWN_CUT = "pre-tokenizer was not recognized"
 
 
 def gguf_of(folder: Path, weights: str) -> Path:
-    """Where the file of a folder lies unless another place is named."""
+    """Default path of a folder's GGUF file."""
     return folder / f"{folder.resolve().name}-{weights}.gguf"
 
 

@@ -1,5 +1,5 @@
-"""Writes the README.md of a model that leaves the pipeline, as the Hugging Face hub reads it: what
-was measured of exactly these weights, and what they were made from.
+"""Writes the model card (README.md) of an exported model, as the Hugging Face hub reads it: figures
+of exactly these weights, and what they were made from.
 
 All of it is of `dvc.lock` and the reports that it records. Knobs that were edited since are of
 another model.
@@ -26,8 +26,8 @@ _EDITED_FREELY = ("reports/log.md", "docs", "README.md")
 
 
 def model_card(root: Path, name: str, *, licence: str | None) -> str:
-    """Of `data/models/NAME` (sft or policy) below `root`. `licence` as the hub spells it; None asks
-    the base model's card.
+    """Text of the card of `data/models/NAME` (sft or policy) below `root`. `licence` as the hub
+    spells it; None asks the base model's card.
 
     Raises ConfigurationError where nothing was evaluated or the folder is not here, DataError where
     it or the report is not the one that dvc.lock records.

@@ -1,5 +1,5 @@
-"""Writes a trained model as others read it: a Hugging Face folder whose chat template takes
-arguments as servers give them, and what vLLM has to be told of one."""
+"""Writes a trained model as a Hugging Face folder whose chat template takes arguments as servers
+give them, with the flags that vLLM needs for it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The config of the model that the knobs name, without its weights."""
+"""Model config that the knobs name, without its weights."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether a card has the memory for what runs on it."""
+"""Checks whether stages fit the memory of a GPU."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ CONTEXT_BYTES, WASTED = 600 << 20, 0.03
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """What stages take on a card of `gpu_bytes`, of which they can have `limit`, and what to change
+    """Memory of stages on a GPU of `gpu_bytes`, of which they can have `limit`, and what to change
     where that is too much."""
 
     gpu_bytes: int
@@ -39,7 +39,7 @@ class CardPlan:
 
     @property
     def fits_with_changes(self) -> bool:
-        """Whether all stages do, with all changes."""
+        """True where all stages fit with all changes."""
         last = {one.stage: one.total for change in self.changes for one in change.stages}
         return all(last.get(one.stage, one.total) <= self.limit for one in self.too_large)
 
@@ -52,8 +52,8 @@ def plan_for_card(
     stages: Collection[str] = tuple(STAGES),
     progress: Callable[[str], None] | None = None,
 ) -> CardPlan:
-    """Of these stages, each by itself: the card is one process's. Raises ConfigurationError where
-    the knobs cannot be."""
+    """Plan for these stages, each by itself: the GPU is one process's. Raises ConfigurationError
+    where the knobs cannot be."""
     gpu_bytes = int(gpu_gib * _GIB)
     limit = CardPlan(gpu_bytes, (), ()).limit
 

@@ -1,4 +1,5 @@
-"""A model of the right shapes and no numbers, from its config alone, as the stages would load."""
+"""Builds a model of the right shapes without numbers, from its config alone, as the stages would
+load it."""
 
 from copy import deepcopy
 from typing import Any

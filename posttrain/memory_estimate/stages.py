@@ -1,6 +1,5 @@
-"""How much memory each stage that computes with a model takes at its peak, from the knobs and the
-model's config alone: the stage's own forward and backward passes, optimizer and engine run on
-tensors without numbers (`tracker`).
+"""Estimates the peak memory of each stage from the knobs and the model's config alone: the stage's
+own forward and backward passes, optimizer and engine run on tensors without numbers (`tracker`).
 
 Rows are taken to be as long as the knobs allow, and the agent to write as much of each as it may,
 so that no data can take more. What is counted is tensors; a process has its libraries besides, and
@@ -62,7 +61,7 @@ class NotReckonedError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Of a stage at its peak: bytes by what they are for."""
+    """Peak memory of a stage: bytes by purpose."""
 
     stage: str
     parts: Mapping[str, int]
@@ -120,8 +119,8 @@ class _Setting:
 
 
 def rows_at_once(params: Params, stage: str) -> int:
-    """How many rows of a training's step go through the model together, as its trainer cuts them; 0
-    where the stage trains nothing."""
+    """Samples of a training step that go through the model together (the micro-batch); 0 where the
+    stage trains nothing."""
     at_once = params.model.rows_at_once
     match params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage):
         case OnlineParams() as online:

@@ -1,6 +1,6 @@
-"""Follows the memory of a computation without computing it: the code runs on tensors that have
+"""Tracks the memory of a computation without computing it: the code runs on tensors that have
 shapes and no numbers (PyTorch's `FakeTensorMode`), and every storage is counted from the operation
-that makes it until nothing holds it."""
+that makes it until it is freed."""
 
 import contextlib
 import weakref
@@ -53,12 +53,12 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.at_peak.total()
 
     def forget_peak(self) -> None:
-        """What is there now is the most from here on."""
+        """Resets the peak to the current memory."""
         self.at_peak = self.live.copy()
 
     @contextlib.contextmanager
     def labelled(self, label: str | None) -> Iterator[None]:
-        """What is made inside is for this; for None it is not counted."""
+        """Context in which new memory is counted under a label; under None it is not counted."""
         before, self._label = self._label, label
         try:
             yield
@@ -67,7 +67,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def agreeing(self) -> Iterator[None]:
-        """What is asked of numbers inside is so."""
+        """Context in which questions about numbers (`if tensor.any()`) are answered with yes."""
         self._answer = True
         try:
             yield
@@ -116,7 +116,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def tracked(*, vocab_size: int, num_picked: Callable[[Sequence[int]], int]) -> Iterator[MemoryTracker]:
-    """What is computed inside has no numbers, and is followed."""
+    """Context in which tensors have no numbers and their memory is tracked."""
     with (
         mock.patch.object(FakeTensor, "__deepcopy__", _copied, create=True),  # torch's copies what has no address
         FakeTensorMode(allow_non_fake_inputs=True),

@@ -1,4 +1,4 @@
-"""Says by rules over the metrics of a training that it goes wrong, and what to do about it.
+"""Health alarms: rules over the metrics of a training, each with advice.
 
 A rule compares each step with its limit in `params.yaml`, often relative to the first steps of the
 same training, and is raised where `steps` steps in a row broke it; once a step has kept it, it can

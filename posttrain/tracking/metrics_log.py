@@ -1,5 +1,4 @@
-"""Writes down what was measured at each step. One JSON object a line, on the disk before anything
-else hears of it.
+"""Metrics log: one JSON object a line for each step, on the disk before any sink gets it.
 
 The file is the truth and every other tracker is a sink that may not exist: a sink is also told the
 lines that a checkpoint brought back, so that a resumed run shows its whole curve there too. No time

@@ -106,8 +106,8 @@ def close_wandb(run: Any, *, is_good: bool = True) -> None:
 
 
 def _remove_empty(folder: Path, run_id: str | None) -> None:
-    """What a process of the run left that was killed before wandb wrote its first block: `wandb
-    sync` would stop there, and the others of the run stay behind."""
+    """Removes files of a process of the run that was killed before wandb wrote its first block:
+    `wandb sync` would stop there and leave out the others."""
     for file in folder.glob(f"offline-run-*-{run_id}/*.wandb"):
         if file.stat().st_size <= _HEADER_BYTES:
             shutil.rmtree(file.parent)

@@ -51,7 +51,6 @@ class WandbSink:
             run.define_metric(name, step_metric="step", summary=summary)
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
-        """As `Sink` has it."""
         if step <= self._told:
             return
         self._step = step
@@ -61,7 +60,6 @@ class WandbSink:
             self._run.alert(title=alarm, text=f"{self._stage} at step {step}: {alarm}", level="WARN")
 
     def close(self) -> None:
-        """As `Sink` has it."""
         close_wandb(self._run)
         self._remember()
 

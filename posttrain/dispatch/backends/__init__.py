@@ -1,1 +1,1 @@
-"""This machine, SLURM and Kubernetes, each behind `dispatch.contract.Pool`."""
+"""Backends: this machine, SLURM and Kubernetes, each behind `dispatch.backend.Backend`."""

@@ -54,7 +54,6 @@ class KubernetesBackend:
         self._nodes_at = -NODES_EVERY_S
 
     def submit(self, spec: JobSpec) -> str:
-        """As `Backend` has it."""
         try:
             self._api.create(self._jobs, manifest(spec, self._settings, self._template))
         except Taken:
@@ -72,7 +71,6 @@ class KubernetesBackend:
         return spec.name
 
     def status(self, job_id: str) -> JobStatus:
-        """As `Backend` has it."""
         try:
             job = self._job(job_id)
         except Absent:
@@ -94,7 +92,6 @@ class KubernetesBackend:
         return reading.status
 
     def cancel(self, job_id: str) -> None:
-        """As `Backend` has it."""
         deadline = time.monotonic() + _STARTING_S
         while (
             (status := self.status(job_id)).state is JobState.WAITING
@@ -172,8 +169,8 @@ class KubernetesBackend:
         return str(max(events, key=lambda event: event.get("lastTimestamp") or "")["message"]) if events else ""
 
     def _save_log(self, job: Json, pod: Json, *, is_urgent: bool) -> None:
-        """What cannot be read now is left out: a pod that never started has no log, one on a lost
-        node has it there."""
+        """Saves the pod's log. One that cannot be read now is left out: a pod that never started
+        has none, one on a lost node has it there."""
         name = job["metadata"]["name"]
         target = job["metadata"].get("annotations", {}).get(LOG)
         if target is None or (
@@ -195,8 +192,8 @@ class KubernetesBackend:
 
 
 def joined(before: bytes, now: bytes) -> bytes:
-    """What was saved and what the node still has, which forgets the beginning of a long log: `ab`,
-    `bc` give `abc`."""
+    """Joins the saved log with the node's, which forgets the beginning of a long one: `ab` and `bc`
+    give `abc`."""
     if before.startswith(now):
         return before
     place = before.find(now[: min(len(before), _OVERLAP)])

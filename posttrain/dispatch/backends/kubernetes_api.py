@@ -1,5 +1,5 @@
-"""The API server is asked with plain JSON through the official client: its models would drop the
-fields that the cluster knows and they do not.
+"""Client of the Kubernetes API server in plain JSON, through the official package: its models would
+drop fields that the cluster knows and they do not.
 
 Every question has a time limit and is asked once: who asks knows how long to go on.
 """

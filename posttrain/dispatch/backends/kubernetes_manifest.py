@@ -1,5 +1,5 @@
-"""A job is to Kubernetes the cluster's template with the spec filled in as data, so that no text of
-ours is ever parsed again.
+"""Builds the manifest of a job: the cluster's template with the spec filled in as data, so that no
+text of ours is parsed again.
 
 The command is started by a shell that first makes a mark in the job's folder, and refuses where it
 is there: Kubernetes replaces a pod that was deleted, old versions while it still writes its
@@ -45,7 +45,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSettings:
-    """What the person knows of the cluster; the rest is in `template`.
+    """Settings of a cluster beside the job template.
 
     `user` runs the containers, 0 is root. `queue` is a Kueue LocalQueue, `secret` a Secret whose
     keys become the job's environment: they are never in a manifest. `grace_s` is the time for a

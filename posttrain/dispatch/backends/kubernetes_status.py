@@ -1,5 +1,5 @@
-"""Reads how a job is from what Kubernetes tells of it and its pods. Pure: the same answers give the
-same reading.
+"""Derives a job's status from what Kubernetes reports of it and its pods. Pure: the same answers
+give the same status.
 
 A job has one pod that counts, the first. One that is being deleted, or gone, ends the job as
 preempted: what Kubernetes puts in its place is not wanted. What the pool itself decided (cancelled,
@@ -142,7 +142,7 @@ def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Rea
 
 
 def _of_living(pod: Json, nodes: Nodes, now: datetime, patience_s: float) -> tuple[JobStatus, JobStatus | None]:
-    """How it is, and the end that the pool is to make of it."""
+    """Status of a living job, and the end that the backend is to make of it."""
     state = _main(pod).get("state", {})
     if "running" in state or "terminated" in state:
         is_silent = _condition(pod, "Ready") is None and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
@@ -169,7 +169,7 @@ def _of_living(pod: Json, nodes: Nodes, now: datetime, patience_s: float) -> tup
 
 
 def _end_of(pod: Json) -> JobStatus:
-    """Of a pod that is over."""
+    """End of a pod that is over."""
     status = pod["status"]
     reason, message = status.get("reason", ""), status.get("message", "")
     note = f"{reason}: {message}" if message else reason

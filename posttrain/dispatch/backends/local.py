@@ -1,4 +1,4 @@
-"""Jobs on this machine: each a process of its own that outlives who started it, with GPU slots that
+"""Backend of this machine: each job is a process that outlives its submitter, with GPU slots that
 all jobs of the machine share.
 
 A supervisor (`local_job.py`) holds the job's slots, runs its command and writes down how it ended,
@@ -47,7 +47,6 @@ class LocalBackend:
         self._state, self._num_gpus = state.resolve(), num_gpus
 
     def submit(self, spec: JobSpec) -> str:
-        """As `Backend` has it."""
         if not _NAME.fullmatch(spec.name):
             raise ConfigurationError(
                 f"a job cannot be named {spec.name!r}: 1 to 63 lower-case letters, digits and inner dashes"
@@ -86,7 +85,6 @@ class LocalBackend:
         return spec.name
 
     def status(self, job_id: str) -> JobStatus:
-        """As `Backend` has it."""
         job = self._job(job_id)
         is_supervised = is_held(job / LOCK)  # looked at first: a supervisor may write the end and go between two looks
         if (job / END).exists():
@@ -108,7 +106,6 @@ class LocalBackend:
         return self.status(job_id)
 
     def cancel(self, job_id: str) -> None:
-        """As `Backend` has it."""
         job = self._job(job_id)
         supervisor = _supervisor(job)
         if (job / END).exists() or not (job / SPEC).exists():
@@ -121,8 +118,8 @@ class LocalBackend:
             self._end_unstarted(job, Cause.CANCELLED, "cancelled")
 
     def _lost(self, job: Path) -> JobStatus:
-        """Of a job whose supervisor is dead: another attempt may be started once nothing of this
-        one lives."""
+        """Status of a job whose supervisor is dead: another attempt may start once no process of
+        this one lives."""
         if left := kill_marked(str(job)):
             return JobStatus(
                 JobState.RUNNING,
@@ -160,8 +157,8 @@ class LocalBackend:
 
 
 def visible_gpus(slots: Sequence[int]) -> list[str]:
-    """What these slots' jobs are to see: the GPUs of those numbers, among those that
-    CUDA_VISIBLE_DEVICES names where it is set."""
+    """CUDA_VISIBLE_DEVICES of a job in these slots: the GPUs of those numbers, among those that the
+    variable names already."""
     if VISIBLE not in os.environ:
         return [str(slot) for slot in slots]
     names = [name.strip() for name in os.environ[VISIBLE].split(",") if name.strip()]

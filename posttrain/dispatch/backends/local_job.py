@@ -63,8 +63,8 @@ def supervise(job: Path, slots: Path, num_gpus: int) -> None:
 def _run(
     spec: Mapping[str, Any], environment: Mapping[str, str], lock: IO[str], slots: Sequence[IO[str]]
 ) -> dict[str, Any] | None:
-    """How the command ended, None where the guard was killed. The slots name this job no more where
-    nothing is left of it."""
+    """Runs the command. Returns its exit code, None where its process group leader was killed; the
+    slots are freed once no process of it is left."""
     reading, writing = os.pipe()
     supervisor, guard = os.getpid(), os.fork()
     if guard == 0:

@@ -1,4 +1,5 @@
-"""Jobs on a SLURM cluster, through its own commands: no API of it reports exit codes as reliably.
+"""Backend of a SLURM cluster, through its command line tools: no API of it reports exit codes as
+reliably.
 
 A job is found again by its name, among those that the controller still knows and in the accounting,
 before one is submitted. Its id is SLURM's number and that name, because a controller that was
@@ -41,7 +42,6 @@ class SlurmBackend:
         self._state, self._options = state, tuple(options)
 
     def submit(self, spec: JobSpec) -> str:
-        """As `Backend` has it."""
         script = render(spec, self._options)
         with open(private_folder(self._state) / "submit.lock", "w", encoding="ascii", opener=private) as lock:
             take_lock(lock)
@@ -62,7 +62,7 @@ class SlurmBackend:
         return f"{answer.stdout.strip().split(';')[0]}:{spec.name}"
 
     def status(self, job_id: str) -> JobStatus:
-        """As `Backend` has it; the name alone will do."""
+        """The status by the name alone: no id is needed."""
         number, name = _split(job_id)
         if number is None:
             return JobStatus(JobState.GONE)
@@ -75,7 +75,6 @@ class SlurmBackend:
         return JobStatus(JobState.GONE, note="SLURM's controller has forgotten it")
 
     def cancel(self, job_id: str) -> None:
-        """As `Backend` has it."""
         number, name = _split(job_id)
         if number is None or self.status(f"{number}:{name}").is_over:
             return
@@ -124,7 +123,7 @@ def _recorded(*question: str) -> list[str]:
 
 
 def _ask(*command: str, text: str | None = None, keep_open: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
-    """What one of SLURM's commands answers, a refusal included. Raises Interrupted where SLURM
+    """The answer of one of SLURM's commands, a refusal included. Raises Interrupted where SLURM
     cannot be reached."""
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     try:

@@ -1,4 +1,4 @@
-"""SLURM is given `infra/slurm/job.sh`, filled in with every word quoted, so that a shell executes
+"""Fills in the batch script `infra/slurm/job.sh` with every word quoted, so that a shell executes
 the command and nothing in it."""
 
 import math
@@ -42,7 +42,7 @@ def render(spec: JobSpec, options: Sequence[str] = ()) -> str:
 
 
 def minutes_of(spec: JobSpec) -> int:
-    """What is asked for, so that a job has its whole limit undisturbed."""
+    """Minutes to ask SLURM for, so that a job has its whole limit undisturbed."""
     return math.ceil(spec.resources.time_limit_s / 60) + EXTRA_MINUTES
 
 

@@ -88,7 +88,7 @@ def _status(
 
 
 def _is_late(ran: str, limit: str) -> bool:
-    """Whether a job has had the whole time that it asked for, by SLURM's
+    """True where a job has used the whole time that it asked for, by SLURM's
     [days-]hours:minutes:seconds. A limit may be a word."""
     ran_s, limit_s = _seconds(ran), _seconds(limit)
     return ran_s is not None and limit_s is not None and ran_s >= limit_s - 60 * EXTRA_MINUTES
