@@ -55,7 +55,7 @@ class StopReason(StrEnum):
     AGENT_FAILED = "agent_failed"  # the agent's own program (a LangGraph graph, a client behind the proxy) raised
 
 
-LOST = frozenset(
+ABORTED = frozenset(
     {StopReason.ENGINE_LOST, StopReason.TOOL_FAILED, StopReason.AGENT_FAILED}
 )  # ends that say nothing about the agent
 
@@ -228,11 +228,11 @@ class Trajectory:
     `token_ids`, `mask` and `logprobs` have one length, T: the episode as the engine saw it, 1 in
     `mask` where the agent wrote the token, and its log-probability there (0.0 elsewhere). All three
     are empty where a text-only policy played. `outcome` is the world's verdict, None where nobody
-    gave one: the episode was lost, or came from elsewhere. `scores` and `reward` are what it earned
-    under params.yaml, absent until scored.
-    `policy_version` is the first turn's; `turns` has each one's. `failure` says what happened where
-    `stop_reason` is one of LOST. `num_forks` counts how often the agent's own program went on from
-    another conversation than it had been given; all else is of the last one.
+    gave one: the episode was aborted, or came from elsewhere. `scores` and `reward` are what it
+    earned under params.yaml, absent until scored. `policy_version` is the first turn's; `turns` has
+    each one's. `failure` says what happened where `stop_reason` is one of ABORTED. `num_forks`
+    counts how often the agent's own program went on from another conversation than it had been
+    given; all else is of the last one.
     """
 
     task_id: str
@@ -251,10 +251,10 @@ class Trajectory:
     outcome: Outcome | None = None
 
     @property
-    def is_lost(self) -> bool:
+    def is_aborted(self) -> bool:
         """It ended through no doing of the agent's: nothing is learnt from it, and no rate counts
         it."""
-        return self.stop_reason in LOST
+        return self.stop_reason in ABORTED
 
     @property
     def is_success(self) -> bool:

@@ -64,7 +64,7 @@ def evaluate(run: StageRun) -> None:
         }
         if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:
             summary["endpoint_parameters"] = changed
-        records = [task_record(one, wanted=wanted) for one in evaluated if not one.greedy.is_lost]
+        records = [task_record(one, wanted=wanted) for one in evaluated if not one.greedy.is_aborted]
         write_json(REPORTS / f"{run.item}.json", summary)
         write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", records)
         show(summary, records)

@@ -47,7 +47,7 @@ LIMITS = AgentParams(
     tool_timeout_s=120.0,
     tool_retries=0,
     max_result_chars=20_000,
-    max_lost_frac=0.0,
+    max_aborted_frac=0.0,
 )
 
 

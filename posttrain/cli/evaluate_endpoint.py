@@ -33,7 +33,7 @@ DEFAULT_AGENT = {
     "tool_timeout_s": 60.0,
     "tool_retries": 1,
     "max_result_chars": 20_000,
-    "max_lost_frac": 0.02,
+    "max_aborted_frac": 0.02,
 }
 
 
@@ -92,7 +92,7 @@ def evaluate_endpoint(
     evaluated = evaluated_tasks(
         [replace(task, split="test") for task in tasks], greedy, sampled, num_samples=num_samples
     )
-    if all(one.greedy.is_lost for one in evaluated):
+    if all(one.greedy.is_aborted for one in evaluated):
         raise Interrupted("every greedy play was lost: nothing can be said; run it again")
     by = sorted({name for task in tasks for name in task.labels})
     summary = {

@@ -58,7 +58,7 @@ def _conditions() -> argparse.ArgumentParser:
     parser.add_argument("--stage", help="train_policy, evaluate@sft, or evaluate for all its items")
     parser.add_argument("--run", type=int, help="a run's number, from `posttrain traces runs`")
     parser.add_argument("--part", help="greedy or sampled (evaluate)")
-    parser.add_argument("--failed", dest="is_failed", action="store_true", help="no success, or lost")
+    parser.add_argument("--failed", dest="is_failed", action="store_true", help="no success, or aborted")
     parser.add_argument("--tool", help="this tool was called")
     parser.add_argument(
         "--tool-outcome", choices=["ok", "error", "timeout", "failed"], help="a call (of --tool) ended so"

@@ -20,10 +20,10 @@ def group_health(plays: Sequence[Play | TrajectoryRow], *, success_at: float, so
     two.
     """
     known = [one if isinstance(one, Play) else Play.of(one.trajectory) for one in plays]
-    num_lost = sum(play.is_lost for play in known)
+    num_lost = sum(play.is_aborted for play in known)
     rewards: dict[str, list[float]] = {}
     for play in known:
-        if play.reward is not None and not play.is_lost:
+        if play.reward is not None and not play.is_aborted:
             rewards.setdefault(play.task, []).append(play.reward)
     num_plays = sum(map(len, rewards.values()))
     groups = [Group(own, [reward >= success_at for reward in own]) for own in rewards.values() if len(own) > 1]

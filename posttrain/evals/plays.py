@@ -20,10 +20,10 @@ from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories
 from posttrain.data.importing.records import Bad, read_records
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import reason
-from posttrain.types import LOST, Trajectory
+from posttrain.types import ABORTED, Trajectory
 
 # what other tools call the end of an episode that infrastructure made: tau2; rLLM; vLLM's requests
-_LOST_WORDS = {*LOST, "infrastructure_error", "error", "abort"}
+_LOST_WORDS = {*ABORTED, "infrastructure_error", "error", "abort"}
 # as Inspect's own metrics take the values that are no numbers
 INSPECT_VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 # The tools by the keys that all records of theirs have, with those of the group and of the reward
@@ -44,16 +44,16 @@ _DUMPS: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Plays of one `task` are a group. `reward` is None where the play has none; `is_lost` where
+    """Plays of one `task` are a group. `reward` is None where the play has none; `is_aborted` where
     infrastructure ended it."""
 
     task: str
     reward: float | None
-    is_lost: bool = False
+    is_aborted: bool = False
 
     @classmethod
     def of(cls, episode: Trajectory) -> "Play":
-        return cls(episode.task_id, episode.reward, episode.is_lost)
+        return cls(episode.task_id, episode.reward, episode.is_aborted)
 
 
 def read_plays(
@@ -118,8 +118,8 @@ def _play(path: Path, number: int, record: Any, columns: Sequence[str], reward: 
     except RecursionError:
         return Bad.of(number, "brackets nested too deep", record)
     ends = [str(record.get(key)).lower() for key in ("termination_reason", "stop_reason")]
-    is_lost = bool(record.get("error") or record.get("invalidation") or _LOST_WORDS.intersection(ends))
-    return Play(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), is_lost)
+    is_aborted = bool(record.get("error") or record.get("invalidation") or _LOST_WORDS.intersection(ends))
+    return Play(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), is_aborted)
 
 
 def _only_reward(path: Path, record: Mapping[str, Any]) -> str:

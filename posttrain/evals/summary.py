@@ -23,8 +23,8 @@ _MAX_K = 8
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedTask:
-    """A task with its greedy play, scored, and its sampled plays that were not lost; none where the
-    split is played greedily alone."""
+    """A task with its greedy play, scored, and its sampled plays that were not aborted; none where
+    the split is played greedily alone."""
 
     task: Task
     greedy: Trajectory
@@ -39,16 +39,16 @@ def evaluated_tasks(
     evaluated = []
     for index, (task, play) in enumerate(zip(tasks, greedy, strict=True)):
         own = sampled[index * num_samples : (index + 1) * num_samples]
-        evaluated.append(EvaluatedTask(task, play, tuple(sample for sample in own if not sample.is_lost)))
+        evaluated.append(EvaluatedTask(task, play, tuple(sample for sample in own if not sample.is_aborted)))
     return evaluated
 
 
 def task_record(evaluated: EvaluatedTask, *, wanted: Callable[[Task], str] | None = None) -> dict[str, Any]:
-    """One line of `<policy>.tasks.jsonl`, of a play that was not lost. `cell` has the labels;
+    """One line of `<policy>.tasks.jsonl`, of a play that was not aborted. `cell` has the labels;
     `failure` is null for a success; `wanted` is the goal in the world's words for a reader, or as
     its JSON text."""
     task, greedy = evaluated.task, evaluated.greedy
-    assert greedy.outcome is not None, "a lost play has no line"
+    assert greedy.outcome is not None, "an aborted play has no line"
     return {
         "task_id": task.task_id,
         "split": task.split,
@@ -67,8 +67,8 @@ def task_record(evaluated: EvaluatedTask, *, wanted: Callable[[Task], str] | Non
 
 
 def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Sequence[str]) -> dict[str, Any]:
-    """The content of `<policy>.json`. All tasks of the split `test` count whose play was not lost
-    (`num_lost` were); those of `test_paraphrase` are under `paraphrase`.
+    """The content of `<policy>.json`. All tasks of the split `test` count whose play was not
+    aborted (`num_lost` were); those of `test_paraphrase` are under `paraphrase`.
 
     `strict_success_rate` and `success_rate` (also as `end_to_end_success`), each with its interval
     (`strict_ci_low`, `ci_low`, …), Wilson's at `ci_level`; `pass_hat_k` and `strict_pass_hat_k` for
@@ -77,8 +77,8 @@ def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Seque
     first), and under `by` the success rates for each value of each label that is named. Raises
     ValueError where there is no test task.
     """
-    test = [one for one in evaluated if one.task.split == "test" and not one.greedy.is_lost]
-    paraphrase = [one for one in evaluated if one.task.split == "test_paraphrase" and not one.greedy.is_lost]
+    test = [one for one in evaluated if one.task.split == "test" and not one.greedy.is_aborted]
+    paraphrase = [one for one in evaluated if one.task.split == "test_paraphrase" and not one.greedy.is_aborted]
     samples = [[sample.is_success for sample in one.samples] for one in test]
     strict_samples = [[sample.is_strict_success for sample in one.samples] for one in test]
     failures = Counter(one.greedy.outcome.failure for one in test if one.greedy.outcome and one.greedy.outcome.failure)
@@ -88,7 +88,7 @@ def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Seque
     return {
         **success,
         "end_to_end_success": success["success_rate"],
-        "num_lost": sum(one.greedy.is_lost for one in evaluated),
+        "num_lost": sum(one.greedy.is_aborted for one in evaluated),
         "num_samples": num_samples,
         "num_lost_samples": num_samples * len(test) - sum(map(len, samples)),
         "ci_level": LEVEL,
@@ -105,7 +105,7 @@ def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Seque
 
 
 def _pass_hat(samples: Sequence[Sequence[bool]], k: int) -> float | None:
-    """Of the tasks of which k samples or more were not lost; None where there is none."""
+    """Of the tasks of which k samples or more were not aborted; None where there is none."""
     enough = [own for own in samples if len(own) >= k]
     return _round(pass_hat_k(enough, k)) if enough else None
 

@@ -48,7 +48,7 @@ class RuleReward:
 
     def score(self, trajectory: Trajectory, task: Task) -> Trajectory:
         """The trajectory with its `scores`, all that its world gave among them, and its `reward`. A
-        lost episode, which no world graded, comes back as it is: it earns nothing and costs
+        aborted episode, which no world graded, comes back as it is: it earns nothing and costs
         nothing. Raises ConfigurationError where a user's function returns no score."""
         outcome = trajectory.outcome
         if outcome is None:

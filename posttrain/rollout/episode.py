@@ -150,9 +150,9 @@ class Episode:
         return isinstance(self.world, EndingWorld) and self.world.is_over()
 
     async def graded(self, trajectory: Trajectory) -> Trajectory:
-        """The record with what its world says of it; a lost one as it is. Raises WorldFailed where
-        that holds a number that nothing can be computed with."""
-        if trajectory.is_lost:
+        """The record with what its world says of it; an aborted one as it is. Raises WorldFailed
+        where that holds a number that nothing can be computed with."""
+        if trajectory.is_aborted:
             return trajectory
         try:
             outcome = self.world.grade(trajectory)

@@ -1,16 +1,16 @@
-"""Many episodes at once, one coroutine each, and what becomes of those that are lost.
+"""Many episodes at once, one coroutine each, and what becomes of those that are aborted.
 
 What the agent did wrong is a tool message that it reads. A limit ends the episode and is recorded
 as its `stop_reason`. An episode that ended through no doing of the agent's (engine gone, tool or
-program broken) is lost: it is played once more from the start, then recorded as lost, and more than
-`agent.max_lost_frac` of them is one error. Any other exception is our bug: all episodes stop and it
-is raised.
+program broken) is aborted: it is played once more from the start, then recorded as aborted, and
+more than `agent.max_aborted_frac` of them is one error. Any other exception is our bug: all
+episodes stop and it is raised.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentFailed, AgentLoop, loop_named
 from posttrain.rollout.params import AgentParams
@@ -21,10 +21,10 @@ from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.protocol import ClosableWorld, Domain, WorldFailed
 
-NUM_TRIES = 2  # of a lost episode
+NUM_TRIES = 2  # of an aborted episode
 MAX_OPEN = 1024  # episodes begun and not ended: bounds the worlds in memory
 _STOP_OF: Mapping[type[Exception], StopReason] = {
-    EngineLost: StopReason.ENGINE_LOST,
+    EngineFailed: StopReason.ENGINE_LOST,
     ToolFailed: StopReason.TOOL_FAILED,
     WorldFailed: StopReason.TOOL_FAILED,
     AgentFailed: StopReason.AGENT_FAILED,
@@ -45,15 +45,15 @@ def play_episodes(
     of the tasks.
 
     A task may stand several times (a group); its plays differ by their seeds. `progress(done,
-    total)` is called as episodes end, and `on_end(i, trajectory)` for those that are not lost.
-    Raises ValueError where the two lengths differ, Interrupted where too many episodes were lost.
-    Not to be called from a running event loop.
+    total)` is called as episodes end, and `on_end(i, trajectory)` for those that are not aborted.
+    Raises ValueError where the two lengths differ, Interrupted where too many episodes were
+    aborted. Not to be called from a running event loop.
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
     loops = {name: loop_named(name) for name in {task.agent_name for task in tasks}}
     played: dict[int, Trajectory] = {}
-    lost: list[Trajectory] = []
+    aborted: list[Trajectory] = []
     indices = iter(range(len(tasks)))
 
     async def play_one(index: int) -> None:
@@ -62,13 +62,13 @@ def play_episodes(
             episode_id = f"{task.task_id}/{index}" + "/again" * num_try
             episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
             played[index] = await _play(episode, policy, loops[task.agent_name])
-            if not played[index].is_lost:
+            if not played[index].is_aborted:
                 if on_end:
                     on_end(index, played[index])
                 break
         else:
-            lost.append(played[index])
-            _refuse_many_lost(lost, len(tasks), limits)
+            aborted.append(played[index])
+            _refuse_many_aborted(aborted, len(tasks), limits)
         if progress:
             progress(len(played), len(tasks))
 
@@ -121,11 +121,11 @@ async def _play_to_the_end(episode: Episode, policy: Policy, loop: AgentLoop) ->
         return episode.trajectory(StopReason.TIME_LIMIT)
 
 
-def _refuse_many_lost(lost: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
-    if len(lost) > limits.max_lost_frac * num_episodes:
+def _refuse_many_aborted(aborted: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
+    if len(aborted) > limits.max_aborted_frac * num_episodes:
         raise Interrupted(
-            f"{len(lost)} of {num_episodes} episodes were lost though each was played {NUM_TRIES} times, "
-            "and agent.max_lost_frac is "
-            f"{limits.max_lost_frac:g}: what is left would not be the agent's doing. "
-            f"The first ended as {lost[0].stop_reason}: {lost[0].failure}"
+            f"{len(aborted)} of {num_episodes} episodes were aborted though each was played {NUM_TRIES} times, "
+            "and agent.max_aborted_frac is "
+            f"{limits.max_aborted_frac:g}: what is left would not be the agent's doing. "
+            f"The first ended as {aborted[0].stop_reason}: {aborted[0].failure}"
         )

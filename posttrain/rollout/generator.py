@@ -29,9 +29,9 @@ class ScoredEpisode:
 
     @property
     def rule_reward(self) -> float:
-        """The reward by rules, which the group metrics are about; 0.0 of a lost episode, which no
-        group counts."""
-        if self.is_lost:
+        """The reward by rules, which the group metrics are about; 0.0 of an aborted episode, which
+        no group counts."""
+        if self.is_aborted:
             return 0.0
         if self.trajectory.reward is None:
             raise ValueError(
@@ -45,9 +45,9 @@ class ScoredEpisode:
         return self.trajectory.is_success
 
     @property
-    def is_lost(self) -> bool:
+    def is_aborted(self) -> bool:
         """It ended through no doing of the agent's: nothing is learnt from it."""
-        return self.trajectory.is_lost
+        return self.trajectory.is_aborted
 
 
 class EpisodeSource(Protocol):

@@ -2,8 +2,8 @@
 `agent_name`.
 
 A loop asks the policy for a message, does what it says, and returns why it ended. It may raise
-EngineLost, ToolFailed, WorldFailed or AgentFailed: the episode is lost and played again. Any other
-exception is our bug: all episodes stop and it is raised.
+EngineFailed, ToolFailed, WorldFailed or AgentFailed: the episode is aborted and played again. Any
+other exception is our bug: all episodes stop and it is raised.
 """
 
 from collections.abc import Awaitable, Callable

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.runtime.endpoint_limits import Account, ChatParameters, account_of
 from posttrain.runtime.exits import ConfigurationError
@@ -62,7 +62,7 @@ class OpenAiPolicy:
         self._takes_reasoning = False  # vLLM's and OpenRouter's field, which is read as it is written
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint
+        """Raises EngineFailed where no sensible answer came, ConfigurationError where the endpoint
         refuses whatever is asked."""
         from openai import APIConnectionError, APIStatusError
 
@@ -81,23 +81,23 @@ class OpenAiPolicy:
                             return Reply(None, StopReason.TOKEN_LIMIT)
                         self._refuse_unless_mended(request, error)
             except APIConnectionError as error:
-                raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
+                raise EngineFailed(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
             except (ValueError, RecursionError) as error:  # no JSON, or none that can be read
-                raise EngineLost(f"the endpoint answered what is no JSON: {reason(error)}") from None
+                raise EngineFailed(f"the endpoint answered what is no JSON: {reason(error)}") from None
         return self._read(answer, time.perf_counter() - start)
 
     def release(self, episode: Episode) -> None:
         """Nothing is kept for an episode."""
 
     def _refuse_unless_mended(self, request: Mapping[str, Any], error: "APIStatusError") -> None:
-        """Raises EngineLost or ConfigurationError, unless another request without what the endpoint
-        refuses has a chance."""
+        """Raises EngineFailed or ConfigurationError, unless another request without what the
+        endpoint refuses has a chance."""
         status, said = error.status_code, _said(error)
         if status in (400, 422) and self.parameters.learn(request, f"{error.param or ''} {said}".strip()):
             return
         if status < 500 and status not in _PASSING:
             raise ConfigurationError(f"the endpoint answers {status} for {self._model}: {reason(said)}") from None
-        raise EngineLost(f"the endpoint answered {status} to the last of its tries: {reason(said)}") from None
+        raise EngineFailed(f"the endpoint answered {status} to the last of its tries: {reason(said)}") from None
 
     def _request(self, episode: Episode) -> dict[str, Any]:
         messages = [message.to_openai() for message in episode.messages]
@@ -129,7 +129,7 @@ class OpenAiPolicy:
             if choice.finish_reason not in ("stop", "length", "tool_calls"):
                 raise ValueError(f"finish_reason {choice.finish_reason!r}")
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise EngineLost(
+            raise EngineFailed(
                 f"the endpoint's answer makes no sense ({type(error).__name__}: {reason(error)}): "
                 f"{clip(str(answer), 200)}"
             ) from None
@@ -160,7 +160,7 @@ class OpenAiPolicy:
             connections = DefaultAsyncHttpxClient()
             bound_httpx(
                 connections,
-                lambda why: EngineLost(f"the endpoint: {why}"),
+                lambda why: EngineFailed(f"the endpoint: {why}"),
                 refuse_redirect=lambda why: ConfigurationError(f"the endpoint: {why} (OPENAI_BASE_URL)"),
             )
             self._client = AsyncOpenAI(max_retries=NUM_RETRIES, timeout=TIMEOUT_S, http_client=connections)

@@ -32,8 +32,9 @@ def play_resumably(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """As `play_episodes` for a policy without tokens, but for the episodes that `file` holds. Lines
-    that are not as they were written are dropped with a word; lost episodes are not written down,
-    so that another run may save them. Raises ConfigurationError where `file` cannot be read."""
+    that are not as they were written are dropped with a word; aborted episodes are not written
+    down, so that another run may save them. Raises ConfigurationError where `file` cannot be
+    read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     played = _played(_whole_lines(file), tasks, seeds)
     left = [index for index in range(len(tasks)) if index not in played]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
-from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
+from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.params import AgentParams
@@ -62,7 +62,7 @@ def replay(
     policy: Policy = (
         _Words(recorded) if codec is None else TokenPolicy(_Tokens(recorded.trajectory), codec, temperature=1.0)
     )
-    may_be_lost = limits.model_copy(update={"max_lost_frac": 1.0})
+    may_be_lost = limits.model_copy(update={"max_aborted_frac": 1.0})
     [played] = play_episodes(
         policy, [recorded.task], domain=domain, limits=may_be_lost, seeds=[recorded.trajectory.seed]
     )
@@ -87,7 +87,7 @@ class _Words:
     async def reply(self, episode: Episode) -> Reply:
         index = self._num_said[episode.episode_id]
         if index == len(self._replies):
-            raise EngineLost(_OVER)
+            raise EngineFailed(_OVER)
         self._num_said[episode.episode_id] += 1
         return self._replies[index]
 
@@ -107,7 +107,7 @@ class _Tokens:
     async def generate(self, request: GenerateRequest) -> Generation:
         index = self._num_written[request.episode_id]
         if index == len(self._turns):
-            raise EngineLost(_OVER)
+            raise EngineFailed(_OVER)
         self._num_written[request.episode_id] += 1
         token_ids = self._turns[index].written[: request.max_new_tokens]
         return Generation(

@@ -119,7 +119,7 @@ def _title(message: Message, turn: Turn | None, runs: Mapping[str, ToolRun]) -> 
 
 def _result(is_success: bool | None, *, is_failed: bool) -> str:
     if is_success is None:
-        return "lost" if is_failed else "-"
+        return "aborted" if is_failed else "-"
     return "success" if is_success and not is_failed else "failed"
 
 

@@ -31,8 +31,8 @@ LIMITS = AgentParams(
     tool_timeout_s=60.0,
     tool_retries=0,
     max_result_chars=100_000,
-    max_lost_frac=0.0,
-).model_copy(update={"max_lost_frac": 1.0})
+    max_aborted_frac=0.0,
+).model_copy(update={"max_aborted_frac": 1.0})
 
 Player = Callable[[Sequence[Message]], Message | None]  # None: has nothing more to say
 

@@ -47,7 +47,7 @@ def test_without_groups_there_is_no_health_to_speak_of():
 
 
 def test_what_infrastructure_ended_or_nobody_scored_is_no_play():
-    plays = [*rows(("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", None), ("b", 0.0)), Play("a", 0.0, is_lost=True)]
+    plays = [*rows(("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", None), ("b", 0.0)), Play("a", 0.0, is_aborted=True)]
     metrics = group_health(plays, success_at=1.0, source="x")
     assert (metrics["num_trajectories"], metrics["num_lost"], metrics["num_unscored"]) == (4, 1, 1)
     assert (metrics["success_rate"], metrics["frac_reward_zero_std"]) == (0.5, 1.0)
@@ -171,12 +171,12 @@ def test_the_command_says_what_it_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "is_lost"),
+    ("end", "is_aborted"),
     [("infrastructure_error", True), ("user_error", True), ("agent_error", False), ("timeout", False)],
 )
-def test_how_a_simulation_of_tau2_ended_says_whether_it_is_a_play(end, is_lost, tmp_path):
+def test_how_a_simulation_of_tau2_ended_says_whether_it_is_a_play(end, is_aborted, tmp_path):
     run = {"id": "1", "task_id": "1", "trial": 0, "messages": [*CHAT, *SAID], "reward_info": {"reward": 0.0}}
     (tmp_path / "results.json").write_text(
         json.dumps({"info": {}, "simulations": [run | {"termination_reason": end}] * 2})
     )
-    assert [play.is_lost for play in read_plays(tmp_path / "results.json")[0]] == [is_lost] * 2
+    assert [play.is_aborted for play in read_plays(tmp_path / "results.json")[0]] == [is_aborted] * 2

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import play_episodes
@@ -88,7 +88,7 @@ def test_a_tool_of_the_domain_that_the_task_does_not_offer_is_an_error():
 
 
 def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
-    def play_two(max_lost_frac):
+    def play_two(max_aborted_frac):
         experts = {
             seed: Reciter(lines_of_seed)
             for seed, lines_of_seed in {0: [call("jam", "{}")] * 2, 1: [say("done")]}.items()
@@ -97,7 +97,7 @@ def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
             ScriptedPolicy(lambda task, seed: experts[seed]),
             [lock_task()] * 2,
             domain=LockDomain(),
-            limits=LIMITS.model_copy(update={"max_lost_frac": max_lost_frac}),
+            limits=LIMITS.model_copy(update={"max_aborted_frac": max_aborted_frac}),
             seeds=[0, 1],
         )
 
@@ -106,7 +106,7 @@ def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
     assert [message.role for message in lost.messages] == ["system", "user", "assistant", "tool"], "records are paired"
     assert played.stop_reason == StopReason.DONE
     with pytest.raises(
-        Interrupted, match=r"1 of 2 episodes were lost.*tool_failed: jam\({}\) raised ZeroDivisionError: our bug"
+        Interrupted, match=r"1 of 2 episodes were aborted.*tool_failed: jam\({}\) raised ZeroDivisionError: our bug"
     ):
         play_two(0.49)
 
@@ -122,7 +122,7 @@ def test_a_lost_episode_is_played_again_from_the_start():
             if episode.episode_id not in self.experts:
                 self.experts[episode.episode_id] = Reciter(list(calls))
             elif len(self.experts) == 1:
-                raise EngineLost("no server answers")
+                raise EngineFailed("no server answers")
             return Reply(self.experts[episode.episode_id].reply(episode.messages))
 
         def release(self, episode):
@@ -316,7 +316,7 @@ def test_a_verdict_that_holds_no_number_loses_the_episode_and_not_the_batch():
         policy,
         [lock_task("t0"), lock_task("t1")],
         domain=OddDomain(),
-        limits=limits_of(4, 8, 40, max_lost_frac=0.5),
+        limits=limits_of(4, 8, 40, max_aborted_frac=0.5),
         seeds=[0, 0],
     )
     assert (sound.stop_reason, sound.outcome.reward) == (StopReason.DONE, 1.0)

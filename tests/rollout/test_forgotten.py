@@ -17,7 +17,7 @@ from tests.rollout.lock_world import LockDomain, LockWorld, Reciter, WordCodec, 
 from tests.rollout.tiny_models import tiny_model
 from tests.rollout.token_server import TokenServer
 
-LIMITS = limits_of(3, 8, 60).model_copy(update={"max_lost_frac": 1.0})
+LIMITS = limits_of(3, 8, 60).model_copy(update={"max_aborted_frac": 1.0})
 TASKS = [lock_task(f"task-{index}") for index in range(40)]
 
 

@@ -47,9 +47,9 @@ def endpoint(monkeypatch):
         one.stop()
 
 
-def play(count=1, max_lost_frac=0.9, **settings):
+def play(count=1, max_aborted_frac=0.9, **settings):
     policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, **settings)
-    limits = LIMITS.model_copy(update={"max_lost_frac": max_lost_frac})
+    limits = LIMITS.model_copy(update={"max_aborted_frac": max_aborted_frac})
     return play_episodes(
         policy,
         [lock_task(f"t{index}") for index in range(count)],
@@ -127,8 +127,8 @@ def test_an_endpoint_that_is_busy_or_broken_for_a_while_is_asked_again(endpoint,
 )
 def test_an_endpoint_that_never_makes_sense_loses_the_episode_with_the_reason(endpoint, answer):
     endpoint(lambda *_: answer)
-    with pytest.raises(Interrupted, match=r"1 of 1 episodes were lost.*engine_lost: the endpoint"):
-        play(max_lost_frac=0.0)
+    with pytest.raises(Interrupted, match=r"1 of 1 episodes were aborted.*engine_lost: the endpoint"):
+        play(max_aborted_frac=0.0)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -148,7 +148,7 @@ def test_an_error_that_quotes_the_key_is_quoted_without_it_and_in_short(endpoint
     monkeypatch.setenv("POSTTRAIN_OPENAI_CONCURRENT", "1")
     endpoint(lambda *_: error_of(status, "no planted-key here, " + "x" * 100_000, headers={"retry-after-ms": "1"}))
     with pytest.raises(end) as raised:
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)
     printed = "".join(traceback.format_exception(raised.value))
     assert "no [key removed: OPENAI_API_KEY] here" in printed
     assert "planted-key" not in printed
@@ -175,7 +175,7 @@ def test_no_answer_is_read_beyond_its_limit(endpoint, monkeypatch, status, compl
 
     endpoint(lambda *_: Endless(status=status))
     with pytest.raises((ConfigurationError, Interrupted), match=complaint):
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)
     assert len(num_sent) < 100
 
 
@@ -183,7 +183,7 @@ def test_an_answer_that_is_compressed_unasked_is_not_unpacked(endpoint):
     bomb = gzip.compress(b"x" * 50_000_000)
     endpoint(lambda *_: web.Response(body=bomb, headers={"content-encoding": "gzip"}))
     with pytest.raises(Interrupted, match=r"the answer is compressed \('gzip'\)"):
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)
 
 
 def test_what_an_endpoint_writes_is_recorded_without_keys_and_within_a_limit(endpoint):
@@ -401,4 +401,4 @@ def test_a_count_of_tokens_that_is_no_number_loses_the_episode_and_not_the_limit
     answer["usage"]["prompt_tokens"] = count
     endpoint(lambda *_: answer)
     with pytest.raises(Interrupted, match="the endpoint's count of tokens is"):
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)

@@ -8,7 +8,7 @@ from posttrain.models.lora import add_lora
 from posttrain.models.params import LoraAdapter
 from posttrain.rollout.engines import vllm_engine
 from posttrain.rollout.engines.choice import make_engine, server_urls
-from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest
+from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest
 from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_engine import VllmEngine
 from posttrain.rollout.engines.weight_files import WeightFiles
@@ -218,7 +218,7 @@ def test_without_any_server_the_message_is_lost_with_the_reason(make, servers):
     engine = make(tiny_model("qwen3"), patience_s=0.2)
     for server in servers:
         server.mood = "garbage"
-    with pytest.raises(EngineLost, match="answered without 'logprobs'"):
+    with pytest.raises(EngineFailed, match="answered without 'logprobs'"):
         asyncio.run(engine.generate(GenerateRequest("e", [1, 2], 4, 1.0, 1, STOP)))
 
 

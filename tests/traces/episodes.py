@@ -17,7 +17,7 @@ from posttrain.types import Message, Task
 from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
 
 TRY_123 = 'call try_code {"code":"123"}'
-ANY_LOST = LIMITS.model_copy(update={"max_lost_frac": 1.0})
+ANY_LOST = LIMITS.model_copy(update={"max_aborted_frac": 1.0})
 
 
 def spoken(*lines: Message, task: Task | None = None, domain: Any = None, limits: Any = ANY_LOST) -> TracedEpisode:

@@ -146,5 +146,5 @@ def test_whether_it_succeeded_is_the_outcomes_to_say_and_unknown_where_there_is_
 
 
 def test_lost_is_failed_whatever_was_judged():
-    assert spoken(call("jam", "{}"), limits=LIMITS.model_copy(update={"max_lost_frac": 1.0})).is_failed
+    assert spoken(call("jam", "{}"), limits=LIMITS.model_copy(update={"max_aborted_frac": 1.0})).is_failed
     assert not opened().is_failed

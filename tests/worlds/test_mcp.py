@@ -64,7 +64,7 @@ class CounterDomain:
 def play(domain, *scripts, **limits):
     experts = dict(enumerate(scripts))
     policy = ScriptedPolicy(lambda task, seed: Reciter(list(experts[seed])))
-    wide = limits_of(6, 8, 40, **{"max_lost_frac": 0.99} | limits)
+    wide = limits_of(6, 8, 40, **{"max_aborted_frac": 0.99} | limits)
     tasks = [lock_task(f"task {seed}", tools=TOOLS) for seed in experts]
     return play_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(experts))
 

@@ -42,7 +42,7 @@ class Generation:
     policy_version: int
 
 
-class EngineLost(Exception):
+class EngineFailed(Exception):
     """No server answered, as often as it was tried: the message that was asked for will not
     come."""
 

@@ -23,7 +23,7 @@ import torch
 
 from posttrain.models.adapted import is_adapted
 from posttrain.models.precision import compute_dtype
-from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
+from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import WeightFiles
@@ -85,7 +85,7 @@ class VllmEngine:
         self._watching = asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Raises EngineLost where no server wrote the message."""
+        """Raises EngineFailed where no server wrote the message."""
         self._in_flight += 1
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._generate(request), self._loop))
@@ -150,7 +150,7 @@ class VllmEngine:
                 self._router.set_down(url)
             finally:
                 self._router.finish(url)
-        raise EngineLost(
+        raise EngineFailed(
             f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}"
         )
 

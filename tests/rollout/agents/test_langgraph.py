@@ -11,7 +11,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from posttrain.rollout.agents.langgraph import from_langchain, langgraph_loop, to_langchain
-from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
@@ -162,7 +162,7 @@ def test_a_broken_tool_and_a_lost_engine_are_not_hidden_by_a_graph_that_handles_
 
     class Gone:
         async def reply(self, episode):
-            raise EngineLost("no server answers")
+            raise EngineFailed("no server answers")
 
         def release(self, episode):
             pass

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from posttrain.rollout.agents.openai_proxy import AgentTask
-from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Reply
 from posttrain.rollout.episodes import play_episodes
@@ -29,7 +29,7 @@ from tests.rollout.lock_world import (
     say,
 )
 
-LOST_ALLOWED = LIMITS.model_copy(update={"max_lost_frac": 0.99})
+LOST_ALLOWED = LIMITS.model_copy(update={"max_aborted_frac": 0.99})
 
 
 def client_of(task: AgentTask, **options) -> openai.AsyncOpenAI:
@@ -299,7 +299,7 @@ def test_an_engine_that_is_gone_is_never_hidden_by_the_clients_retries(agent):
     class Gone:
         async def reply(self, episode):
             asked.append(episode.episode_id)
-            raise EngineLost("no server answers")
+            raise EngineFailed("no server answers")
 
         def release(self, episode):
             pass
