@@ -22,7 +22,7 @@ from posttrain.models.token_logprobs import pad_right
 from posttrain.rollout.engines.protocol import GenerateRequest, Generation
 from posttrain.rollout.engines.torch_engine import TorchEngine
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.types import Trajectory
 from posttrain.worlds.domains import make_domain
@@ -94,7 +94,7 @@ def _play(
     tasks = read_tasks(TASKS, "test", "rl")
     plays = [tasks[index % len(tasks)] for index in range(count)]
     engine = _Recording(TorchEngine(model, num_slots=NUM_SLOTS, max_context_tokens=params.agent.max_context_tokens))
-    played = play_episodes(
+    played = run_episodes(
         TokenPolicy(engine, codec, temperature=temperature),
         plays,
         domain=make_domain(params.world),

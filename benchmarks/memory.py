@@ -29,7 +29,7 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model
 from posttrain.rollout.engines.torch_engine import TorchEngine
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.traces.values import Run, traced
 from posttrain.traces.writer import TraceWriter
@@ -91,7 +91,7 @@ def _batch(count: int) -> dict[str, float]:
     model, codec, params = _load()
     policy = _policy(model, codec, params)[1]
     before = _held_mib()
-    play_episodes(
+    run_episodes(
         policy,
         _tasks(count),
         domain=make_domain(params.world),
@@ -135,7 +135,7 @@ def _long(is_traced: int) -> dict[str, Any]:
         writer = _writer(Path(folder) / "traces.db") if is_traced else None
         for start in range(0, NUM_EPISODES, BATCH):
             batch = tasks[start : start + BATCH]
-            played = play_episodes(
+            played = run_episodes(
                 policy,
                 batch,
                 domain=domain,

@@ -64,7 +64,7 @@ def evaluate_endpoint(
     and some times at temperature 1; what was played is kept, and not paid for twice."""
     from posttrain.evals.summary import evaluated_tasks, summarise
     from posttrain.rollout.openai_policy import OpenAiPolicy
-    from posttrain.rollout.prefix import play_resumably
+    from posttrain.rollout.resume import resume_episodes
     from posttrain.runtime.endpoint_limits import ChatParameters, account_of
 
     if num_tasks < 1 or num_samples < 0 or max_new_tokens < 1:
@@ -83,7 +83,7 @@ def evaluate_endpoint(
         )
         file = _file(model, section, limits, f"{max_new_tokens} {temperature:g} {split}")
         progress = _progress("greedy" if temperature == 0 else "sampled")
-        played = play_resumably(policy, plays, file, domain=domain, limits=limits, seeds=seeds, progress=progress)
+        played = resume_episodes(policy, plays, file, domain=domain, limits=limits, seeds=seeds, progress=progress)
         return [rule.score(trajectory, task) for trajectory, task in zip(played, plays, strict=True)]
 
     greedy = play(tasks, 0.0, [0] * len(tasks))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task
@@ -23,5 +23,5 @@ def demonstrate(
     """One row per task, in their order. The expert draws from the seed and the task together, so
     one seed does for all of them."""
     expert = expert_policy(domain, is_flawless=is_flawless, reasoning_frac=reasoning_frac)
-    played = play_episodes(expert, tasks, domain=domain, limits=limits, seeds=[seed] * len(tasks), progress=progress)
+    played = run_episodes(expert, tasks, domain=domain, limits=limits, seeds=[seed] * len(tasks), progress=progress)
     return [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, tasks, strict=True)]

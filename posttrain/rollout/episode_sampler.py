@@ -11,9 +11,10 @@ from posttrain.models.codec import ChatCodec
 from posttrain.rewards.total import RuleReward
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
-from posttrain.rollout.policy import PrefixPolicy, TokenPolicy
+from posttrain.rollout.policy import TokenPolicy
+from posttrain.rollout.prefix import PrefixPolicy
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import Domain
 
@@ -73,7 +74,7 @@ class EpisodeSampler:
         own = TokenPolicy(self._engine, self._codec, temperature=warmth)
         keys = [(task.task_id, seed) for task, seed in zip(tasks, seeds, strict=True)]
         policy = PrefixPolicy(own, self._codec, dict(zip(keys, given, strict=True))) if any(given) else own
-        played = play_episodes(policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
+        played = run_episodes(policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
         return [self._reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
 
     def _check_prompts(self) -> list[list[int]]:

@@ -31,7 +31,7 @@ _STOP_OF: Mapping[type[Exception], StopReason] = {
 }
 
 
-def play_episodes(
+def run_episodes(
     policy: Policy,
     tasks: Sequence[Task],
     *,

@@ -81,24 +81,6 @@ def expert_policy(domain: ExpertDomain, *, is_flawless: bool, reasoning_frac: fl
     )
 
 
-class PrefixPolicy:
-    """A token policy whose first messages are given, of the episodes that `given` names by task and
-    seed: the agent reads them as its own and is not taught them."""
-
-    def __init__(self, policy: "TokenPolicy", codec: Codec, given: Mapping[tuple[str, int], Sequence[Message]]) -> None:
-        self._policy, self._codec, self._given = policy, codec, given
-
-    async def reply(self, episode: Episode) -> Reply:
-        given = self._given.get((episode.task.task_id, episode.seed), ())
-        if len(episode.turns) >= len(given):
-            return await self._policy.reply(episode)
-        message = given[len(episode.turns)]
-        return Reply(message, context_ids=[*self._policy.context_ids(episode), *self._codec.encode_assistant(message)])
-
-    def release(self, episode: Episode) -> None:
-        self._policy.release(episode)
-
-
 class TokenPolicy:
     """A model behind an engine. `temperature` 0 is greedy."""
 

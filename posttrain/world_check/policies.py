@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.loops import AgentFailed
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import reason
@@ -74,7 +74,7 @@ def play(domain: Domain, parts: Sequence[Part], *, at_once: int = MAX_AT_ONCE) -
             part.task if part.task.agent_name == "single_turn" else replace(part.task, agent_name="tools")
             for part in some
         ]
-        played += play_episodes(
+        played += run_episodes(
             Players(some), tasks, domain=domain, limits=LIMITS, seeds=range(len(some)),
         )  # fmt: skip
     return [replace(trajectory, seed=0) for trajectory in played]

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from posttrain.rollout.policy import ScriptedPolicy
-from posttrain.rollout.prefix import play_resumably
+from posttrain.rollout.resume import resume_episodes
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy
 from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, arguments_of, call, lock_task, say
 
@@ -21,7 +21,7 @@ def play(file):
         played.append(task.task_id)
         return Reciter([call("try_code", arguments_of("123")), say(f"the lock of {task.task_id}\u2028is open 开了")])
 
-    trajectories = play_resumably(
+    trajectories = resume_episodes(
         ScriptedPolicy(expert), TASKS, file, domain=LockDomain(), limits=LIMITS, seeds=list(range(12))
     )
     return [(one.task_id, one.seed, one.stop_reason, one.messages) for one in trajectories], played

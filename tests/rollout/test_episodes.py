@@ -6,7 +6,7 @@ import pytest
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, Outcome, StopReason, ToolCall
@@ -27,7 +27,7 @@ from tests.rollout.lock_world import (
 
 def play(*lines, task=None, limits=LIMITS):
     policy = ScriptedPolicy(lambda task, seed: Reciter(list(lines)))
-    [trajectory] = play_episodes(policy, [task or lock_task()], domain=LockDomain(), limits=limits, seeds=[5])
+    [trajectory] = run_episodes(policy, [task or lock_task()], domain=LockDomain(), limits=limits, seeds=[5])
     return trajectory
 
 
@@ -93,7 +93,7 @@ def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
             seed: Reciter(lines_of_seed)
             for seed, lines_of_seed in {0: [call("jam", "{}")] * 2, 1: [say("done")]}.items()
         }
-        return play_episodes(
+        return run_episodes(
             ScriptedPolicy(lambda task, seed: experts[seed]),
             [lock_task()] * 2,
             domain=LockDomain(),
@@ -128,7 +128,7 @@ def test_a_lost_episode_is_played_again_from_the_start():
         def release(self, episode):
             pass
 
-    [trajectory] = play_episodes(LostOnce(), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1])
+    [trajectory] = run_episodes(LostOnce(), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.DONE
     assert contents(trajectory, "tool") == ['{"open":false,"tries":1}'], "a world of its own"
 
@@ -142,7 +142,7 @@ def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_messag
         def release(self, episode):
             pass
 
-    [trajectory] = play_episodes(
+    [trajectory] = run_episodes(
         Slow(), [lock_task()], domain=LockDomain(), limits=LIMITS.model_copy(update={"max_seconds": 0.1}), seeds=[1]
     )
     assert trajectory.stop_reason == StopReason.TIME_LIMIT
@@ -153,7 +153,7 @@ def test_a_stop_tool_ends_the_episode_with_its_first_good_result():
     policy = ScriptedPolicy(
         lambda task, seed: Reciter([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))])
     )
-    [trajectory] = play_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
+    [trajectory] = run_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.STOP_TOOL
     assert len(contents(trajectory, "tool")) == 2
 
@@ -200,7 +200,7 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
         3: [call("try_code", arguments_of("1")), say("three")],
     }
     seen = []
-    trajectories = play_episodes(
+    trajectories = run_episodes(
         ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
         tasks,
         domain=LockDomain(),
@@ -216,7 +216,7 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
 
 def test_as_many_seeds_as_tasks():
     with pytest.raises(ValueError, match="1 tasks but 2 seeds"):
-        play_episodes(
+        run_episodes(
             ScriptedPolicy(lambda task, seed: Reciter([])),
             [lock_task()],
             domain=LockDomain(),
@@ -239,7 +239,7 @@ def test_when_one_episode_crashes_the_others_stop_and_all_are_released():
             released.append(episode.seed)
 
     with pytest.raises(ConfigurationError, match="no such model"):
-        play_episodes(OneCrashes(), [lock_task()] * 3, domain=LockDomain(), limits=LIMITS, seeds=[1, 2, 3])
+        run_episodes(OneCrashes(), [lock_task()] * 3, domain=LockDomain(), limits=LIMITS, seeds=[1, 2, 3])
     assert sorted(released) == [1, 2, 3]
 
 
@@ -249,7 +249,7 @@ def token_play(messages, *, limits=LIMITS, tasks=None):
         {seed: [codec.ids(text) + ([0] if ends else []) for text, ends in lines] for seed, lines in enumerate(messages)}
     )
     tasks = tasks or [lock_task()] * len(messages)
-    trajectories = play_episodes(
+    trajectories = run_episodes(
         TokenPolicy(engine, codec, temperature=1.0),
         tasks,
         domain=LockDomain(),
@@ -312,7 +312,7 @@ def test_a_verdict_that_holds_no_number_loses_the_episode_and_not_the_batch():
             return Odd(task)
 
     policy = ScriptedPolicy(lambda task, seed: Reciter([say("done")]))
-    sound, odd = play_episodes(
+    sound, odd = run_episodes(
         policy,
         [lock_task("t0"), lock_task("t1")],
         domain=OddDomain(),

@@ -10,7 +10,7 @@ import pytest
 from posttrain.rollout.engines import vllm_engine
 from posttrain.rollout.engines.torch_engine import TorchEngine
 from posttrain.rollout.engines.vllm_engine import VllmEngine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from tests.limits import limits_of
 from tests.rollout.lock_world import LockDomain, LockWorld, Reciter, WordCodec, call, lock_task, say
@@ -62,7 +62,7 @@ def texts(thing: object, seen: set[int]) -> Iterator[str]:
 
 
 def play(policy, *, domain=None, tasks=TASKS):
-    return play_episodes(policy, tasks, domain=domain or SlowDomain(), limits=LIMITS, seeds=list(range(len(tasks))))
+    return run_episodes(policy, tasks, domain=domain or SlowDomain(), limits=LIMITS, seeds=list(range(len(tasks))))
 
 
 def mentioned(policy) -> set[str]:

@@ -6,9 +6,10 @@ from posttrain.models.tokenizer import train_tokenizer
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.engines.scripted import ScriptedEngine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.expert_traces import ExpertTraces, given_turns
-from posttrain.rollout.policy import PrefixPolicy, TokenPolicy, expert_policy
+from posttrain.rollout.policy import TokenPolicy, expert_policy
+from posttrain.rollout.prefix import PrefixPolicy
 from posttrain.worlds.domains import score_names
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
@@ -23,7 +24,7 @@ REWARD = RewardParams(weights={"completion": 1.0}, penalties={}, extra=[])
 
 def made():
     expert = expert_policy(DOMAIN, is_flawless=True, reasoning_frac=0.0)
-    spoken = play_episodes(expert, TASKS, domain=DOMAIN, limits=LIMITS, seeds=[3] * len(TASKS))
+    spoken = run_episodes(expert, TASKS, domain=DOMAIN, limits=LIMITS, seeds=[3] * len(TASKS))
     names = {name for task in TASKS for name in task.tools}
     codec = ChatCodec(
         train_tokenizer([play.messages for play in spoken], tool_names=names, vocab_size=500, max_length=500)
@@ -64,7 +65,7 @@ def test_given_turns_are_read_and_played_and_what_follows_is_the_agents_own():
     own_policy = TokenPolicy(ScriptedEngine(script), codec, temperature=1.0)
     keys = [(task.task_id, seed) for task, seed in zip(TASKS, seeds, strict=True)]
     policy = PrefixPolicy(own_policy, codec, dict(zip(keys, given, strict=True)))
-    played = play_episodes(policy, TASKS, domain=DOMAIN, limits=LIMITS, seeds=seeds)
+    played = run_episodes(policy, TASKS, domain=DOMAIN, limits=LIMITS, seeds=seeds)
     for one, by_expert, own in zip(played, spoken, given, strict=True):
         row = codec.encode_row(by_expert.messages, [DOMAIN.tools[name].schema() for name in one_task(one).tools])
         assert one.messages == by_expert.messages

@@ -11,9 +11,9 @@ from aiohttp import web
 
 from posttrain.rollout import openai_policy
 from posttrain.rollout.engines.choice import make_engine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.rollout.prefix import play_resumably
+from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.endpoint_limits import ChatParameters, account_of
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import StopReason
@@ -50,7 +50,7 @@ def endpoint(monkeypatch):
 def play(count=1, max_aborted_frac=0.9, **settings):
     policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, **settings)
     limits = LIMITS.model_copy(update={"max_aborted_frac": max_aborted_frac})
-    return play_episodes(
+    return run_episodes(
         policy,
         [lock_task(f"t{index}") for index in range(count)],
         domain=LockDomain(),
@@ -277,7 +277,7 @@ def test_what_was_played_before_an_end_is_not_played_again(endpoint, tmp_path):
     def resume():
         account = account_of("POSTTRAIN_OPENAI", {"POSTTRAIN_OPENAI_CONCURRENT": "1"})
         policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, account=account)
-        return play_resumably(policy, tasks, file, domain=LockDomain(), limits=LIMITS, seeds=[7] * 5)
+        return resume_episodes(policy, tasks, file, domain=LockDomain(), limits=LIMITS, seeds=[7] * 5)
 
     with pytest.raises(ConfigurationError):
         resume()

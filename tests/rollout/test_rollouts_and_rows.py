@@ -4,7 +4,7 @@ the expert says."""
 from posttrain.models.codec import ChatCodec
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.rollout.engines.scripted import ScriptedEngine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import TokenPolicy, expert_policy
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
@@ -19,7 +19,7 @@ def test_an_episode_by_tokens_is_the_training_row_of_the_same_conversation():
     tasks = domain.tasks("sft", WORLD.num_sft_tasks)
     seeds = list(range(len(tasks)))
     expert = expert_policy(domain, is_flawless=True, reasoning_frac=0.5)
-    spoken = play_episodes(expert, tasks, domain=domain, limits=LIMITS, seeds=seeds)
+    spoken = run_episodes(expert, tasks, domain=domain, limits=LIMITS, seeds=seeds)
     names = {name for task in tasks for name in task.tools}
     codec = ChatCodec(
         train_tokenizer([play.messages for play in spoken], tool_names=names, vocab_size=500, max_length=500)
@@ -29,7 +29,7 @@ def test_an_episode_by_tokens_is_the_training_row_of_the_same_conversation():
         for play in spoken
     }
     policy = TokenPolicy(ScriptedEngine(script), codec, temperature=1.0)
-    written = play_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=seeds)
+    written = run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=seeds)
     for task, by_expert, by_tokens in zip(tasks, spoken, written, strict=True):
         row = codec.encode_row(by_expert.messages, [domain.tools[name].schema() for name in task.tools])
         assert by_tokens.messages == by_expert.messages

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.rollout.engines.scripted import ScriptedEngine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episode
@@ -24,7 +24,7 @@ def spoken(*lines: Message, task: Task | None = None, domain: Any = None, limits
     """An episode by a script, without tokens."""
     task = task or lock_task()
     policy = ScriptedPolicy(lambda task, seed: Reciter(list(lines)))
-    [trajectory] = play_episodes(policy, [task], domain=domain or LockDomain(), limits=limits, seeds=[5])
+    [trajectory] = run_episodes(policy, [task], domain=domain or LockDomain(), limits=limits, seeds=[5])
     return TracedEpisode(trajectory, task)
 
 
@@ -34,7 +34,7 @@ def written(
     """An episode by tokens, one a word; the bool says whether the stop token follows."""
     task, codec = task or lock_task(), WordCodec()
     engine = ScriptedEngine({5: [codec.ids(text) + ([0] if ends else []) for text, ends in lines]})
-    [trajectory] = play_episodes(
+    [trajectory] = run_episodes(
         TokenPolicy(engine, codec, temperature=1.0), [task], domain=LockDomain(), limits=limits, seeds=[5]
     )
     return TracedEpisode(trajectory, task), codec

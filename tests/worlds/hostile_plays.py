@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.worlds.http_env.domain import HttpEnvDomain
@@ -44,4 +44,4 @@ def sentence_of(name, timeout_s=4.0, start_timeout_s=15.0):
 def _played(domain, task, script, timeout_s=10.0):
     policy = ScriptedPolicy(lambda task, seed: Reciter(list(script)))
     limits = limits_of(4, 8, 40, tool_timeout_s=timeout_s, max_result_chars=200)
-    return play_episodes(policy, [task], domain=domain, limits=limits, seeds=[0])[0]
+    return run_episodes(policy, [task], domain=domain, limits=limits, seeds=[0])[0]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import Interrupted
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
@@ -111,7 +111,7 @@ def guesses(*actions):
 def play(domain, tasks, make_script, **limits):
     policy = ScriptedPolicy(lambda task, seed: make_script(task))
     wide = limits_of(20, 8, 40, **limits)
-    return play_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(range(len(tasks))))
+    return run_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(range(len(tasks))))
 
 
 @pytest.mark.parametrize("style", ["textcraft", "webshop"])

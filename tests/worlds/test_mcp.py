@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Outcome, StopReason, ToolRun
@@ -66,7 +66,7 @@ def play(domain, *scripts, **limits):
     policy = ScriptedPolicy(lambda task, seed: Reciter(list(experts[seed])))
     wide = limits_of(6, 8, 40, **{"max_aborted_frac": 0.99} | limits)
     tasks = [lock_task(f"task {seed}", tools=TOOLS) for seed in experts]
-    return play_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(experts))
+    return run_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(experts))
 
 
 def results(trajectory):
@@ -244,7 +244,7 @@ def test_a_world_is_closed_however_its_episode_ends():
 
     domain = Domain({})
     task = lock_task(tools=())
-    play_episodes(
+    run_episodes(
         ScriptedPolicy(lambda task, seed: Reciter([say("done")])),
         [task],
         domain=domain,
@@ -252,5 +252,5 @@ def test_a_world_is_closed_however_its_episode_ends():
         seeds=[0],
     )
     with pytest.raises(RuntimeError, match="our bug"):
-        play_episodes(Silent(), [task], domain=domain, limits=limits_of(1, 1, 2), seeds=[0])
+        run_episodes(Silent(), [task], domain=domain, limits=limits_of(1, 1, 2), seeds=[0])
     assert len(closed) == 2

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.types import SPLITS
 from posttrain.worlds.lookups.gold import gold_of
@@ -29,7 +29,7 @@ def domain():
 
 
 def play(policy, domain, tasks):
-    return play_episodes(policy, tasks, domain=domain, limits=limits_of(12, 64, 1024), seeds=[1] * len(tasks))
+    return run_episodes(policy, tasks, domain=domain, limits=limits_of(12, 64, 1024), seeds=[1] * len(tasks))
 
 
 def play_expert(domain, tasks, *, is_flawless=True, reasoning_frac=0.0):

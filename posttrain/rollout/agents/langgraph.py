@@ -24,7 +24,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 from langgraph.graph.state import CompiledStateGraph
 
-from posttrain.rollout.agents.program import AgentHost, Served, play_program
+from posttrain.rollout.agents.program import AgentHost, Served, run_program
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
@@ -56,7 +56,7 @@ def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
             host.end(StopReason.TURN_LIMIT)
 
     async def loop(episode: Episode, policy: Policy) -> StopReason:
-        return await play_program(episode, policy, program)
+        return await run_program(episode, policy, program)
 
     return loop
 

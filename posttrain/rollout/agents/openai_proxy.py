@@ -37,7 +37,7 @@ from posttrain.rollout.agents.openai_format import (
     read_body,
     read_request,
 )
-from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, play_program, stop_task
+from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, run_program, stop_task
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
@@ -116,7 +116,7 @@ def openai_loop(agent: Agent) -> AgentLoop:
                     agent, AgentTask(base_url, api_key, MODEL, openai_messages(messages), episode.task_schemas(), home)
                 )
 
-        return await play_program(episode, policy, program)
+        return await run_program(episode, policy, program)
 
     return loop
 

@@ -223,7 +223,7 @@ async def stop_task(task: "asyncio.Task[Any]") -> None:
 Program = Callable[[AgentHost, Sequence[Message]], Coroutine[Any, Any, object]]
 
 
-async def play_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
+async def run_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
     """Play an episode: `program(host, conversation)` answers the user, and is run again with the
     longer conversation as long as the user replies."""
     host = AgentHost(episode, policy)

@@ -13,7 +13,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from posttrain.rollout.agents.langgraph import from_langchain, langgraph_loop, to_langchain
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.engines.scripted import ScriptedEngine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall
 from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
@@ -70,7 +70,7 @@ def react_in_threads(model, tools):
 
 def play_with(policy, make_graph, *, task=TASK, limits=LIMITS):
     sys.modules[__name__].graph_under_test = langgraph_loop(make_graph)
-    [trajectory] = play_episodes(
+    [trajectory] = run_episodes(
         policy,
         [replace(task, agent_name=f"{__name__}:graph_under_test")],
         domain=LockDomain(),
@@ -93,7 +93,7 @@ def test_a_graph_makes_the_record_that_the_loop_of_tools_makes(make_graph):
     def recite(task, seed):
         return Reciter(list(LINES))
 
-    [expected] = play_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
+    [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
     assert play(make_graph, *LINES) == expected
     assert expected.stop_reason == StopReason.DONE
 

@@ -12,7 +12,7 @@ from posttrain.rollout.agents.openai_proxy import AgentTask
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Reply
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall, ToolRun
 from tests.limits import limits_of
@@ -86,7 +86,7 @@ def test_a_plain_agent_makes_the_record_that_the_loop_of_tools_makes(agent):
     def recite(task, seed):
         return Reciter(list(LINES))
 
-    [expected] = play_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
+    [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
     assert play(agent, *LINES) == expected
     assert expected.stop_reason == StopReason.DONE
     assert [run.outcome for turn in expected.turns for run in turn.tool_runs] == ["error", "ok", "ok"]

@@ -12,7 +12,7 @@ import pytest
 
 from posttrain.config.params import load_params
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, Task, ToolCall, Trajectory
 from posttrain.worlds.domains import score_names
@@ -166,7 +166,7 @@ def episodes(world: str) -> tuple[list[Task], list[dict[str, Trajectory]]]:
     repeated = [task for task in tasks for _ in ADVERSARIES]
     scripts = list(ADVERSARIES.values())
     policy = ScriptedPolicy(lambda task, seed: Reciter(scripts[seed](task, SIDES[world])))
-    played = play_episodes(
+    played = run_episodes(
         policy,
         repeated,
         domain=domain,
