@@ -10,6 +10,7 @@ them as context and is not trained on them.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from posttrain.rollout.engines.protocol import Engine, EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.episode import Episode, Reply
@@ -68,8 +69,8 @@ class PrefixEngine:
             self._num_given[request.episode_id] += 1
             turn, num_room = self._turns[index], request.max_new_tokens
             token_ids = turn.written[:num_room]
-            finish = "stop" if token_ids[-1] in request.stop_ids else "length"
-            return Generation(token_ids, turn.logprobs[:num_room], finish, self.policy_version)  # type: ignore[arg-type]
+            finish: Literal["stop", "length"] = "stop" if token_ids[-1] in request.stop_ids else "length"
+            return Generation(token_ids, turn.logprobs[:num_room], finish, self.policy_version)
         if self._then is None:
             raise EngineFailed(END_OF_RECORD)
         return await self._then.generate(request)
