@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from posttrain.rollout.engines.protocol import EngineFailed
-from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
@@ -23,6 +22,7 @@ from tests.rollout.lock_world import (
     lock_task,
     say,
 )
+from tests.rollout.scripted_engine import ScriptedEngine
 
 
 def play(*lines, task=None, limits=LIMITS):

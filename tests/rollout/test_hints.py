@@ -5,7 +5,6 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.expert_traces import ExpertTraces, given_turns
 from posttrain.rollout.policy import TokenPolicy, expert_policy
@@ -13,6 +12,7 @@ from posttrain.rollout.prefix import PrefixPolicy
 from posttrain.worlds.domains import score_names
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
+from tests.rollout.scripted_engine import ScriptedEngine
 from tests.worlds_of import toy_params
 
 LIMITS = limits_of(6, 100, 500)

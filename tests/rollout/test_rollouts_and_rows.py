@@ -3,11 +3,11 @@ the expert says."""
 
 from posttrain.models.codec import ChatCodec
 from posttrain.models.tokenizer import train_tokenizer
-from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import TokenPolicy, expert_policy
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
+from tests.rollout.scripted_engine import ScriptedEngine
 from tests.worlds_of import toy_params
 
 LIMITS = limits_of(6, 100, 500)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.traces.query import EpisodeFilter, matching
@@ -15,6 +14,7 @@ from posttrain.traces.values import Run, StoredEpisode, TracedEpisode
 from posttrain.traces.writer import TraceWriter
 from posttrain.types import Message, Task
 from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.scripted_engine import ScriptedEngine
 
 TRY_123 = 'call try_code {"code":"123"}'
 ANY_LOST = LIMITS.model_copy(update={"max_aborted_frac": 1.0})

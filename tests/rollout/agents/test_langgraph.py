@@ -12,11 +12,11 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 from posttrain.rollout.agents.langgraph import from_langchain, langgraph_loop, to_langchain
 from posttrain.rollout.engines.protocol import EngineFailed
-from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall
 from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.scripted_engine import ScriptedEngine
 
 TASK = lock_task(tools=("try_code",))
 LINES = [

@@ -10,7 +10,6 @@ import pytest
 
 from posttrain.rollout.agents.openai_proxy import AgentTask
 from posttrain.rollout.engines.protocol import EngineFailed
-from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
@@ -28,6 +27,7 @@ from tests.rollout.lock_world import (
     lock_task,
     say,
 )
+from tests.rollout.scripted_engine import ScriptedEngine
 
 LOST_ALLOWED = LIMITS.model_copy(update={"max_aborted_frac": 0.99})
 
