@@ -1,5 +1,5 @@
-"""Measures how much groups of episodes teach: the health of group-relative learning, with
-definitions that do not change under a library's upgrade.
+"""Metrics of groups of episodes, the health of group-relative learning, by definitions that do not
+change with a library's upgrade.
 
 A group is the episodes of one task. TRL's own values are not used: its `reward_std` is of the whole
 batch since 0.27, and its zero test is a tolerance on a float32 std, which takes eight rewards of
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# raise it with any change below; it stands in every line of metrics, so that no two definitions are
-# plotted as one; 1 compared rewards bit by bit
+# To be raised with any change of a definition below: it stands in every line of metrics, so that no
+# two definitions are plotted as one. Version 1 compared rewards bit by bit.
 DEFINITION_VERSION = 2
 ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rule rewards and successes of one task's episodes, G of each, G at least 2."""
+    """Rule rewards and successes of one task's episodes, G of each, G at least 2."""
 
     rewards: Sequence[float]
     successes: Sequence[bool]

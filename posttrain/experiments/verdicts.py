@@ -9,7 +9,7 @@ out and said.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from posttrain.evals.significance import Difference, corrected, mean_interval, paired_difference
+from posttrain.evals.significance import Verdict, corrected, mean_interval, paired_difference
 from posttrain.experiments.arms import Method, Study
 from posttrain.experiments.record import ArmRecord, Measure, with_these_knobs
 from posttrain.runtime.exits import DataError
@@ -23,7 +23,7 @@ class Measured:
     and where there are no pairs."""
 
     success: Interval
-    difference: Difference | None
+    difference: Verdict | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _measured(
     found = corrected(
         [paired_difference([base[seed] for seed in outcomes[name]], list(outcomes[name].values())) for name in others]
     )
-    differences: list[Difference | None] = [None, *found]
+    differences: list[Verdict | None] = [None, *found]
     return {
         name: Measured(mean_interval(list(outcomes[name].values())), one)
         for name, one in zip(names, differences, strict=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from posttrain.evals.significance import Word, paired_difference
+from posttrain.evals.significance import Decision, paired_difference
 from posttrain.experiments import verdicts as tables
 from posttrain.experiments.arms import Study
 from posttrain.experiments.markdown import table_markdown
@@ -39,9 +39,9 @@ def test_a_planted_difference_is_found_under_seeds_that_lie_far_apart_and_equal_
     rows = rows_by_name(make_table(study, "hard", runs))
     assert list(rows) == ["grpo", "same", "more"]
     assert rows["grpo"].measured[Measure.PLAIN].difference is None
-    assert rows["more"].measured[Measure.PLAIN].difference.word is Word.BETTER
+    assert rows["more"].measured[Measure.PLAIN].difference.decision is Decision.BETTER
     assert rows["more"].measured[Measure.PLAIN].difference.estimate == pytest.approx(0.15, abs=0.03)
-    assert rows["same"].measured[Measure.PLAIN].difference.word in (Word.TIED, Word.NEEDS_MORE)
+    assert rows["same"].measured[Measure.PLAIN].difference.decision in (Decision.TIED, Decision.NEEDS_MORE)
     low, high = rows["more"].measured[Measure.PLAIN].success[1:]
     assert high - low > 0.3, "a mean alone knows of the seeds, too"
 
@@ -66,8 +66,8 @@ def test_strict_success_has_a_verdict_of_its_own():
         run_of("loose", seed, noisy(seed, BASE[seed] + 40, by="loose"), strict_won=digits(BASE[seed])) for seed in SEEDS
     ]
     row = rows_by_name(make_table(study, "hard", runs))["loose"]
-    assert (row.measured[Measure.PLAIN].difference.word, row.measured[Measure.STRICT].difference.estimate) == (
-        Word.BETTER,
+    assert (row.measured[Measure.PLAIN].difference.decision, row.measured[Measure.STRICT].difference.estimate) == (
+        Decision.BETTER,
         0.0,
     )
 
