@@ -42,6 +42,13 @@ def test_a_message_without_a_call_ends_the_episode_when_the_user_has_nothing_to_
     assert (trajectory.stop_reason, trajectory.seed, trajectory.token_ids) == (StopReason.DONE, 5, ())
 
 
+def test_no_expert_is_kept_of_an_episode_that_is_over_or_aborted():
+    policy = ScriptedPolicy(lambda task, seed: Reciter([call("jam", "{}"), say("done")][seed % 2 :]))
+    limits = limits_of(4, 8, 40, max_aborted_frac=0.9)
+    run_episodes(policy, [lock_task()] * 8, domain=LockDomain(), limits=limits, seeds=list(range(8)))
+    assert policy._experts == {}
+
+
 def test_the_user_answers_a_question_and_the_agent_goes_on():
     trajectory = play(say("which lock?"), say("done"))
     assert contents(trajectory, "user") == ["open", "the red one"]

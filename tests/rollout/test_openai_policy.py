@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import gzip
-import json
 import re
 import traceback
 from itertools import pairwise
@@ -13,7 +12,6 @@ from posttrain.rollout import openai_policy
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.endpoint_limits import ChatParameters, account_of
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import StopReason
@@ -267,31 +265,6 @@ def test_an_endpoint_is_refused_where_tokens_are_learnt_from(monkeypatch):
     monkeypatch.setenv("POSTTRAIN_ENGINE", "openai")
     with pytest.raises(ConfigurationError, match="gives no token ids"):
         make_engine(object(), max_context_tokens=1, check_prompts=list, stop_ids=frozenset())
-
-
-def test_what_was_played_before_an_end_is_not_played_again(endpoint, tmp_path):
-    server = endpoint(lambda number, body: opens_the_lock(number, body) if number <= 6 else 401)
-    file = tmp_path / "state" / "played.jsonl"
-    tasks = [lock_task(f"t{index}") for index in range(5)]
-
-    def resume():
-        account = account_of("POSTTRAIN_OPENAI", {"POSTTRAIN_OPENAI_CONCURRENT": "1"})
-        policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, account=account)
-        return resume_episodes(policy, tasks, file, domain=LockDomain(), limits=LIMITS, seeds=[7] * 5)
-
-    with pytest.raises(ConfigurationError):
-        resume()
-    num_kept = len(file.read_text().splitlines())
-    assert num_kept >= 1
-    file.write_text(file.read_text() + '{"index": 4, "task_id": "t4", "se')  # killed in the middle of a line
-    server.script = opens_the_lock
-    num_asked = len(server.bodies)
-    played = resume()
-    assert [trajectory.task_id for trajectory in played] == [task.task_id for task in tasks]
-    assert {trajectory.stop_reason for trajectory in played} == {StopReason.DONE}
-    assert len(server.bodies) - num_asked == 2 * (5 - num_kept), "two messages for each that was left"
-    assert [json.loads(line)["index"] for line in file.read_text().splitlines()].count(4) == 1
-    assert [trajectory.messages for trajectory in resume()] == [trajectory.messages for trajectory in played]
 
 
 def refuses(status, *names, message="no {}"):

@@ -127,6 +127,12 @@ def test_an_episode_stays_with_its_server(make, servers):
     assert len(episodes[0] | episodes[1]) == 16
 
 
+def test_no_route_is_kept_of_an_episode_that_is_over(make):
+    engine = make(tiny_model("qwen3"))
+    write_all(engine)
+    wait_until(lambda: not engine._router._server_of)
+
+
 def test_weights_that_take_long_to_write_are_not_mistaken_for_the_old_ones(make, monkeypatch):
     """Servers are looked at several times while the file is written."""
     model = tiny_model("qwen3")

@@ -13,10 +13,9 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from posttrain.rollout.agents.langgraph import from_langchain, langgraph_loop, to_langchain
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episodes import run_episodes
-from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
+from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
-from tests.rollout.scripted_engine import ScriptedEngine
+from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, arguments_of, call, lock_task, say
 
 TASK = lock_task(tools=("try_code",))
 LINES = [
@@ -96,21 +95,6 @@ def test_a_graph_makes_the_record_that_the_loop_of_tools_makes(make_graph):
     [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
     assert play(make_graph, *LINES) == expected
     assert expected.stop_reason == StopReason.DONE
-
-
-def test_the_row_is_what_the_engine_read_and_wrote_though_langchain_writes_the_json_anew():
-    codec = WordCodec()
-    engine = ScriptedEngine({5: [[*codec.ids(text), 0] for text in ('call try_code {"code":"123"}', "done")]})
-    trajectory = play_with(TokenPolicy(engine, codec, temperature=1.0), react)
-    words = [codec.words[token] for token in trajectory.token_ids]
-    marks = " ".join(("^" if flag else ".") * len(word) for word, flag in zip(words, trajectory.mask, strict=True))
-    assert f"{' '.join(words)}\n{marks}" == (
-        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: '
-        "done <stop>\n"
-        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... "
-        "^^^^ ^^^^^^"
-    )
-    assert (trajectory.stop_reason, trajectory.num_forks) == (StopReason.DONE, 0)
 
 
 def test_a_graph_with_a_prompt_of_its_own_is_one_conversation_also_after_the_user_replied():

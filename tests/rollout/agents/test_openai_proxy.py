@@ -101,17 +101,6 @@ def token_play(agent, *texts, limits=LIMITS):
     return trajectory, " ".join(words) + "\n" + marks
 
 
-def test_the_row_is_what_the_engine_read_and_wrote_and_the_mask_marks_what_it_wrote():
-    trajectory, drawn = token_play(react, 'call try_code {"code":"123"}', "done")
-    assert drawn == (
-        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: '
-        "done <stop>\n"
-        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... "
-        "^^^^ ^^^^^^"
-    )
-    assert (trajectory.stop_reason, trajectory.num_forks) == (StopReason.DONE, 0)
-
-
 def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
     async def summarise(task):
         client = client_of(task)
