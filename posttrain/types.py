@@ -34,8 +34,8 @@ def number(value: object, name: str, *, low: float = -MAX_NUMBER, high: float = 
     if low <= read <= high:  # false for NaN
         return read
     is_long = isinstance(value, int) and abs(value) > 10**20  # repr of over 4,300 digits raises
-    said = "an integer of more than 20 digits" if is_long else repr(value)[:80]
-    raise BadNumber(f"{name} is {said}; it must be a number from {low:g} to {high:g}")
+    shown = "an integer of more than 20 digits" if is_long else repr(value)[:80]
+    raise BadNumber(f"{name} is {shown}; it must be a number from {low:g} to {high:g}")
 
 
 class StopReason(StrEnum):
@@ -248,16 +248,16 @@ class Trajectory:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether it ended through no doing of the agent's: it is not trained on, and no rate
+        """True where it ended through no doing of the agent's: it is not trained on, and no rate
         counts it."""
         return self.stop_reason in ABORTED
 
     @property
     def is_success(self) -> bool:
-        """Whether its world called it a success; False where nobody graded it."""
+        """True where its world graded it a success; False where nobody graded it."""
         return self.outcome is not None and self.outcome.success
 
     @property
     def is_strict_success(self) -> bool:
-        """Whether its world called it a strict success; False where nobody graded it."""
+        """True where its world graded it a strict success; False where nobody graded it."""
         return self.outcome is not None and self.outcome.strict_success

@@ -58,7 +58,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def are_equal(rewards_G: Sequence[float] | NDArray[np.float64]) -> bool:
-    """Whether all differ by no more than rounding, 1e-12 of the largest or of 1; such a group's
+    """True where all differ by no more than rounding, 1e-12 of the largest or of 1; such a group's
     advantages are exactly 0. -0.3 and -0.2 - 0.1 are equal, 0.2 and 0.2000001 are not."""
     rewards = np.asarray(rewards_G, dtype=np.float64)
     return float(rewards.max() - rewards.min()) <= ROUNDING * max(1.0, float(np.abs(rewards).max()))

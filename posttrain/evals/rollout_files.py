@@ -130,7 +130,7 @@ def _from_trajectories(
 
 
 def is_unscored(value: Any) -> bool:
-    """Whether a score says that there is none: null, and Inspect's NaN."""
+    """True for a score that says that there is none: null, and Inspect's NaN."""
     return value is None or value != value
 
 

@@ -71,8 +71,8 @@ class Conversation:
 
 
 def is_same(mine: Message, other: Message) -> bool:
-    """Whether two messages are equal but for ids, spelling of JSON, and reasoning that `other` left
-    out."""
+    """True for messages that are equal but for ids, spelling of JSON, and reasoning that `other`
+    left out."""
     return (
         (mine.role, mine.content) == (other.role, other.content)
         and other.reasoning_content in (None, mine.reasoning_content)
@@ -97,7 +97,7 @@ def bounded(message: Message) -> Message:
 
 
 def is_same_call(mine: ToolCall, other: ToolCall) -> bool:
-    """Whether two calls have the same tool and arguments, whatever their ids and spelling of
+    """True for calls of the same tool with the same arguments, whatever their ids and spelling of
     JSON."""
     return _canonical(mine) == _canonical(other)
 

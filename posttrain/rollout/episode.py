@@ -69,7 +69,7 @@ class Episode:
         return [self.tools[name].schema() for name in self.task.tools]
 
     def is_continued_by(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether `messages` continue this conversation: all that was read stands, and no added
+        """True where `messages` continue this conversation: all that was read stands, and no added
         message is the agent's. Before the agent's first message any conversation does."""
         num_same = self.now.num_same(messages, schemas)
         is_all_read_kept = self.now.num_turns_within(num_same) == len(self.turns)
@@ -147,7 +147,7 @@ class Episode:
         return None if answer is None else clip(answer, MAX_REPLY_CHARS)
 
     def is_over(self) -> bool:
-        """Whether the world ends the episode now."""
+        """True where the world ends the episode now."""
         return isinstance(self.world, EndingWorld) and self.world.is_over()
 
     async def graded(self, trajectory: Trajectory) -> Trajectory:

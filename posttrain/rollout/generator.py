@@ -51,7 +51,7 @@ class EpisodeSource(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether other machines write the messages: then the first process alone runs all
+        """True where other machines write the messages: then the first process alone runs all
         episodes, else each process runs its share."""
         ...
 

@@ -174,8 +174,8 @@ def _message_of(error: "APIStatusError") -> str:
 
 
 def _is_too_long(error: "APIStatusError") -> bool:
-    """Whether the error says that the conversation does not fit the model, in OpenAI's, llama.cpp's
-    or vLLM's words."""
+    """True for an error that says that the conversation does not fit the model, in OpenAI's,
+    llama.cpp's or vLLM's words."""
     return error.status_code == 400 and (
         error.code == "context_length_exceeded"
         or error.type == "exceed_context_size_error"

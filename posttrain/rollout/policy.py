@@ -132,7 +132,7 @@ class TokenPolicy:
         return self._prompt(episode) if self._is_opening(episode) else self._context(episode.now)
 
     def _is_opening(self, episode: Episode) -> bool:
-        """Whether there is nothing to read but the task's own opening messages and tools."""
+        """True where nothing is to be read but the task's own opening messages and tools."""
         now = episode.now
         return not now.turns and tuple(now.messages) == episode.task.messages and now.schemas == episode.task_schemas()
 

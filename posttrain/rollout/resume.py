@@ -72,7 +72,7 @@ def _read_lines(file: Path) -> list[tuple[int, Trajectory]]:
     if len(whole) < len(lines):
         print(
             f"{file}: {len(lines) - len(whole)} of {len(lines)} lines are damaged or cut off; "
-            "their episodes are played again",
+            "their episodes are run again",
             file=sys.stderr,
         )
         partial = file.with_name(f".{file.name}.partial")

@@ -48,7 +48,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     """A read-only connection. Raises DataError where there is no store, and as `open_to_write`."""
     if not path.exists():
         raise DataError(
-            f"{path} is not there: no stage has played an episode here yet, or traces were off. "
+            f"{path} is not there: no stage has run an episode here yet, or traces were off. "
             f"Run from the root of the repository, or name the store with {VARIABLE}"
         )
     refuse_network_mount(path)

@@ -23,7 +23,7 @@ class TracedEpisode:
 
     @property
     def is_failed(self) -> bool:
-        """Whether it was judged to be no success, or was aborted."""
+        """True where it was judged to be no success, or was aborted."""
         return self.is_success is False or self.trajectory.is_aborted
 
     @property

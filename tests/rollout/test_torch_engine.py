@@ -307,7 +307,7 @@ def test_an_unsupported_architecture_is_a_wrong_configuration():
         TorchEngine(gemma, num_slots=1, max_context_tokens=8)
     qwen = Qwen3ForCausalLM(Qwen3Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1))
     for windowed in (qwen, MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8))):
-        with pytest.raises(ConfigurationError, match=r"sliding window\. Let vLLM play it"):
+        with pytest.raises(ConfigurationError, match=r"sliding window\. vLLM can"):
             TorchEngine(windowed, num_slots=1, max_context_tokens=8)
 
 

@@ -161,7 +161,7 @@ def test_a_store_in_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_
 
 
 def test_no_store_is_said_with_what_makes_one(tmp_path):
-    with pytest.raises(DataError, match="no stage has played an episode here yet"):
+    with pytest.raises(DataError, match="no stage has run an episode here yet"):
         open_to_read(tmp_path / "traces.db")
 
 

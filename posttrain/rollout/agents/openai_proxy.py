@@ -123,18 +123,17 @@ def openai_loop(agent: Agent) -> AgentLoop:
 
 async def _run(agent: Agent, task: AgentTask) -> None:
     """Run the agent; a SystemExit ends its own episode and nothing else."""
-    try:
-        if inspect.iscoroutinefunction(agent):
+    if inspect.iscoroutinefunction(agent):
+        with _exit_as_error():
             await agent(task)
-        else:
-            await in_thread(lambda: _without_exit(agent, task))
-    except SystemExit as error:
-        raise RuntimeError(f"the agent's program exited with {error.code!r}") from error
+    else:
+        await in_thread(_exit_as_error()(lambda: agent(task)))
 
 
-def _without_exit(agent: Agent, task: AgentTask) -> None:
+@contextlib.contextmanager
+def _exit_as_error() -> Iterator[None]:
     try:
-        agent(task)
+        yield
     except SystemExit as error:
         raise RuntimeError(f"the agent's program exited with {error.code!r}") from error
 

@@ -51,7 +51,7 @@ def make_engine(
 
 
 def is_elsewhere() -> bool:
-    """Whether servers generate, not this process."""
+    """True where servers generate and not this process."""
     return os.environ.get("POSTTRAIN_ENGINE", "torch") != "torch"
 
 

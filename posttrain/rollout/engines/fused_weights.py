@@ -211,6 +211,6 @@ def _concatenated(biases: list[Tensor | None]) -> Tensor | None:
 def _require(is_so: bool, problem: str) -> None:
     if not is_so:
         raise ConfigurationError(
-            f"the engine in this process cannot play this model: {problem}. Let vLLM play it: POSTTRAIN_ENGINE=vllm, "
+            f"the engine in this process cannot generate with this model: {problem}. vLLM can: POSTTRAIN_ENGINE=vllm, "
             "docs/serve.md"
         )
