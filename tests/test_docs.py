@@ -13,7 +13,7 @@ from posttrain.types import SPLITS, StopReason, Trajectory
 from posttrain.worlds.domains import make_domain
 from posttrain.worlds.knobs import OwnWorldParams
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter, call, lock_task, say
+from tests.rollout.lock_world import ScriptedExpert, call, lock_task, say
 
 LIMITS = limits_of(6, 8, 40)
 
@@ -73,6 +73,6 @@ def test_the_agents_of_the_recipe_play_as_the_loop_of_tools_does(ours, agent):
 
 def test_the_server_of_the_recipe_counts_for_each_episode_anew(ours):
     domain = ours("ours.counter:Counter")
-    policy = ScriptedPolicy(lambda task, seed: Reciter([call("add", '{"number":2}'), say("done")]))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([call("add", '{"number":2}'), say("done")]))
     played = run_episodes(policy, [lock_task(tools=("add",))] * 2, domain=domain, limits=LIMITS, seeds=[0, 1])
     assert [trajectory.messages[3].content for trajectory in played] == ['{"count":2}'] * 2

@@ -9,7 +9,7 @@ An episode of online training, from the loop down to a token; an evaluation begi
     EpisodeSource.run       rewards by rules and by reward model   train/online/policy_episodes.py
     EpisodeSampler.sample   by the weights of the last refresh     rollout/episode_sampler.py
     run_episodes            all at once, aborted ones once more    rollout/episodes.py
-    loop(episode, policy)   turn by turn, until a stop reason      rollout/loops.py, agents/
+    loop(episode, policy)   turn by turn, until a stop reason      rollout/agent_loops.py, agents/
     Policy.reply            the next message of one episode        rollout/policy.py, prefix.py
     Engine.generate         tokens behind a context                rollout/engines/
 """

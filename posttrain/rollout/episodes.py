@@ -10,9 +10,9 @@ episodes stop and it is raised.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, load_agent_loop
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentFailed, AgentLoop, loop_named
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed
@@ -51,7 +51,7 @@ def run_episodes(
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
-    loops = {name: loop_named(name) for name in {task.agent_name for task in tasks}}
+    loops = {name: load_agent_loop(name) for name in {task.agent_name for task in tasks}}
     trajectories: dict[int, Trajectory] = {}
     aborted: list[Trajectory] = []
     indices = iter(range(len(tasks)))

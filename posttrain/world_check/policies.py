@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from posttrain.rollout.agent_loops import AgentFailed
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
-from posttrain.rollout.loops import AgentFailed
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory

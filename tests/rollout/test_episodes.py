@@ -15,7 +15,7 @@ from tests.rollout.lock_world import (
     EndingDomain,
     LockDomain,
     LockWorld,
-    Reciter,
+    ScriptedExpert,
     WordCodec,
     arguments_of,
     call,
@@ -26,7 +26,7 @@ from tests.rollout.scripted_engine import ScriptedEngine
 
 
 def play(*lines, task=None, limits=LIMITS):
-    policy = ScriptedPolicy(lambda task, seed: Reciter(list(lines)))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines)))
     [trajectory] = run_episodes(policy, [task or lock_task()], domain=LockDomain(), limits=limits, seeds=[5])
     return trajectory
 
@@ -43,7 +43,7 @@ def test_a_message_without_a_call_ends_the_episode_when_the_user_has_nothing_to_
 
 
 def test_no_expert_is_kept_of_an_episode_that_is_over_or_aborted():
-    policy = ScriptedPolicy(lambda task, seed: Reciter([call("jam", "{}"), say("done")][seed % 2 :]))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([call("jam", "{}"), say("done")][seed % 2 :]))
     limits = limits_of(4, 8, 40, max_aborted_frac=0.9)
     run_episodes(policy, [lock_task()] * 8, domain=LockDomain(), limits=limits, seeds=list(range(8)))
     assert policy._experts == {}
@@ -97,7 +97,7 @@ def test_a_tool_of_the_domain_that_the_task_does_not_offer_is_an_error():
 def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
     def play_two(max_aborted_frac):
         experts = {
-            seed: Reciter(lines_of_seed)
+            seed: ScriptedExpert(lines_of_seed)
             for seed, lines_of_seed in {0: [call("jam", "{}")] * 2, 1: [say("done")]}.items()
         }
         return run_episodes(
@@ -127,7 +127,7 @@ def test_a_lost_episode_is_played_again_from_the_start():
 
         async def reply(self, episode):
             if episode.episode_id not in self.experts:
-                self.experts[episode.episode_id] = Reciter(list(calls))
+                self.experts[episode.episode_id] = ScriptedExpert(list(calls))
             elif len(self.experts) == 1:
                 raise EngineFailed("no server answers")
             return Reply(self.experts[episode.episode_id].reply(episode.messages))
@@ -158,7 +158,7 @@ def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_messag
 
 def test_a_stop_tool_ends_the_episode_with_its_first_good_result():
     policy = ScriptedPolicy(
-        lambda task, seed: Reciter([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))])
+        lambda task, seed: ScriptedExpert([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))])
     )
     [trajectory] = run_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.STOP_TOOL
@@ -208,7 +208,7 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
     }
     seen = []
     trajectories = run_episodes(
-        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
+        ScriptedPolicy(lambda task, seed: ScriptedExpert(lines[seed])),
         tasks,
         domain=LockDomain(),
         limits=LIMITS,
@@ -224,7 +224,7 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
 def test_as_many_seeds_as_tasks():
     with pytest.raises(ValueError, match="1 tasks but 2 seeds"):
         run_episodes(
-            ScriptedPolicy(lambda task, seed: Reciter([])),
+            ScriptedPolicy(lambda task, seed: ScriptedExpert([])),
             [lock_task()],
             domain=LockDomain(),
             limits=LIMITS,
@@ -318,7 +318,7 @@ def test_a_verdict_that_holds_no_number_loses_the_episode_and_not_the_batch():
         def open(self, task):
             return Odd(task)
 
-    policy = ScriptedPolicy(lambda task, seed: Reciter([say("done")]))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")]))
     sound, odd = run_episodes(
         policy,
         [lock_task("t0"), lock_task("t1")],

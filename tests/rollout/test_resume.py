@@ -8,7 +8,7 @@ from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.exits import ConfigurationError
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, arguments_of, call, lock_task, say
 
 TASKS = [lock_task(f"t{index}") for index in range(12)]
 
@@ -21,7 +21,9 @@ def run(file, *, tasks=TASKS, is_refused=lambda task: False):
         if is_refused(task):
             raise ConfigurationError("the endpoint refuses")
         made.append(task.task_id)
-        return Reciter([call("try_code", arguments_of("123")), say(f"the lock of {task.task_id}\u2028is open 开了")])
+        return ScriptedExpert(
+            [call("try_code", arguments_of("123")), say(f"the lock of {task.task_id}\u2028is open 开了")]
+        )
 
     seeds = list(range(len(tasks)))
     policy = ScriptedPolicy(expert)

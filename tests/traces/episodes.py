@@ -13,7 +13,7 @@ from posttrain.traces.store import open_to_read
 from posttrain.traces.values import Run, StoredEpisode, TracedEpisode
 from posttrain.traces.writer import TraceWriter
 from posttrain.types import Message, Task
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, WordCodec, arguments_of, call, lock_task, say
 from tests.rollout.scripted_engine import ScriptedEngine
 
 TRY_123 = 'call try_code {"code":"123"}'
@@ -23,7 +23,7 @@ ANY_LOST = LIMITS.model_copy(update={"max_aborted_frac": 1.0})
 def spoken(*lines: Message, task: Task | None = None, domain: Any = None, limits: Any = ANY_LOST) -> TracedEpisode:
     """An episode by a script, without tokens."""
     task = task or lock_task()
-    policy = ScriptedPolicy(lambda task, seed: Reciter(list(lines)))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines)))
     [trajectory] = run_episodes(policy, [task], domain=domain or LockDomain(), limits=limits, seeds=[5])
     return TracedEpisode(trajectory, task)
 

@@ -16,7 +16,7 @@ from posttrain.types import Outcome, StopReason, ToolRun
 from posttrain.worlds.mcp import McpConnection, McpServer
 from posttrain.worlds.tools import ToolError
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter, call, lock_task, say
+from tests.rollout.lock_world import ScriptedExpert, call, lock_task, say
 
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
 SERVER = McpServer(command=(sys.executable, PROGRAM))
@@ -63,7 +63,7 @@ class CounterDomain:
 
 def play(domain, *scripts, **limits):
     experts = dict(enumerate(scripts))
-    policy = ScriptedPolicy(lambda task, seed: Reciter(list(experts[seed])))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(list(experts[seed])))
     wide = limits_of(6, 8, 40, **{"max_aborted_frac": 0.99} | limits)
     tasks = [lock_task(f"task {seed}", tools=TOOLS) for seed in experts]
     return run_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(experts))
@@ -245,7 +245,7 @@ def test_a_world_is_closed_however_its_episode_ends():
     domain = Domain({})
     task = lock_task(tools=())
     run_episodes(
-        ScriptedPolicy(lambda task, seed: Reciter([say("done")])),
+        ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")])),
         [task],
         domain=domain,
         limits=limits_of(1, 1, 2),

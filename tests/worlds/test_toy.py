@@ -13,7 +13,7 @@ from posttrain.worlds.tools import ToolError
 from posttrain.worlds.toy.domain import ToyDomain
 from posttrain.worlds.toy.params import ToyFlawRates
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter
+from tests.rollout.lock_world import ScriptedExpert
 from tests.worlds_of import toy_params
 
 NO_FLAWS = dict.fromkeys(ToyFlawRates.model_fields, 0.0)
@@ -44,7 +44,7 @@ def test_the_gold_expert_succeeds_strictly_on_every_task(domain, split):
 
 
 def test_an_empty_episode_never_succeeds(domain):
-    silent = ScriptedPolicy(lambda task, seed: Reciter([say("")]))
+    silent = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("")]))
     assert not any(one.is_success for one in play(silent, domain, domain.tasks("dev", 300)))
 
 

@@ -24,9 +24,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 from langgraph.graph.state import CompiledStateGraph
 
+from posttrain.rollout.agent_loops import AgentLoop
 from posttrain.rollout.agents.program import AgentHost, Served, run_program
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
 from posttrain.runtime.limits import clip
 from posttrain.types import Message, StopReason, ToolCall

@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from posttrain.rollout.agent_loops import AgentLoop
 from posttrain.rollout.agents.openai_format import (
     MODEL,
     BadRequest,
@@ -39,7 +40,6 @@ from posttrain.rollout.agents.openai_format import (
 )
 from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, run_program, stop_task
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import in_thread
 from posttrain.types import Message, StopReason

@@ -15,7 +15,7 @@ from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, arguments_of, call, lock_task, say
 
 TASK = lock_task(tools=("try_code",))
 LINES = [
@@ -80,7 +80,7 @@ def play_with(policy, make_graph, *, task=TASK, limits=LIMITS):
 
 
 def play(make_graph, *lines, **options):
-    return play_with(ScriptedPolicy(lambda task, seed: Reciter(list(lines))), make_graph, **options)
+    return play_with(ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines))), make_graph, **options)
 
 
 def with_checkpoints(model, tools):
@@ -90,7 +90,7 @@ def with_checkpoints(model, tools):
 @pytest.mark.parametrize("make_graph", [react, react_in_threads, with_checkpoints])
 def test_a_graph_makes_the_record_that_the_loop_of_tools_makes(make_graph):
     def recite(task, seed):
-        return Reciter(list(LINES))
+        return ScriptedExpert(list(LINES))
 
     [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
     assert play(make_graph, *LINES) == expected

@@ -15,12 +15,12 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall, ToolRun
 from tests.limits import limits_of
-from tests.rollout.agents.playing import TASK, play, play_with
+from tests.rollout.agents.program_episodes import TASK, play, play_with
 from tests.rollout.lock_world import (
     LIMITS,
     EndingDomain,
     LockDomain,
-    Reciter,
+    ScriptedExpert,
     WordCodec,
     arguments_of,
     call,
@@ -84,7 +84,7 @@ LINES = [
 @pytest.mark.parametrize("agent", [react, react_in_a_thread])
 def test_a_plain_agent_makes_the_record_that_the_loop_of_tools_makes(agent):
     def recite(task, seed):
-        return Reciter(list(LINES))
+        return ScriptedExpert(list(LINES))
 
     [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
     assert play(agent, *LINES) == expected
@@ -308,7 +308,7 @@ def test_a_broken_tool_loses_the_episode_whatever_the_program_makes_of_it():
     lines = {1: [say("done")], 2: [say("done")]}
     task = lock_task()
     broken, _ = play_with(
-        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
+        ScriptedPolicy(lambda task, seed: ScriptedExpert(lines[seed])),
         mixed(careless, react),
         task=task,
         limits=LOST_ALLOWED,
@@ -340,7 +340,7 @@ def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
     async def raising(task):
         raise mistake
 
-    policy = ScriptedPolicy(lambda task, seed: Reciter([say("done")]))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")]))
     lost, played = play_with(policy, mixed(raising, react), limits=LOST_ALLOWED, seeds=[1, 2])
     assert (lost.stop_reason, played.stop_reason) == (StopReason.AGENT_FAILED, StopReason.DONE)
     assert lost.failure.startswith(failure)
@@ -438,7 +438,7 @@ def test_many_episodes_share_one_server_and_each_hears_its_own_policy():
         await react(task)
 
     policy = ScriptedPolicy(
-        lambda task, seed: Reciter([call("try_code", arguments_of(str(seed))), say(f"seed {seed}")])
+        lambda task, seed: ScriptedExpert([call("try_code", arguments_of(str(seed))), say(f"seed {seed}")])
     )
     played = play_with(policy, note, seeds=range(20))
     assert [one.messages[-1].content for one in played] == [f"seed {seed}" for seed in range(20)]

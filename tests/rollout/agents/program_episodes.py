@@ -1,4 +1,4 @@
-"""One episode of an agent that is a program, against a policy that recites."""
+"""Episodes of an agent that is a program, against a scripted policy."""
 
 import sys
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 from posttrain.rollout.agents.openai_proxy import openai_loop
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, lock_task
+from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, lock_task
 
 TASK = lock_task(tools=("try_code",))
 
@@ -18,5 +18,5 @@ def play_with(policy, agent, *, task=TASK, limits=LIMITS, seeds=(5,), domain=Non
 
 
 def play(agent, *lines, **options):
-    [trajectory] = play_with(ScriptedPolicy(lambda task, seed: Reciter(list(lines))), agent, **options)
+    [trajectory] = play_with(ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines))), agent, **options)
     return trajectory

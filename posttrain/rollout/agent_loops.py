@@ -59,7 +59,7 @@ async def single_turn(episode: Episode, policy: Policy) -> StopReason:
 _LOOPS: dict[str, AgentLoop] = {"tools": tools, "single_turn": single_turn}
 
 
-def loop_named(name: str) -> AgentLoop:
+def load_agent_loop(name: str) -> AgentLoop:
     """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError
     for a name that is none."""
     if name in _LOOPS:
