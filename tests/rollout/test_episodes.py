@@ -222,14 +222,9 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
 
 
 def test_as_many_seeds_as_tasks():
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([]))
     with pytest.raises(ValueError, match="1 tasks but 2 seeds"):
-        run_episodes(
-            ScriptedPolicy(lambda task, seed: ScriptedExpert([])),
-            [lock_task()],
-            domain=LockDomain(),
-            limits=LIMITS,
-            seeds=[1, 2],
-        )
+        run_episodes(policy, [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1, 2])
 
 
 def test_when_one_episode_crashes_the_others_stop_and_all_are_released():

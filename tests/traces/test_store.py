@@ -64,13 +64,6 @@ def test_a_store_is_read_while_it_is_written(tmp_path):
     assert len(ids(path)) == 301
 
 
-def test_what_was_handed_over_is_written_when_the_block_ends_by_an_error(tmp_path):
-    writer = TraceWriter(tmp_path / "traces.db", run_of("train_policy"), max_bytes=10**9, warn=pytest.fail)
-    writer.record([opened()] * 1000)
-    writer.close()
-    assert len(ids(tmp_path / "traces.db")) == 1000
-
-
 def test_a_full_disk_is_said_once_and_what_was_written_before_stays(tmp_path):
     """SQLite says "database or disk is full" for both; the limit in pages is the one that a test
     can set."""

@@ -120,30 +120,12 @@ def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
     assert trajectory.num_forks == 1
 
 
-def test_the_answer_is_openais_with_its_usage():
-    seen = []
-
-    async def look(task):
-        client = client_of(task)
-        seen.extend([model.id async for model in client.models.list()])
-        seen.append(await client.chat.completions.create(model=task.model, messages=task.messages, tools=task.tools))
-
-    token_play(look, 'call try_code {"code":"123"}')
-    model, completion = seen
-    assert (model, completion.model, completion.choices[0].finish_reason) == ("policy", "policy", "tool_calls")
-    assert completion.choices[0].message.content is None
-    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.total_tokens) == (
-        4,
-        4,
-        8,
-    )
-
-
 def test_a_stream_gives_the_same_message():
     chunks = []
 
     async def listen(task):
         async with client_of(task) as client:
+            assert [model.id async for model in client.models.list()] == ["policy"]
             stream = await client.chat.completions.create(
                 model=task.model,
                 messages=task.messages,
