@@ -68,10 +68,12 @@ def set_aside(path: Path) -> Path:
     was set aside is replaced."""
     aside = path.with_name(f"{path.name}.damaged")
     with one_at_a_time(path.parent):
-        path.rename(aside)
-        for suffix in ("-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        try:  # another process may have set it aside meanwhile and begun a new one
+            _connect(path, "ro").close()
+        except DataError:
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     return aside
 
 
