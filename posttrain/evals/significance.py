@@ -63,7 +63,7 @@ class Verdict:
     or `num_more_tasks` would; both are None where no reasonable number does.
     """
 
-    word: Decision
+    decision: Decision
     estimate: float
     low: float
     high: float
