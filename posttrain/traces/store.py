@@ -122,6 +122,7 @@ def _refuse_other(path: Path, connection: sqlite3.Connection) -> None:
             f"the trace store {path} has schema version {version} and this code reads {SCHEMA_VERSION} alone: delete "
             "it or move it away, and the next stage begins a new one; the code that wrote it still reads it"
         )
+    connection.execute("SELECT 1 FROM episodes LIMIT 1").fetchone()  # reads the schema, which may be damaged
 
 
 def _create(path: Path) -> None:

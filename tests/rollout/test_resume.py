@@ -46,7 +46,7 @@ def test_episodes_that_ended_before_an_error_are_kept(clean, tmp_path):
     file = tmp_path / "new" / "episodes.jsonl"
     with pytest.raises(ConfigurationError):
         run(file, is_refused=lambda task: task.task_id == "t7")
-    kept = [json.loads(line)["task_id"] for line in file.read_text().splitlines()]
+    kept = [json.loads(line)["task_id"] for line in file.read_bytes().splitlines()]
     assert run(file) == (run(clean / "episodes.jsonl")[0], [task.task_id for task in TASKS if task.task_id not in kept])
 
 
