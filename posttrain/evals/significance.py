@@ -105,6 +105,7 @@ class _Variances:
         of_tasks = (self.over_tasks + self.rest * share) / num_tasks
         of_seeds = self.over_seeds * share
         variance = of_tasks + of_seeds
+        # Satterthwaite's degrees of freedom of a sum of two components, at least 1 of seeds.
         of_freedom = np.maximum(num_seeds[0] - 1 if self.is_paired else num_seeds[0] + num_seeds[1] - 2, 1)
         freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / of_freedom)
         return _smallest_shown(variance, freedom)

@@ -68,6 +68,7 @@ class TraceWriter:
         """Raises as `open_to_write`."""
         self._path, self._run, self._max_bytes, self._warn = path, run, max_bytes, warn
         self._connection = open_to_write(path)
+        # Bounded, so that a slow disk delays the stage instead of filling its memory.
         self._waiting: queue.Queue[Sequence[TracedEpisode] | None] = queue.Queue(_MAX_WAITING)
         self._num_written = 0
         self._is_off = False

@@ -96,9 +96,11 @@ class SlottedDecoder:
         x = functional.embedding(torch.from_numpy(token_N).to(self.device), weights.embedding)
         for index, layer in enumerate(weights.layers):
             q, k, v = self._heads(layer, x, rotations)
+            # Into the cache first: a token attends to itself as well.
             keys, values = self.cache[index].flatten(1, 2).unbind()  # (S K, C, D)
             keys.flatten(0, 1).index_copy_(0, rows_NK, k.flatten(0, 1))
             values.flatten(0, 1).index_copy_(0, rows_NK, v.flatten(0, 1))
+            # Grouped-query attention: the H / K query heads of a KV head are rows of one product.
             queries = q.reshape(len(rows_NK), -1, dim)
             attended = torch.empty_like(queries)
             for rows, span in ranges:
@@ -156,6 +158,7 @@ class SlottedDecoder:
         qk, v = heads[:, :num_turned], heads[:, num_turned:]
         if layer.head_norm is not None:
             qk = functional.rms_norm(qk, qk.shape[-1:], eps=layer.head_eps) * layer.head_norm
+        # The rotary embedding as one complex product: `fuse` placed the two halves side by side.
         pairs = torch.view_as_complex(qk.float().reshape(*qk.shape[:2], -1, 2))
         qk = torch.view_as_real(pairs * rotations).flatten(2).to(v.dtype)
         return qk[:, : weights.num_heads], qk[:, weights.num_heads :], v

@@ -206,6 +206,7 @@ class TorchEngine:
         for slot in slots:
             num_cached, end = int(table.num_cached_S[slot]), int(table.length_S[slot]) - 1
             if num_cached == 0:
+                # `done`: cached now; `planned`: will be, once this wave is read.
                 done, planned = table.longest_prefix(slot, table.num_cached_S), table.longest_prefix(slot, planned_S)
                 if planned.length >= done.length + _MIN_SHARED:
                     deferred.append(slot)
