@@ -172,6 +172,7 @@ def paired_difference(baseline: Sequence[Outcomes], other: Sequence[Outcomes], *
     of_episodes = _rest(by_pair_S_T) / num_seeds / num_tasks
     of_seeds = [(float(by_pair_S_T.mean(1).var(ddof=1)) / num_seeds, num_seeds - 1)] if num_seeds > 1 else []
     variance, _ = _variance(of_tasks, of_seeds, of_episodes)
+    # MS_pairs counts at least MS_rest here; see the docstring.
     freedom = _freedom(variance, [of_tasks, *((max(part, of_episodes), num) for part, num in of_seeds)])
     estimate = float(by_pair_S_T.mean())
     found = _figures(estimate, variance, freedom, num_tasks, (num_seeds, num_seeds), is_of_runs_only=not of_seeds)
@@ -189,6 +190,7 @@ def corrected(differences: Sequence[Verdict]) -> list[Verdict]:
     1979), so that with a chance of LEVEL none of them calls equal settings different. Intervals
     stay those of each alone."""
     order = sorted(range(len(differences)), key=lambda index: differences[index].p_value)
+    # Holm: the i-th smallest of n p-values times n - i, and never below an earlier one.
     largest, family = 0.0, list(differences)
     for rank, index in enumerate(order):
         largest = max(largest, min(1.0, (len(order) - rank) * differences[index].p_value))
@@ -281,6 +283,7 @@ def _rest(runs: NDArray[np.float64]) -> float:
     num_seeds, num_tasks = runs.shape
     if num_seeds == 1:
         return 0.0
+    # Two-way layout without interaction: residual mean square on (S - 1)(T - 1) degrees of freedom.
     residuals = runs - runs.mean(0) - runs.mean(1, keepdims=True) + runs.mean()
     return float((residuals**2).sum() / ((num_seeds - 1) * (num_tasks - 1)))
 

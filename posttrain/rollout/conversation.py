@@ -59,6 +59,7 @@ class Conversation:
         the messages behind them are unread."""
         turns = self.turns[:num_turns]
         num_tokens = sum(turn.num_read + turn.num_written for turn in turns)
+        # Kept messages are ours, not the program's copies: reasoning it left out stays.
         num_kept = self.written()[num_turns - 1] + 1 if turns else 0
         return Conversation(
             messages=[*self.messages[:num_kept], *messages[num_kept:]],

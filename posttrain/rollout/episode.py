@@ -86,8 +86,10 @@ class Episode:
             return
         self.num_forks += 1
         if self.turns:
+            # A program may alternate between conversations: each left one keeps its tokens.
             self._left.append(self.now)
         num_turns, kept = 0, self.now
+        # Newest first: of equally long beginnings the latest one wins.
         for left in reversed(self._left):
             if (num_kept := left.num_turns_within(left.num_same(messages, schemas))) > num_turns:
                 num_turns, kept = num_kept, left

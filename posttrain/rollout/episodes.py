@@ -59,6 +59,7 @@ def run_episodes(
     async def run_one(index: int) -> None:
         task = tasks[index]
         for num_try in range(NUM_TRIES):
+            # Another id: engines and policies keep state by it, and the second try begins anew.
             episode_id = f"{task.task_id}/{index}" + "/again" * num_try
             episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
             trajectories[index] = await _run_episode(episode, policy, loops[task.agent_name])
@@ -76,6 +77,7 @@ def run_episodes(
         for index in indices:
             await run_one(index)
 
+    # One iterator shared by all coroutines: each takes the next index when its episode has ended.
     asyncio.run(_all_or_nothing([run_next() for _ in range(min(MAX_OPEN, len(tasks)))]))
     return [trajectories[index] for index in range(len(tasks))]
 

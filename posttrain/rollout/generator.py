@@ -108,6 +108,7 @@ class RolloutSchedule:
         older than the model's (0 or 1). The batch `following` is begun and runs meanwhile."""
         own, own_following = self._own(batch), self._own(following) if following else None
         staleness = 0
+        # Generated ahead, by the weights before the last step.
         if self._ahead is not None and self._ahead[0] == own:
             staleness, episodes = 1, self._ahead[1].result()
             self._refresh(own)
@@ -116,6 +117,7 @@ class RolloutSchedule:
             episodes = self._run(own)
         if own_following is None:
             self._ahead = None
+            # Nothing runs while this step is trained: its memory is the trainer's.
             self._source.sleep()
         else:
             self._ahead = own_following, self._thread.submit(self._run, own_following)

@@ -150,6 +150,7 @@ class TokenPolicy:
         context_ids: list[int] = []
         pending: list[Message] = []
         is_beginning = not conversation.turns
+        # Chat templates write results in the order of the calls, without their ids.
         calls = [call for index in conversation.written()[-1:] for call in conversation.messages[index].tool_calls]
         for message in [*conversation.unread(), None]:
             if message is not None and message.role != "assistant":

@@ -37,6 +37,7 @@ async def run_calls(
     ToolFailed."""
     if all(call.name not in tools or tools[call.name].is_instant for call in calls):
         return [await _run(call, tools, limits) for call in calls]
+    # A call that fails for good cancels the others: the episode is aborted.
     running = [asyncio.create_task(_run(call, tools, limits)) for call in calls]
     try:
         return await asyncio.gather(*running)
@@ -83,6 +84,7 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -
         except ToolError as error:
             content, outcome = error_text(error), "error"
         except TimeoutError:
+            # A retry may do harm (an order placed twice): agent.tool_retries 0 turns it off.
             if num_attempts <= limits.tool_retries:
                 num_attempts += 1
                 continue

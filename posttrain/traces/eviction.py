@@ -44,6 +44,7 @@ def delete_orphans(connection: sqlite3.Connection, *, running: int | None = None
     row back."""
     with transaction(connection):
         connection.execute("DELETE FROM tasks WHERE id NOT IN (SELECT task FROM episodes)")
+        # EXISTS walks the index of calls by tool; NOT IN would read all calls.
         connection.execute("DELETE FROM tools WHERE NOT EXISTS (SELECT 1 FROM calls WHERE tool = tools.id)")
         connection.execute(
             "DELETE FROM runs WHERE id IS NOT ? AND NOT EXISTS (SELECT 1 FROM episodes WHERE run = runs.id)", (running,)

@@ -77,6 +77,7 @@ def _import_run(connection: sqlite3.Connection, run: int) -> int:
         own = "SELECT id FROM main.runs WHERE uid = (SELECT uid FROM other.runs WHERE id = ?)"
         (own_run,) = execute(own, (run,)).fetchone()
         (last,) = execute("SELECT coalesce(max(seq), 0) FROM main.sqlite_sequence WHERE name = 'episodes'").fetchone()
+        # Old and new ids, so that the other tables are copied by joins.
         execute("DROP TABLE IF EXISTS temp.moved")
         execute("CREATE TEMP TABLE moved (old INTEGER, new INTEGER PRIMARY KEY)")
         new = (

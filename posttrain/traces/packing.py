@@ -80,6 +80,7 @@ def unpack(row: Mapping[str, Any], task: Task, turns: Sequence[Row], calls: Sequ
     the episode, in order."""
     opening = task.messages if row["is_opening_left_out"] else ()
     messages = (*opening, *(Message.from_openai(message) for message in json.loads(zlib.decompress(row["messages"]))))
+    # Order matters: the mask says which positions the stored log-probabilities belong to.
     mask = _unpack_numbers("b", zlib.decompress(row["mask"]))
     logprobs = iter(_unpack_numbers("f", row["logprobs"]))
     trajectory = Trajectory(

@@ -98,6 +98,7 @@ def damaged(path: str | Path, reason: str) -> DataError:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     with typed_errors(path):
+        # A URI, because only its mode keeps SQLite from creating an empty file.
         uri = f"{path.resolve().as_uri()}?mode={mode}"
         connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False

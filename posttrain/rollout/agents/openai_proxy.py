@@ -154,6 +154,7 @@ class Proxy:
         try:
             yield f"http://127.0.0.1:{server.port}/e/{name}/v1", server.key
         finally:
+            # The last episode of a batch stops the server; the next batch has another event loop.
             del server.hosts[name]
             if not server.hosts:
                 self._server = None
@@ -175,6 +176,7 @@ class _Server(uvicorn.Server):
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False  # a client would follow, and ask twice
         super().__init__(uvicorn.Config(_LoopbackOnly(app), **_SETTINGS))
+        # Bound here, so that the port is known at once; the kernel queues early connections.
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self._socket.getsockname()[1]
         self._serving = asyncio.create_task(self.serve(sockets=[self._socket]))
@@ -185,6 +187,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def stop(self) -> None:
+        # Without force, uvicorn would wait for kept-alive connections.
         self.should_exit = self.force_exit = True
         await self._serving
 
@@ -222,6 +225,7 @@ class _Server(uvicorn.Server):
         return self._refusal(request) or JSONResponse({"object": "list", "data": [model]})
 
     def _refusal(self, request: Request) -> Response | None:
+        # compare_digest takes the same time for any wrong key.
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
             return _error(401, "the key is not this batch's; use the api_key of the AgentTask", "invalid_api_key")

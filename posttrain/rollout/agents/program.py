@@ -75,6 +75,7 @@ class AgentHost:
         async with self._turn:
             self._refuse_if_over()
             self._clock.cancel()
+            # The episode's own time limit begins with its first message (`Episode.on_first_reply`).
             episode, self._writing = self.episode, asyncio.current_task()
             messages = self._without_keys(messages)
             try:
@@ -114,6 +115,7 @@ class AgentHost:
         """Stop serving and writing, and record the results of the last calls."""
         self._clock.cancel()
         if self.over.done():
+            # Marks the exception as retrieved, or asyncio would print it at garbage collection.
             self.over.exception()  # whoever waited for it has seen it
         self.end(StopReason.DONE)
         if self._writing is not None:
@@ -159,6 +161,7 @@ class AgentHost:
             episode.go_on_from(messages, schemas)
         if stop is None:
             reply = await self._policy.reply(episode)
+            # Results of earlier calls stand in the messages that the program just sent.
             self._results.clear()
             self._cut = reply.stop
             stop = reply.stop if episode.add_reply(reply) is None else None
@@ -188,6 +191,7 @@ class AgentHost:
         its own has no id."""
         now = self.episode.now
         made = now.messages[now.written()[-1]].tool_calls if now.turns else ()
+        # Equal calls of one message are told apart by those that have been run already.
         is_taken = self._running | set(self._results)
         return next((one for one in made if one.id not in is_taken and is_same_call(one, call)), call)
 
@@ -211,6 +215,7 @@ async def stop_task(task: "asyncio.Task[Any]") -> None:
     """Cancel a task and wait until it has cleaned up, at most some seconds. Its exception is
     dropped."""
     task.cancel()
+    # Not awaited directly: a program may swallow the cancellation.
     await asyncio.wait({task}, timeout=_GRACE_S)
     if task.done() and not task.cancelled():
         task.exception()

@@ -132,6 +132,7 @@ def _fuse_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
     down, down_bias = dense(mlp.down_proj)
     if dtype != torch.float32 and (is_adapted_layer(attention.o_proj) or is_adapted_layer(mlp.down_proj)):
         of_v, of_up = spread(attention.v_proj.out_features, out.device), spread(len(up), up.device)
+        # v divided, and the columns of `out` that read it multiplied, cancel; likewise up and down.
         qkv, qkv_bias = _divided(qkv, qkv_bias, of_v)
         out = out.float() * of_readers(of_v, out.shape[1], attention.head_dim)
         up, up_bias = _divided(up, up_bias, of_up)

@@ -63,6 +63,7 @@ class SlotTable:
         self._slot_of[episode_id] = slot
         self.length_S[slot] = self.num_cached_S[slot] = 0
         self.is_writing_S[slot] = False
+        # Philox: counter-based, so the p-th number does not depend on how many were drawn together.
         stream = np.random.Generator(np.random.Philox(key=seed % 2**64))
         self.draw_S_C[slot] = stream.random(self.draw_S_C.shape[1], dtype=np.float32)
         return slot
@@ -87,6 +88,7 @@ class SlotTable:
         slot = self._slot_of[request.episode_id]
         context = np.asarray(request.token_ids, np.int64)
         num_cached = min(int(self.num_cached_S[slot]), len(context) - 1)
+        # The first position that differs; everything behind it attends to it and is stale.
         is_same = self.token_S_C[slot, :num_cached] == context[:num_cached]
         self.num_cached_S[slot] = num_cached if is_same.all() else is_same.argmin()
         self.token_S_C[slot, : len(context)] = context

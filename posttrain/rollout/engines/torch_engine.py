@@ -160,6 +160,7 @@ class TorchEngine:
     async def _until_idle(self) -> None:
         """Let every episode run until it asks for its next message or waits for something else."""
         num_seen = -1
+        # Ends after a pass of the event loop in which nobody asked for a message.
         while num_seen != self._num_arrivals:
             num_seen = self._num_arrivals
             await asyncio.sleep(0)
@@ -186,6 +187,7 @@ class TorchEngine:
         idle = np.flatnonzero(~self._table.is_writing_S)
         if len(idle) == 0:
             return False
+        # Reading a context again costs as much as it is long.
         cheapest = idle[self._table.length_S[idle].argmin()]
         episode_id = self._table.episode_id(int(cheapest))
         self._evicted.add(episode_id)
@@ -218,6 +220,7 @@ class TorchEngine:
             if end > num_cached:
                 extensions.append(Extension(slot, num_cached, table.token_S_C[slot, num_cached:end].tolist()))
         self._decoder.read(extensions)
+        # Only now: a slot deferred to the next wave copies from what is really cached.
         updated = planned_S > 0
         table.num_cached_S[updated] = planned_S[updated]
         return deferred

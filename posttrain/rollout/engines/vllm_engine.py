@@ -68,6 +68,7 @@ class VllmEngine:
         self._weights = folder
         # Tokens written behind the fixed prompts, and the trainer's log-probabilities of them.
         self._reference: list[tuple[list[int], list[float]]] = []
+        # Held while weights are written or given out: by `refresh_weights` and by the watch.
         self._preparing = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
@@ -85,6 +86,7 @@ class VllmEngine:
         """Raises EngineFailed where no server wrote the message."""
         self._in_flight += 1
         try:
+            # The caller's event loop is a batch's; sessions and routes belong to the engine's own.
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._generate(request), self._loop))
         finally:
             self._in_flight -= 1
@@ -146,6 +148,7 @@ class VllmEngine:
                 failed.append(url)
                 self._router.set_down(url)
             finally:
+                # Also after a failure or a cancellation, or the server would seem busy for ever.
                 self._router.finish(url)
         raise EngineFailed(
             f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}"
@@ -153,6 +156,7 @@ class VllmEngine:
 
     async def _write(self, url: str, request: GenerateRequest) -> Generation:
         token_ids, logprobs, finish, versions = await self._server(url).write(request, model=self._name)
+        # A message may span a change of weights; then no single policy wrote it.
         if set(versions) != {self._version}:
             raise ServerFailed(
                 f"{redact(url)} wrote with the weights {reason(', '.join(versions))}, not with {self._version}"
@@ -199,6 +203,7 @@ class VllmEngine:
         errors of those that stay out."""
         async with self._preparing:
             down = [url for url in self._urls() if url not in self._router.up]
+            # The first server alone, because its tokens become the reference for all others.
             outcomes = [await self._prepared(url) for url in down[:1]] if not self._reference else []
             outcomes += await asyncio.gather(*[self._prepared(url) for url in down[len(outcomes) :]])
             return [error for error in outcomes if error is not None]
@@ -243,6 +248,7 @@ class VllmEngine:
             )
             num_compared += length
         allowed = MAX_GAP.get(compute_dtype(self._model), MAX_GAP[torch.bfloat16])
+        # Texts part where rounding tips a sample: at least half of the tokens must be comparable.
         if max(gaps) > allowed or num_compared < sum(len(ids) for ids, _ in self._reference) / 2:
             raise ConfigurationError(
                 f"{redact(server.url)} was given the weights of version {self.policy_version} and writes with "
@@ -255,6 +261,7 @@ class VllmEngine:
     def _score(self, written: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities of tokens behind the fixed prompts, by the model in training as it is
         now."""
+        # Dropout must be off, and the trainer's mode restored.
         was_training = self._model.training
         self._model.eval()
         rows = [torch.tensor([*prompt, *ids]) for prompt, ids in zip(self._check_prompts, written, strict=True)]

@@ -56,6 +56,7 @@ class VllmServer:
             "max_tokens": request.max_new_tokens,
             "stop_token_ids": sorted(request.stop_ids),
             "seed": (request.seed * 1_000_003 + len(request.token_ids)) % 2**31,
+            # 0: the sampled token's alone, no alternatives.
             "logprobs": 0,
             "detokenize": False,
         }
@@ -89,6 +90,7 @@ class VllmServer:
     async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
         """Load weights for every message that begins after this. Messages in flight are finished by
         the old ones; the cache is emptied."""
+        # `wait`: messages in flight are finished by the weights that began them.
         await self._post("/pause?mode=wait")
         if is_adapter:
             await self._load_adapter(folder, version)
