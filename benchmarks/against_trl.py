@@ -176,9 +176,11 @@ class _TimedEpisodes(PolicyEpisodes):
         self.written: list[int] = []
         self.num_turns: list[int] = []
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
+    def run(
+        self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
+    ) -> list[ScoredEpisode]:
         start = self._clock()
-        episodes = super().play(tasks, seeds, hints=hints)
+        episodes = super().run(tasks, seeds, prefix_fracs=prefix_fracs)
         self.play_s.append(self._clock() - start)
         self.written.append(sum(sum(played.trajectory.mask) for played in episodes))
         self.num_turns.append(sum(len(played.trajectory.turns) for played in episodes))

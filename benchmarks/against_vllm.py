@@ -90,11 +90,11 @@ def _compare(
         "POSTTRAIN_VLLM_FOLDER": str(folder / "weights"),
     }
     by_vllm = _sampler(params, temperature, **environment)
-    recorded = by_torch.play(tasks, episode_seeds(Stream.MEASUREMENT, NUM_ROUNDS + 1, count=len(tasks)))
+    recorded = by_torch.run(tasks, episode_seeds(Stream.MEASUREMENT, NUM_ROUNDS + 1, count=len(tasks)))
     bodies = _bodies(recorded, temperature)
     sides: dict[str, Callable[[Sequence[int]], int]] = {
-        TORCH: lambda seeds: _num_written(by_torch.play(tasks, seeds)),
-        "vLLM": lambda seeds: _num_written(by_vllm.play(tasks, seeds)),
+        TORCH: lambda seeds: _num_written(by_torch.run(tasks, seeds)),
+        "vLLM": lambda seeds: _num_written(by_vllm.run(tasks, seeds)),
         "vLLM, lightest client": lambda _: (
             asyncio.run(_send(f"{server.url}/inference/v1/generate", bodies)) or _num_written(recorded)
         ),

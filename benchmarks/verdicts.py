@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from posttrain.evals.significance import Outcomes, Word, difference, share_interval
+from posttrain.evals.significance import Decision, Outcomes, difference, share_interval
 from posttrain.provenance.cpu_kind import processor_kind
 
 DIFFICULTY, OWN, INTERPLAY = 2.0, 0.7, 1.0  # in logits: of a task, of a task under a setting, of a task under a seed
@@ -66,7 +66,7 @@ def by_components(
     first: Sequence[Outcomes], second: Sequence[Outcomes], truth: float, _: np.random.Generator
 ) -> Answer:
     found = difference(first, second)
-    return found.word in (Word.BETTER, Word.WORSE), found.low <= truth <= found.high
+    return found.decision in (Decision.BETTER, Decision.WORSE), found.low <= truth <= found.high
 
 
 def by_pigeonhole(

@@ -1,10 +1,8 @@
-"""The values that every part of the library passes to another: messages, tasks, trajectories,
-scores.
+"""Shared values of the library: messages, tasks, trajectories, scores.
 
 Frozen and standard library only, so that a world, a reward or a test can be written without
-importing a framework. What an agent did is kept as the messages it wrote, OpenAI's format. What a
-task wants is known to its world alone (`Task.goal`), and what an episode was worth is said by its
-world alone (`Outcome`).
+importing a framework. An agent's messages are kept in OpenAI's format. A task's goal is known to
+its world alone (`Task.goal`), and only its world grades an episode (`Outcome`).
 """
 
 import math
@@ -19,51 +17,50 @@ Split = Literal["sft", "rl", "dev", "test", "test_paraphrase"]
 
 SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test", "test_paraphrase")
 
-MAX_NUMBER = 1e9  # of a reward or another number of others, either side of 0: its square and sums stay exact enough
+MAX_NUMBER = 1e9  # absolute bound of a number from outside: its square and sums stay exact enough
 
 
 class BadNumber(ValueError):
-    """A number of others that cannot be computed with; the text says which and why."""
+    """A number from outside that cannot be computed with; the text says which and why."""
 
 
 def number(value: object, name: str, *, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> float:
-    """The float of a number that is not ours, which lies in [low, high]. Raises BadNumber for NaN,
-    infinity, an integer of hundreds of digits, and for text, whatever it says."""
+    """The float of a number from outside, in [low, high]. Raises BadNumber for NaN, infinity, an
+    integer of hundreds of digits, and any text."""
     try:
         read = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         read = math.nan
     if low <= read <= high:  # false for NaN
         return read
-    is_long = isinstance(value, int) and abs(value) > 10**20  # Python writes none of over 4,300 digits
-    said = "an integer of more than 20 digits" if is_long else repr(value)[:80]
-    raise BadNumber(f"{name} is {said}; it must be a number from {low:g} to {high:g}")
+    is_long = isinstance(value, int) and abs(value) > 10**20  # repr of over 4,300 digits raises
+    shown = "an integer of more than 20 digits" if is_long else repr(value)[:80]
+    raise BadNumber(f"{name} is {shown}; it must be a number from {low:g} to {high:g}")
 
 
 class StopReason(StrEnum):
-    """Why an episode ended. Only `DONE` and `STOP_TOOL` are the agent's own decision; the others
-    are facts to count, not errors to raise."""
+    """Reason of an episode's end. `DONE` and `STOP_TOOL` alone are the agent's own decision; the
+    others are facts to count, not errors to raise."""
 
     DONE = "done"  # a message without a call, to which the world had no reply
     STOP_TOOL = "stop_tool"
-    WORLD_OVER = "world_over"  # the world said so, after a result or instead of a reply
+    WORLD_OVER = "world_over"  # the world ended it, after a result or instead of a reply
     TURN_LIMIT = "turn_limit"
     TOKEN_LIMIT = "token_limit"
     TIME_LIMIT = "time_limit"
     ENGINE_LOST = "engine_lost"
-    TOOL_FAILED = "tool_failed"  # a tool raised what is no mistake of the agent's, or never answered
+    TOOL_FAILED = "tool_failed"  # a tool or the world failed by no mistake of the agent's
     AGENT_FAILED = "agent_failed"  # the agent's own program (a LangGraph graph, a client behind the proxy) raised
 
 
-LOST = frozenset(
-    {StopReason.ENGINE_LOST, StopReason.TOOL_FAILED, StopReason.AGENT_FAILED}
-)  # ends that say nothing about the agent
+# Ends that say nothing about the agent.
+ABORTED = frozenset({StopReason.ENGINE_LOST, StopReason.TOOL_FAILED, StopReason.AGENT_FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as the agent wrote it. `arguments` is JSON text and may not parse: a malformed call
-    is data, the agent's mistake."""
+    """A call as the agent wrote it. `arguments` is JSON text and may not parse: a malformed call is
+    data, the agent's mistake."""
 
     id: str
     name: str
@@ -72,7 +69,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message in OpenAI's chat format. `reasoning_content` is None where the agent did not
+    """A message of OpenAI's chat format. `reasoning_content` is None where the agent did not
     reason, never an empty string."""
 
     role: Role
@@ -82,8 +79,8 @@ class Message:
     tool_call_id: str | None = None
 
     def to_openai(self) -> dict[str, Any]:
-        """The message as OpenAI's API has it; keys without a value are left out, `content` never
-        is."""
+        """The message as a dictionary of OpenAI's API; keys without a value are left out, `content`
+        never is."""
         message: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.reasoning_content is not None:
             message["reasoning_content"] = self.reasoning_content
@@ -98,8 +95,8 @@ class Message:
 
     @classmethod
     def from_openai(cls, message: Mapping[str, Any]) -> "Message":
-        """Raises KeyError or TypeError where the mapping is not an OpenAI message; null content and
-        absent keys are accepted."""
+        """Read a dictionary of OpenAI's API; null content and absent keys are accepted. Raises
+        KeyError or TypeError where it is none."""
         calls = message.get("tool_calls") or ()
         return cls(
             role=message["role"],
@@ -114,8 +111,8 @@ class Message:
 
 
 def in_order_of_calls(messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[Message]:
-    """What stands behind a turn that made `calls`, with its results in their order: most chat
-    templates write a result without the id of its call. Results of no call come last."""
+    """Messages behind a turn that made `calls`, with its results in the order of the calls: most
+    chat templates write a result without the id of its call. Results of no call come last."""
     place = {call.id: index for index, call in enumerate(calls)}
     results = [message for message in messages if message.role == "tool"]
     results.sort(key=lambda result: place.get(result.tool_call_id or "", len(place)))
@@ -125,14 +122,14 @@ def in_order_of_calls(messages: Sequence[Message], calls: Sequence[ToolCall]) ->
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem: the conversation that opens it, the tools offered, and the goal, which its world
+    """A problem: the conversation that opens it, the tools offered, and the goal, which its world
     alone reads and no training data holds.
 
-    `task_id` is the same on every branch as long as the question is. `labels` say what it is about
+    `task_id` is the same on every branch as long as the question is. `labels` describe it
     (`{"kind": "tool_selection", "language": "zh"}`): results are broken down, rows weighted and
     resampled by those that params.yaml names. `goal` is JSON text, in a form of the world's own.
-    `template` names the phrasing, empty where the world has none. `entities` are what the task is
-    about, by the world's ids: two splits that share one leak.
+    `template` names the phrasing, empty where the world has none. `entities` are the world's ids of
+    its subjects: two splits that share one leak.
     """
 
     task_id: str
@@ -148,8 +145,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One component of a reward: `value` in [0, 1], what it was made of, and one sentence on what
-    would have been better."""
+    """A component of a reward: `value` in [0, 1], its breakdown, and one sentence on what would
+    have been better."""
 
     value: float
     breakdown: Mapping[str, float] = field(default_factory=dict)
@@ -158,15 +155,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an episode came to, by its world, which saw the conversation and its own end state.
+    """A world's grade of an episode, by its conversation and end state.
 
-    `success`: the goal was reached. `strict_success`: reached, and no call was made outside of what
-    the goal accepts; never without `success`. `scores`: components by name, each in [0, 1].
-    `reward`: the world's own, where it has one; it then takes the place of the weighted scores.
-    `turn_scores`: a credit for each of the agent's messages, in order; empty where the world gives
-    none. `failure`: the class of a failure, in the world's words; empty for a success. `feedback`:
-    one sentence on what would have been better. Raises ValueError where these contradict each
-    other, BadNumber where a score or a reward is no number within its bounds.
+    `success`: the goal was reached. `strict_success`: reached, and no call was made outside of
+    those that the goal accepts; never without `success`. `scores`: components by name, each in [0,
+    1]. `reward`: the world's own, where it has one; it replaces the weighted scores. `turn_scores`:
+    a credit for each of the agent's messages, in order; empty where the world gives none.
+    `failure`: the class of a failure, in the world's words; empty for a success. `feedback`: one
+    sentence on what would have been better. Raises ValueError where these contradict each other,
+    BadNumber where a score or a reward is no number within its bounds.
     """
 
     success: bool
@@ -193,8 +190,8 @@ ToolOutcome = Literal["ok", "error", "timeout", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """What became of one call: how long it took, retries included, and how it ended. `error` is a
-    mistake that the agent read about."""
+    """The run of a call: how long it took, retries included, and how it ended. `error` is a mistake
+    that the agent read about."""
 
     call_id: str
     name: str
@@ -205,12 +202,12 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One agent message and the calls it made. The engine read `num_read` tokens before it wrote
+    """An agent message and the calls it made. The engine read `num_read` tokens before it wrote
     `num_written` under `policy_version`'s weights.
 
-    `message_index` is the message's place in `Trajectory.messages`, None where the context had no
-    room for one: a program that keeps its conversation may put assistant messages into it that the
-    agent never wrote.
+    `message_index` is the message's index in `Trajectory.messages`, None where the context had no
+    room for one: a program that keeps its conversation may insert assistant messages that the agent
+    never wrote.
     """
 
     num_read: int
@@ -225,14 +222,13 @@ class Turn:
 class Trajectory:
     """The frozen record of one episode: the whole conversation, opening messages included.
 
-    `token_ids`, `mask` and `logprobs` have one length, T: the episode as the engine saw it, 1 in
+    `token_ids`, `mask` and `logprobs` have one length, T: the tokens that the engine saw, 1 in
     `mask` where the agent wrote the token, and its log-probability there (0.0 elsewhere). All three
-    are empty where a text-only policy played. `outcome` is the world's verdict, None where nobody
-    gave one: the episode was lost, or came from elsewhere. `scores` and `reward` are what it earned
-    under params.yaml, absent until scored.
-    `policy_version` is the first turn's; `turns` has each one's. `failure` says what happened where
-    `stop_reason` is one of LOST. `num_forks` counts how often the agent's own program went on from
-    another conversation than it had been given; all else is of the last one.
+    are empty for a text-only policy. `outcome` is the world's grade, None where there is none: the
+    episode was aborted, or came from elsewhere. `scores` and `reward` are by params.yaml, absent
+    until scored. `policy_version` is the first turn's; `turns` has each one's. `failure` says what
+    happened where `stop_reason` is one of ABORTED. `num_forks` counts how often the agent's own
+    program went on from another conversation than it had been given; all else is of the last one.
     """
 
     task_id: str
@@ -251,17 +247,17 @@ class Trajectory:
     outcome: Outcome | None = None
 
     @property
-    def is_lost(self) -> bool:
-        """It ended through no doing of the agent's: nothing is learnt from it, and no rate counts
-        it."""
-        return self.stop_reason in LOST
+    def is_aborted(self) -> bool:
+        """True where it ended through no doing of the agent's: it is not trained on, and no rate
+        counts it."""
+        return self.stop_reason in ABORTED
 
     @property
     def is_success(self) -> bool:
-        """Whether its world called it a success; False where nobody graded it."""
+        """True where its world graded it a success; False where nobody graded it."""
         return self.outcome is not None and self.outcome.success
 
     @property
     def is_strict_success(self) -> bool:
-        """Whether its world called it a strict success; False where nobody graded it."""
+        """True where its world graded it a strict success; False where nobody graded it."""
         return self.outcome is not None and self.outcome.strict_success

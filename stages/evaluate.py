@@ -18,10 +18,10 @@ from posttrain.provenance.cpu_kind import processor_kind
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.policy import expert_policy
-from posttrain.rollout.prefix import play_resumably
+from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
@@ -64,7 +64,7 @@ def evaluate(run: StageRun) -> None:
         }
         if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:
             summary["endpoint_parameters"] = changed
-        records = [task_record(one, wanted=wanted) for one in evaluated if not one.greedy.is_lost]
+        records = [task_record(one, wanted=wanted) for one in evaluated if not one.greedy.is_aborted]
         write_json(REPORTS / f"{run.item}.json", summary)
         write_jsonl(REPORTS / f"{run.item}.tasks.jsonl", records)
         show(summary, records)
@@ -79,7 +79,7 @@ def _teacher(params: Params, domain: Domain, folder: Path) -> Play:
             case ExpertTeacher():
                 shown = with_expert(domain, wanted_by="evaluate.teacher.type expert")
                 expert = expert_policy(shown, is_flawless=True, reasoning_frac=0.0)
-                played = play_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
+                played = run_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
             case OpenAiTeacher() as teacher:
                 policy = OpenAiPolicy(
                     teacher.model,
@@ -88,7 +88,7 @@ def _teacher(params: Params, domain: Domain, folder: Path) -> Play:
                     parameters=ChatParameters(folder / REFUSED),
                 )
                 file = folder / f"played-{temperature:g}.jsonl"
-                played = play_resumably(
+                played = resume_episodes(
                     policy, tasks, file, domain=domain, limits=limits, seeds=seeds, progress=progress
                 )
         return [reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]

@@ -19,7 +19,7 @@ from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, w
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.rollout.prefix import play_resumably
+from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.values import traced
@@ -60,7 +60,7 @@ def generate_data(run: StageRun) -> None:
             sft, seeds = tasks["sft"], [run.params.seed] * len(tasks["sft"])
             with open_traces(run.full_name, key=run.key, params=run.params) as record:
                 file = run.checkpoint_dir / "played.jsonl"
-                played = play_resumably(
+                played = resume_episodes(
                     policy, sft, file, domain=domain, limits=run.params.agent, seeds=seeds, progress=run.progress
                 )
                 record(traced(played, sft))

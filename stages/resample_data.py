@@ -35,7 +35,7 @@ from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import expert_policy
 from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
@@ -210,7 +210,7 @@ def _realise(run: StageRun, points: Sequence[Point], core: Selected) -> Iterator
     with open_traces(run.full_name, key=run.key, params=params) as record:
 
         def replay(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:
-            played = play_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds)
+            played = run_episodes(expert, tasks, domain=domain, limits=params.agent, seeds=seeds)
             record(traced(played, tasks))
             return played
 

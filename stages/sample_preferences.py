@@ -49,7 +49,7 @@ def sample_preferences(run: StageRun) -> None:
         )
     write_trajectories(Path("data/preferences/samples.parquet"), rows)
     write_pairs(Path("data/preferences/pairs.parquet"), pairs)
-    kept = [trajectory for trajectory in trajectories if not trajectory.is_lost]
+    kept = [trajectory for trajectory in trajectories if not trajectory.is_aborted]
     summary = {
         "num_tasks": len(group_by_task(rows)),
         "num_samples": settings.num_samples,

@@ -12,7 +12,7 @@ def limits_of(max_turns: int, max_new_tokens: int, max_context_tokens: int, **ot
         "tool_timeout_s": 10.0,
         "tool_retries": 0,
         "max_result_chars": 10_000,
-        "max_lost_frac": 0.0,
+        "max_aborted_frac": 0.0,
     }
     return AgentParams(
         max_turns=max_turns, max_new_tokens=max_new_tokens, max_context_tokens=max_context_tokens, **wide | others

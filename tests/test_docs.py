@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.types import SPLITS, StopReason, Trajectory
 from posttrain.worlds.domains import make_domain
 from posttrain.worlds.knobs import OwnWorldParams
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter, call, lock_task, say
+from tests.rollout.lock_world import ScriptedExpert, call, lock_task, say
 
 LIMITS = limits_of(6, 8, 40)
 
@@ -50,7 +50,7 @@ def test_in_the_world_of_the_recipe_the_gold_expert_succeeds_and_an_empty_episod
     tasks += [domain.realise_anew(task, seed=5) for task in tasks]
     assert len({task.task_id for task in tasks}) == len(tasks)
     expert = expert_policy(domain, is_flawless=True, reasoning_frac=0.0)
-    played = play_episodes(expert, tasks, domain=domain, limits=LIMITS, seeds=[0] * len(tasks))
+    played = run_episodes(expert, tasks, domain=domain, limits=LIMITS, seeds=[0] * len(tasks))
     assert all(trajectory.is_strict_success for trajectory in played)
     empty = [Trajectory(task.task_id, task.messages, StopReason.DONE) for task in tasks]
     assert not any(domain.open(task).grade(one).success for task, one in zip(tasks, empty, strict=True))
@@ -63,7 +63,7 @@ def test_the_agents_of_the_recipe_play_as_the_loop_of_tools_does(ours, agent):
     assert {task.agent_name for task in tasks} == {"ours.agents:research"}
     expert = expert_policy(domain, is_flawless=True, reasoning_frac=0.0)
     played, expected = (
-        play_episodes(
+        run_episodes(
             expert, [replace(task, agent_name=name) for task in tasks], domain=domain, limits=LIMITS, seeds=[0] * 3
         )
         for name in (agent, "tools")
@@ -73,6 +73,6 @@ def test_the_agents_of_the_recipe_play_as_the_loop_of_tools_does(ours, agent):
 
 def test_the_server_of_the_recipe_counts_for_each_episode_anew(ours):
     domain = ours("ours.counter:Counter")
-    policy = ScriptedPolicy(lambda task, seed: Reciter([call("add", '{"number":2}'), say("done")]))
-    played = play_episodes(policy, [lock_task(tools=("add",))] * 2, domain=domain, limits=LIMITS, seeds=[0, 1])
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([call("add", '{"number":2}'), say("done")]))
+    played = run_episodes(policy, [lock_task(tools=("add",))] * 2, domain=domain, limits=LIMITS, seeds=[0, 1])
     assert [trajectory.messages[3].content for trajectory in played] == ['{"count":2}'] * 2

@@ -156,7 +156,7 @@ class Tree:
         params["sample_preferences"]["num_tasks"] = 5
         params["agent"] |= {
             "max_result_chars": MAX_RESULT_CHARS,
-            "max_lost_frac": 0.6,
+            "max_aborted_frac": 0.6,
             "tool_timeout_s": 60.0,
             "max_seconds": 120.0,
         }

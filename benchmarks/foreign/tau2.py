@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.foreign.agreement import Agreement
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import SPLITS, Task, Trajectory
@@ -47,7 +47,7 @@ LIMITS = AgentParams(
     tool_timeout_s=120.0,
     tool_retries=0,
     max_result_chars=20_000,
-    max_lost_frac=0.0,
+    max_aborted_frac=0.0,
 )
 
 
@@ -141,7 +141,7 @@ def certificate(play: Play) -> Action:
 def played(domain: Tau2Domain, plays: Sequence[Play]) -> list[Trajectory]:
     """All plays at once, each in a world of its own, against real servers."""
     policy = ScriptedPolicy(lambda _, seed: ScriptedExpert(script(plays[seed].actions, plays[seed].words)))
-    return play_episodes(
+    return run_episodes(
         policy, [play.task for play in plays], domain=domain, limits=LIMITS, seeds=list(range(len(plays)))
     )
 

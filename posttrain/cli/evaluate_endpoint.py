@@ -33,7 +33,7 @@ DEFAULT_AGENT = {
     "tool_timeout_s": 60.0,
     "tool_retries": 1,
     "max_result_chars": 20_000,
-    "max_lost_frac": 0.02,
+    "max_aborted_frac": 0.02,
 }
 
 
@@ -64,7 +64,7 @@ def evaluate_endpoint(
     times at temperature 1; finished episodes are kept, and not paid for twice."""
     from posttrain.evals.summary import evaluated_tasks, summarise
     from posttrain.rollout.openai_policy import OpenAiPolicy
-    from posttrain.rollout.prefix import play_resumably
+    from posttrain.rollout.resume import resume_episodes
     from posttrain.runtime.endpoint_limits import ChatParameters, account_of
 
     if num_tasks < 1 or num_samples < 0 or max_new_tokens < 1:
@@ -83,7 +83,7 @@ def evaluate_endpoint(
         )
         file = _file(model, section, limits, f"{max_new_tokens} {temperature:g} {split}")
         progress = _progress("greedy" if temperature == 0 else "sampled")
-        played = play_resumably(policy, plays, file, domain=domain, limits=limits, seeds=seeds, progress=progress)
+        played = resume_episodes(policy, plays, file, domain=domain, limits=limits, seeds=seeds, progress=progress)
         return [rule.score(trajectory, task) for trajectory, task in zip(played, plays, strict=True)]
 
     greedy = play(tasks, 0.0, [0] * len(tasks))
@@ -92,7 +92,7 @@ def evaluate_endpoint(
     evaluated = evaluated_tasks(
         [replace(task, split="test") for task in tasks], greedy, sampled, num_samples=num_samples
     )
-    if all(one.greedy.is_lost for one in evaluated):
+    if all(one.greedy.is_aborted for one in evaluated):
         raise Interrupted("every greedy play was lost: nothing can be said; run it again")
     by = sorted({name for task in tasks for name in task.labels})
     summary = {

@@ -97,17 +97,17 @@ def health(file: Path, file_format: str | None, reward: str, group: str, success
     """Estimate how much groups of these trajectories would teach: reward spread within a task, and
     the share of groups without any."""
     from posttrain.evals.health import group_health
-    from posttrain.evals.plays import read_plays
+    from posttrain.evals.rollout_files import read_rollouts
 
-    plays, bad, unread = read_plays(file, file_format, reward=reward, group=group)
-    if unread:
-        print(unread, file=sys.stderr)
-    if bad:
+    found = read_rollouts(file, file_format, reward=reward, group=group)
+    if found.unread:
+        print(found.unread, file=sys.stderr)
+    if bad := found.bad:
         print(f"{len(bad)} records are none; the first, {bad[0].number}: {bad[0].reason}", file=sys.stderr)
-    metrics = group_health(plays, success_at=success_at, source=str(file))
+    metrics = group_health(found.rollouts, success_at=success_at, source=str(file))
     if metrics["num_lost"] or metrics["num_unscored"]:
         why = f"{metrics['num_lost']} that infrastructure ended, {metrics['num_unscored']} without a reward"
-        print(f"left out: {why}, of {len(plays)} plays", file=sys.stderr)
+        print(f"left out: {why}, of {len(found.rollouts)} rollouts", file=sys.stderr)
     print(json.dumps(metrics, sort_keys=True, indent=2) if as_json else _table(metrics))
 
 

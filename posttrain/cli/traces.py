@@ -1,8 +1,7 @@
-"""`posttrain traces`: the episodes that the stages played, found, read as conversations, taken
-elsewhere and played again.
+"""`posttrain traces`: list, show, export, import, check, replay and prune recorded episodes.
 
-What only one command needs is imported in it: a filter over a million turns takes less time than
-loading the library that the stages compute with.
+Each command imports what it alone needs: a filter over a million turns takes less time than to load
+the library that the stages compute with.
 """
 
 import argparse
@@ -15,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
 from posttrain.runtime.exits import ConfigurationError, DataError
-from posttrain.traces.integrity import REMEDY, refuse_lost
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
-from posttrain.traces.store import open_to_read, open_to_write, typed_errors
+from posttrain.traces.store import REMEDY, open_to_read, open_to_write, quick_check, typed_errors
 
 if TYPE_CHECKING:
     from posttrain.rollout.params import AgentParams
@@ -60,7 +58,7 @@ def _conditions() -> argparse.ArgumentParser:
     parser.add_argument("--stage", help="train_policy, evaluate@sft, or evaluate for all its items")
     parser.add_argument("--run", type=int, help="a run's number, from `posttrain traces runs`")
     parser.add_argument("--part", help="greedy or sampled (evaluate)")
-    parser.add_argument("--failed", dest="is_failed", action="store_true", help="no success, or lost")
+    parser.add_argument("--failed", dest="is_failed", action="store_true", help="no success, or aborted")
     parser.add_argument("--tool", help="this tool was called")
     parser.add_argument(
         "--tool-outcome", choices=["ok", "error", "timeout", "failed"], help="a call (of --tool) ended so"
@@ -87,8 +85,7 @@ def list_episodes(limit: int, **conditions: Any) -> None:
 
     with _store() as connection:
         wanted = EpisodeFilter(**conditions)
-        found = lines(connection, matching(connection, wanted, limit=limit), wanted)
-        _refuse_lost(connection, wanted)
+        found = lines(connection, matching(connection, wanted, limit=limit))
         if found:
             print(episodes_table(found))
         print(f"{len(found)} of {count_matching(connection, wanted):,} episodes that match")
@@ -118,7 +115,6 @@ def export(limit: int | None, **conditions: Any) -> None:
 
     with _store() as connection:
         wanted = EpisodeFilter(**conditions)
-        _refuse_lost(connection, wanted)
         for found in read_episodes(connection, matching(connection, wanted, limit=limit)):
             sys.stdout.buffer.write(f"{export_line(found)}\n".encode())
         _hint(connection, wanted)
@@ -133,18 +129,14 @@ def import_(file: Path) -> None:
 
 
 def check() -> None:
-    """Verify every episode, and the indexes that filters go by. Exits with 65 where something is
-    not what was recorded."""
-    from posttrain.traces.integrity import problems
-
-    path = _path()
+    """Check the file by SQLite's quick_check. Exits with 65 where it finds a problem."""
     with _store() as connection:
-        found = list(problems(connection))
+        found = quick_check(connection)
         for problem in found:
             print(problem)
         if found:
-            raise DataError(f"{path} is damaged, {len(found)} problems: {REMEDY}")
-        print(f"{count_matching(connection, EpisodeFilter()):,} episodes are as they were recorded")
+            raise DataError(f"{_path()} is damaged, {len(found)} problems: {REMEDY}")
+        print(f"no problem found; {count_matching(connection, EpisodeFilter()):,} episodes")
 
 
 def replay(episode: int, model: Path | None, params: Path | None) -> None:
@@ -173,24 +165,19 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
 
 def prune(max_gb: float | None, keep_runs: int | None) -> None:
     """Delete old runs, oldest first, and give the space back."""
-    from posttrain.traces.eviction import file_bytes, forget_runs, make_room, shrink
+    from posttrain.traces.eviction import delete_old_runs, file_bytes, make_room, shrink
 
     path = _path()
     open_to_read(path).close()  # says what to do where there is none; writing would make one
     with contextlib.closing(open_to_write(path)) as connection, typed_errors(path):
         before_bytes = file_bytes(connection)
-        num_deleted = 0 if keep_runs is None else forget_runs(connection, num_kept=keep_runs)
+        num_deleted = 0 if keep_runs is None else delete_old_runs(connection, num_kept=keep_runs)
         num_deleted += make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
         shrink(connection)
         print(
             f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, "
             f"{file_bytes(connection) / 1e6:.1f} MB now"
         )
-
-
-def _refuse_lost(connection: sqlite3.Connection, wanted: EpisodeFilter) -> None:
-    """With the columns of numbers that the filter goes by."""
-    refuse_lost(connection, *(["is_failed"] if wanted.is_failed else []), *(["step"] if wanted.steps else []))
 
 
 def _path() -> Path:
@@ -214,7 +201,6 @@ def _read(connection: sqlite3.Connection, episode: int) -> "StoredEpisode":
 
     found = read_episode(connection, episode)
     if found is None:
-        refuse_lost(connection)
         raise DataError(f"there is no episode {episode} (any more); `posttrain traces list` has the numbers")
     return found
 

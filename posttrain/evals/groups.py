@@ -1,5 +1,5 @@
-"""Measures how much groups of episodes teach: the health of group-relative learning, with
-definitions that do not change under a library's upgrade.
+"""Metrics of groups of episodes, the health of group-relative learning, by definitions that do not
+change with a library's upgrade.
 
 A group is the episodes of one task. TRL's own values are not used: its `reward_std` is of the whole
 batch since 0.27, and its zero test is a tolerance on a float32 std, which takes eight rewards of
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# raise it with any change below; it stands in every line of metrics, so that no two definitions are
-# plotted as one; 1 compared rewards bit by bit
+# To be raised with any change of a definition below: it stands in every line of metrics, so that no
+# two definitions are plotted as one. Version 1 compared rewards bit by bit.
 DEFINITION_VERSION = 2
 ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rule rewards and successes of one task's episodes, G of each, G at least 2."""
+    """Rule rewards and successes of one task's episodes, G of each, G at least 2."""
 
     rewards: Sequence[float]
     successes: Sequence[bool]
@@ -58,7 +58,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def are_equal(rewards_G: Sequence[float] | NDArray[np.float64]) -> bool:
-    """Whether all differ by no more than rounding, 1e-12 of the largest or of 1; such a group's
+    """True where all differ by no more than rounding, 1e-12 of the largest or of 1; such a group's
     advantages are exactly 0. -0.3 and -0.2 - 0.1 are equal, 0.2 and 0.2000001 are not."""
     rewards = np.asarray(rewards_G, dtype=np.float64)
     return float(rewards.max() - rewards.min()) <= ROUNDING * max(1.0, float(np.abs(rewards).max()))

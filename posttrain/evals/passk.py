@@ -1,5 +1,5 @@
-"""Estimates how reliable an agent is: the chance that k independent episodes of a task all succeed
-(pass^k of tau-bench, arXiv 2406.12045, section 3)."""
+"""pass^k: the chance that k independent episodes of a task all succeed (tau-bench, arXiv
+2406.12045, section 3)."""
 
 from collections.abc import Sequence
 from math import comb

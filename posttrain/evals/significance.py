@@ -1,11 +1,11 @@
-"""Says whether the difference of two settings is more than chance.
+"""Tests whether the difference of two settings is more than chance: the project's one verdict.
 
-A setting is run from several training seeds, and each run plays the same held-out tasks. So success
-has two sources of chance that cross: the seeds, which are a setting's own, and the tasks, which
-both settings share. An interval over tasks alone takes a lucky seed for an improvement; one over
-seeds alone forgets that other tasks would have been won. Here both count. Where the runs of two
-settings come in pairs that share a seed's model, `paired_difference` counts only what the pair does
-not share.
+A setting is run from several training seeds, and each run is evaluated on the same held-out tasks.
+So success has two sources of chance that cross: the seeds, which are a setting's own, and the
+tasks, which both settings share. An interval over tasks alone takes a lucky seed for an
+improvement; one over seeds alone forgets that other tasks would have been solved. Here both count.
+Where the runs of two settings come in pairs that share a seed's model, `paired_difference` counts
+only what the pair does not share.
 
 The variance of the difference is the sum of its components in a crossed random-effects model,
 estimated by their mean squares (Searle, Casella and McCulloch, Variance Components, 1992, chapter
@@ -27,15 +27,15 @@ from scipy import special  # scipy.stats has the same under longer names, and ta
 from posttrain.runtime.exits import DataError
 
 LEVEL = 0.95
-MARGIN = 0.05  # what a setting may be better by without anyone caring
+MARGIN = 0.05  # a smaller difference does not matter to anyone
 _POWER = 0.8
 _MAX_MORE_SEEDS, _MAX_MORE_TASKS = 20, 10_000  # more is no advice
 
 Outcomes = Mapping[str, float]  # of one run: success, 0 to 1, by the content hash of its task
 
 
-class Word(StrEnum):
-    """What a comparison came to. TIED: a difference that matters would have been seen."""
+class Decision(StrEnum):
+    """Result of a comparison. TIED: a difference as large as the margin would have been seen."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -45,24 +45,25 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far runs of one setting lie apart: the standard deviation of their success over training
-    seeds, and of how many seeds that is an estimate."""
+    """Standard deviation of success over training seeds of one setting, and the number of seeds
+    that it is an estimate from."""
 
     sd: float
     num_seeds: int
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The success of one setting less that of a baseline.
+class Verdict:
+    """The success of one setting less that of a baseline, with its interval and decision.
 
     `low` and `high` bound it at LEVEL; where each has one run and no spread over seeds is known,
-    they know of tasks only, and `is_of_runs_only` says so. `p_value` is two-sided.
-    `smallest_shown` is the difference that as many seeds and tasks would have shown with a chance
-    of 80 %. Of NEEDS_MORE, `num_more_seeds` of each setting would show the larger of `estimate` and
-    the margin, or `num_more_tasks` would; both are None where no reasonable number does."""
+    they reflect tasks only, and `is_of_runs_only` says so. `p_value` is two-sided. `smallest_shown`
+    is the difference that as many seeds and tasks would have shown with a chance of 80 %. Of
+    NEEDS_MORE, `num_more_seeds` of each setting would show the larger of `estimate` and the margin,
+    or `num_more_tasks` would; both are None where no reasonable number does.
+    """
 
-    word: Word
+    decision: Decision
     estimate: float
     low: float
     high: float
@@ -76,9 +77,9 @@ class Difference:
 
     @property
     def advice(self) -> str:
-        """The word, with how many more where more are needed."""
-        if self.word is not Word.NEEDS_MORE:
-            return str(self.word)
+        """The decision, with how many more seeds or tasks where more are needed."""
+        if self.decision is not Decision.NEEDS_MORE:
+            return str(self.decision)
         if self.num_more_seeds is not None:
             return f"needs {self.num_more_seeds} more {'seed' if self.num_more_seeds == 1 else 'seeds'}"
         if self.num_more_tasks is not None:
@@ -88,9 +89,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Variances:
-    """Of a run's success: `over_seeds` of one setting. Of one task: `over_tasks`, how differently
-    two settings fare on it, and `rest`, what is left of a single play. Of pairs (`is_paired`)
-    `over_seeds` is of a pair's difference, and `rest` of one difference of plays."""
+    """Variance components. Of a run's success: `over_seeds` of one setting. Of one task:
+    `over_tasks`, how differently two settings fare on it, and `rest`, what is left of a single
+    episode. For pairs (`is_paired`) `over_seeds` is of a pair's difference, and `rest` of one
+    difference of episodes."""
 
     over_seeds: float
     over_tasks: float
@@ -103,6 +105,7 @@ class _Variances:
         of_tasks = (self.over_tasks + self.rest * share) / num_tasks
         of_seeds = self.over_seeds * share
         variance = of_tasks + of_seeds
+        # Satterthwaite's degrees of freedom of a sum of two components, at least 1 of seeds.
         of_freedom = np.maximum(num_seeds[0] - 1 if self.is_paired else num_seeds[0] + num_seeds[1] - 2, 1)
         freedom = variance**2 / (of_tasks**2 / (num_tasks - 1) + of_seeds**2 / of_freedom)
         return _smallest_shown(variance, freedom)
@@ -115,13 +118,14 @@ def difference(
     spread: Spread | None = None,
     margin: float = MARGIN,
     is_one_setting: bool = False,
-) -> Difference:
-    """Compare two settings by their runs, one for each training seed, on the tasks that all played.
+) -> Verdict:
+    """Compare two settings by their runs, one for each training seed, on the tasks that all runs
+    have.
 
     Where each has a single run, `spread` stands for the seeds that were not run. A setting with one
-    run is never called better or worse: it may have been lucky. Of two runs of one setting
-    (`is_one_setting`: they differ in the seed and in nothing else) the word is TIED. Raises
-    DataError where a setting has no run, or no two tasks are common to all.
+    run is never called better or worse: it may have been lucky. Two runs of one setting
+    (`is_one_setting`: they differ in the seed and in nothing else) are TIED. Raises DataError where
+    a setting has no run, or no two tasks are common to all.
     """
     first, second = _on_common_tasks(baseline, other)
     num_seeds, num_tasks = (len(first), len(second)), first.shape[1]
@@ -129,35 +133,35 @@ def difference(
     estimate = float(second.mean() - first.mean())
 
     of_tasks = _of_tasks(second.mean(0) - first.mean(0), max(num_seeds))
-    of_plays = sum(_rest(runs) / len(runs) for runs in (first, second)) / num_tasks
+    of_episodes = sum(_rest(runs) / len(runs) for runs in (first, second)) / num_tasks
     of_seeds = _of_seeds(first, second, spread)
-    variance, freedom = _variance(of_tasks, of_seeds, of_plays)
-    found = _found(estimate, variance, freedom, num_tasks, num_seeds, is_of_runs_only=not of_seeds)
+    variance, freedom = _variance(of_tasks, of_seeds, of_episodes)
+    found = _figures(estimate, variance, freedom, num_tasks, num_seeds, is_of_runs_only=not of_seeds)
     variances = _Variances(
         over_seeds=(variance - of_tasks[0]) / share,
-        over_tasks=max(0.0, of_tasks[0] - of_plays) * num_tasks,
-        rest=of_plays * num_tasks / share,
+        over_tasks=max(0.0, of_tasks[0] - of_episodes) * num_tasks,
+        rest=of_episodes * num_tasks / share,
     )
-    return found if is_one_setting else _judged(found, variances, margin)
+    return found if is_one_setting else _decided(found, variances, margin)
 
 
-def paired_difference(baseline: Sequence[Outcomes], other: Sequence[Outcomes], *, margin: float = MARGIN) -> Difference:
+def paired_difference(baseline: Sequence[Outcomes], other: Sequence[Outcomes], *, margin: float = MARGIN) -> Verdict:
     """Compare two settings whose runs are pairs: `baseline[s]` and `other[s]` began from the same
-    model, that of seed s, and what this seed adds to both is in neither's favour.
+    model, that of seed s, whose effect on both favours neither.
 
     On task t the pair of seed s differs by d_st, -1, 0 or 1: the mean difference, an effect of the
     pair, one of the task, and a rest. The effect of the seed's model on both is in none of them:
     with y = m + a_s + …, d_st = y2_st - y1_st has no a_s. So the table d (S, T) is one of a crossed
-    random-effects model by itself, and the variance of its mean is, by mean squares,
-    (MS_pairs + MS_tasks - MS_rest) / (S T), where MS_pairs / (S T) is the variance of the S means
-    of pairs over S, and MS_tasks / (S T) that of the T means of tasks over T. Its degrees of
-    freedom are Satterthwaite's of S - 1 and T - 1, and for them MS_pairs counts at least MS_rest,
-    which it is expected to be where pairs do not differ: else two pairs that lie close by chance
-    would pass for hundreds of tasks, and one of ten equal settings for another.
+    random-effects model by itself, and the variance of its mean is, by mean squares, (MS_pairs +
+    MS_tasks - MS_rest) / (S T), where MS_pairs / (S T) is the variance of the S means of pairs over
+    S, and MS_tasks / (S T) that of the T means of tasks over T. Its degrees of freedom are
+    Satterthwaite's of S - 1 and T - 1, and for them MS_pairs counts at least MS_rest, which it is
+    expected to be where pairs do not differ: else two pairs that lie close by chance would pass for
+    hundreds of tasks, and one of ten equal settings for another.
 
-    Two seeds and two tasks, baseline ((0, 1), (1, 1)) and other ((1, 1), (1, 1)): d is
-    ((1, 0), (0, 0)), estimate 1/4. A single pair is never called better or worse. Raises DataError
-    where the numbers of runs differ, and as `difference`.
+    Two seeds and two tasks, baseline ((0, 1), (1, 1)) and other ((1, 1), (1, 1)): d is ((1, 0), (0,
+    0)), estimate 1/4. A single pair is never called better or worse. Raises DataError where the
+    numbers of runs differ, and as `difference`.
     """
     if len(baseline) != len(other):
         raise DataError(f"{len(baseline)} runs and {len(other)} are no pairs: give the runs of both for each seed")
@@ -165,43 +169,45 @@ def paired_difference(baseline: Sequence[Outcomes], other: Sequence[Outcomes], *
     by_pair_S_T = second - first
     num_seeds, num_tasks = by_pair_S_T.shape
     of_tasks = _of_tasks(by_pair_S_T.mean(0), num_seeds)
-    of_plays = _rest(by_pair_S_T) / num_seeds / num_tasks
+    of_episodes = _rest(by_pair_S_T) / num_seeds / num_tasks
     of_seeds = [(float(by_pair_S_T.mean(1).var(ddof=1)) / num_seeds, num_seeds - 1)] if num_seeds > 1 else []
-    variance, _ = _variance(of_tasks, of_seeds, of_plays)
-    freedom = _freedom(variance, [of_tasks, *((max(part, of_plays), num) for part, num in of_seeds)])
+    variance, _ = _variance(of_tasks, of_seeds, of_episodes)
+    # MS_pairs counts at least MS_rest here; see the docstring.
+    freedom = _freedom(variance, [of_tasks, *((max(part, of_episodes), num) for part, num in of_seeds)])
     estimate = float(by_pair_S_T.mean())
-    found = _found(estimate, variance, freedom, num_tasks, (num_seeds, num_seeds), is_of_runs_only=not of_seeds)
+    found = _figures(estimate, variance, freedom, num_tasks, (num_seeds, num_seeds), is_of_runs_only=not of_seeds)
     variances = _Variances(
         over_seeds=(variance - of_tasks[0]) * num_seeds,
-        over_tasks=max(0.0, of_tasks[0] - of_plays) * num_tasks,
-        rest=of_plays * num_tasks * num_seeds,
+        over_tasks=max(0.0, of_tasks[0] - of_episodes) * num_tasks,
+        rest=of_episodes * num_tasks * num_seeds,
         is_paired=True,
     )
-    return _judged(found, variances, margin)
+    return _decided(found, variances, margin)
 
 
-def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The same comparisons as a family: p-values by Holm (Scandinavian Journal of Statistics 6,
-    1979), so that with a chance of LEVEL none of them calls equal settings different. The intervals
+def corrected(differences: Sequence[Verdict]) -> list[Verdict]:
+    """Correct a family of comparisons: p-values by Holm (Scandinavian Journal of Statistics 6,
+    1979), so that with a chance of LEVEL none of them calls equal settings different. Intervals
     stay those of each alone."""
     order = sorted(range(len(differences)), key=lambda index: differences[index].p_value)
+    # Holm: the i-th smallest of n p-values times n - i, and never below an earlier one.
     largest, family = 0.0, list(differences)
     for rank, index in enumerate(order):
         largest = max(largest, min(1.0, (len(order) - rank) * differences[index].p_value))
         family[index] = replace(differences[index], p_value=largest)
-        if family[index].word in (Word.BETTER, Word.WORSE) and largest >= 1 - LEVEL:
-            family[index] = replace(family[index], word=Word.NEEDS_MORE, num_more_seeds=1)
+        if family[index].decision in (Decision.BETTER, Decision.WORSE) and largest >= 1 - LEVEL:
+            family[index] = replace(family[index], decision=Decision.NEEDS_MORE, num_more_seeds=1)
     return family
 
 
 def spread_over(success_rates: Sequence[float]) -> Spread | None:
-    """Of one setting's runs; None of fewer than two."""
+    """The spread of one setting's runs; None for fewer than two."""
     if len(success_rates) < 2:
         return None
     return Spread(float(np.std(success_rates, ddof=1)), len(success_rates))
 
 
-def _found(
+def _figures(
     estimate: float,
     variance: float,
     freedom: float,
@@ -209,11 +215,11 @@ def _found(
     num_seeds: tuple[int, int],
     *,
     is_of_runs_only: bool,
-) -> Difference:
-    """Without a word yet."""
+) -> Verdict:
+    """A verdict with its figures, not yet decided."""
     half_width = _half_width(variance, freedom)
-    return Difference(
-        word=Word.TIED,
+    return Verdict(
+        decision=Decision.TIED,
         estimate=estimate,
         low=max(-1.0, estimate - half_width),
         high=min(1.0, estimate + half_width),
@@ -225,16 +231,16 @@ def _found(
     )
 
 
-def _judged(found: Difference, variances: _Variances, margin: float) -> Difference:
+def _decided(found: Verdict, variances: _Variances, margin: float) -> Verdict:
     if min(found.num_seeds) == 1:
         return _needs_more(found, variances, margin)
     if found.p_value < 1 - LEVEL:
-        return replace(found, word=Word.BETTER if found.estimate > 0 else Word.WORSE)
+        return replace(found, decision=Decision.BETTER if found.estimate > 0 else Decision.WORSE)
     return found if found.smallest_shown <= margin else _needs_more(found, variances, margin)
 
 
 def _on_common_tasks(*settings: Sequence[Outcomes]) -> list[NDArray[np.float64]]:
-    """(S, T) of each setting."""
+    """Success (S, T) of each setting on the tasks that all runs have."""
     if not all(settings):
         raise DataError("a setting without a run cannot be compared")
     common = sorted(set.intersection(*(set(run) for runs in settings for run in runs)))
@@ -244,38 +250,40 @@ def _on_common_tasks(*settings: Sequence[Outcomes]) -> list[NDArray[np.float64]]
 
 
 def _of_tasks(by_task_T: NDArray[np.float64], num_seeds: int) -> tuple[float, int]:
-    """What the choice of tasks adds to the variance of their mean, with its degrees of freedom.
-    Where no task differs the next may: at least what one play of one task won would give."""
+    """Variance that the choice of tasks adds to the mean of `by_task_T`, with its degrees of
+    freedom. At least what one episode of one task would add: where no task differs the next may."""
     num_tasks = len(by_task_T)
     return max(float(by_task_T.var(ddof=1)), 1 / num_seeds / (num_tasks - 1)) / num_tasks, num_tasks - 1
 
 
 def _variance(
-    of_tasks: tuple[float, int], of_seeds: Sequence[tuple[float, int]], of_plays: float
+    of_tasks: tuple[float, int], of_seeds: Sequence[tuple[float, int]], of_episodes: float
 ) -> tuple[float, float]:
-    """The sum of both, and its degrees of freedom. A play is of a seed and of a task, and
-    `of_plays`, its share, counts once."""
-    variance = of_tasks[0] + max(0.0, sum(part for part, _ in of_seeds) - of_plays)
+    """The variance and its degrees of freedom. An episode is of a seed and of a task: its share,
+    `of_episodes`, is in both parts and counts once."""
+    variance = of_tasks[0] + max(0.0, sum(part for part, _ in of_seeds) - of_episodes)
     return variance, _freedom(variance, [of_tasks, *of_seeds])
 
 
 def _freedom(variance: float, parts: Sequence[tuple[float, int]]) -> float:
-    """Satterthwaite's, of a sum of parts, and not below that of the part with the least."""
+    """Satterthwaite's degrees of freedom of a sum of parts, and not below those of the part with
+    the least."""
     freedom = variance**2 / sum(part**2 / num for part, num in parts)
     return max(freedom, min(num for _, num in parts))
 
 
 def _half_width(variance: float, freedom: float) -> float:
-    """Of an interval at LEVEL."""
+    """Half the width of an interval at LEVEL."""
     return float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
 
 
 def _rest(runs: NDArray[np.float64]) -> float:
-    """Mean square of what neither the seed nor the task explains; 0 of one run, which does not
+    """Mean square of the rest that neither seed nor task explains; 0 for one run, which cannot
     tell."""
     num_seeds, num_tasks = runs.shape
     if num_seeds == 1:
         return 0.0
+    # Two-way layout without interaction: residual mean square on (S - 1)(T - 1) degrees of freedom.
     residuals = runs - runs.mean(0) - runs.mean(1, keepdims=True) + runs.mean()
     return float((residuals**2).sum() / ((num_seeds - 1) * (num_tasks - 1)))
 
@@ -283,9 +291,8 @@ def _rest(runs: NDArray[np.float64]) -> float:
 def _of_seeds(
     first: NDArray[np.float64], second: NDArray[np.float64], spread: Spread | None
 ) -> list[tuple[float, int]]:
-    """What the choice of seeds adds to the variance of the difference, in parts with their degrees
-    of freedom; empty where nothing is known of it. A setting with one run is taken to spread as the
-    other."""
+    """Variance that the choice of seeds adds to the difference, in parts with their degrees of
+    freedom; empty where it is unknown. A setting with one run is taken to spread as the other."""
     several = [runs for runs in (first, second) if len(runs) > 1]
     if len(several) == 2:
         return [(float(runs.mean(1).var(ddof=1)) / len(runs), len(runs) - 1) for runs in several]
@@ -299,10 +306,11 @@ def _smallest_shown(variance: Any, freedom: Any) -> Any:
     return (special.stdtrit(freedom, (1 + LEVEL) / 2) + special.stdtrit(freedom, _POWER)) * np.sqrt(variance)
 
 
-def _needs_more(found: Difference, variances: _Variances, margin: float) -> Difference:
-    """How many more seeds, or else tasks, would show the difference, or one of `margin`."""
+def _needs_more(found: Verdict, variances: _Variances, margin: float) -> Verdict:
+    """Decide NEEDS_MORE, with how many more seeds, or else tasks, would show the difference, or one
+    of `margin`."""
     wanted = max(abs(found.estimate), margin)
-    found = replace(found, word=Word.NEEDS_MORE)
+    found = replace(found, decision=Decision.NEEDS_MORE)
     more = np.arange(1, _MAX_MORE_SEEDS + 1)
     num_seeds = found.num_seeds[0] + more, found.num_seeds[1] + more
     if (enough := more[variances.smallest_shown(num_seeds, found.num_tasks) <= wanted]).size:
@@ -314,8 +322,8 @@ def _needs_more(found: Difference, variances: _Variances, margin: float) -> Diff
 
 
 def share_interval(num_successes: float, num: int) -> tuple[float, float]:
-    """Of a share, at LEVEL, by Wilson (JASA 22, 1927): of 0 among 8 from 0 to 32 %, not from 0 to
-    0. A part of a success counts as such. Raises ValueError where `num` is 0."""
+    """The interval of a share at LEVEL, by Wilson (JASA 22, 1927): of 0 among 8 from 0 to 32 %, not
+    from 0 to 0. A part of a success counts as such. Raises ValueError where `num` is 0."""
     if num < 1:
         raise ValueError("a share of nothing has no interval")
     z = float(special.ndtri((1 + LEVEL) / 2))
@@ -326,9 +334,9 @@ def share_interval(num_successes: float, num: int) -> tuple[float, float]:
 
 
 def mean_interval(runs: Sequence[Outcomes]) -> tuple[float, float, float]:
-    """A setting's success over seeds and tasks, and its interval at LEVEL: Wilson's of one run,
-    which knows of tasks only. Raises DataError where there is no run, or no two tasks are common to
-    all."""
+    """A setting's mean success over seeds and tasks, with its interval at LEVEL: Wilson's for one
+    run, which reflects tasks only. Raises DataError where there is no run, or no two tasks are
+    common to all."""
     (outcomes,) = _on_common_tasks(runs)
     num_seeds, num_tasks = outcomes.shape
     mean = float(outcomes.mean())

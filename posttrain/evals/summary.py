@@ -1,9 +1,9 @@
-"""What is said about a policy: one record per task for people and later analyses, and one summary
-of them all.
+"""Summarises an evaluation: one record per task for people and later analyses, and one summary of
+all.
 
-Each task is played once greedily, which is what a user would get, and several times at temperature
-1, which shows how reliable it is. Interval and breakdowns are of the greedy plays. The paraphrased
-split is reported beside, never mixed in.
+Each task is run once greedily, as a user would get it, and several times at temperature 1, which
+shows how reliable the policy is. Interval and breakdowns are of the greedy episodes. The
+paraphrased split is reported beside, never mixed in.
 """
 
 from collections import Counter
@@ -23,8 +23,8 @@ _MAX_K = 8
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedTask:
-    """A task with its greedy play, scored, and its sampled plays that were not lost; none where the
-    split is played greedily alone."""
+    """A task with its scored greedy episode and its sampled episodes that were not aborted; none
+    where the split is run greedily alone."""
 
     task: Task
     greedy: Trajectory
@@ -34,21 +34,21 @@ class EvaluatedTask:
 def evaluated_tasks(
     tasks: Sequence[Task], greedy: Sequence[Trajectory], sampled: Sequence[Trajectory], *, num_samples: int
 ) -> list[EvaluatedTask]:
-    """Join the plays: `greedy[i]` is of `tasks[i]`; `sampled` holds `num_samples` plays in a row
-    for each of the first tasks, none for the others."""
+    """Join episodes to tasks: `greedy[i]` is of `tasks[i]`; `sampled` holds `num_samples` episodes
+    in a row for each of the first tasks, none for the others."""
     evaluated = []
-    for index, (task, play) in enumerate(zip(tasks, greedy, strict=True)):
+    for index, (task, episode) in enumerate(zip(tasks, greedy, strict=True)):
         own = sampled[index * num_samples : (index + 1) * num_samples]
-        evaluated.append(EvaluatedTask(task, play, tuple(sample for sample in own if not sample.is_lost)))
+        evaluated.append(EvaluatedTask(task, episode, tuple(sample for sample in own if not sample.is_aborted)))
     return evaluated
 
 
 def task_record(evaluated: EvaluatedTask, *, wanted: Callable[[Task], str] | None = None) -> dict[str, Any]:
-    """One line of `<policy>.tasks.jsonl`, of a play that was not lost. `cell` has the labels;
-    `failure` is null for a success; `wanted` is the goal in the world's words for a reader, or as
-    its JSON text."""
+    """One line of `<policy>.tasks.jsonl`, of a greedy episode that was not aborted. `cell` has the
+    labels; `failure` is null for a success; `wanted` is the goal in the world's words for a reader,
+    or as its JSON text."""
     task, greedy = evaluated.task, evaluated.greedy
-    assert greedy.outcome is not None, "a lost play has no line"
+    assert greedy.outcome is not None, "an aborted episode has no line"
     return {
         "task_id": task.task_id,
         "split": task.split,
@@ -67,18 +67,18 @@ def task_record(evaluated: EvaluatedTask, *, wanted: Callable[[Task], str] | Non
 
 
 def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Sequence[str]) -> dict[str, Any]:
-    """The content of `<policy>.json`. All tasks of the split `test` count whose play was not lost
-    (`num_lost` were); those of `test_paraphrase` are under `paraphrase`.
+    """The content of `<policy>.json`. Tasks of the split `test` count unless their greedy episode
+    was aborted (`num_lost` were); those of `test_paraphrase` are under `paraphrase`.
 
     `strict_success_rate` and `success_rate` (also as `end_to_end_success`), each with its interval
     (`strict_ci_low`, `ci_low`, …), Wilson's at `ci_level`; `pass_hat_k` and `strict_pass_hat_k` for
-    each k up to the number of samples; of the greedy plays `scores` (mean and number of the tasks
-    that test it, by name), `failures` (a count for each class that occurred, the most frequent
-    first), and under `by` the success rates for each value of each label that is named. Raises
-    ValueError where there is no test task.
+    each k up to the number of samples; of the greedy episodes `scores` (mean and number of the
+    tasks that test it, by name), `failures` (a count for each class that occurred, the most
+    frequent first), and under `by` the success rates for each value of each label that is named.
+    Raises ValueError where there is no test task.
     """
-    test = [one for one in evaluated if one.task.split == "test" and not one.greedy.is_lost]
-    paraphrase = [one for one in evaluated if one.task.split == "test_paraphrase" and not one.greedy.is_lost]
+    test = [one for one in evaluated if one.task.split == "test" and not one.greedy.is_aborted]
+    paraphrase = [one for one in evaluated if one.task.split == "test_paraphrase" and not one.greedy.is_aborted]
     samples = [[sample.is_success for sample in one.samples] for one in test]
     strict_samples = [[sample.is_strict_success for sample in one.samples] for one in test]
     failures = Counter(one.greedy.outcome.failure for one in test if one.greedy.outcome and one.greedy.outcome.failure)
@@ -88,7 +88,7 @@ def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Seque
     return {
         **success,
         "end_to_end_success": success["success_rate"],
-        "num_lost": sum(one.greedy.is_lost for one in evaluated),
+        "num_lost": sum(one.greedy.is_aborted for one in evaluated),
         "num_samples": num_samples,
         "num_lost_samples": num_samples * len(test) - sum(map(len, samples)),
         "ci_level": LEVEL,
@@ -105,14 +105,14 @@ def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Seque
 
 
 def _pass_hat(samples: Sequence[Sequence[bool]], k: int) -> float | None:
-    """Of the tasks of which k samples or more were not lost; None where there is none."""
+    """pass^k over the tasks with k samples or more; None where there is none."""
     enough = [own for own in samples if len(own) >= k]
     return _round(pass_hat_k(enough, k)) if enough else None
 
 
 def _abilities(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of a world with lookups, under the names that reports know; null where no task
-    tests them."""
+    """Scores of a world with lookups, under the names that reports read; null where no task tests
+    them."""
     none = {"mean": None, "num_tasks": 0}
     first, plan = scores.get("tool_selection_accuracy", none), scores.get("plan_success", none)
     return {
@@ -125,9 +125,9 @@ def _abilities(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _scores(plays: Sequence[Trajectory]) -> dict[str, dict[str, float | int | None]]:
-    names = sorted({name for play in plays for name in play.scores})
-    values = {name: [play.scores[name] for play in plays if name in play.scores] for name in names}
+def _scores(episodes: Sequence[Trajectory]) -> dict[str, dict[str, float | int | None]]:
+    names = sorted({name for one in episodes for name in one.scores})
+    values = {name: [one.scores[name] for one in episodes if name in one.scores] for name in names}
     return {name: {"mean": _mean(own), "num_tasks": len(own)} for name, own in values.items()}
 
 

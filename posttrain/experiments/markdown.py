@@ -4,7 +4,7 @@ went."""
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from posttrain.evals.significance import Difference
+from posttrain.evals.significance import Verdict
 from posttrain.experiments.plan import Plan
 from posttrain.experiments.record import ALL_BAD, ALL_GOOD, SIGNAL, TRAINED_SIGNAL
 from posttrain.experiments.verdicts import Row, Table
@@ -68,7 +68,7 @@ def _measured(row: Row, measure: Measure) -> list[str]:
     return [success, *compared, _points(measured.gain) if measured.gain else UNKNOWN]
 
 
-def _points(one: Difference) -> str:
+def _points(one: Verdict) -> str:
     return points(one.estimate, one.low, one.high)
 
 

@@ -8,7 +8,7 @@ model adds to both is in none of the difference; others as two settings whose ru
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from posttrain.evals.significance import Difference, corrected, difference, mean_interval, paired_difference
+from posttrain.evals.significance import Verdict, corrected, difference, mean_interval, paired_difference
 from posttrain.experiments.plan import Override, Plan
 from posttrain.experiments.record import of_today
 from posttrain.report.arms import Arm, Measure, PolicyResult
@@ -24,8 +24,8 @@ class Measured:
     None where one of the two was not evaluated."""
 
     success: Interval
-    difference: Difference | None
-    gain: Difference | None
+    difference: Verdict | None
+    gain: Verdict | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _comparable(arms: Mapping[int, Arm], base: Mapping[int, Arm]) -> dict[int, A
 
 def _differences(
     pairs: Mapping[str, Mapping[int, Arm]], base: Mapping[int, Arm], policy: str, measure: Measure
-) -> dict[str, Difference]:
+) -> dict[str, Verdict]:
     """To the baseline, as one family."""
 
     def outcomes(arms: Sequence[Arm]) -> list[Mapping[str, float]]:
@@ -123,7 +123,7 @@ def _differences(
     return dict(zip(found, corrected(list(found.values())), strict=True))
 
 
-def _gain(arms: Sequence[Arm], policy: str, measure: Measure) -> Difference | None:
+def _gain(arms: Sequence[Arm], policy: str, measure: Measure) -> Verdict | None:
     results: list[tuple[PolicyResult, PolicyResult]] = [
         (arm.policies["sft"], arm.policies["policy"]) for arm in arms if {"sft", "policy"} <= arm.policies.keys()
     ]

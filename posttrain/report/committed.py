@@ -14,7 +14,7 @@ from pathlib import Path
 
 from posttrain.evals.significance import (
     LEVEL,
-    Difference,
+    Verdict,
     corrected,
     difference,
     spread_over,
@@ -27,7 +27,7 @@ from posttrain.report.table import measure, percent, points, read_evaluations
 from posttrain.runtime.exits import ConfigurationError, DataError
 
 
-class Verdict(StrEnum):
+class Change(StrEnum):
     """What a figure is beside the committed one; what cannot be compared was changed too."""
 
     NEW = "new"
@@ -46,23 +46,23 @@ class Comparison:
     policy: str
     now: Evaluation
     committed: Evaluation | None
-    difference: Difference | None = None
+    difference: Verdict | None = None
     is_strict: bool = False
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Change:
         if self.committed is None:
-            return Verdict.NEW
+            return Change.NEW
         if self.now == self.committed.model_copy(update={"processor": self.now.processor}):
-            return Verdict.AS_COMMITTED
+            return Change.AS_COMMITTED
         if self.difference is None:
-            return Verdict.OTHER_TASKS
-        return Verdict.CHANGED if self.difference.p_value < 1 - LEVEL else Verdict.BY_CHANCE
+            return Change.OTHER_TASKS
+        return Change.CHANGED if self.difference.p_value < 1 - LEVEL else Change.BY_CHANCE
 
     @property
     def is_wrong(self) -> bool:
         """Whether what is committed is no longer so."""
-        return self.verdict in (Verdict.CHANGED, Verdict.OTHER_TASKS)
+        return self.verdict in (Change.CHANGED, Change.OTHER_TASKS)
 
     @property
     def sentence(self) -> str:
@@ -72,13 +72,13 @@ class Comparison:
         now = f"{measure(is_strict=self.is_strict)} {self.percent(self.now)}"
         then = self.percent(self.committed)
         match self.verdict:
-            case Verdict.AS_COMMITTED:
+            case Change.AS_COMMITTED:
                 return f"{self.policy}: {now}, as committed."
-            case Verdict.OTHER_TASKS:
+            case Change.OTHER_TASKS:
                 return f"{self.policy}: {now}, and {then} is committed, of OTHER TASKS: they cannot be compared."
         one = self.difference
         assert one is not None
-        by = "more than" if self.verdict is Verdict.CHANGED else "no more than"
+        by = "more than" if self.verdict is Change.CHANGED else "no more than"
         chance = "the choice of tasks" if one.is_of_runs_only else "the choice of tasks and seeds"
         return (
             f"{self.policy}: {now}, and {then} is committed: {points(one.estimate, one.low, one.high)} points, "

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from posttrain.evals.significance import Difference, Spread, difference, share_interval, spread_over
+from posttrain.evals.significance import Spread, Verdict, difference, share_interval, spread_over
 from posttrain.report import figures
 from posttrain.report.arms import Arms
 from posttrain.report.failures import failure_classes, shown_failures
@@ -70,7 +70,7 @@ class Reports:
         return spread_over(self.arms.seed_rates("policy", self.knobs, is_strict=self.is_strict))
 
     @property
-    def gain(self) -> Difference | None:
+    def gain(self) -> Verdict | None:
         """Of the policy after reinforcement learning, to the one before; None where they did not
         play the same tasks."""
         before, after = (self._outcomes(records) for records in (self.sft_records, self.policy_records))

@@ -1,5 +1,5 @@
-"""Scores how far the agent wrote too much. Weigh it below zero; it is flat where the length is
-reasonable, so that it never pays to say less than is needed."""
+"""The score `length_penalty`: how far the agent wrote too much. Its weight is to be negative; it is
+flat up to a reasonable length, so that it never pays to write less than is needed."""
 
 from posttrain.types import Message, Score, Task, Trajectory
 from posttrain.worlds.made_calls import agent_messages

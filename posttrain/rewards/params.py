@@ -1,5 +1,5 @@
-"""Knobs of the section `reward`: the weight of each score, with strict success above success above
-failure."""
+"""Knobs of the section `reward`: the weight of each score, strict success above success above all
+others."""
 
 import math
 from typing import Annotated, Self
@@ -18,8 +18,8 @@ class ExtraScore(Section):
 
 
 class RewardParams(Section):
-    """`weights` are of scores that are good at 1, `penalties` of mistakes that happened at 1; each
-    is a score that every world gives (`worlds/grading.py`) or that this one does."""
+    """Weights of scores. `weights` are of scores where 1 is good, `penalties` of mistakes where 1
+    is bad; each is a score that every world gives (`worlds/grading.py`) or that this one does."""
 
     weights: dict[str, Frac]
     penalties: dict[str, Annotated[float, Field(le=0)]]
@@ -41,8 +41,8 @@ class RewardParams(Section):
 
     @model_validator(mode="after")
     def _success_comes_first(self) -> Self:
-        """No failure may earn what a success does, nor a success beside the point what a strict one
-        does, whatever else was done well."""
+        """A failure earns less than a success, and a plain success less than a strict one, whatever
+        the other scores."""
         first, second = self.weights.get("completion", 0.0), self.weights.get("strictness", 0.0)
         ranked = {"completion", "strictness"}
         others = math.fsum(

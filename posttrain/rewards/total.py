@@ -1,6 +1,6 @@
-"""What one episode earns: the weighted sum of the scores that its world gave, plus its penalties,
-plus what a user adds. Where the world has a reward of its own, that takes the place of the sum of
-weights and penalties.
+"""Computes an episode's reward: the weighted sum of its world's scores, plus penalties, plus a
+user's extra scores. A world's own reward, where it gives one, replaces the sum of weights and
+penalties.
 
 The sum is not clipped at 0: clipping gives different failures one reward, and a group of equal
 rewards teaches nothing. It is added up exactly (`math.fsum`) in a fixed order, so that equal scores
@@ -26,8 +26,8 @@ EXTRA_SCORES: dict[str, ScoreFunction] = {"length_penalty": length_penalty}
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand: `weight` times the score of that name, which the world gives (0.0 where a task
-    does not test it), or `function` where there is one."""
+    """One summand: `weight` times the score of that name, by `function` or, where it is None, by
+    the world (0.0 where a task does not test it)."""
 
     name: str
     weight: float
@@ -36,20 +36,20 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class RuleReward:
-    """The reward of `params.yaml`, read once. Made by `load_reward`."""
+    """The reward of params.yaml, made by `load_reward`."""
 
     world_terms: tuple[Term, ...]
     extra_terms: tuple[Term, ...]
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """Of each score its weight in the reward."""
+        """The weight of each score in the reward."""
         return {term.name: term.weight for term in (*self.world_terms, *self.extra_terms)}
 
     def score(self, trajectory: Trajectory, task: Task) -> Trajectory:
-        """The trajectory with its `scores`, all that its world gave among them, and its `reward`. A
-        lost episode, which no world graded, comes back as it is: it earns nothing and costs
-        nothing. Raises ConfigurationError where a user's function returns no score."""
+        """The trajectory with its `scores`, all of its world's included, and its `reward`. An
+        aborted episode, which no world graded, comes back unchanged. Raises ConfigurationError
+        where a user's function returns no score."""
         outcome = trajectory.outcome
         if outcome is None:
             return trajectory
@@ -65,9 +65,9 @@ class RuleReward:
 
 
 def load_reward(params: RewardParams, known: Sequence[str]) -> RuleReward:
-    """`known` are the scores that the world gives (`domains.score_names`). Raises
-    ConfigurationError, before any work, where a score is none of either, or a user's function does
-    not exist or cannot take `(trajectory, task)`."""
+    """Read the section `reward`; `known` are the world's scores (`domains.score_names`). Raises
+    ConfigurationError, before any work, where a name is no score, or a user's function does not
+    exist or cannot take `(trajectory, task)`."""
     weights = {f"reward.weights.{name}": Term(name, weight) for name, weight in params.weights.items()}
     penalties = {f"reward.penalties.{name}": Term(name, weight) for name, weight in params.penalties.items()}
     if unknown := {knob: term.name for knob, term in {**weights, **penalties}.items() if term.name not in known}:

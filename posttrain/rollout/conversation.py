@@ -1,12 +1,12 @@
-"""What was said, the tokens behind it, and how much of it still stands when the agent's own program
-brings the conversation back.
+"""A conversation with its tokens, and how much of it still stands when the agent's own program
+sends it back.
 
-Where our loop keeps the conversation it only grows. A program that keeps it may bring it back
-changed (history made shorter, a note put in, another prompt): then the row is cut to the turns that
-stand as they were said, so that a trained token always follows exactly the context it was sampled
-in, and all behind them is read as given. Two messages are the same where they say the same: ids,
-null for an empty text and the spelling of JSON arguments are representation, and so is reasoning
-that was left out, because most programs have no field for it; a changed word is never forgiven.
+Where our loop keeps the conversation it only grows. A program that keeps it may send it back
+changed (history shortened, a note inserted, another prompt): then the tokens are cut to the turns
+that stand unchanged, so that a trained token always follows exactly the context it was sampled in,
+and all behind them is read as context. Two messages are equal where their content is: ids, null for
+an empty text, the spelling of JSON arguments, and reasoning that was left out (most programs have
+no field for it) do not count; a changed word does.
 """
 
 import json
@@ -20,10 +20,9 @@ from posttrain.types import Message, ToolCall, Turn
 
 @dataclass(slots=True)
 class Conversation:
-    """`token_ids`, `mask` and `logprobs` (one length) are what an engine has seen of `messages`:
-    all up to the message of the last turn.
-
-    `schemas` are OpenAI's of the tools that stand in the prompt.
+    """Messages and tokens. `token_ids`, `mask` and `logprobs` (one length) are of the messages that
+    an engine has seen: all up to the last turn's. `schemas` are those of the tools in the prompt,
+    in OpenAI's form.
     """
 
     messages: list[Message]
@@ -34,33 +33,33 @@ class Conversation:
     turns: list[Turn] = field(default_factory=list)
 
     def written(self) -> list[int]:
-        """Where in `messages` the agent's own are."""
+        """Indices of the agent's own messages."""
         return [turn.message_index for turn in self.turns if turn.message_index is not None]
 
     def unread(self) -> list[Message]:
-        """The messages since the agent's last turn: all of them before its first, afterwards tool
-        results or the user's reply."""
+        """The messages since the agent's last turn; all of them before its first."""
         return self.messages[max(self.written(), default=-1) + 1 :]
 
     def num_same(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> int:
-        """How many messages another conversation begins with that are these; none where it offers
-        other tools, because they stand before them all."""
+        """Number of leading messages that another conversation shares with this one; 0 where it
+        offers other tools, because they stand before all messages."""
         if list(schemas) != list(self.schemas):
             return 0
         is_same_M = [is_same(mine, other) for mine, other in zip(self.messages, messages, strict=False)]
         return is_same_M.index(False) if False in is_same_M else len(is_same_M)
 
     def num_turns_within(self, num_messages: int) -> int:
-        """How many turns were over when so many messages were read or written."""
+        """Number of turns within the first `num_messages` messages."""
         return sum(index < num_messages for index in self.written())
 
     def continued(
         self, num_turns: int, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]
     ) -> "Conversation":
-        """Another conversation, whose beginning is the first `num_turns` of these turns; what
-        stands behind them in `messages` is unread."""
+        """A conversation of `messages` that keeps the first `num_turns` turns with their tokens;
+        the messages behind them are unread."""
         turns = self.turns[:num_turns]
         num_tokens = sum(turn.num_read + turn.num_written for turn in turns)
+        # Kept messages are ours, not the program's copies: reasoning it left out stays.
         num_kept = self.written()[num_turns - 1] + 1 if turns else 0
         return Conversation(
             messages=[*self.messages[:num_kept], *messages[num_kept:]],
@@ -73,7 +72,8 @@ class Conversation:
 
 
 def is_same(mine: Message, other: Message) -> bool:
-    """Whether two messages say the same, reasoning left out of `other` forgiven."""
+    """True for messages that are equal but for ids, spelling of JSON, and reasoning that `other`
+    left out."""
     return (
         (mine.role, mine.content) == (other.role, other.content)
         and other.reasoning_content in (None, mine.reasoning_content)
@@ -82,8 +82,8 @@ def is_same(mine: Message, other: Message) -> bool:
 
 
 def bounded(message: Message) -> Message:
-    """Without keys, and each of its texts cut at its limit: a message that came from outside and
-    not from an engine."""
+    """The message with keys redacted and texts cut at their limits, for one that came from outside
+    and not from an engine."""
     reasoning = message.reasoning_content
     calls = tuple(
         ToolCall(clip(call.id, 1000), clip(call.name, 1000), clip(call.arguments, MAX_MESSAGE_CHARS))
@@ -98,15 +98,14 @@ def bounded(message: Message) -> Message:
 
 
 def is_same_call(mine: ToolCall, other: ToolCall) -> bool:
-    """Whether two calls ask the same of the same tool, whatever their ids and however their JSON is
-    written."""
+    """True for calls of the same tool with the same arguments, whatever their ids and spelling of
+    JSON."""
     return _canonical(mine) == _canonical(other)
 
 
 def _canonical(call: ToolCall) -> tuple[str, str]:
     try:
-        return call.name, json.dumps(
-            json.loads(call.arguments or "{}"), sort_keys=True
-        )  # as text: 1 equals 1.0 and true in Python
+        # As text, because 1 equals 1.0 and true in Python.
+        return call.name, json.dumps(json.loads(call.arguments or "{}"), sort_keys=True)
     except (ValueError, RecursionError):
         return call.name, call.arguments

@@ -1,9 +1,9 @@
-"""What the world's scripted expert shows: played episodes, as rows of the trajectories' schema."""
+"""Demonstrations: episodes of the world's scripted expert, as rows of the trajectories' schema."""
 
 from collections.abc import Callable, Sequence
 
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task
@@ -20,8 +20,9 @@ def demonstrate(
     reasoning_frac: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TrajectoryRow]:
-    """One row per task, in their order. The expert draws from the seed and the task together, so
-    one seed does for all of them."""
+    """One row per task, in their order. The expert draws from seed and task together, so all tasks
+    share one seed."""
     expert = expert_policy(domain, is_flawless=is_flawless, reasoning_frac=reasoning_frac)
-    played = play_episodes(expert, tasks, domain=domain, limits=limits, seeds=[seed] * len(tasks), progress=progress)
-    return [trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(played, tasks, strict=True)]
+    seeds = [seed] * len(tasks)
+    trajectories = run_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
+    return [trajectory_row(one, task, domain.tools) for one, task in zip(trajectories, tasks, strict=True)]

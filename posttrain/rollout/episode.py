@@ -1,5 +1,5 @@
-"""One play in progress: what was said, the tokens behind it, the world it happens in; and its
-frozen record when it is over."""
+"""An episode in progress: conversation, tokens, world and tools, and its frozen record at the
+end."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,8 @@ from posttrain.worlds.tools import Tool
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The agent's next message and, from an engine, the tokens behind it: `context_ids` read since
-    the last reply, then `token_ids` written.
+    """The agent's next message and, from an engine, its tokens: `context_ids` read since the last
+    reply, then `token_ids` written.
 
     `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off at the limit,
     or with no message where none had room.
@@ -35,9 +35,9 @@ class Reply:
 
 @dataclass(slots=True)
 class Episode:
-    """`now` is the conversation that the record will be of. `num_replies` counts every message the
-    agent was asked for, `num_forks` how often its program went on from another conversation than it
-    had been given.
+    """One attempt at a task. `now` is the conversation that will be recorded. `num_replies` counts
+    the messages that the agent was asked for, `num_forks` how often its program went on from
+    another conversation than it had been given.
     """
 
     episode_id: str
@@ -69,8 +69,8 @@ class Episode:
         return [self.tools[name].schema() for name in self.task.tools]
 
     def is_continued_by(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether this is the same conversation: all that was read stands, and what was added is
-        not the agent's. Before its first message any is."""
+        """True where `messages` continue this conversation: all that was read stands, and no added
+        message is the agent's. Before the agent's first message any conversation does."""
         num_same = self.now.num_same(messages, schemas)
         is_all_read_kept = self.now.num_turns_within(num_same) == len(self.turns)
         return is_all_read_kept and (
@@ -78,23 +78,26 @@ class Episode:
         )
 
     def go_on_from(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
-        """Take over a conversation that someone else keeps. One that does not continue this one is
-        a fork, which begins with the longest run of turns that stands in any conversation of this
-        episode."""
+        """Replace the conversation by one that the agent's program keeps. One that does not
+        continue this one is a fork: it keeps the longest run of turns that stands unchanged in any
+        conversation of this episode."""
         if self.is_continued_by(messages, schemas):
             self.now = self.now.continued(len(self.turns), messages, schemas)
             return
         self.num_forks += 1
         if self.turns:
+            # A program may alternate between conversations: each left one keeps its tokens.
             self._left.append(self.now)
         num_turns, kept = 0, self.now
+        # Newest first: of equally long beginnings the latest one wins.
         for left in reversed(self._left):
             if (num_kept := left.num_turns_within(left.num_same(messages, schemas))) > num_turns:
                 num_turns, kept = num_kept, left
         self.now = kept.continued(num_turns, messages, schemas)
 
     def own_words(self, message: Message) -> Message | None:
-        """The message, where it is one that the agent wrote in any conversation of this episode."""
+        """The message itself where the agent wrote it in any conversation of this episode, else
+        None."""
         conversations = (self.now, *self._left)
         is_own = message.role == "assistant" and any(
             is_same(conversation.messages[index], message)
@@ -104,8 +107,8 @@ class Episode:
         return message if is_own else None
 
     def add_reply(self, reply: Reply) -> Message | None:
-        """Record what the agent wrote; the message comes back with its calls numbered through the
-        episode: `call_1`, `call_2`. Models do not write ids, and a parser sees one message only."""
+        """Record a reply; returns its message with calls numbered through the episode: `call_1`,
+        `call_2`. Models do not write ids, and a parser sees one message only."""
         if not self.num_replies:
             self.on_first_reply()
         self.num_replies += 1
@@ -134,25 +137,25 @@ class Episode:
         return message
 
     async def open(self) -> None:
-        """Read what the world says first, where it has the first word."""
+        """Append the world's opening messages, where it has some."""
         if isinstance(self.world, OpeningWorld):
             opening = self.world.opening()
             self.messages.extend(map(bounded, await opening if isawaitable(opening) else opening))
 
     async def user_reply(self, message: Message) -> str | None:
-        """What the world's user answers, without keys and within its limit; None is the end."""
+        """The answer of the world's user, redacted and cut at its limit; None ends the episode."""
         answer = self.world.user_reply(message)
         answer = await answer if isawaitable(answer) else answer
         return None if answer is None else clip(answer, MAX_REPLY_CHARS)
 
     def is_over(self) -> bool:
-        """Whether the world ends the episode here."""
+        """True where the world ends the episode now."""
         return isinstance(self.world, EndingWorld) and self.world.is_over()
 
     async def graded(self, trajectory: Trajectory) -> Trajectory:
-        """The record with what its world says of it; a lost one as it is. Raises WorldFailed where
-        that holds a number that nothing can be computed with."""
-        if trajectory.is_lost:
+        """The trajectory with its world's outcome; an aborted one unchanged. Raises WorldFailed
+        where the outcome holds a number that cannot be computed with."""
+        if trajectory.is_aborted:
             return trajectory
         try:
             outcome = self.world.grade(trajectory)
@@ -167,12 +170,12 @@ class Episode:
         self.add_runs([run for _, run in results])
 
     def add_runs(self, runs: Sequence[ToolRun]) -> None:
-        """Record what became of calls, with the turn that made them."""
+        """Record how calls ended, in the last turn."""
         self.turns[-1] = replace(self.turns[-1], tool_runs=(*self.turns[-1].tool_runs, *runs))
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
-        """The record. Calls that the end left unanswered are answered with the reason of the end,
-        so that records are paired."""
+        """The frozen record. Calls that the end left unanswered are answered with the reason of the
+        end, so that every call has a result."""
         now = self.now
         answered = {message.tool_call_id for message in now.messages}
         open_calls = [call for message in now.messages for call in message.tool_calls if call.id not in answered]

@@ -1,5 +1,5 @@
-"""Puts together what plays the tasks of a model in training. An engine over the live weights, a
-token policy, the world, and the rule reward, put together once."""
+"""Samples scored episodes from a model: an engine over its live weights, a token policy, the world,
+and the rule reward."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -11,9 +11,10 @@ from posttrain.models.codec import ChatCodec
 from posttrain.rewards.total import RuleReward
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
-from posttrain.rollout.policy import PrefixPolicy, TokenPolicy
+from posttrain.rollout.policy import Policy, TokenPolicy
+from posttrain.rollout.prefix import PrefixPolicy
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import Domain
 
@@ -21,8 +22,8 @@ NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the tra
 
 
 class EpisodeSampler:
-    """Plays and scores episodes at one temperature, with the model's weights as they were at the
-    last `refresh`; without one, at the first `sample`."""
+    """Runs and scores episodes at one temperature, by the model's weights at the last `refresh` or,
+    without one, at the first `sample`."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class EpisodeSampler:
         self._engine: Engine | None = None
 
     def refresh(self) -> None:
-        """Take the weights as they are now; the first time into an engine that is made for them."""
+        """Copy the model's current weights into the engine, which the first call makes."""
         if self._engine is None:
             self._engine = make_engine(
                 self._model,
@@ -51,7 +52,7 @@ class EpisodeSampler:
             self._engine.refresh_weights()
 
     def sleep(self) -> None:
-        """Hold no memory until the next `refresh`."""
+        """Free the memory until the next `refresh`."""
         if self._engine is not None:
             self._engine.sleep()
 
@@ -64,17 +65,21 @@ class EpisodeSampler:
         temperature: float | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
-        """One scored episode of `tasks[i]` under `seeds[i]` for every i, at another temperature
-        where one is named, behind the messages `given[i]` where there are any."""
+        """One scored episode of `tasks[i]` under `seeds[i]` for every i, behind the messages
+        `given[i]` where there are any, at `temperature` in place of the sampler's own."""
         if self._engine is None:
             self.refresh()
         assert self._engine is not None
-        warmth = self._temperature if temperature is None else temperature
-        own = TokenPolicy(self._engine, self._codec, temperature=warmth)
-        keys = [(task.task_id, seed) for task, seed in zip(tasks, seeds, strict=True)]
-        policy = PrefixPolicy(own, self._codec, dict(zip(keys, given, strict=True))) if any(given) else own
-        played = play_episodes(policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress)
-        return [self._reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
+        temperature = self._temperature if temperature is None else temperature
+        own = TokenPolicy(self._engine, self._codec, temperature=temperature)
+        policy: Policy = own
+        if any(given):
+            keys = [(task.task_id, seed) for task, seed in zip(tasks, seeds, strict=True)]
+            policy = PrefixPolicy(own, self._codec, dict(zip(keys, given, strict=True)))
+        trajectories = run_episodes(
+            policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress
+        )
+        return [self._reward.score(trajectory, task) for trajectory, task in zip(trajectories, tasks, strict=True)]
 
     def _check_prompts(self) -> list[list[int]]:
         tasks = self._domain.tasks("dev", NUM_CHECKS)
@@ -85,7 +90,7 @@ class EpisodeSampler:
 
 
 class Stream(IntEnum):
-    """What episodes are played for: the seeds of one use are never those of another."""
+    """Stream of random seeds, one for each use of episodes: no two uses share seeds."""
 
     EVALUATION = 1
     PREFERENCES = 2
@@ -94,10 +99,7 @@ class Stream(IntEnum):
 
 
 def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:
-    """`count` seeds below 2^32 drawn from whole numbers below 2^32, such as the run's seed and the
-    step: the same for the same numbers, unrelated for others and in other streams.
-
-    The stream and how many numbers there are stand before them, because numpy's `SeedSequence`
-    fills up with zeros: 1 alone would draw what 1, 0 does.
-    """
+    """`count` seeds below 2^32, drawn from a stream and whole numbers below 2^32 such as the run's
+    seed and the step: the same for the same numbers, unrelated for others."""
+    # SeedSequence pads with zeros: without the count of numbers, 1 alone would draw as 1, 0 does.
     return [int(word) for word in np.random.SeedSequence((int(stream), len(entropy), *entropy)).generate_state(count)]

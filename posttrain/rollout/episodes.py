@@ -1,18 +1,18 @@
-"""Many episodes at once, one coroutine each, and what becomes of those that are lost.
+"""Runs many episodes at once, one coroutine each.
 
-What the agent did wrong is a tool message that it reads. A limit ends the episode and is recorded
+The agent's mistake is a tool message that it reads. A limit ends the episode and is recorded
 as its `stop_reason`. An episode that ended through no doing of the agent's (engine gone, tool or
-program broken) is lost: it is played once more from the start, then recorded as lost, and more than
-`agent.max_lost_frac` of them is one error. Any other exception is our bug: all episodes stop and it
-is raised.
+program broken) is aborted: it is run once more from the start, then recorded as aborted, and
+more than `agent.max_aborted_frac` of them is one error. Any other exception is our bug: all
+episodes stop and it is raised.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, load_agent_loop
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentFailed, AgentLoop, loop_named
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed
@@ -21,17 +21,17 @@ from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.protocol import ClosableWorld, Domain, WorldFailed
 
-NUM_TRIES = 2  # of a lost episode
-MAX_OPEN = 1024  # episodes begun and not ended: bounds the worlds in memory
+NUM_TRIES = 2  # of an aborted episode
+MAX_OPEN = 1024  # episodes that have begun and not ended: bounds the worlds in memory
 _STOP_OF: Mapping[type[Exception], StopReason] = {
-    EngineLost: StopReason.ENGINE_LOST,
+    EngineFailed: StopReason.ENGINE_LOST,
     ToolFailed: StopReason.TOOL_FAILED,
     WorldFailed: StopReason.TOOL_FAILED,
     AgentFailed: StopReason.AGENT_FAILED,
 }
 
 
-def play_episodes(
+def run_episodes(
     policy: Policy,
     tasks: Sequence[Task],
     *,
@@ -41,49 +41,51 @@ def play_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Play `tasks[i]` with `seeds[i]` for every i, all at once; the trajectories come in the order
-    of the tasks.
+    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once; returns trajectories
+    in the order of the tasks.
 
-    A task may stand several times (a group); its plays differ by their seeds. `progress(done,
-    total)` is called as episodes end, and `on_end(i, trajectory)` for those that are not lost.
-    Raises ValueError where the two lengths differ, Interrupted where too many episodes were lost.
-    Not to be called from a running event loop.
+    A task may stand several times (a group); its episodes differ by their seeds. `progress(done,
+    total)` is called as episodes end, and `on_end(i, trajectory)` for those that are not aborted.
+    Raises ValueError where the two lengths differ, Interrupted where too many episodes were
+    aborted. Not to be called from a running event loop.
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
-    loops = {name: loop_named(name) for name in {task.agent_name for task in tasks}}
-    played: dict[int, Trajectory] = {}
-    lost: list[Trajectory] = []
+    loops = {name: load_agent_loop(name) for name in {task.agent_name for task in tasks}}
+    trajectories: dict[int, Trajectory] = {}
+    aborted: list[Trajectory] = []
     indices = iter(range(len(tasks)))
 
-    async def play_one(index: int) -> None:
+    async def run_one(index: int) -> None:
         task = tasks[index]
         for num_try in range(NUM_TRIES):
+            # Another id: engines and policies keep state by it, and the second try begins anew.
             episode_id = f"{task.task_id}/{index}" + "/again" * num_try
             episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
-            played[index] = await _play(episode, policy, loops[task.agent_name])
-            if not played[index].is_lost:
+            trajectories[index] = await _run_episode(episode, policy, loops[task.agent_name])
+            if not trajectories[index].is_aborted:
                 if on_end:
-                    on_end(index, played[index])
+                    on_end(index, trajectories[index])
                 break
         else:
-            lost.append(played[index])
-            _refuse_many_lost(lost, len(tasks), limits)
+            aborted.append(trajectories[index])
+            _refuse_many_aborted(aborted, len(tasks), limits)
         if progress:
-            progress(len(played), len(tasks))
+            progress(len(trajectories), len(tasks))
 
-    async def play_in_turn() -> None:
+    async def run_next() -> None:
         for index in indices:
-            await play_one(index)
+            await run_one(index)
 
-    asyncio.run(_all_or_nothing([play_in_turn() for _ in range(min(MAX_OPEN, len(tasks)))]))
-    return [played[index] for index in range(len(tasks))]
+    # One iterator shared by all coroutines: each takes the next index when its episode has ended.
+    asyncio.run(_all_or_nothing([run_next() for _ in range(min(MAX_OPEN, len(tasks)))]))
+    return [trajectories[index] for index in range(len(tasks))]
 
 
-async def _all_or_nothing(plays: Sequence[Coroutine[object, object, None]]) -> None:
-    """As asyncio.TaskGroup, but the first failure is raised as itself: its type carries the exit
-    code."""
-    running = [asyncio.create_task(play) for play in plays]
+async def _all_or_nothing(coroutines: Sequence[Coroutine[object, object, None]]) -> None:
+    """Run coroutines together; the first failure cancels the others and is raised as itself, not in
+    an ExceptionGroup as by asyncio.TaskGroup: its type carries the exit code."""
+    running = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*running)
     finally:
@@ -92,12 +94,12 @@ async def _all_or_nothing(plays: Sequence[Coroutine[object, object, None]]) -> N
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _play(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
-    """From the world's first word to its verdict. A world that fails at either loses the
-    episode."""
+async def _run_episode(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
+    """Run one episode: the world's opening messages, the agent loop, the world's grade. Where
+    world, tool, engine or agent program fails, the episode is aborted."""
     try:
         await episode.open()
-        return await episode.graded(await _play_to_the_end(episode, policy, loop))
+        return await episode.graded(await _run_loop(episode, policy, loop))
     except tuple(_STOP_OF) as error:
         return episode.trajectory(_STOP_OF[type(error)], failure=clip(str(error), MAX_FAILURE_CHARS))
     finally:
@@ -106,9 +108,9 @@ async def _play(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory
             await episode.world.close()
 
 
-async def _play_to_the_end(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
-    """The clock runs from the agent's first message on, so that an episode that waits for its place
-    in the batch loses no time."""
+async def _run_loop(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
+    """Run the agent loop under the time limit, which begins with the agent's first message: an
+    episode that waits for its place in the batch loses no time."""
     try:
         async with asyncio.timeout(None) as clock:
             episode.on_first_reply = lambda: clock.reschedule(
@@ -121,11 +123,10 @@ async def _play_to_the_end(episode: Episode, policy: Policy, loop: AgentLoop) ->
         return episode.trajectory(StopReason.TIME_LIMIT)
 
 
-def _refuse_many_lost(lost: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
-    if len(lost) > limits.max_lost_frac * num_episodes:
+def _refuse_many_aborted(aborted: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
+    if len(aborted) > limits.max_aborted_frac * num_episodes:
         raise Interrupted(
-            f"{len(lost)} of {num_episodes} episodes were lost though each was played {NUM_TRIES} times, "
-            "and agent.max_lost_frac is "
-            f"{limits.max_lost_frac:g}: what is left would not be the agent's doing. "
-            f"The first ended as {lost[0].stop_reason}: {lost[0].failure}"
+            f"{len(aborted)} of {num_episodes} episodes were aborted though each was run {NUM_TRIES} times, "
+            f"and agent.max_aborted_frac is {limits.max_aborted_frac:g}: what is left would not be the agent's doing. "
+            f"The first ended as {aborted[0].stop_reason}: {aborted[0].failure}"
         )

@@ -1,5 +1,6 @@
-"""What the world's expert does on tasks that a policy plays: whole traces, as a policy's own would
-look, and the first turns of one. An oracle: what learns from it is compared with what copies it.
+"""Traces of the world's expert on a policy's tasks: whole ones with tokens, and their first turns.
+
+An oracle: methods that learn from it are compared with supervised learning on the same traces.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from posttrain.worlds.protocol import ExpertDomain
 
 
 class ExpertTraces:
-    """Of a flawless expert; each task's are played once."""
+    """Traces of a flawless expert, cached by task."""
 
     def __init__(
         self,
@@ -28,19 +29,18 @@ class ExpertTraces:
     ) -> None:
         self._domain, self._codec, self._reward, self._limits = domain, codec, reward, limits
         self._reasoning_frac, self._seed = reasoning_frac, seed
-        self._shown: dict[str, list[Trajectory]] = {}
+        self._cache: dict[str, list[Trajectory]] = {}
 
     def traces(self, task: Task, count: int) -> list[Trajectory]:
-        """`count` of them, scored, with the tokens that a policy would have read and written, whose
-        log-probabilities nobody knows: they stand as 0."""
-        shown = self._shown.setdefault(task.task_id, [])
-        while len(shown) < count:
-            shown.append(self._trace(task, self._seed + len(shown)))
-        return shown[:count]
+        """`count` scored traces, with the tokens that a policy would have read and written. Nobody
+        sampled them, so their log-probabilities are 0."""
+        traces = self._cache.setdefault(task.task_id, [])
+        while len(traces) < count:
+            traces.append(self._trace(task, self._seed + len(traces)))
+        return traces[:count]
 
     def first_turns(self, task: Task, share: float) -> list[Message]:
-        """The agent's first messages in a trace, `share` of them rounded down, and never the
-        last."""
+        """The first messages of the expert: `share` of them, rounded down, and never the last."""
         messages = [message for message in self.traces(task, 1)[0].messages if message.role == "assistant"]
         return messages[: min(int(share * len(messages)), len(messages) - 1)]
 
@@ -54,15 +54,15 @@ class ExpertTraces:
             reasoning_frac=self._reasoning_frac,
         )
         encoded = self._codec.encode_row(row.trajectory.messages, row.tools)
-        played = replace(
+        trajectory = replace(
             row.trajectory,
             token_ids=tuple(encoded.input_ids),
             mask=tuple(encoded.mask),
             logprobs=(0.0,) * len(encoded.mask),
         )
-        return self._reward.score(played, task)
+        return self._reward.score(trajectory, task)
 
 
 def given_turns(traces: ExpertTraces, tasks: Sequence[Task], shares: Sequence[float]) -> list[Sequence[Message]]:
-    """Of each episode the expert's messages that it begins behind."""
+    """For each episode the expert's messages behind which it begins."""
     return [traces.first_turns(task, share) if share else () for task, share in zip(tasks, shares, strict=True)]

@@ -1,10 +1,10 @@
-"""Schedules the play of a step's episodes. At its beginning, or one step ahead: while the step
-before it is trained, by the weights before that.
+"""Generates the episodes of each training step: at its beginning, or one step ahead, while the step
+before it is trained.
 
-Ahead pays where episodes are generated on other processors than those that train. What it costs is
-that they are off policy by one optimizer step, which the importance weight corrects
-(`importance.py`). Nothing is played ahead over a step that writes a checkpoint: a resumed run could
-not play the same episodes, because the weights that they came from are gone.
+Generating ahead pays where episodes are written on other processors than those that train. Its
+price: they are off policy by one optimizer step, which the importance weight corrects
+(`importance.py`). Nothing is generated ahead over a step that writes a checkpoint: a resumed run
+could not generate the same episodes, because the weights that wrote them are gone.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,15 @@ from posttrain.types import Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class ScoredEpisode:
-    """A scored episode with its tokens, and what a reward model adds to the rule reward that it
-    has."""
+    """An episode with its tokens and rule reward, and the `bonus` that a reward model adds."""
 
     trajectory: Trajectory
     bonus: float = 0.0
 
     @property
     def rule_reward(self) -> float:
-        """The reward by rules, which the group metrics are about; 0.0 of a lost episode, which no
-        group counts."""
-        if self.is_lost:
+        """The reward without the bonus, which group metrics are of; 0.0 of an aborted episode."""
+        if self.is_aborted:
             return 0.0
         if self.trajectory.reward is None:
             raise ValueError(
@@ -41,57 +39,58 @@ class ScoredEpisode:
 
     @property
     def is_success(self) -> bool:
-        """Its world's verdict."""
         return self.trajectory.is_success
 
     @property
-    def is_lost(self) -> bool:
-        """It ended through no doing of the agent's: nothing is learnt from it."""
-        return self.trajectory.is_lost
+    def is_aborted(self) -> bool:
+        return self.trajectory.is_aborted
 
 
 class EpisodeSource(Protocol):
-    """Plays and scores episodes with a model in training."""
+    """Runs and scores episodes with a model in training."""
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether other machines write the messages: then the first process alone has them play,
-        else each plays its share."""
+        """True where other machines write the messages: then the first process alone runs all
+        episodes, else each process runs its share."""
         ...
 
     def refresh(self) -> None:
-        """Take a copy of the model's weights as they are now."""
+        """Copy the model's current weights."""
         ...
 
     def sleep(self) -> None:
-        """Play nothing until the next `refresh`: the memory is the trainer's."""
+        """Free the memory until the next `refresh`."""
         ...
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
+    def run(
+        self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
+    ) -> list[ScoredEpisode]:
         """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
-        `refresh`, behind the share `hints[i]` of an expert's turns where there are any; called from
-        a thread of its own."""
+        `refresh`; called from a thread of its own. Where `prefix_fracs` are given, episode i begins
+        behind that share of an expert's turns."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """The tasks and seeds of one step, each task as often as its group is large. `hints`: of each
-    episode the share of an expert's turns that it begins behind; empty where nothing is given."""
+    """The tasks and seeds of one step, one for each episode. `prefix_fracs`: the share of an
+    expert's turns behind which each episode begins; empty for none."""
 
     tasks: Sequence[Task]
     seeds: Sequence[int]
-    hints: Sequence[float] = ()
+    prefix_fracs: Sequence[float] = ()
 
 
 class RolloutSchedule:
-    """The episodes of one step after another. To be closed: an unfinished batch is waited for."""
+    """Generates one step's episodes after another, with a thread for the step ahead. To be closed:
+    an unfinished batch is waited for."""
 
     def __init__(self, source: EpisodeSource) -> None:
         self._source = source
         self._ahead: tuple[RolloutBatch, Future[list[ScoredEpisode]]] | None = None
-        # The number of threads of an operation is each thread's own in PyTorch; another one here
-        # would give other bits.
+        # PyTorch's number of threads for an operation is each thread's own setting, and another
+        # number gives other bits.
         self._thread = ThreadPoolExecutor(
             1, "rollout", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
         )
@@ -105,36 +104,39 @@ class RolloutSchedule:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, batch: RolloutBatch, *, following: RolloutBatch | None = None) -> tuple[list[ScoredEpisode], int]:
-        """The step's episodes, those that other processes played among them, and by how many
-        optimizer steps their weights are older than the model's (0 or 1). `following` is begun
-        meanwhile."""
+        """The step's episodes, of all processes, and by how many optimizer steps their weights are
+        older than the model's (0 or 1). The batch `following` is begun and runs meanwhile."""
         own, own_following = self._own(batch), self._own(following) if following else None
         staleness = 0
+        # Generated ahead, by the weights before the last step.
         if self._ahead is not None and self._ahead[0] == own:
-            staleness, played = 1, self._ahead[1].result()
+            staleness, episodes = 1, self._ahead[1].result()
             self._refresh(own)
         else:
             self._refresh(own)
-            played = self._play(own)
+            episodes = self._run(own)
         if own_following is None:
             self._ahead = None
+            # Nothing runs while this step is trained: its memory is the trainer's.
             self._source.sleep()
         else:
-            self._ahead = own_following, self._thread.submit(self._play, own_following)
-        return [one for of_process in gather(played) for one in of_process], staleness
+            self._ahead = own_following, self._thread.submit(self._run, own_following)
+        return [episode for of_process in gather(episodes) for episode in of_process], staleness
 
     def _own(self, batch: RolloutBatch) -> RolloutBatch:
         if self._source.is_elsewhere:
             return batch if is_first() else RolloutBatch((), ())
-        return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds), share_rows(batch.hints))
+        return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds), share_rows(batch.prefix_fracs))
 
     def _refresh(self, own: RolloutBatch) -> None:
-        """Nothing for a process that plays nothing: servers would get the weights once from
-        each."""
+        """Refresh the source, except in a process that runs no episode: servers would get the
+        weights once from each process."""
         if own.tasks:
             self._source.refresh()
 
-    def _play(self, own: RolloutBatch) -> list[ScoredEpisode]:
+    def _run(self, own: RolloutBatch) -> list[ScoredEpisode]:
         if not own.tasks:
             return []
-        return self._source.play(own.tasks, own.seeds, **({"hints": own.hints} if own.hints else {}))
+        if not own.prefix_fracs:
+            return self._source.run(own.tasks, own.seeds)
+        return self._source.run(own.tasks, own.seeds, prefix_fracs=own.prefix_fracs)

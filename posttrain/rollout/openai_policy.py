@@ -1,11 +1,10 @@
-"""Any OpenAI-compatible endpoint plays: the bar to reach, a baseline, a teacher whose episodes
-become demonstrations. Text in, text out: it has no token ids, so nothing that it plays is learnt
-from by reinforcement.
+"""Policy of a model behind an OpenAI-compatible endpoint: an upper bound, a baseline, or a teacher
+whose episodes become demonstrations.
 
-Endpoint, key and what the account allows are the environment's: `OPENAI_BASE_URL`,
-`OPENAI_API_KEY`, and `POSTTRAIN_OPENAI_…` as `posttrain/runtime/endpoint_limits.py` has them. What
-the endpoint says in an error is quoted in short and without keys; the client's own exception, which
-has all of it, is not chained to ours.
+Text in, text out: it has no token ids, so its episodes cannot be trained on by reinforcement.
+Endpoint, key and the account's limits are the environment's: `OPENAI_BASE_URL`, `OPENAI_API_KEY`,
+and `POSTTRAIN_OPENAI_…` (`posttrain/runtime/endpoint_limits.py`). An endpoint's error is quoted in
+short with keys redacted; the client's own exception, which has all of it, is not chained to ours.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from posttrain.rollout.engines.protocol import EngineLost
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.runtime.endpoint_limits import Account, ChatParameters, account_of
 from posttrain.runtime.exits import ConfigurationError
@@ -27,17 +26,16 @@ from posttrain.types import Message, StopReason, number
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
 
-NUM_RETRIES = (
-    6  # of a request that met 429, 5xx or silence, by the client, which waits longer each time or as the endpoint says
-)
+# By the client, after 429, 5xx or silence; it waits longer each time or as the endpoint says.
+NUM_RETRIES = 6
 TIMEOUT_S = 120.0
-# of 4xx: those that the client asks again for, and a conversation that is too large
+# 4xx that abort an episode, not the stage: those that the client retries, and 413 (too large).
 _PASSING = (408, 409, 413, 429)
 _THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 class OpenAiPolicy:
-    """Plays with `model` of the endpoint, `max_new_tokens` a message."""
+    """Has `model` of the endpoint write the messages, each of at most `max_new_tokens`."""
 
     def __init__(
         self,
@@ -48,8 +46,8 @@ class OpenAiPolicy:
         account: Account | None = None,
         parameters: ChatParameters | None = None,
     ) -> None:
-        """`parameters` are those that the endpoint is known to refuse, and becomes known to. Raises
-        ConfigurationError where the environment has no key."""
+        """`parameters` are those that the endpoint refuses, known before or learned on the way.
+        Raises ConfigurationError where the environment has no key."""
         if not os.environ.get("OPENAI_API_KEY"):
             raise ConfigurationError(
                 f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word"
@@ -58,15 +56,15 @@ class OpenAiPolicy:
         self.account = account or account_of("POSTTRAIN_OPENAI")
         self.parameters = parameters or ChatParameters()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thinks_in_content = False  # a server without a parser of thoughts leaves them there
-        self._takes_reasoning = False  # vLLM's and OpenRouter's field, which is read as it is written
+        self._thinks_in_content = False  # a server without a reasoning parser leaves it there
+        self._takes_reasoning = False  # vLLM's and OpenRouter's field, sent back under its name
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises EngineLost where no sensible answer came, ConfigurationError where the endpoint
-        refuses whatever is asked."""
+        """Raises EngineFailed where no sensible answer came, ConfigurationError where the endpoint
+        refuses any request."""
         from openai import APIConnectionError, APIStatusError
 
-        client, places = self._of_this_loop()
+        client, places = self._client_of_loop()
         start = time.perf_counter()
         answer: Any = None
         async with places:
@@ -79,25 +77,25 @@ class OpenAiPolicy:
                     except APIStatusError as error:
                         if _is_too_long(error):
                             return Reply(None, StopReason.TOKEN_LIMIT)
-                        self._refuse_unless_mended(request, error)
+                        self._raise_unless_learned(request, error)
             except APIConnectionError as error:
-                raise EngineLost(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
+                raise EngineFailed(f"the endpoint did not answer {NUM_RETRIES + 1} times: {reason(error)}") from None
             except (ValueError, RecursionError) as error:  # no JSON, or none that can be read
-                raise EngineLost(f"the endpoint answered what is no JSON: {reason(error)}") from None
+                raise EngineFailed(f"the endpoint answered what is no JSON: {reason(error)}") from None
         return self._read(answer, time.perf_counter() - start)
 
     def release(self, episode: Episode) -> None:
-        """Nothing is kept for an episode."""
+        pass
 
-    def _refuse_unless_mended(self, request: Mapping[str, Any], error: "APIStatusError") -> None:
-        """Raises EngineLost or ConfigurationError, unless another request without what the endpoint
-        refuses has a chance."""
-        status, said = error.status_code, _said(error)
+    def _raise_unless_learned(self, request: Mapping[str, Any], error: "APIStatusError") -> None:
+        """Return where a request without the refused parameter may succeed; else raise EngineFailed
+        or ConfigurationError."""
+        status, said = error.status_code, _message_of(error)
         if status in (400, 422) and self.parameters.learn(request, f"{error.param or ''} {said}".strip()):
             return
         if status < 500 and status not in _PASSING:
             raise ConfigurationError(f"the endpoint answers {status} for {self._model}: {reason(said)}") from None
-        raise EngineLost(f"the endpoint answered {status} to the last of its tries: {reason(said)}") from None
+        raise EngineFailed(f"the endpoint answered {status} to the last of its tries: {reason(said)}") from None
 
     def _request(self, episode: Episode) -> dict[str, Any]:
         messages = [message.to_openai() for message in episode.messages]
@@ -129,15 +127,15 @@ class OpenAiPolicy:
             if choice.finish_reason not in ("stop", "length", "tool_calls"):
                 raise ValueError(f"finish_reason {choice.finish_reason!r}")
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise EngineLost(
+            raise EngineFailed(
                 f"the endpoint's answer makes no sense ({type(error).__name__}: {reason(error)}): "
                 f"{clip(str(answer), 200)}"
             ) from None
         return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
 
     def _read_message(self, content: Mapping[str, Any]) -> Message:
-        """A thought that stands in the text or under vLLM's name for it, to where others have it;
-        no arguments, which servers give as an empty text, are the empty object."""
+        """The message of an answer. Reasoning in the text (`<think>`) or in vLLM's field goes to
+        `reasoning_content`; arguments that are an empty text become the empty object."""
         message = Message.from_openai(content)
         calls = tuple(replace(call, arguments=call.arguments or "{}") for call in message.tool_calls)
         message = replace(message, tool_calls=calls)
@@ -150,8 +148,9 @@ class OpenAiPolicy:
         self._thinks_in_content = True
         return replace(message, content=message.content[found.end() :], reasoning_content=found[1].strip() or None)
 
-    def _of_this_loop(self) -> "tuple[AsyncOpenAI, asyncio.Semaphore]":
-        """Connections belong to an event loop, and every batch of episodes has its own."""
+    def _client_of_loop(self) -> "tuple[AsyncOpenAI, asyncio.Semaphore]":
+        """Client and semaphore of the running event loop: connections belong to one, and every
+        batch of episodes has its own."""
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         loop = asyncio.get_running_loop()
@@ -160,7 +159,7 @@ class OpenAiPolicy:
             connections = DefaultAsyncHttpxClient()
             bound_httpx(
                 connections,
-                lambda why: EngineLost(f"the endpoint: {why}"),
+                lambda why: EngineFailed(f"the endpoint: {why}"),
                 refuse_redirect=lambda why: ConfigurationError(f"the endpoint: {why} (OPENAI_BASE_URL)"),
             )
             self._client = AsyncOpenAI(max_retries=NUM_RETRIES, timeout=TIMEOUT_S, http_client=connections)
@@ -168,14 +167,15 @@ class OpenAiPolicy:
         return self._client, self._places
 
 
-def _said(error: "APIStatusError") -> str:
-    """The endpoint's own words; the client leaves out those that are not under OpenAI's name."""
+def _message_of(error: "APIStatusError") -> str:
+    """The endpoint's message; the client leaves it out where it is not in OpenAI's field."""
     is_bare = error.message == f"Error code: {error.status_code}" and error.body is not None
     return f"{error.message} - {error.body}" if is_bare else error.message
 
 
 def _is_too_long(error: "APIStatusError") -> bool:
-    """Whether the conversation does not fit the model, as OpenAI, llama.cpp and vLLM say it."""
+    """True for an error that says that the conversation does not fit the model, in OpenAI's,
+    llama.cpp's or vLLM's words."""
     return error.status_code == 400 and (
         error.code == "context_length_exceeded"
         or error.type == "exceed_context_size_error"

@@ -15,7 +15,7 @@ class AgentParams(Section):
     tool_timeout_s: Annotated[float, Field(gt=0)]
     tool_retries: Annotated[int, Field(ge=0, le=1000, description=SLIP)]
     max_result_chars: Count
-    max_lost_frac: Annotated[float, Field(ge=0, lt=1)]
+    max_aborted_frac: Annotated[float, Field(ge=0, lt=1)]
 
     @model_validator(mode="after")
     def _one_message_fits_the_context(self) -> Self:

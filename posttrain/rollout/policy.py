@@ -1,7 +1,6 @@
-"""Who writes the agent's messages: a model behind an engine, or a script. Neither knows the world;
-`episodes.py` does.
+"""Policies: write the agent's next message, by a model behind an engine or by a script.
 
-`TokenPolicy` never tokenises what the model wrote: the context grows by the ids that were generated
+`TokenPolicy` never tokenises the model's own text: the context grows by the ids that were generated
 and by the encoding of what came from outside (arXiv 2402.03300 assumes the sampled tokens are the
 trained ones; text that goes back through a tokenizer may come out as other tokens).
 """
@@ -19,46 +18,46 @@ from posttrain.worlds.protocol import Expert, ExpertDomain
 
 
 class Policy(Protocol):
-    """Plays many episodes at once."""
+    """Writes the messages of many episodes at once."""
 
     async def reply(self, episode: Episode) -> Reply:
-        """The next message; the episode is not changed."""
+        """The next message; does not change the episode."""
         ...
 
     def release(self, episode: Episode) -> None:
-        """The episode is over; called once for each, also after a failure."""
+        """Free what is kept for the episode; called once for each, also after a failure."""
         ...
 
 
 class Codec(Protocol):
-    """What a token policy needs of `posttrain.models.codec.ChatCodec`."""
+    """The methods of `posttrain.models.codec.ChatCodec` that a token policy calls."""
 
     @property
     def stop_ids(self) -> frozenset[int]: ...
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The opening messages and the offered tools' schemas, up to where the agent begins to
+        """Tokens of the opening messages and the tools' schemas, up to where the agent begins to
         write."""
         ...
 
     def encode_assistant(self, message: Message) -> list[int]:
-        """A message as the agent would have written it, stop token included."""
+        """Tokens of a message as the agent would have written it, stop token included."""
         ...
 
     def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[int]:
-        """What stands between the stop token of one agent message, which made `calls`, and the
-        first token of the next."""
+        """Tokens between the stop token of one agent message, which made `calls`, and the first
+        token of the next."""
         ...
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]]) -> Message:
-        """The message behind generated ids, of an agent that was offered `tools`; a malformed call
-        becomes a call whose arguments are the raw text."""
+        """The message that generated ids encode, of an agent that was offered `tools`; a malformed
+        call becomes a call whose arguments are the raw text."""
         ...
 
 
 class ScriptedPolicy:
-    """An expert of the world plays, a fresh one for each episode: `make_expert(task, seed)`. Its
-    trajectories have no tokens."""
+    """Has a scripted expert write the messages, a new one for each episode: `make_expert(task,
+    seed)`. Its trajectories have no tokens."""
 
     def __init__(self, make_expert: Callable[[Task, int], Expert]) -> None:
         self._make_expert = make_expert
@@ -75,32 +74,14 @@ class ScriptedPolicy:
 
 
 def expert_policy(domain: ExpertDomain, *, is_flawless: bool, reasoning_frac: float) -> ScriptedPolicy:
-    """The world's own expert; a flawless one solves every task."""
+    """The policy of the world's own expert; a flawless one solves every task."""
     return ScriptedPolicy(
         lambda task, seed: domain.expert(task, seed=seed, is_flawless=is_flawless, reasoning_frac=reasoning_frac)
     )
 
 
-class PrefixPolicy:
-    """A token policy whose first messages are given, of the episodes that `given` names by task and
-    seed: the agent reads them as its own and is not taught them."""
-
-    def __init__(self, policy: "TokenPolicy", codec: Codec, given: Mapping[tuple[str, int], Sequence[Message]]) -> None:
-        self._policy, self._codec, self._given = policy, codec, given
-
-    async def reply(self, episode: Episode) -> Reply:
-        given = self._given.get((episode.task.task_id, episode.seed), ())
-        if len(episode.turns) >= len(given):
-            return await self._policy.reply(episode)
-        message = given[len(episode.turns)]
-        return Reply(message, context_ids=[*self._policy.context_ids(episode), *self._codec.encode_assistant(message)])
-
-    def release(self, episode: Episode) -> None:
-        self._policy.release(episode)
-
-
 class TokenPolicy:
-    """A model behind an engine. `temperature` 0 is greedy."""
+    """Has a model behind an engine write the messages. `temperature` 0 is greedy."""
 
     def __init__(self, engine: Engine, codec: Codec, *, temperature: float) -> None:
         self._engine = engine
@@ -110,7 +91,7 @@ class TokenPolicy:
 
     async def reply(self, episode: Episode) -> Reply:
         """Raises ConfigurationError where the opening messages alone leave no room in the context:
-        no play of that task could begin."""
+        no episode of that task could begin."""
         context_ids = self.context_ids(episode)
         token_ids = [*episode.now.token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
@@ -118,9 +99,8 @@ class TokenPolicy:
             if self._is_opening(episode):
                 raise ConfigurationError(
                     f"the opening messages of task {episode.task.task_id} take {len(token_ids)} tokens and "
-                    "agent.max_context_tokens is "
-                    f"{episode.limits.max_context_tokens}: the agent could not write a word; "
-                    "raise it or offer fewer tools"
+                    f"agent.max_context_tokens is {episode.limits.max_context_tokens}: the agent could not write a "
+                    "word; raise it or offer fewer tools"
                 )
             return Reply(None, StopReason.TOKEN_LIMIT)
         start = time.perf_counter()
@@ -148,28 +128,29 @@ class TokenPolicy:
         self._engine.release(episode.episode_id)
 
     def context_ids(self, episode: Episode) -> list[int]:
-        """What the agent has not read yet, up to where it writes."""
+        """Tokens that the agent has not read yet, up to where it writes."""
         return self._prompt(episode) if self._is_opening(episode) else self._context(episode.now)
 
     def _is_opening(self, episode: Episode) -> bool:
-        """Whether the task's own opening messages and tools are all that there is to read."""
+        """True where nothing is to be read but the task's own opening messages and tools."""
         now = episode.now
         return not now.turns and tuple(now.messages) == episode.task.messages and now.schemas == episode.task_schemas()
 
     def _prompt(self, episode: Episode) -> list[int]:
-        """Rendered once per task: the episodes of a group open with the same text, and rendering it
-        costs as much as a turn of a small model."""
+        """Tokens of the task's opening, cached by task: the episodes of a group share it, and
+        rendering it costs as much as a turn of a small model."""
         task = episode.task
         if task.task_id not in self._prompts:
             self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, episode.task_schemas())
         return self._prompts[task.task_id]
 
     def _context(self, conversation: Conversation) -> list[int]:
-        """What is unread, up to where the agent writes. An assistant message in it is not the
-        agent's: its program put it there."""
+        """Tokens of the unread messages, up to where the agent writes. An assistant message among
+        them is not the agent's: its program inserted it."""
         context_ids: list[int] = []
         pending: list[Message] = []
         is_beginning = not conversation.turns
+        # Chat templates write results in the order of the calls, without their ids.
         calls = [call for index in conversation.written()[-1:] for call in conversation.messages[index].tool_calls]
         for message in [*conversation.unread(), None]:
             if message is not None and message.role != "assistant":

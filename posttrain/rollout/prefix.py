@@ -1,111 +1,107 @@
-"""Episodes that cost money are not played twice: each is written down as it ends, and a stage that
-is run again goes on behind them.
+"""Gives an episode's first turns back from a record, and lets the agent play on from there.
 
-A line has a checksum, because it becomes a stage's output: one that was cut off or changed costs
-its episode, which is played again.
+`PrefixEngine` gives recorded turns back token by token, in place of an engine: the policy parses
+them, the world answers anew, and behind the last recorded turn another engine generates. With all
+turns of an episode and no other engine it is a replay; with the first k turns it plays on from turn
+k. `PrefixPolicy` gives messages whose tokens nobody sampled, such as an expert's: the agent reads
+them as context and is not trained on them.
 """
 
-import json
-import sys
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from posttrain.data.trajectories import trajectory_columns, trajectory_from_columns
-from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.params import AgentParams
-from posttrain.rollout.policy import Policy
-from posttrain.runtime.exits import ConfigurationError
-from posttrain.types import Task, Trajectory
-from posttrain.worlds.protocol import Domain
+from posttrain.rollout.engines.protocol import Engine, EngineFailed, GenerateRequest, Generation
+from posttrain.rollout.episode import Episode, Reply
+from posttrain.rollout.policy import Codec, TokenPolicy
+from posttrain.runtime.exits import DataError
+from posttrain.types import Message, Trajectory
+
+END_OF_RECORD = "the recording has no further message, and the episode goes on"
 
 
-def play_resumably(
-    policy: Policy,
-    tasks: Sequence[Task],
-    file: Path,
-    *,
-    domain: Domain,
-    limits: AgentParams,
-    seeds: Sequence[int],
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Trajectory]:
-    """As `play_episodes` for a policy without tokens, but for the episodes that `file` holds. Lines
-    that are not as they were written are dropped with a word; lost episodes are not written down,
-    so that another run may save them. Raises ConfigurationError where `file` cannot be read."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    played = _played(_whole_lines(file), tasks, seeds)
-    left = [index for index in range(len(tasks)) if index not in played]
-    with file.open("ab") as lines:
+@dataclass(frozen=True, slots=True)
+class RecordedTurn:
+    """The tokens of one turn: `read` of context, then `written` by the agent, with their
+    log-probabilities."""
 
-        def keep(place: int, trajectory: Trajectory) -> None:
-            lines.write(_line(left[place], trajectory))
-            lines.flush()
+    read: Sequence[int]
+    written: Sequence[int]
+    logprobs: Sequence[float]
 
-        later = play_episodes(
-            policy,
-            [tasks[index] for index in left],
-            domain=domain,
-            limits=limits,
-            seeds=[seeds[index] for index in left],
-            progress=(lambda done, _: progress(len(played) + done, len(tasks))) if progress else None,
-            on_end=keep,
+
+def recorded_turns(trajectory: Trajectory) -> list[RecordedTurn]:
+    """The trajectory's tokens cut into its turns. Raises DataError where it has no tokens, or does
+    not say which turn they belong to."""
+    num_tokens = len(trajectory.token_ids)
+    if not num_tokens or sum(turn.num_read + turn.num_written for turn in trajectory.turns) != num_tokens:
+        raise DataError(
+            f"the episode has {num_tokens} token ids in {len(trajectory.turns)} turns, which cannot be fed back turn "
+            "by turn: replay its messages, without --model"
         )
-    played_now = dict(zip(left, later, strict=True))
-    return [played_now[index] if index in played_now else played[index] for index in range(len(tasks))]
+    found, start = [], 0
+    for turn in trajectory.turns:
+        written, end = start + turn.num_read, start + turn.num_read + turn.num_written
+        read_ids, written_ids = trajectory.token_ids[start:written], trajectory.token_ids[written:end]
+        found.append(RecordedTurn(tuple(read_ids), tuple(written_ids), tuple(trajectory.logprobs[written:end])))
+        start = end
+    return found
 
 
-def _line(index: int, trajectory: Trajectory) -> bytes:
-    record = {"index": index, **trajectory_columns(trajectory)}
-    text = json.dumps({**record, "checksum": _checksum(record)}, ensure_ascii=False)
-    return text.encode("utf-8", "backslashreplace") + b"\n"  # half of a surrogate pair becomes JSON's escape of it
+class PrefixEngine:
+    """An `Engine` that writes `turns` first in each of its episodes, token by token, and has
+    `then` write what follows; without `then` an episode that goes on is aborted."""
+
+    def __init__(self, turns: Sequence[RecordedTurn], then: Engine | None = None) -> None:
+        # A turn without a token is one for which the context had no room: no engine was asked.
+        self._turns, self._then = [turn for turn in turns if turn.written], then
+        self._num_given: Counter[str] = Counter()  # by episode id: a second try begins anew
+
+    @property
+    def policy_version(self) -> int:
+        return 0 if self._then is None else self._then.policy_version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Raises EngineFailed behind the last turn, where no engine follows."""
+        index = self._num_given[request.episode_id]
+        if index < len(self._turns):
+            self._num_given[request.episode_id] += 1
+            turn, num_room = self._turns[index], request.max_new_tokens
+            token_ids = turn.written[:num_room]
+            finish: Literal["stop", "length"] = "stop" if token_ids[-1] in request.stop_ids else "length"
+            return Generation(token_ids, turn.logprobs[:num_room], finish, self.policy_version)
+        if self._then is None:
+            raise EngineFailed(END_OF_RECORD)
+        return await self._then.generate(request)
+
+    def release(self, episode_id: str) -> None:
+        self._num_given.pop(episode_id, None)
+        if self._then is not None:
+            self._then.release(episode_id)
+
+    def refresh_weights(self) -> None:
+        if self._then is not None:
+            self._then.refresh_weights()
+
+    def sleep(self) -> None:
+        if self._then is not None:
+            self._then.sleep()
 
 
-def _checksum(record: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+class PrefixPolicy:
+    """A `Policy` that gives the first messages of the episodes that `given` names by task and seed,
+    and has `policy` write the rest. Given messages stand in the tokens as context (mask 0)."""
 
+    def __init__(self, policy: TokenPolicy, codec: Codec, given: Mapping[tuple[str, int], Sequence[Message]]) -> None:
+        self._policy, self._codec, self._given = policy, codec, given
 
-def _whole_lines(file: Path) -> list[tuple[int, Trajectory]]:
-    """The episodes and their indices as they were written; the others are taken out of the file, or
-    the next line would be appended to one that was cut off."""
-    try:
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-    except OSError as error:
-        raise ConfigurationError(
-            f"{file} holds the episodes played before and cannot be read ({error.strerror}): move it away and run again"
-        ) from error
-    records = [_record(line) for line in lines]
-    whole = [record for record in records if record is not None]
-    if len(whole) < len(lines):
-        print(
-            f"{file}: {len(lines) - len(whole)} of {len(lines)} lines are damaged or cut off; "
-            "their episodes are played again",
-            file=sys.stderr,
-        )
-        partial = file.with_name(f".{file.name}.partial")
-        partial.write_bytes(b"".join(line for line, record in zip(lines, records, strict=True) if record is not None))
-        partial.replace(file)
-    return whole
+    async def reply(self, episode: Episode) -> Reply:
+        given = self._given.get((episode.task.task_id, episode.seed), ())
+        if len(episode.turns) >= len(given):
+            return await self._policy.reply(episode)
+        message = given[len(episode.turns)]
+        return Reply(message, context_ids=[*self._policy.context_ids(episode), *self._codec.encode_assistant(message)])
 
-
-def _record(line: bytes) -> tuple[int, Trajectory] | None:
-    try:
-        record = json.loads(line)
-        if line.endswith(b"\n") and record.pop("checksum") == _checksum(record):
-            return record["index"], trajectory_from_columns(record)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        pass
-    return None
-
-
-def _played(
-    whole: Iterable[tuple[int, Trajectory]], tasks: Sequence[Task], seeds: Sequence[int]
-) -> dict[int, Trajectory]:
-    """By index. An episode of another task or seed, which another order of tasks would leave, is
-    not taken."""
-    return {
-        index: trajectory
-        for index, trajectory in whole
-        if index < len(tasks) and (trajectory.task_id, trajectory.seed) == (tasks[index].task_id, seeds[index])
-    }
+    def release(self, episode: Episode) -> None:
+        self._policy.release(episode)

@@ -1,13 +1,12 @@
-"""How the calls of one message are run: all at once, each with a time limit and another try, and
-what the agent reads of each.
+"""Runs the tool calls of one message, all at once, each with a time limit and retries.
 
-An instant tool only computes: it is called in place and in order, because a thread would bring the
-clock into what an engine batches. Any other may wait: a coroutine is awaited, a plain function runs
-in a thread of its own. A thread cannot be stopped: one that hangs is left behind as a daemon, which
-does not keep the process from ending.
+An instant tool only computes: it is called in place and in order, because with a thread the clock
+would decide what an engine batches. Any other tool may wait: a coroutine is awaited, a plain
+function runs in a thread of its own. A thread cannot be stopped: one that hangs is left behind as a
+daemon, which does not keep the process from ending.
 
-What an agent reads of a call, an error as a result, holds no key and at most
-`agent.max_result_chars` characters, and says how long it was.
+The text that an agent reads of a call, be it a result or an error, has keys redacted and is cut at
+`agent.max_result_chars` characters.
 """
 
 import asyncio
@@ -27,17 +26,18 @@ T = TypeVar("T")
 
 
 class ToolFailed(Exception):
-    """A tool raised what is no ToolError, as often as it was tried: the tool is broken, and the
-    episode says nothing about the agent."""
+    """A tool raised something else than ToolError at every try. The episode is aborted: it says
+    nothing about the agent."""
 
 
 async def run_calls(
     calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits: AgentParams
 ) -> list[tuple[str, ToolRun]]:
-    """What the agent reads of each call, in their order, and what became of it. Raises
+    """For each call, in order, the text that the agent reads and how the call ended. Raises
     ToolFailed."""
     if all(call.name not in tools or tools[call.name].is_instant for call in calls):
         return [await _run(call, tools, limits) for call in calls]
+    # A call that fails for good cancels the others: the episode is aborted.
     running = [asyncio.create_task(_run(call, tools, limits)) for call in calls]
     try:
         return await asyncio.gather(*running)
@@ -47,12 +47,12 @@ async def run_calls(
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run a plain function in a daemon thread of its own. Who stops waiting leaves it behind."""
+    """Run a plain function in a daemon thread of its own; a cancelled caller leaves it behind."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(method: Callable[[Any], None], outcome: Any) -> None:
-        if not future.done():  # given up meanwhile
+        if not future.done():  # else cancelled meanwhile
             method(outcome)
 
     def run() -> None:
@@ -84,13 +84,12 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -
         except ToolError as error:
             content, outcome = error_text(error), "error"
         except TimeoutError:
+            # A retry may do harm (an order placed twice): agent.tool_retries 0 turns it off.
             if num_attempts <= limits.tool_retries:
                 num_attempts += 1
                 continue
-            content, outcome = (
-                error_text(ToolError(f"{call.name} did not answer within {limits.tool_timeout_s:g} s")),
-                "timeout",
-            )
+            late = ToolError(f"{call.name} did not answer within {limits.tool_timeout_s:g} s")
+            content, outcome = error_text(late), "timeout"
         except Exception as error:
             if num_attempts <= limits.tool_retries:
                 num_attempts += 1

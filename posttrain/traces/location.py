@@ -1,9 +1,8 @@
-"""Decides where the trace store lies and how large it may grow, and refuses a place that is no
-local disk.
+"""Location and size limit of the trace store, by environment variables; network mounts are refused.
 
 SQLite's write-ahead log keeps its index in memory that all readers and writers share. Two machines
-share none, so on a network mount the file would be damaged without a word; that is refused. These
-are machine facts, so they come from the environment: changing them must retrain nothing.
+share none, so on a network mount the file would be damaged silently. These are machine facts, so
+they come from the environment and not from params.yaml: changing them reruns nothing.
 """
 
 import os
@@ -29,16 +28,16 @@ _NETWORK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """`is_asked`: a person named this path, so what is wrong with it is theirs to know; the default
-    only falls away with a warning."""
+    """A store's path. `is_asked`: a person named it, so an error about it is raised; at the default
+    path a stage warns and goes on."""
 
     path: Path
     is_asked: bool
 
 
 def trace_location(environment: Mapping[str, str] | None = None) -> Location | None:
-    """What `POSTTRAIN_TRACES` says, a path or `off` (None), else `.posttrain/traces.db` of the
-    folder that the command runs in."""
+    """The path in `POSTTRAIN_TRACES`, None where it says `off`, `.posttrain/traces.db` in the
+    working directory where it is not set."""
     asked = (os.environ if environment is None else environment).get(VARIABLE, "")
     if asked.lower() == "off":
         return None
@@ -46,12 +45,10 @@ def trace_location(environment: Mapping[str, str] | None = None) -> Location | N
 
 
 def max_store_bytes(environment: Mapping[str, str] | None = None) -> int:
-    """What `POSTTRAIN_TRACES_MAX_GB` says, in bytes of 10^9 a gigabyte. Raises ConfigurationError
+    """The limit in `POSTTRAIN_TRACES_MAX_GB` (10^9 bytes a gigabyte). Raises ConfigurationError
     where it is not a positive number."""
-    return int(
-        positive_number(os.environ if environment is None else environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes")
-        * 1e9
-    )
+    environment = os.environ if environment is None else environment
+    return int(positive_number(environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes") * 1e9)
 
 
 def refuse_network_mount(path: Path, mounts: str | None = None) -> None:
@@ -63,10 +60,8 @@ def refuse_network_mount(path: Path, mounts: str | None = None) -> None:
     if _NETWORK.fullmatch(kind):
         raise ConfigurationError(
             f"{path} is on a network mount ({kind}): SQLite's write-ahead log needs memory that all readers and "
-            "writers share, which two machines "
-            f"have not, and the store would be damaged. Set {VARIABLE} to a path on a local disk, or to off; "
-            "`posttrain traces import` takes in the "
-            "store of another machine"
+            "writers share, which two machines have not, and the store would be damaged. Set "
+            f"{VARIABLE} to a path on a local disk, or to off; `posttrain traces import` adds another machine's store"
         )
 
 

@@ -1,8 +1,9 @@
-"""A job's traces come back: its store is read as a copy, and the episodes that are not here yet are
-added under new ids.
+"""Imports another trace store, such as a job's: episodes that are not here yet are added under new
+ids.
 
-The copy is why the file may lie on a network mount: SQLite never opens it there. The last episodes
-of a job that was killed are in the write-ahead log beside the file, which is copied too.
+The other store is read as a copy, so it may lie on a network mount: SQLite never opens it there.
+The last episodes of a job that was killed are in the write-ahead log beside the file, which is
+copied too.
 """
 
 import contextlib
@@ -12,28 +13,22 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from posttrain.runtime.exits import DataError
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.sqlite import transaction
-from posttrain.traces.integrity import damaged, episode_checksum, problems, read_narrow, refuse_lost
 from posttrain.traces.schema import BODY, EPISODE, RUN, TASK, TURN
-from posttrain.traces.store import open_to_write, typed_errors
+from posttrain.traces.store import open_to_write, quick_check, typed_errors
 
-# Tables whose rows several episodes refer to: what makes a row the same here and there, and its
-# columns after the id.
-_SHARED = (
-    ("runs", "uid", f"{RUN}, checksum"),
-    ("tasks", "digest", f"{TASK}, checksum"),
-    ("tools", "name", "name, checksum"),
-)
+# Tables whose rows several episodes share: the column that identifies a row in any store, and all
+# columns but the id.
+_SHARED = (("runs", "uid", RUN), ("tasks", "digest", TASK), ("tools", "name", "name"))
 _WITHOUT_NUMBER = EPISODE.removeprefix("number, ")
 
 
 def import_store(path: Path, other: Path) -> int:
-    """Gives how many episodes of `other` were added to the store at `path`; those that came before
-    are not added again.
+    """Add the episodes of `other` to the store at `path`; returns how many were new.
 
-    Raises DataError where `other` is absent, damaged or no trace store, and what `open_to_write`
-    raises about either.
+    Raises DataError where `other` is absent, damaged or no trace store, and as `open_to_write`
+    about either.
     """
     if not other.is_file():
         raise DataError(f"{other} is not a file; name the traces.db that the other machine wrote")
@@ -41,7 +36,6 @@ def import_store(path: Path, other: Path) -> int:
         _refuse_damaged(other, copy)
         with typed_errors(path):
             connection.execute("ATTACH ? AS other", (str(copy),))
-            refuse_lost(connection)  # its own rows, before others come to them
             runs = [run for (run,) in connection.execute("SELECT id FROM other.runs ORDER BY started_at, id")]
             return sum(_import_run(connection, run) for run in runs)
 
@@ -58,10 +52,12 @@ def _copy(other: Path, *, beside: Path) -> Iterator[Path]:
 
 
 def _refuse_damaged(other: Path, copy: Path) -> None:
-    """Opens the copy, which writes the log beside it back."""
+    """Raises DataError where the copy fails SQLite's check; to open it writes its log back."""
     try:
         with contextlib.closing(open_to_write(copy)) as connection, typed_errors(copy):
-            found = next(problems(connection), None)
+            found = next(iter(quick_check(connection)), None)
+    except ConfigurationError as error:  # another version
+        raise ConfigurationError(str(error).replace(str(copy), str(other))) from error
     except DataError as error:
         found = str(error.__cause__ or "it has not a store's tables")
     if found is not None:
@@ -72,52 +68,39 @@ def _refuse_damaged(other: Path, copy: Path) -> None:
 
 
 def _import_run(connection: sqlite3.Connection, run: int) -> int:
-    """In one transaction: other writers wait for a run, not for a store."""
+    """Import one run in one transaction: other writers wait for a run, not for a whole store."""
     execute = connection.execute
     with transaction(connection):
         for table, unique, columns in _SHARED:
             missing = f"SELECT {columns} FROM other.{table} WHERE {unique} NOT IN (SELECT {unique} FROM main.{table})"
             execute(f"INSERT INTO main.{table} ({columns}) {missing}")
-        (own_run,) = execute(
-            "SELECT id FROM main.runs WHERE uid = (SELECT uid FROM other.runs WHERE id = ?)", (run,)
-        ).fetchone()
+        own = "SELECT id FROM main.runs WHERE uid = (SELECT uid FROM other.runs WHERE id = ?)"
+        (own_run,) = execute(own, (run,)).fetchone()
         (last,) = execute("SELECT coalesce(max(seq), 0) FROM main.sqlite_sequence WHERE name = 'episodes'").fetchone()
+        # Old and new ids, so that the other tables are copied by joins.
         execute("DROP TABLE IF EXISTS temp.moved")
-        execute("CREATE TEMP TABLE moved (old INTEGER, new INTEGER PRIMARY KEY, checksum INTEGER)")
-        absent = (
-            "SELECT id FROM other.episodes WHERE run = ? AND number NOT IN (SELECT number FROM main.episodes "
-            "WHERE run = "
-            "?) ORDER BY number"
+        execute("CREATE TEMP TABLE moved (old INTEGER, new INTEGER PRIMARY KEY)")
+        new = (
+            "SELECT id FROM other.episodes WHERE run = ? "
+            "AND number NOT IN (SELECT number FROM main.episodes WHERE run = ?) ORDER BY number"
         )
-        moved = [(old, new) for new, (old,) in enumerate(execute(absent, (run, own_run)).fetchall(), start=last + 1)]
-        connection.executemany(
-            "INSERT INTO moved VALUES (?, ?, ?)", [(old, new, _checksum(connection, old, new)) for old, new in moved]
-        )
-        of_moved = "FROM temp.moved m JOIN other"
+        moved = [(old, number) for number, (old,) in enumerate(execute(new, (run, own_run)).fetchall(), start=last + 1)]
+        connection.executemany("INSERT INTO moved VALUES (?, ?)", moved)
+        from_other = "FROM temp.moved m JOIN other"
         execute(
-            f"INSERT INTO main.episodes (id, run, number, task, {_WITHOUT_NUMBER}, checksum) "
-            f"SELECT m.new, ?, o.number, own.id, {_WITHOUT_NUMBER}, m.checksum {of_moved}.episodes o "
-            "ON o.id = m.old JOIN other.tasks t ON t.id = o.task JOIN main.tasks own ON own.digest = t.digest",
+            f"INSERT INTO main.episodes (id, run, number, task, {_WITHOUT_NUMBER}) "
+            f"SELECT m.new, ?, o.number, own.id, {_WITHOUT_NUMBER} {from_other}.episodes o ON o.id = m.old "
+            "JOIN other.tasks t ON t.id = o.task JOIN main.tasks own ON own.digest = t.digest",
             (own_run,),
         )
+        for table, columns in (("bodies", BODY), ("turns", TURN)):
+            execute(
+                f"INSERT INTO main.{table} (episode, {columns}) "
+                f"SELECT m.new, {columns} {from_other}.{table} o ON o.episode = m.old"
+            )
         execute(
-            f"INSERT INTO main.bodies (episode, {BODY}, checksum) SELECT m.new, {BODY}, "
-            f"o.checksum {of_moved}.bodies o ON o.episode = m.old"
-        )
-        execute(
-            f"INSERT INTO main.turns (episode, {TURN}) SELECT m.new, {TURN} {of_moved}.turns o ON o.episode = m.old"
-        )
-        execute(
-            "INSERT INTO main.calls SELECT m.new, o.number, o.turn, own.id, o.outcome, o.num_attempts, "
-            f"o.latency_s, o.call_id {of_moved}.calls o "
-            "ON o.episode = m.old JOIN other.tools t ON t.id = o.tool JOIN main.tools own ON own.name = t.name"
+            "INSERT INTO main.calls SELECT m.new, o.number, o.turn, own.id, o.outcome, o.num_attempts, o.latency_s, "
+            f"o.call_id {from_other}.calls o ON o.episode = m.old "
+            "JOIN other.tools t ON t.id = o.tool JOIN main.tools own ON own.name = t.name"
         )
     return len(moved)
-
-
-def _checksum(connection: sqlite3.Connection, old: int, new: int) -> int:
-    """Of the narrow row under its new number; who reads it verifies the old one."""
-    narrow = read_narrow(connection, old, schema="other")
-    if narrow is None:
-        raise damaged(connection, f"the place of episode {old}", schema="other")
-    return episode_checksum(new, narrow.run[0], narrow.task[0], narrow.episode)

@@ -1,7 +1,8 @@
-"""Finds the episodes that a person asks for. A filter becomes one statement over the narrow table;
-nothing here reads a body or loads a library."""
+"""Filters and lists episodes. A filter becomes one SQL statement over the narrow table; nothing
+here reads a body or loads a library."""
 
 import difflib
+import json
 import re
 import sqlite3
 from collections.abc import Sequence
@@ -9,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.traces.integrity import NarrowRows, damaged, read_narrow, refuse_damaged_tools, verified_runs
-from posttrain.traces.schema import EPISODE
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFilter:
-    """Conditions that an episode meets all of; None and False ask nothing.
+    """Conditions that all must hold of an episode; None and False ask nothing.
 
     `stage` is `evaluate@sft`, or `evaluate` for all its items. `steps` are the first and the last,
     both included. `task_id` may be its beginning. `tool` was called, and `tool_outcome` (`ok`,
@@ -45,7 +44,7 @@ class Line:
     task_id: str
     cell: str
     num_turns: int
-    is_success: bool | None
+    is_success: bool | None  # 0 or 1 as SQLite has it
     is_failed: bool
     stop_reason: str
     reward: float | None
@@ -66,8 +65,8 @@ class RunLine:
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:
-    """`20..30`, or `20` for that step alone; None where nothing is asked. Raises ConfigurationError
-    for anything else."""
+    """First and last step of `20..30`, or of `20` for that step alone; None for None. Raises
+    ConfigurationError for anything else."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text.strip())
@@ -91,44 +90,40 @@ def matching(connection: sqlite3.Connection, wanted: EpisodeFilter, *, limit: in
 
 
 def count_matching(connection: sqlite3.Connection, wanted: EpisodeFilter) -> int:
-    """How many episodes match."""
+    """Number of episodes that match."""
     where, values = _conditions(wanted)
     return int(connection.execute(f"SELECT count(*) FROM episodes e WHERE {where}", values).fetchone()[0])
 
 
-def lines(connection: sqlite3.Connection, episodes: Sequence[int], wanted: EpisodeFilter | None = None) -> list[Line]:
-    """In the order of the ids, verified; those that are not there any more are left out. Raises
-    DataError where something is not what was recorded, also that it called what `wanted` asks
-    for."""
-    found = []
-    for episode_id in episodes:
-        if (rows := read_narrow(connection, episode_id)) is not None:
-            found.append(_line(episode_id, rows))
-            if wanted is not None and not _has_called(connection, episode_id, wanted):
-                raise damaged(connection, f"that episode {episode_id} called {wanted.tool or 'a tool'}")
-    return found
+def lines(connection: sqlite3.Connection, episodes: Sequence[int]) -> list[Line]:
+    """A line for each id, in their order; those that are gone are left out."""
+    statement = (
+        "SELECT e.id, e.run, stage, part, step, task_id, cell, num_turns, is_success, is_failed, stop_reason, reward, "
+        "advantage FROM episodes e JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = e.task "
+        "WHERE e.id IN (SELECT value FROM json_each(?))"
+    )
+    found = {row[0]: Line(*row) for row in connection.execute(statement, (json.dumps(episodes),))}
+    return [found[episode] for episode in episodes if episode in found]
 
 
 def runs(connection: sqlite3.Connection) -> list[RunLine]:
-    """Newest first, verified; a run of which nothing is left is not listed. Raises DataError where
-    something is not what was recorded."""
-    found = [
-        RunLine(run, stage, key, started_at, *sums[:3])
-        for run, (_, stage, key, started_at, _), sums in verified_runs(connection)
-    ]
-    return sorted(found, key=lambda one: one.started_at, reverse=True)
+    """The runs of which an episode is left, newest first."""
+    statement = (
+        "SELECT r.id, stage, key, started_at, count(*), sum(num_turns), sum(is_failed) "
+        "FROM episodes e JOIN runs r ON r.id = e.run GROUP BY r.id ORDER BY started_at DESC"
+    )
+    return [RunLine(*row) for row in connection.execute(statement)]
 
 
 def similar_tool(connection: sqlite3.Connection, name: str) -> str | None:
-    """None where the tool was called; else the name that is spelt most alike, empty where none is.
-    Raises DataError where a name is damaged."""
-    refuse_damaged_tools(connection)
+    """None where the tool was called; else the most similar name of a tool that was, empty where
+    none is similar."""
     names = [known for (known,) in connection.execute("SELECT name FROM tools")]
     return None if name in names else next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
 def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:
-    """The cheap ones first: SQLite asks in this order."""
+    """The SQL condition and its values, cheap tests first: SQLite evaluates them in this order."""
     found: list[tuple[str, tuple[Any, ...]]] = [("1", ())]
     if wanted.is_failed:
         found.append(("e.is_failed", ()))
@@ -154,44 +149,15 @@ def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:
     return " AND ".join(condition for condition, _ in found), [value for _, values in found for value in values]
 
 
-def _line(episode_id: int, rows: NarrowRows) -> Line:
-    episode = dict(zip(EPISODE.split(", "), rows.episode, strict=True))
-    is_success = episode["is_success"]
-    return Line(
-        episode_id=episode_id,
-        run=rows.run_number,
-        stage=rows.run[1],
-        task_id=rows.task[1],
-        cell=rows.task[2],
-        is_success=None if is_success is None else bool(is_success),
-        is_failed=bool(episode["is_failed"]),
-        **{name: episode[name] for name in ("part", "step", "num_turns", "stop_reason", "reward", "advantage")},
-    )
-
-
-def _has_called(connection: sqlite3.Connection, episode_id: int, wanted: EpisodeFilter) -> bool:
-    """By the calls themselves: the index of them is verified by nothing else."""
-    asked = _asked_of_calls(wanted)
-    where = " AND ".join(("episode = ?", *(f"+{condition}" for condition in asked)))  # with + no index serves
-    return not asked or bool(
-        connection.execute(f"SELECT 1 FROM calls WHERE {where} LIMIT 1", (episode_id, *asked.values())).fetchone()
-    )
-
-
 def _called(wanted: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
-    """As a list of episodes from the index of calls, which SQLite walks instead of all episodes; to
-    ask for each of them took ten times as long."""
-    asked = _asked_of_calls(wanted)
-    return f"e.id IN (SELECT episode FROM calls INDEXED BY calls_by_tool WHERE {' AND '.join(asked)})", tuple(
-        asked.values()
-    )
-
-
-def _asked_of_calls(wanted: EpisodeFilter) -> dict[str, str]:
+    """The condition on calls, as a list of episodes from the index of calls, which SQLite walks
+    instead of all episodes; to ask for each of them took ten times as long."""
     conditions = {"tool = (SELECT id FROM tools WHERE name = ?)": wanted.tool, "outcome = ?": wanted.tool_outcome}
-    return {condition: value for condition, value in conditions.items() if value is not None}
+    asked = {condition: value for condition, value in conditions.items() if value is not None}
+    episodes = f"SELECT episode FROM calls INDEXED BY calls_by_tool WHERE {' AND '.join(asked)}"
+    return f"e.id IN ({episodes})", tuple(asked.values())
 
 
 def _literal(text: str) -> str:
-    """As GLOB reads it, every character for itself."""
+    """The text with GLOB's special characters escaped."""
     return re.sub(r"([*?\[])", r"[\1]", text)

@@ -1,5 +1,5 @@
-"""An episode as it was recorded, and as a line of JSONL that other tools and `posttrain health`
-read."""
+"""Reads whole episodes from the trace store, and writes one as a line of JSONL that other tools and
+`posttrain health` read."""
 
 import json
 import math
@@ -9,38 +9,44 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from posttrain.traces.integrity import damaged, read_rows
 from posttrain.traces.packing import storable, unpack, unpack_task
-from posttrain.traces.schema import BODY, EPISODE
+from posttrain.traces.schema import BODY, EPISODE, RUN, TURN
+from posttrain.traces.store import damaged
 from posttrain.traces.values import Run, StoredEpisode
 from posttrain.types import Outcome
 
+_EPISODE = f"""
+SELECT {RUN}, content, {EPISODE}, {BODY} FROM episodes e
+LEFT JOIN runs r ON r.id = e.run LEFT JOIN tasks t ON t.id = e.task LEFT JOIN bodies b ON b.episode = e.id
+WHERE e.id = ?
+"""
+_CALLS = """
+SELECT c.number, turn, t.name, outcome, num_attempts, latency_s, call_id
+FROM calls c LEFT JOIN tools t ON t.id = c.tool WHERE episode = ? ORDER BY c.number
+"""
+_UNREADABLE = (zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+
 
 def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpisode | None:
-    """None where there is no such episode (any more). Raises DataError where it is not what was
-    recorded, or cannot be read."""
-    rows = read_rows(connection, episode_id)
-    if rows is None:
+    """The episode; None where there is none of that number (any more). Raises DataError where its
+    rows cannot be unpacked."""
+    row = connection.execute(_EPISODE, (episode_id,)).fetchone()
+    if row is None:
         return None
-    narrow = rows.narrow
-    columns = zip((*EPISODE.split(", "), *BODY.split(", ")), (*narrow.episode, *rows.body), strict=True)
+    turns = connection.execute(f"SELECT {TURN} FROM turns WHERE episode = ? ORDER BY number", (episode_id,)).fetchall()
+    calls = connection.execute(_CALLS, (episode_id,)).fetchall()
+    (uid, stage, key, started_at, settings, content), columns = row[:6], row[6:]
     try:
-        uid, stage, key, started_at, settings = narrow.run
-        traced = unpack(dict(columns), unpack_task(narrow.task[-1]), rows.turns, rows.calls)
+        named = dict(zip((*EPISODE.split(", "), *BODY.split(", ")), columns, strict=True))
+        traced = unpack(named, unpack_task(content), turns, calls)
         return StoredEpisode(episode_id, Run(uid, stage, key, started_at, json.loads(settings)), traced)
-    except (
-        zlib.error,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-    ) as error:  # sealed so: damaged before it had checksums
-        raise damaged(connection, f"episode {episode_id}, which cannot be read ({error})") from error
+    except _UNREADABLE as error:
+        [(file,)] = connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")
+        raise damaged(file, f"episode {episode_id} cannot be read: {error}") from error
 
 
 def read_episodes(connection: sqlite3.Connection, episode_ids: Iterable[int]) -> Iterator[StoredEpisode]:
-    """In the order of the ids, one in memory at a time; those that are not there any more are left
+    """Episodes in the order of the ids, one in memory at a time; those that are gone are left
     out."""
     return (episode for episode_id in episode_ids if (episode := read_episode(connection, episode_id)) is not None)
 
@@ -49,7 +55,7 @@ def export_line(episode: StoredEpisode) -> str:
     """One JSON object: OpenAI's `messages`, the rest named as in `Trajectory` and `Task`. NaN and
     infinity, which JSON has not, are null."""
     run, traced = episode.run, episode.traced
-    task, played = traced.task, traced.trajectory
+    task, trajectory = traced.task, traced.trajectory
     content = {
         "episode": episode.episode_id,
         "stage": run.stage,
@@ -62,28 +68,28 @@ def export_line(episode: StoredEpisode) -> str:
         "split": task.split,
         "template": task.template,
         "entities": task.entities,
-        "messages": [message.to_openai() for message in played.messages],
-        "turns": [asdict(turn) for turn in played.turns],
-        "token_ids": played.token_ids,
-        "mask": played.mask,
-        "logprobs": [_finite(logprob) for logprob in played.logprobs],
-        "scores": {name: _finite(value) for name, value in played.scores.items()},
-        "reward": _finite(played.reward),
+        "messages": [message.to_openai() for message in trajectory.messages],
+        "turns": [asdict(turn) for turn in trajectory.turns],
+        "token_ids": trajectory.token_ids,
+        "mask": trajectory.mask,
+        "logprobs": [_finite(logprob) for logprob in trajectory.logprobs],
+        "scores": {name: _finite(value) for name, value in trajectory.scores.items()},
+        "reward": _finite(trajectory.reward),
         "advantage": _finite(traced.advantage),
         "is_success": traced.is_success,
-        "outcome": None if played.outcome is None else _finite_outcome(played.outcome),
-        "num_forks": played.num_forks,
-        "stop_reason": str(played.stop_reason),
-        "failure": played.failure,
-        "seed": played.seed,
-        "policy_version": played.policy_version,
+        "outcome": None if trajectory.outcome is None else _finite_outcome(trajectory.outcome),
+        "num_forks": trajectory.num_forks,
+        "stop_reason": str(trajectory.stop_reason),
+        "failure": trajectory.failure,
+        "seed": trajectory.seed,
+        "policy_version": trajectory.policy_version,
     }
     return storable(json.dumps(content, ensure_ascii=False, allow_nan=False))
 
 
 def _finite_outcome(outcome: Outcome) -> dict[str, Any]:
-    told = {**asdict(outcome), "reward": _finite(outcome.reward)}
-    return {**told, "turn_scores": [_finite(score) for score in outcome.turn_scores]}
+    turn_scores = [_finite(score) for score in outcome.turn_scores]
+    return {**asdict(outcome), "reward": _finite(outcome.reward), "turn_scores": turn_scores}
 
 
 def _finite(value: float | None) -> float | None:

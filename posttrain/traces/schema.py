@@ -1,32 +1,29 @@
-"""The tables in which traces lie.
+"""SQL schema of the trace store.
 
-What a filter looks at is apart from what a reader of one episode wants: a million turns are 25 MB
-of `episodes`, read in a moment, and ten times as much of `bodies`. What a task says is stored once,
-by its content.
+Columns that filters read (`episodes`) are apart from those that a reader of one episode wants
+(`bodies`): a million turns are 25 MB of the former, scanned in a moment, and ten times as much of
+the latter. A task is stored once, by the hash of its content.
 """
 
-SCHEMA_VERSION = 4
-UNKNOWN = -1  # as a turn's message_index: version 1 did not keep it
-APPLICATION_ID = int.from_bytes(b"pttr", "big")  # what makes a SQLite file a trace store
-_TABLES = """
+SCHEMA_VERSION = 5  # a store of another version is refused, never migrated
+APPLICATION_ID = int.from_bytes(b"pttr", "big")  # marks a SQLite file as a trace store
+SCHEMA = """
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     uid TEXT NOT NULL UNIQUE,
     stage TEXT NOT NULL,
     key TEXT NOT NULL,
     started_at REAL NOT NULL,  -- seconds since 1970
-    settings TEXT NOT NULL,  -- JSON: the sections world and agent
-    checksum INTEGER  -- `integrity.py` says of what, as of all
+    settings TEXT NOT NULL  -- JSON: the sections world and agent
 );
 CREATE TABLE tasks (
     id INTEGER PRIMARY KEY,
     digest BLOB NOT NULL UNIQUE,  -- of content
     task_id TEXT NOT NULL,
     cell TEXT NOT NULL,  -- its labels' values
-    content TEXT NOT NULL,  -- JSON
-    checksum INTEGER
+    content TEXT NOT NULL  -- JSON
 );
-CREATE TABLE tools (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, checksum INTEGER);
+CREATE TABLE tools (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE episodes (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     run INTEGER NOT NULL,
@@ -43,7 +40,6 @@ CREATE TABLE episodes (
     policy_version INTEGER NOT NULL,
     num_turns INTEGER NOT NULL,
     num_tokens INTEGER NOT NULL,
-    checksum INTEGER,
     UNIQUE (run, number)
 );
 CREATE TABLE bodies (
@@ -55,9 +51,8 @@ CREATE TABLE bodies (
     logprobs BLOB NOT NULL,  -- float32, one for each 1 of mask
     scores TEXT NOT NULL,
     failure TEXT NOT NULL,
-    num_forks INTEGER NOT NULL DEFAULT 0,
-    checksum INTEGER,
-    outcome TEXT  -- JSON; null: nobody graded it, or a version before 4
+    num_forks INTEGER NOT NULL,
+    outcome TEXT  -- JSON; null: nobody graded it
 );
 CREATE TABLE turns (
     episode INTEGER NOT NULL,
@@ -66,7 +61,7 @@ CREATE TABLE turns (
     num_written INTEGER NOT NULL,
     policy_version INTEGER NOT NULL,
     latency_s REAL NOT NULL,
-    message_index INTEGER DEFAULT -1,
+    message_index INTEGER,  -- null: the context had no room for the message
     PRIMARY KEY (episode, number)
 ) WITHOUT ROWID;
 CREATE TABLE calls (
@@ -77,50 +72,12 @@ CREATE TABLE calls (
     outcome TEXT,  -- null: never answered
     num_attempts INTEGER,
     latency_s REAL,
-    call_id TEXT,  -- null: version 1, whose calls stand as in the messages
+    call_id TEXT NOT NULL,
     PRIMARY KEY (episode, number)
 ) WITHOUT ROWID;
 CREATE INDEX calls_by_tool ON calls (tool, episode, outcome);
 """
-# What a run's episodes add up to, kept by the store itself: a row that disappeared or stands there
-# twice has a checksum that is right.
-_TALLIES = (
-    """CREATE TABLE tallies (
-    run INTEGER PRIMARY KEY,
-    num_episodes INTEGER NOT NULL,
-    num_turns INTEGER NOT NULL,
-    num_failed INTEGER NOT NULL,
-    sum_steps INTEGER NOT NULL,
-    sum_checksums INTEGER NOT NULL
-)""",
-    """CREATE TRIGGER episode_added AFTER INSERT ON episodes BEGIN
-    INSERT INTO tallies VALUES (new.run, 1, new.num_turns, new.is_failed, coalesce(new.step, 0), new.checksum)
-    ON CONFLICT (run) DO UPDATE SET
-        num_episodes = num_episodes + 1, num_turns = num_turns + excluded.num_turns,
-        num_failed = num_failed + excluded.num_failed,
-        sum_steps = sum_steps + excluded.sum_steps, sum_checksums = sum_checksums + excluded.sum_checksums;
-END""",
-    """CREATE TRIGGER episode_removed AFTER DELETE ON episodes BEGIN
-    UPDATE tallies SET
-        num_episodes = num_episodes - 1, num_turns = num_turns - old.num_turns,
-        num_failed = num_failed - old.is_failed,
-        sum_steps = sum_steps - coalesce(old.step, 0), sum_checksums = sum_checksums - old.checksum
-    WHERE run = old.run;
-END""",
-)
-SCHEMA = f"{_TABLES}{';'.join(_TALLIES)};"
-FROM_VERSION_1 = (
-    "ALTER TABLE bodies ADD COLUMN num_forks INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE turns ADD COLUMN message_index INTEGER DEFAULT -1",
-    "ALTER TABLE calls ADD COLUMN call_id TEXT",
-)
-FROM_VERSION_2 = (
-    *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in ("runs", "tasks", "tools", "episodes", "bodies")),
-    *_TALLIES,
-)
-FROM_VERSION_3 = ("ALTER TABLE bodies ADD COLUMN outcome TEXT",)
-# Columns by table, without those that only this store knows (ids, and what points to them) and
-# without the checksum.
+# Columns by table, without those that only one store knows: ids and references to ids.
 RUN = "uid, stage, key, started_at, settings"
 TASK = "digest, task_id, cell, content"
 EPISODE = (

@@ -1,5 +1,5 @@
-"""Traces as text for a terminal: a list of episodes, a list of runs, and one episode as the
-conversation that it was."""
+"""Text of traces for a terminal: a list of episodes, a list of runs, and one episode as a
+conversation."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ _MAX_GOAL = 500  # characters; the rest of a goal is cut
 
 
 def episodes_table(episodes: Sequence[Line]) -> str:
-    """A row for each; numbers that an episode has not are `-`."""
+    """A table with a row for each episode; missing numbers are `-`."""
     header = ("episode", "stage", "run", "step", "task", "cell", "turns", "result", "stop", "reward", "advantage")
     rows = [
         (
@@ -36,7 +36,7 @@ def episodes_table(episodes: Sequence[Line]) -> str:
 
 
 def runs_table(runs: Sequence[RunLine]) -> str:
-    """A row for each run; `key` is the folder of its checkpoints."""
+    """A table with a row for each run; `key` is the folder of its checkpoints."""
     header = ("run", "stage", "started", "key", "episodes", "turns", "failed")
     rows = [
         (
@@ -54,8 +54,8 @@ def runs_table(runs: Sequence[RunLine]) -> str:
 
 
 def conversation(episode: StoredEpisode) -> str:
-    """What is known about the episode, then every message in its order; over a call's answer how
-    long it took and how it ended."""
+    """An episode's figures, then every message in order; above a tool's result how long the call
+    took and how it ended."""
     return escape_control_chars(
         "\n".join([*map(visible_line, _header(episode)), *_messages(episode.traced.trajectory)])
     )
@@ -63,28 +63,28 @@ def conversation(episode: StoredEpisode) -> str:
 
 def _header(episode: StoredEpisode) -> Iterator[str]:
     run, traced = episode.run, episode.traced
-    task, played = traced.task, traced.trajectory
+    task, trajectory = traced.task, traced.trajectory
     yield f"episode {episode.episode_id} of {run.stage}{f' {traced.part}' if traced.part else ''}, run {run.key}"
     template = f", template {task.template}" if task.template else ""
     yield f"  task       {task.task_id} {'/'.join(task.labels.values())}, split {task.split}{template}"
-    failure = f": {played.failure}" if played.failure else ""
-    yield f"  result     {_result(traced.is_success, is_failed=traced.is_failed)}, {played.stop_reason}{failure}"
-    if played.outcome and played.outcome.failure:
-        yield f"  failure    {played.outcome.failure}. {played.outcome.feedback}".rstrip(". ")
+    failure = f": {trajectory.failure}" if trajectory.failure else ""
+    yield f"  result     {_result(traced.is_success, is_failed=traced.is_failed)}, {trajectory.stop_reason}{failure}"
+    if trajectory.outcome and trajectory.outcome.failure:
+        yield f"  failure    {trajectory.outcome.failure}. {trajectory.outcome.feedback}".rstrip(". ")
     yield f"  goal       {task.goal[:_MAX_GOAL]}"
-    if played.reward is not None:
-        yield f"  reward     {_number(played.reward)}, advantage {_number(traced.advantage)}"
-        yield f"  scores     {_scores(played.scores)}"
+    if trajectory.reward is not None:
+        yield f"  reward     {_number(trajectory.reward)}, advantage {_number(traced.advantage)}"
+        yield f"  scores     {_scores(trajectory.scores)}"
     step = "" if traced.step is None else f"step {traced.step}, "
-    tokens = f"{len(played.token_ids)} tokens ({sum(played.mask)} the agent's)"
-    forks = f", the last of {played.num_forks + 1} conversations" if played.num_forks else ""
-    yield f"  played     {step}policy version {played.policy_version}, seed {played.seed}, {tokens}{forks}"
+    tokens = f"{len(trajectory.token_ids)} tokens ({sum(trajectory.mask)} the agent's)"
+    forks = f", the last of {trajectory.num_forks + 1} conversations" if trajectory.num_forks else ""
+    yield f"  played     {step}policy version {trajectory.policy_version}, seed {trajectory.seed}, {tokens}{forks}"
 
 
-def _messages(played: Trajectory) -> Iterator[str]:
-    runs = {run.call_id: run for turn in played.turns for run in turn.tool_runs}
-    turns = {turn.message_index: turn for turn in played.turns}
-    for index, message in enumerate(played.messages):
+def _messages(trajectory: Trajectory) -> Iterator[str]:
+    runs = {run.call_id: run for turn in trajectory.turns for run in turn.tool_runs}
+    turns = {turn.message_index: turn for turn in trajectory.turns}
+    for index, message in enumerate(trajectory.messages):
         yield ""
         is_put_there = message.role == "assistant" and bool(turns) and index not in turns
         yield (
@@ -119,7 +119,7 @@ def _title(message: Message, turn: Turn | None, runs: Mapping[str, ToolRun]) -> 
 
 def _result(is_success: bool | None, *, is_failed: bool) -> str:
     if is_success is None:
-        return "lost" if is_failed else "-"
+        return "aborted" if is_failed else "-"
     return "success" if is_success and not is_failed else "failed"
 
 

@@ -1,5 +1,5 @@
-"""What is recorded of an episode, and what comes back: a trajectory with its task and what the
-stage that played it knew about it."""
+"""Records of the trace store: an episode with its task and its stage's figures, and a stage's
+run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from posttrain.types import Task, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class TracedEpisode:
-    """`is_success`, `advantage` and `step` (an optimizer step, as in `metrics.jsonl`) are None
-    where the stage has none. `part` tells plays of one stage apart: `greedy`, `sampled`."""
+    """A trajectory with its task. `is_success`, `advantage` and `step` (an optimizer step, as in
+    `metrics.jsonl`) are None where the stage has none. `part` tells episodes of one stage apart:
+    `greedy`, `sampled`."""
 
     trajectory: Trajectory
     task: Task
@@ -22,27 +23,23 @@ class TracedEpisode:
 
     @property
     def is_failed(self) -> bool:
-        """Judged to be no success, or lost."""
-        return self.is_success is False or self.trajectory.is_lost
+        """True where it was judged to be no success, or was aborted."""
+        return self.is_success is False or self.trajectory.is_aborted
 
     @property
     def num_opening(self) -> int:
-        """How many of the messages open the task; 0 where the agent's program opened with
-        others."""
+        """Number of messages that open the task; 0 where the agent's program opened with others."""
         opening = self.task.messages
         return len(opening) if self.trajectory.messages[: len(opening)] == opening else 0
 
     def written(self) -> list[int]:
-        """Where in the messages the agent's own are; where no turns are known, every assistant
-        message behind the opening."""
-        played = self.trajectory
-        if played.turns:
-            return [turn.message_index for turn in played.turns if turn.message_index is not None]
-        return [
-            index
-            for index in range(self.num_opening, len(played.messages))
-            if played.messages[index].role == "assistant"
-        ]
+        """Indices of the agent's own messages: those of its turns or, where no turns are known,
+        every assistant message behind the opening."""
+        trajectory = self.trajectory
+        if trajectory.turns:
+            return [turn.message_index for turn in trajectory.turns if turn.message_index is not None]
+        behind = range(self.num_opening, len(trajectory.messages))
+        return [index for index in behind if trajectory.messages[index].role == "assistant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
-    """`episode_id` is the store's own and never given out twice."""
+    """An episode as the store has it. `episode_id` is the store's own and never given out twice."""
 
     episode_id: int
     run: Run
@@ -78,8 +75,8 @@ def traced(
     step: int | None = None,
     part: str = "",
 ) -> list[TracedEpisode]:
-    """`trajectories[i]` is of `tasks[i]`; whether it succeeded is its outcome's to say. Raises
-    ValueError where the lengths differ."""
+    """Episodes to record: `trajectories[i]` is of `tasks[i]`, and its outcome says whether it
+    succeeded. Raises ValueError where the lengths differ."""
     none: Sequence[float | None] = [None] * len(tasks)
     columns = zip(trajectories, tasks, advantages or none, strict=True)
     return [

@@ -1,9 +1,9 @@
-"""A stage leaves traces without waiting for a disk: a thread packs and writes what the stage hands
-over; the queue between them is bounded.
+"""Writes a stage's episodes to the trace store from a thread of its own, behind a bounded queue.
 
 Traces may fail and the stage may not: a full or broken disk ends the tracing of this process with
-one line on stderr. What a person asked for in so many words and cannot have (`POSTTRAIN_TRACES` on
-a network mount) is refused before an episode is played; the default place falls away with a line.
+one line on stderr. A damaged store at the default place is set aside, and a new one begun. Where a
+person named a place that cannot be (`POSTTRAIN_TRACES` on a network mount), the stage refuses to
+start; at the default place it goes on without traces.
 """
 
 import contextlib
@@ -19,24 +19,22 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.sqlite import transaction
 from posttrain.traces.eviction import make_room
-from posttrain.traces.integrity import body_checksum, checksum, damaged, episode_checksum
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.packing import PackedEpisode, Row, pack, pack_task, to_json
-from posttrain.traces.schema import BODY
-from posttrain.traces.store import open_to_write, typed_errors
+from posttrain.traces.store import damaged, open_to_write, set_aside, typed_errors
 from posttrain.traces.values import Run, TracedEpisode
 from posttrain.types import Task
 
 Record = Callable[[Sequence[TracedEpisode]], None]
 _BATCH = 128  # episodes in one transaction: a step of the default run
-_MAX_WAITING = 64  # batches; who is ahead of the disk by more waits for it
+_MAX_WAITING = 64  # batches; a stage that is ahead of the disk by more waits for it
 
 
 class EpisodeParams(Protocol):
-    """The sections of `params.yaml` under which episodes are played."""
+    """The sections of `params.yaml` that a replay needs."""
 
     @property
     def world(self) -> BaseModel: ...
@@ -47,8 +45,8 @@ class EpisodeParams(Protocol):
 
 @contextlib.contextmanager
 def open_traces(stage: str, *, key: str, params: EpisodeParams) -> Iterator[Record]:
-    """Gives the function to hand episodes to; all of them are written when the block ends, however
-    it ends. It does nothing where traces are off.
+    """Context manager around a stage: yields the function that takes its episodes. All of them are
+    written when the block ends, however it ends. The function does nothing where traces are off.
 
     Raises ConfigurationError where `POSTTRAIN_TRACES` or its size limit asks for what cannot be.
     """
@@ -63,13 +61,14 @@ def open_traces(stage: str, *, key: str, params: EpisodeParams) -> Iterator[Reco
 
 
 class TraceWriter:
-    """Writes the episodes of one run; `warn` hears of the end of it, once, where the store cannot
-    be written any more."""
+    """Writes the episodes of one run. Once the store cannot be written any more, it calls `warn`
+    and drops what follows."""
 
     def __init__(self, path: Path, run: Run, *, max_bytes: int, warn: Callable[[str], None]) -> None:
-        """Raises what `open_to_write` raises."""
+        """Raises as `open_to_write`."""
         self._path, self._run, self._max_bytes, self._warn = path, run, max_bytes, warn
         self._connection = open_to_write(path)
+        # Bounded, so that a slow disk delays the stage instead of filling its memory.
         self._waiting: queue.Queue[Sequence[TracedEpisode] | None] = queue.Queue(_MAX_WAITING)
         self._num_written = 0
         self._is_off = False
@@ -79,7 +78,7 @@ class TraceWriter:
         self._thread.start()
 
     def record(self, episodes: Sequence[TracedEpisode]) -> None:
-        """Returns before they are written."""
+        """Queue episodes; returns before they are written."""
         self._raise_bug()
         for start in range(0, len(episodes), _BATCH):
             self._waiting.put(episodes[start : start + _BATCH])
@@ -105,9 +104,8 @@ class TraceWriter:
             if not self._is_off:
                 self._try_to_write(batch)
             self._waiting.task_done()
-        with contextlib.suppress(
-            sqlite3.Error
-        ):  # a full disk: the write-ahead log stays, and the next to open the store writes it back
+        # On a full disk the write-ahead log stays, and the next connection writes it back.
+        with contextlib.suppress(sqlite3.Error):
             self._connection.close()
 
     def _try_to_write(self, batch: Sequence[TracedEpisode]) -> None:
@@ -125,8 +123,8 @@ class TraceWriter:
             self._bug = error
 
     def _insert(self, batch: Sequence[TracedEpisode], packed: Sequence[PackedEpisode]) -> int:
-        """Gives the run's id. What others may have deleted meanwhile (the run, tasks, tools) is put
-        back in the same transaction."""
+        """Insert a batch; returns the run's id. Rows that another process may have deleted
+        meanwhile (the run, tasks, tools) are put back in the same transaction."""
         run = self._run_id()
         tasks = {traced.task.task_id: self._task_id(traced.task) for traced in batch}
         tools = {name: self._tool_id(name) for one in packed for _, _, name, *_ in one.calls}
@@ -134,19 +132,15 @@ class TraceWriter:
             "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'episodes'"
         ).fetchone()
         if not isinstance(last, int) or not 0 <= last < 2**62:
-            raise damaged(self._connection, "the number of the last episode")
+            raise damaged(self._path, f"the number of the last episode is {last!r}")
         own = list(enumerate(packed, start=last + 1))
         numbers = range(self._num_written + 1, self._num_written + 1 + len(batch))
-        uid = self._run.uid
-        episodes, bodies = [], []
-        for (episode, one), number, traced in zip(own, numbers, batch, strict=True):
-            sealed = episode_checksum(
-                episode, uid, self._packed_tasks[traced.task.task_id][1][0], (number, *one.episode)
-            )
-            episodes.append((episode, run, number, tasks[traced.task.task_id], *one.episode, sealed))
-            bodies.append((episode, *one.body, body_checksum(uid, number, one.body, one.turns, one.calls)))
+        episodes = [
+            (episode, run, number, tasks[traced.task.task_id], *one.episode)
+            for (episode, one), number, traced in zip(own, numbers, batch, strict=True)
+        ]
         self._insert_rows("episodes", episodes)
-        self._insert_rows(f"bodies (episode, {BODY}, checksum)", bodies)
+        self._insert_rows("bodies", [(episode, *one.body) for episode, one in own])
         self._insert_rows("turns", [(episode, *turn) for episode, one in own for turn in one.turns])
         calls = [
             (episode, number, turn, tools[name], *end) for episode, one in own for number, turn, name, *end in one.calls
@@ -156,7 +150,6 @@ class TraceWriter:
         return run
 
     def _insert_rows(self, table: str, rows: Sequence[Row]) -> None:
-        """All columns of each, or those that are named behind the table."""
         if rows:
             self._connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
 
@@ -175,16 +168,11 @@ class TraceWriter:
         return self._id_of("tools", "name", name, (name,))
 
     def _id_of(self, table: str, unique: str, value: str | bytes, row: Row) -> int:
-        """Not `INSERT OR IGNORE`: it uses up a number each time."""
+        """Select or insert. Not `INSERT OR IGNORE`, which uses up a number each time."""
         found = self._connection.execute(f"SELECT id FROM {table} WHERE {unique} = ?", (value,)).fetchone()
         if found:
             return int(found[0])
-        return int(
-            self._connection.execute(
-                f"INSERT INTO {table} VALUES (null{', ?' * len(row)}, ?)", (*row, checksum(*row))
-            ).lastrowid
-            or 0
-        )
+        return self._connection.execute(f"INSERT INTO {table} VALUES (null{', ?' * len(row)})", row).lastrowid or 0
 
 
 def _open_writer(stage: str, *, key: str, params: EpisodeParams) -> TraceWriter | None:
@@ -198,7 +186,13 @@ def _open_writer(stage: str, *, key: str, params: EpisodeParams) -> TraceWriter 
     run = Run(uuid.uuid4().hex, stage, key, time.time(), settings)
     max_bytes = max_store_bytes()
     try:
-        return TraceWriter(location.path, run, max_bytes=max_bytes, warn=warn)
+        try:
+            return TraceWriter(location.path, run, max_bytes=max_bytes, warn=warn)
+        except DataError as error:
+            if location.is_asked:  # a file that a person named may be anything: it is left where it is
+                raise
+            warn(f"{error}. It is kept as {set_aside(location.path)}, and a new store begun")
+            return TraceWriter(location.path, run, max_bytes=max_bytes, warn=warn)
     except StageError as error:
         if location.is_asked and isinstance(error, ConfigurationError):
             raise

@@ -166,7 +166,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 def _scored(rows: Sequence[TrajectoryRow]) -> list[TrajectoryRow]:
     """Those that were not lost. Raises ValueError where one of them has no reward."""
-    kept = [row for row in rows if not row.trajectory.is_lost]
+    kept = [row for row in rows if not row.trajectory.is_aborted]
     if unscored := [row.trajectory_id for row in kept if row.trajectory.reward is None]:
         raise ValueError(
             f"{len(unscored)} of {len(kept)} episodes have no reward, the first is {unscored[0]}; "

@@ -52,7 +52,7 @@ def other_plays(
         parts["empty", index] = silent(task)
         if isinstance(domain, ExpertDomain):
             parts["flawed", index] = expert_part(domain, task, watch, is_flawless=False)
-        lines = gold_lines(gold[index]) if gold and not gold[index].is_lost else []
+        lines = gold_lines(gold[index]) if gold and not gold[index].is_aborted else []
         if not lines:
             parts["who calls every tool", index] = recital(task, [*every_other_tool(task, [], watch.offered), say("")])
             continue

@@ -40,7 +40,7 @@ def nothing_fails(watch: Recorder, plays: Sequence[Played]) -> None:
     noted = {problem.task_id for problem in watch.problems}
     for one in plays:
         for trajectory in one.all():
-            if trajectory.is_lost and one.task.task_id not in noted:
+            if trajectory.is_aborted and one.task.task_id not in noted:
                 raise Broken(
                     f"an episode of {one.task.task_id} was lost ({trajectory.failure}); "
                     "what the agent does wrong is a ToolError, and a result is what JSON can hold"
@@ -55,7 +55,7 @@ def tools_are_there(watch: Recorder) -> None:
 
 def somebody_speaks_first(plays: Sequence[Played]) -> None:
     """A user's message stands before the agent's first."""
-    tried = [one for one in plays if not one.empty.is_lost]
+    tried = [one for one in plays if not one.empty.is_aborted]
     if not tried:
         raise NotTried(_UNPLAYED)
     for one in tried:
@@ -102,7 +102,7 @@ def gold_earns_one(plays: Sequence[Played]) -> None:
 
 
 def empty_is_no_success(plays: Sequence[Played]) -> None:
-    tried = [one for one in plays if not one.empty.is_lost]
+    tried = [one for one in plays if not one.empty.is_aborted]
     if not tried:
         raise NotTried(_UNPLAYED)
     if free := [one for one in tried if one.empty.is_success]:
@@ -114,7 +114,7 @@ def empty_is_no_success(plays: Sequence[Played]) -> None:
 
 def earns_less(name: str, plays: Sequence[Played]) -> None:
     """The adversary of that name, than the worst strict success of the same task."""
-    tried = [(one, one.others[name]) for one in plays if name in one.others and not one.others[name].is_lost]
+    tried = [(one, one.others[name]) for one in plays if name in one.others and not one.others[name].is_aborted]
     tried = [(one, other) for one, other in tried if one.gold is not None and one.gold.is_strict_success]
     if not tried:
         why = "no flawless play makes a call, or none is left to add"
@@ -141,7 +141,7 @@ def no_failure_earns_as_much(plays: Sequence[Played]) -> None:
     """As a success of the same task."""
     is_tried = False
     for one in plays:
-        graded = [play for play in one.all() if not play.is_lost]
+        graded = [play for play in one.all() if not play.is_aborted]
         won = [_reward(play) for play in graded if play.is_success]
         failed = [_reward(play) for play in graded if not play.is_success]
         is_tried = is_tried or bool(won and failed)

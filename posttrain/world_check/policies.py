@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from posttrain.rollout.agent_loops import AgentFailed
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.loops import AgentFailed
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
@@ -31,8 +31,8 @@ LIMITS = AgentParams(
     tool_timeout_s=60.0,
     tool_retries=0,
     max_result_chars=100_000,
-    max_lost_frac=0.0,
-).model_copy(update={"max_lost_frac": 1.0})
+    max_aborted_frac=0.0,
+).model_copy(update={"max_aborted_frac": 1.0})
 
 Player = Callable[[Sequence[Message]], Message | None]  # None: has nothing more to say
 
@@ -74,7 +74,7 @@ def play(domain: Domain, parts: Sequence[Part], *, at_once: int = MAX_AT_ONCE) -
             part.task if part.task.agent_name == "single_turn" else replace(part.task, agent_name="tools")
             for part in some
         ]
-        played += play_episodes(
+        played += run_episodes(
             Players(some), tasks, domain=domain, limits=LIMITS, seeds=range(len(some)),
         )  # fmt: skip
     return [replace(trajectory, seed=0) for trajectory in played]

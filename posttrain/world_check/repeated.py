@@ -34,7 +34,7 @@ def probes(domain: Domain, tasks: TasksBySplit, plays: Sequence[Played], watch: 
     firsts = [own[0].task_id for own in tasks.values() if own][:NUM_PROBES]
     found = []
     for one in plays:
-        if one.task.task_id in firsts and not any(play.is_lost for play in one.all()):
+        if one.task.task_id in firsts and not any(play.is_aborted for play in one.all()):
             firsts.remove(one.task.task_id)
             calls = recital(one.task, [*every_other_tool(one.task, [], watch.offered), say("")])
             mine = expert_part(domain, one.task, watch) if isinstance(domain, ExpertDomain) else calls

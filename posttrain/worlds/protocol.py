@@ -17,7 +17,7 @@ from posttrain.worlds.tools import Tool
 
 class WorldFailed(Exception):
     """The world itself is broken or gone (a server that does not answer): the episode says nothing
-    about the agent, and is lost. Any of a world's methods may raise it."""
+    about the agent, and is aborted. Any of a world's methods may raise it."""
 
 
 class World(Protocol):
@@ -34,7 +34,7 @@ class World(Protocol):
 
     def grade(self, trajectory: Trajectory) -> Outcome | Awaitable[Outcome]:
         """What the episode came to, from its record and the state that it left. Called once, before
-        `close`, however the episode ended; not where it was lost."""
+        `close`, however the episode ended; not where it was aborted."""
         ...
 
 

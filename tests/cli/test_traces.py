@@ -182,7 +182,7 @@ def test_no_store_and_no_whole_store_are_bad_data(traces, arguments, tmp_path, m
     monkeypatch.setenv("POSTTRAIN_TRACES", str(path))
     result = traces(*arguments)
     assert (result.exit_code, path.exists()) == (65, False)
-    assert "no stage has played an episode here yet" in result.stderr
+    assert "no stage has run an episode here yet" in result.stderr
     record(path, "train_policy", [opened()] * 200)
     os.truncate(path, 5000)
     result = traces(*arguments)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.toy.domain import ToyDomain
@@ -35,7 +35,7 @@ def toy() -> ToyDomain:
 @pytest.fixture(scope="session")
 def replay(toy: ToyDomain) -> Replay:
     expert = expert_policy(toy, is_flawless=False, reasoning_frac=0.3)
-    return lambda tasks, seeds: play_episodes(expert, tasks, domain=toy, limits=AGENT, seeds=seeds)
+    return lambda tasks, seeds: run_episodes(expert, tasks, domain=toy, limits=AGENT, seeds=seeds)
 
 
 @pytest.fixture(scope="session")

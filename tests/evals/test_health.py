@@ -7,18 +7,18 @@ import pytest
 
 from posttrain.data.importing.importer import import_trajectories
 from posttrain.evals.health import group_health
-from posttrain.evals.plays import Play, read_plays
+from posttrain.evals.rollout_files import Rollout, read_rollouts
 from posttrain.runtime.exits import DataError
 from tests.console import posttrain
 
 
-def rows(*rewards: tuple[str, float | None]) -> list[Play]:
-    return [Play(task, reward) for task, reward in rewards]
+def rows(*rewards: tuple[str, float | None]) -> list[Rollout]:
+    return [Rollout(task, reward) for task, reward in rewards]
 
 
 def test_real_groups_of_four_teach_nothing_in_48_of_100(shared_data):
     path = shared_data / "tau_bench/gpt-4o-airline.json"
-    metrics = group_health(read_plays(path)[0], success_at=1.0, source=path.name)
+    metrics = group_health(read_rollouts(path).rollouts, success_at=1.0, source=path.name)
     assert (metrics["num_trajectories"], metrics["num_groups"], metrics["num_successes"]) == (200, 50, 84)
     assert metrics == group_health(import_trajectories(path).rows, success_at=1.0, source=path.name)
     assert metrics["frac_reward_zero_std"] == 0.48
@@ -42,12 +42,12 @@ def test_a_task_played_once_is_counted_and_left_out():
 
 
 def test_without_groups_there_is_no_health_to_speak_of():
-    with pytest.raises(DataError, match=r"x: no task has two episodes among 2 plays"):
+    with pytest.raises(DataError, match=r"x: no task has two episodes among 2 rollouts"):
         group_health(rows(("a", 1.0), ("b", 1.0)), success_at=1.0, source="x")
 
 
 def test_what_infrastructure_ended_or_nobody_scored_is_no_play():
-    plays = [*rows(("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", None), ("b", 0.0)), Play("a", 0.0, is_lost=True)]
+    plays = [*rows(("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", None), ("b", 0.0)), Rollout("a", 0.0, is_aborted=True)]
     metrics = group_health(plays, success_at=1.0, source="x")
     assert (metrics["num_trajectories"], metrics["num_lost"], metrics["num_unscored"]) == (4, 1, 1)
     assert (metrics["success_rate"], metrics["frac_reward_zero_std"]) == (0.5, 1.0)
@@ -116,9 +116,9 @@ def written(path: Path, tool: str, records: list[dict[str, object]]) -> Path:
 
 @pytest.mark.parametrize("tool", PEERS)
 def test_what_a_peer_writes_of_its_rollouts_is_read_and_what_infrastructure_ended_left_out(tool, tmp_path):
-    plays, bad, _ = read_plays(written(tmp_path / "rollouts", tool, PEERS[tool]))
-    metrics = group_health(plays, success_at=1.0, source=tool)
-    assert bad == []
+    found = read_rollouts(written(tmp_path / "rollouts", tool, PEERS[tool]))
+    metrics = group_health(found.rollouts, success_at=1.0, source=tool)
+    assert found.bad == []
     assert (metrics["num_trajectories"], metrics["num_groups"], metrics["success_rate"]) == (4, 2, 0.75)
     assert metrics["frac_reward_zero_std_all_good"] == 0.5
     assert metrics["num_lost"] == len(PEERS[tool]) - 4
@@ -143,40 +143,40 @@ def test_what_a_peer_writes_of_its_rollouts_is_read_and_what_infrastructure_ende
 )
 def test_what_is_not_told_is_asked_for_by_the_options_name(record, said, tmp_path):
     with pytest.raises(DataError, match=said):
-        read_plays(written(tmp_path / "rollouts", "inspect" if "epoch" in record else "x", [record] * 2))
+        read_rollouts(written(tmp_path / "rollouts", "inspect" if "epoch" in record else "x", [record] * 2))
 
 
 def test_reward_and_group_name_columns_of_any_file_and_a_number_counts_records(tmp_path):
     nemo = [{"content": ["q"], "rewards": reward, "idx": idx} for idx, reward in enumerate([1.0, 0.0, 1.0, 1.0])]
-    plays, _, _ = read_plays(written(tmp_path / "a", "x", nemo), group="2")
+    plays = read_rollouts(written(tmp_path / "a", "x", nemo), group="2").rollouts
     assert group_health(plays, success_at=1.0, source="x")["frac_reward_zero_std"] == 0.5
     mine = [{"episode": {"of": place // 2}, "score": {"points": place}} for place in range(4)]
-    plays, _, _ = read_plays(written(tmp_path / "b", "x", mine), group="episode.of", reward="score.points")
+    plays = read_rollouts(written(tmp_path / "b", "x", mine), group="episode.of", reward="score.points").rollouts
     assert [play.reward for play in plays] == [0.0, 1.0, 2.0, 3.0]
     chats = [{"messages": [*CHAT, *SAID], "points": place} for place in range(3)]
-    plays, _, _ = read_plays(written(tmp_path / "c", "x", chats), reward="points")
+    plays = read_rollouts(written(tmp_path / "c", "x", chats), reward="points").rollouts
     assert ([play.reward for play in plays], len({play.task for play in plays})) == ([0.0, 1.0, 2.0], 1)
 
 
 def test_an_archive_of_inspect_is_refused_with_the_command_that_opens_it(tmp_path):
     (tmp_path / "log.eval").write_bytes(b"PK\x05\x06" + b"\0" * 18)
     with pytest.raises(DataError, match="inspect log convert"):
-        read_plays(tmp_path / "log.eval")
+        read_rollouts(tmp_path / "log.eval")
 
 
 def test_the_command_says_what_it_left_out(tmp_path):
     result = posttrain("health", written(tmp_path / "rollouts", "skyrl", PEERS["skyrl"]), "--json")
-    assert result.stderr == "left out: 1 that infrastructure ended, 0 without a reward, of 5 plays\n"
+    assert result.stderr == "left out: 1 that infrastructure ended, 0 without a reward, of 5 rollouts\n"
     assert json.loads(result.stdout)["success_rate"] == 0.75
 
 
 @pytest.mark.parametrize(
-    ("end", "is_lost"),
+    ("end", "is_aborted"),
     [("infrastructure_error", True), ("user_error", True), ("agent_error", False), ("timeout", False)],
 )
-def test_how_a_simulation_of_tau2_ended_says_whether_it_is_a_play(end, is_lost, tmp_path):
+def test_how_a_simulation_of_tau2_ended_says_whether_it_is_a_play(end, is_aborted, tmp_path):
     run = {"id": "1", "task_id": "1", "trial": 0, "messages": [*CHAT, *SAID], "reward_info": {"reward": 0.0}}
     (tmp_path / "results.json").write_text(
         json.dumps({"info": {}, "simulations": [run | {"termination_reason": end}] * 2})
     )
-    assert [play.is_lost for play in read_plays(tmp_path / "results.json")[0]] == [is_lost] * 2
+    assert [play.is_aborted for play in read_rollouts(tmp_path / "results.json").rollouts] == [is_aborted] * 2

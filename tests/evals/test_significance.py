@@ -9,10 +9,10 @@ from scipy import stats
 
 from benchmarks.verdicts import DIFFICULTY, SimulatedSetting, simulated_runs
 from posttrain.evals.significance import (
-    Difference,
+    Decision,
     Outcomes,
     Spread,
-    Word,
+    Verdict,
     corrected,
     difference,
     mean_interval,
@@ -25,7 +25,7 @@ from posttrain.runtime.exits import DataError
 NUM_SIMULATIONS = 1000
 
 
-def simulate(first: float, second: float, num_seeds: int, num_tasks: int, spread: float) -> list[Difference]:
+def simulate(first: float, second: float, num_seeds: int, num_tasks: int, spread: float) -> list[Verdict]:
     rng = np.random.default_rng([num_seeds, num_tasks, int(1000 * second)])
     logits = SimulatedSetting(first, spread).logits(), SimulatedSetting(second, spread).logits()
     found = []
@@ -42,13 +42,13 @@ def test_equal_settings_are_called_different_in_one_of_twenty_at_most_and_the_in
     num_seeds, num_tasks, spread
 ):
     found = simulate(0.8, 0.8, num_seeds, num_tasks, spread)
-    assert sum(one.word in (Word.BETTER, Word.WORSE) for one in found) <= 0.05 * NUM_SIMULATIONS
+    assert sum(one.decision in (Decision.BETTER, Decision.WORSE) for one in found) <= 0.05 * NUM_SIMULATIONS
     assert sum(one.low <= 0 <= one.high for one in found) >= 0.93 * NUM_SIMULATIONS
 
 
 def test_eight_points_are_found_in_four_of_five_and_the_interval_covers_them():
     found = simulate(0.8, 0.88, 5, 480, 0.03)
-    assert Counter(one.word for one in found)[Word.BETTER] >= 0.8 * NUM_SIMULATIONS
+    assert Counter(one.decision for one in found)[Decision.BETTER] >= 0.8 * NUM_SIMULATIONS
     assert sum(one.low <= 0.08 <= one.high for one in found) >= 0.93 * NUM_SIMULATIONS
     # Each says about what it could have shown, and that is near what was there to be shown.
     assert np.median([one.smallest_shown for one in found]) == pytest.approx(0.075, abs=0.015)
@@ -56,14 +56,14 @@ def test_eight_points_are_found_in_four_of_five_and_the_interval_covers_them():
 
 def test_one_run_of_each_is_never_called_better_or_worse_and_says_how_many_more():
     for one in simulate(0.6, 0.95, 1, 480, 0.03):
-        assert (one.word, one.is_of_runs_only, one.num_seeds) == (Word.NEEDS_MORE, False, (1, 1))
+        assert (one.decision, one.is_of_runs_only, one.num_seeds) == (Decision.NEEDS_MORE, False, (1, 1))
         assert one.advice.startswith("needs ")
 
 
 def test_two_seeds_of_one_setting_are_tied_however_far_they_lie_apart():
     runs = [[{str(task): float(task < limit) for task in range(480)}] for limit in (414, 443)]
     one = difference(*runs, spread=Spread(0.0305, 3), is_one_setting=True)
-    assert (one.word, one.advice, round(one.estimate, 4)) == (Word.TIED, "tied", 0.0604)
+    assert (one.decision, one.advice, round(one.estimate, 4)) == (Decision.TIED, "tied", 0.0604)
     assert one.low < 0 < one.high  # of tasks alone it would be above 0
     assert difference(*runs).low > 0
     assert difference(*runs).is_of_runs_only
@@ -99,8 +99,8 @@ def simulate_pairs(
         yield one, other
 
 
-def num_called_and_covered(found: list[Difference], truth: float) -> tuple[int, int]:
-    called = sum(one.word in (Word.BETTER, Word.WORSE) for one in found)
+def num_called_and_covered(found: list[Verdict], truth: float) -> tuple[int, int]:
+    called = sum(one.decision in (Decision.BETTER, Decision.WORSE) for one in found)
     return called, sum(one.low <= truth <= one.high for one in found)
 
 
@@ -127,8 +127,8 @@ def test_pairs_that_lie_far_apart_for_tasks_to_matter_are_held_to_the_level_as_w
 def test_ten_points_under_a_shared_seed_are_found_by_pairs_and_hardly_without():
     runs = list(simulate_pairs(0.3, 0.4, 5, 240, 0.03))
     paired, unpaired = ([way(*one) for one in runs] for way in (paired_difference, difference))
-    assert Counter(one.word for one in paired)[Word.BETTER] >= 0.8 * NUM_SIMULATIONS
-    assert Counter(one.word for one in unpaired)[Word.BETTER] <= 0.4 * NUM_SIMULATIONS
+    assert Counter(one.decision for one in paired)[Decision.BETTER] >= 0.8 * NUM_SIMULATIONS
+    assert Counter(one.decision for one in unpaired)[Decision.BETTER] <= 0.4 * NUM_SIMULATIONS
     assert num_called_and_covered(paired, 0.1)[1] >= 0.93 * NUM_SIMULATIONS
     # Each says about what it could have shown, and that is near what was there to be shown.
     assert np.median([one.smallest_shown for one in paired]) == pytest.approx(0.09, abs=0.02)
@@ -155,15 +155,15 @@ def test_what_a_seed_adds_to_both_is_no_chance_of_a_pair():
         {str(task): float(task < limit or task >= least) for task in range(100)}
         for limit, least in ((10, 92), (40, 90), (70, 88))
     ]
-    assert paired_difference(baseline, other).word is Word.BETTER
-    assert difference(baseline, other).word is Word.NEEDS_MORE
+    assert paired_difference(baseline, other).decision is Decision.BETTER
+    assert difference(baseline, other).decision is Decision.NEEDS_MORE
     assert paired_difference(baseline, other).estimate == pytest.approx(difference(baseline, other).estimate)
 
 
 def test_one_pair_is_never_called_better_or_worse_and_what_is_no_pair_is_said():
     runs = [[{str(task): float(task < limit) for task in range(100)}] for limit in (10, 90)]
     one = paired_difference(*runs)
-    assert (one.word, one.is_of_runs_only, one.num_seeds) == (Word.NEEDS_MORE, True, (1, 1))
+    assert (one.decision, one.is_of_runs_only, one.num_seeds) == (Decision.NEEDS_MORE, True, (1, 1))
     with pytest.raises(DataError, match="2 runs and 1 are no pairs"):
         paired_difference(runs[0] * 2, runs[1])
 
@@ -196,11 +196,16 @@ def test_where_no_play_differs_the_interval_has_a_width():
 
 def test_a_family_is_corrected_by_holm():
     found = [
-        Difference(Word.BETTER, 0.1, 0.0, 0.2, p_value, 0.1, 480, (3, 3)) for p_value in (0.04, 0.001, 0.03, 0.012)
+        Verdict(Decision.BETTER, 0.1, 0.0, 0.2, p_value, 0.1, 480, (3, 3)) for p_value in (0.04, 0.001, 0.03, 0.012)
     ]
     family = corrected(found)
     assert [round(one.p_value, 6) for one in family] == [0.06, 0.004, 0.06, 0.036]
-    assert [one.word for one in family] == [Word.NEEDS_MORE, Word.BETTER, Word.NEEDS_MORE, Word.BETTER]
+    assert [one.decision for one in family] == [
+        Decision.NEEDS_MORE,
+        Decision.BETTER,
+        Decision.NEEDS_MORE,
+        Decision.BETTER,
+    ]
     assert corrected([]) == []
 
 

@@ -12,7 +12,7 @@ TASK = task(PRICE)
 GOOD = graded(played(call(), result(), say()), TASK)
 GREEDY = graded(played(call("get_hk_company_info"), result(), call(), result(), say()), TASK)
 BAD = graded(played(call("get_realtime_quote"), result(), say()), TASK)
-LOST = played(stop=StopReason.ENGINE_LOST)
+ABORTED = played(stop=StopReason.ENGINE_LOST)
 BY = ["kind", "difficulty"]
 
 
@@ -55,7 +55,7 @@ def test_a_success_with_needless_calls_is_no_strict_one():
 
 def test_a_lost_play_is_counted_apart_and_in_no_rate():
     two = tasks("tool_selection", "tool_selection")
-    summary = summary_of(two, [GOOD, LOST], [GOOD, GOOD, LOST, BAD, *[LOST] * 4])
+    summary = summary_of(two, [GOOD, ABORTED], [GOOD, GOOD, ABORTED, BAD, *[ABORTED] * 4])
     assert (summary["success_rate"], summary["num_tasks"], summary["num_lost"]) == (1.0, 1, 1)
     assert summary["pass_hat_1"] == 0.666667
     assert summary["num_lost_samples"] == 1

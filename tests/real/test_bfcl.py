@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks.foreign.bfcl import measure, our_outcome, their_verdict
 from benchmarks.foreign.bfcl_plays import Play, gold_play, some_call
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.bfcl import package
@@ -59,7 +59,7 @@ def outcomes(tasks, make_expert, seeds=None):
     """Episodes that are played at once, each with its world's verdict."""
     domain = Kept(domain_of()._params)
     seeds = seeds or [0] * len(tasks)
-    played = play_episodes(ScriptedPolicy(make_expert), tasks, domain=domain, limits=LIMITS, seeds=seeds)
+    played = run_episodes(ScriptedPolicy(make_expert), tasks, domain=domain, limits=LIMITS, seeds=seeds)
     return played, [world.grade(trajectory) for world, trajectory in zip(domain.worlds, played, strict=True)]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from posttrain.data.files import write_jsonl
 from posttrain.evals.summary import evaluated_tasks, task_record
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.worlds.lookups.answers import format_answer
 from posttrain.worlds.lookups.gold import gold_of
@@ -185,7 +185,7 @@ def play_ourselves(domain, tasks, endpoint, folder):
         environment.setenv("OPENAI_API_KEY", "any")
         for model, seed in product(WRONG_OF_100, SEEDS):
             policy = OpenAiPolicy(model, temperature=0.0, max_new_tokens=100)
-            greedy = play_episodes(
+            greedy = run_episodes(
                 policy, tasks, domain=domain, limits=limits_of(8, 100, 10_000), seeds=[seed] * len(tasks)
             )
             evaluated = evaluated_tasks(tasks, greedy, [], num_samples=0)

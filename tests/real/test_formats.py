@@ -13,7 +13,7 @@ from posttrain.config.params import parse_params
 from posttrain.data.files import read_jsonl
 from posttrain.data.schemas import read_trajectories
 from posttrain.provenance.runner import StageRun
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.runtime.exits import DataError
 from posttrain.types import Task, Trajectory
@@ -75,7 +75,7 @@ def demonstrations(domain: Domain, tasks: Sequence[Task]) -> list[Trajectory]:
         policy = expert_policy(domain, is_flawless=True, reasoning_frac=0.0)
     else:
         policy = ScriptedPolicy(stick)
-    return play_episodes(policy, tasks, domain=domain, limits=WIDE, seeds=range(len(tasks)))
+    return run_episodes(policy, tasks, domain=domain, limits=WIDE, seeds=range(len(tasks)))
 
 
 @pytest.mark.parametrize(

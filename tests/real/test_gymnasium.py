@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import StopReason
@@ -47,7 +47,7 @@ def play(params, make_script, count=1):
     domain = GymnasiumDomain(params)
     policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(make_script(task)))
     tasks = domain.tasks("test", count)
-    return play_episodes(policy, tasks, domain=domain, limits=limits_of(60, 8, 40), seeds=list(range(count)))
+    return run_episodes(policy, tasks, domain=domain, limits=limits_of(60, 8, 40), seeds=list(range(count)))
 
 
 def words(*said):
@@ -181,7 +181,7 @@ def test_a_reward_that_is_no_number_loses_the_episode_and_not_the_batch(reward):
     section = {"env": "Odd-v0", "kwargs": {}, "actions": ["well", "odd"], "observation": "text"}
     domain = GymnasiumDomain(params_of(**section))
     policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(words(["well", "odd"][seed])(task)))
-    limits = limits_of(60, 8, 40, max_lost_frac=0.5)
-    well, odd = play_episodes(policy, domain.tasks("test", 2), domain=domain, limits=limits, seeds=[0, 1])
+    limits = limits_of(60, 8, 40, max_aborted_frac=0.5)
+    well, odd = run_episodes(policy, domain.tasks("test", 2), domain=domain, limits=limits, seeds=[0, 1])
     assert (well.is_success, odd.stop_reason, odd.outcome) == (True, StopReason.TOOL_FAILED, None)
     assert "the environment's reward of a step is" in odd.failure

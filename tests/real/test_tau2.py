@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import StopReason
@@ -33,7 +33,7 @@ def play(domain, tasks, make_expert, **limits):
 
     policy = ScriptedPolicy(make_expert)
     wide = LIMITS.model_copy(update=limits)
-    return play_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(range(len(tasks))))
+    return run_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(range(len(tasks))))
 
 
 def test_a_missing_package_and_too_many_tasks_are_refused():
@@ -70,7 +70,7 @@ def test_the_gold_succeeds_strictly_on_all_fifty_tasks_at_once(domain):
     tasks = all_tasks(domain)
     assert len(tasks) == 50
     policy = expert_policy(domain, is_flawless=True, reasoning_frac=0.0)
-    played = play_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(50))
+    played = run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(50))
     assert [one.task_id for one in played if not one.is_strict_success] == []
     assert {one.stop_reason for one in played} == {StopReason.DONE}
 
@@ -160,7 +160,7 @@ def test_flawed_demonstrations_fail_where_a_write_is_missing(domain):
 
     tasks = [task for task in all_tasks(domain) if task.labels["writes"] == "1"][:8]
     policy = expert_policy(domain, is_flawless=False, reasoning_frac=1.0)
-    played = play_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(8))
+    played = run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(8))
     wrote = [any(made.name in domain._package.write_tools for made in calls_made(one)) for one in played]
     assert [one.is_success for one in played] == wrote
     assert len(set(wrote)) == 2

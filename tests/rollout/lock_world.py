@@ -80,8 +80,8 @@ class LockDomain:
     def open(self, task: Task) -> World:
         return LockWorld(task)
 
-    def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> "Reciter":
-        return Reciter([say("done")])
+    def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> "ScriptedExpert":
+        return ScriptedExpert([say("done")])
 
     def realise_anew(self, task: Task, *, seed: int) -> Task:
         return task
@@ -100,8 +100,8 @@ class _EndingWorld(LockWorld):
 
 
 @dataclass
-class Reciter:
-    """An expert that says its lines in order."""
+class ScriptedExpert:
+    """An expert that gives its messages in order."""
 
     lines: list[Message]
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from posttrain.rollout.conversation import is_same
-from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall
 from tests.limits import limits_of
 from tests.rollout.lock_world import LockWorld, WordCodec, lock_task, say
+from tests.rollout.scripted_engine import ScriptedEngine
 
 SYSTEM, USER = Message("system", "be brief"), Message("user", "open")
 CALL = ToolCall("call_1", "try_code", '{"code":"1"}')

@@ -3,10 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.rollout.engines.protocol import EngineLost
-from posttrain.rollout.engines.scripted import ScriptedEngine
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, Outcome, StopReason, ToolCall
@@ -16,18 +15,19 @@ from tests.rollout.lock_world import (
     EndingDomain,
     LockDomain,
     LockWorld,
-    Reciter,
+    ScriptedExpert,
     WordCodec,
     arguments_of,
     call,
     lock_task,
     say,
 )
+from tests.rollout.scripted_engine import ScriptedEngine
 
 
 def play(*lines, task=None, limits=LIMITS):
-    policy = ScriptedPolicy(lambda task, seed: Reciter(list(lines)))
-    [trajectory] = play_episodes(policy, [task or lock_task()], domain=LockDomain(), limits=limits, seeds=[5])
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines)))
+    [trajectory] = run_episodes(policy, [task or lock_task()], domain=LockDomain(), limits=limits, seeds=[5])
     return trajectory
 
 
@@ -40,6 +40,13 @@ def test_a_message_without_a_call_ends_the_episode_when_the_user_has_nothing_to_
     assert [message.role for message in trajectory.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert contents(trajectory, "tool") == ['{"open":true,"tries":1}']
     assert (trajectory.stop_reason, trajectory.seed, trajectory.token_ids) == (StopReason.DONE, 5, ())
+
+
+def test_no_expert_is_kept_of_an_episode_that_is_over_or_aborted():
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([call("jam", "{}"), say("done")][seed % 2 :]))
+    limits = limits_of(4, 8, 40, max_aborted_frac=0.9)
+    run_episodes(policy, [lock_task()] * 8, domain=LockDomain(), limits=limits, seeds=list(range(8)))
+    assert policy._experts == {}
 
 
 def test_the_user_answers_a_question_and_the_agent_goes_on():
@@ -88,16 +95,16 @@ def test_a_tool_of_the_domain_that_the_task_does_not_offer_is_an_error():
 
 
 def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
-    def play_two(max_lost_frac):
+    def play_two(max_aborted_frac):
         experts = {
-            seed: Reciter(lines_of_seed)
+            seed: ScriptedExpert(lines_of_seed)
             for seed, lines_of_seed in {0: [call("jam", "{}")] * 2, 1: [say("done")]}.items()
         }
-        return play_episodes(
+        return run_episodes(
             ScriptedPolicy(lambda task, seed: experts[seed]),
             [lock_task()] * 2,
             domain=LockDomain(),
-            limits=LIMITS.model_copy(update={"max_lost_frac": max_lost_frac}),
+            limits=LIMITS.model_copy(update={"max_aborted_frac": max_aborted_frac}),
             seeds=[0, 1],
         )
 
@@ -106,7 +113,7 @@ def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
     assert [message.role for message in lost.messages] == ["system", "user", "assistant", "tool"], "records are paired"
     assert played.stop_reason == StopReason.DONE
     with pytest.raises(
-        Interrupted, match=r"1 of 2 episodes were lost.*tool_failed: jam\({}\) raised ZeroDivisionError: our bug"
+        Interrupted, match=r"1 of 2 episodes were aborted.*tool_failed: jam\({}\) raised ZeroDivisionError: our bug"
     ):
         play_two(0.49)
 
@@ -120,15 +127,15 @@ def test_a_lost_episode_is_played_again_from_the_start():
 
         async def reply(self, episode):
             if episode.episode_id not in self.experts:
-                self.experts[episode.episode_id] = Reciter(list(calls))
+                self.experts[episode.episode_id] = ScriptedExpert(list(calls))
             elif len(self.experts) == 1:
-                raise EngineLost("no server answers")
+                raise EngineFailed("no server answers")
             return Reply(self.experts[episode.episode_id].reply(episode.messages))
 
         def release(self, episode):
             pass
 
-    [trajectory] = play_episodes(LostOnce(), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1])
+    [trajectory] = run_episodes(LostOnce(), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.DONE
     assert contents(trajectory, "tool") == ['{"open":false,"tries":1}'], "a world of its own"
 
@@ -142,7 +149,7 @@ def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_messag
         def release(self, episode):
             pass
 
-    [trajectory] = play_episodes(
+    [trajectory] = run_episodes(
         Slow(), [lock_task()], domain=LockDomain(), limits=LIMITS.model_copy(update={"max_seconds": 0.1}), seeds=[1]
     )
     assert trajectory.stop_reason == StopReason.TIME_LIMIT
@@ -151,9 +158,9 @@ def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_messag
 
 def test_a_stop_tool_ends_the_episode_with_its_first_good_result():
     policy = ScriptedPolicy(
-        lambda task, seed: Reciter([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))])
+        lambda task, seed: ScriptedExpert([call("try_code", arguments_of("000")), call("try_code", arguments_of("1"))])
     )
-    [trajectory] = play_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
+    [trajectory] = run_episodes(policy, [lock_task()], domain=EndingDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.STOP_TOOL
     assert len(contents(trajectory, "tool")) == 2
 
@@ -200,8 +207,8 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
         3: [call("try_code", arguments_of("1")), say("three")],
     }
     seen = []
-    trajectories = play_episodes(
-        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
+    trajectories = run_episodes(
+        ScriptedPolicy(lambda task, seed: ScriptedExpert(lines[seed])),
         tasks,
         domain=LockDomain(),
         limits=LIMITS,
@@ -215,14 +222,9 @@ def test_every_episode_has_its_own_world_and_trajectories_come_in_task_order():
 
 
 def test_as_many_seeds_as_tasks():
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([]))
     with pytest.raises(ValueError, match="1 tasks but 2 seeds"):
-        play_episodes(
-            ScriptedPolicy(lambda task, seed: Reciter([])),
-            [lock_task()],
-            domain=LockDomain(),
-            limits=LIMITS,
-            seeds=[1, 2],
-        )
+        run_episodes(policy, [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1, 2])
 
 
 def test_when_one_episode_crashes_the_others_stop_and_all_are_released():
@@ -239,7 +241,7 @@ def test_when_one_episode_crashes_the_others_stop_and_all_are_released():
             released.append(episode.seed)
 
     with pytest.raises(ConfigurationError, match="no such model"):
-        play_episodes(OneCrashes(), [lock_task()] * 3, domain=LockDomain(), limits=LIMITS, seeds=[1, 2, 3])
+        run_episodes(OneCrashes(), [lock_task()] * 3, domain=LockDomain(), limits=LIMITS, seeds=[1, 2, 3])
     assert sorted(released) == [1, 2, 3]
 
 
@@ -249,7 +251,7 @@ def token_play(messages, *, limits=LIMITS, tasks=None):
         {seed: [codec.ids(text) + ([0] if ends else []) for text, ends in lines] for seed, lines in enumerate(messages)}
     )
     tasks = tasks or [lock_task()] * len(messages)
-    trajectories = play_episodes(
+    trajectories = run_episodes(
         TokenPolicy(engine, codec, temperature=1.0),
         tasks,
         domain=LockDomain(),
@@ -311,12 +313,12 @@ def test_a_verdict_that_holds_no_number_loses_the_episode_and_not_the_batch():
         def open(self, task):
             return Odd(task)
 
-    policy = ScriptedPolicy(lambda task, seed: Reciter([say("done")]))
-    sound, odd = play_episodes(
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")]))
+    sound, odd = run_episodes(
         policy,
         [lock_task("t0"), lock_task("t1")],
         domain=OddDomain(),
-        limits=limits_of(4, 8, 40, max_lost_frac=0.5),
+        limits=limits_of(4, 8, 40, max_aborted_frac=0.5),
         seeds=[0, 0],
     )
     assert (sound.stop_reason, sound.outcome.reward) == (StopReason.DONE, 1.0)

@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import gzip
-import json
 import re
 import traceback
 from itertools import pairwise
@@ -11,9 +10,8 @@ from aiohttp import web
 
 from posttrain.rollout import openai_policy
 from posttrain.rollout.engines.choice import make_engine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.rollout.prefix import play_resumably
 from posttrain.runtime.endpoint_limits import ChatParameters, account_of
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import StopReason
@@ -47,10 +45,10 @@ def endpoint(monkeypatch):
         one.stop()
 
 
-def play(count=1, max_lost_frac=0.9, **settings):
+def play(count=1, max_aborted_frac=0.9, **settings):
     policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, **settings)
-    limits = LIMITS.model_copy(update={"max_lost_frac": max_lost_frac})
-    return play_episodes(
+    limits = LIMITS.model_copy(update={"max_aborted_frac": max_aborted_frac})
+    return run_episodes(
         policy,
         [lock_task(f"t{index}") for index in range(count)],
         domain=LockDomain(),
@@ -127,8 +125,8 @@ def test_an_endpoint_that_is_busy_or_broken_for_a_while_is_asked_again(endpoint,
 )
 def test_an_endpoint_that_never_makes_sense_loses_the_episode_with_the_reason(endpoint, answer):
     endpoint(lambda *_: answer)
-    with pytest.raises(Interrupted, match=r"1 of 1 episodes were lost.*engine_lost: the endpoint"):
-        play(max_lost_frac=0.0)
+    with pytest.raises(Interrupted, match=r"1 of 1 episodes were aborted.*engine_lost: the endpoint"):
+        play(max_aborted_frac=0.0)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -148,7 +146,7 @@ def test_an_error_that_quotes_the_key_is_quoted_without_it_and_in_short(endpoint
     monkeypatch.setenv("POSTTRAIN_OPENAI_CONCURRENT", "1")
     endpoint(lambda *_: error_of(status, "no planted-key here, " + "x" * 100_000, headers={"retry-after-ms": "1"}))
     with pytest.raises(end) as raised:
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)
     printed = "".join(traceback.format_exception(raised.value))
     assert "no [key removed: OPENAI_API_KEY] here" in printed
     assert "planted-key" not in printed
@@ -175,7 +173,7 @@ def test_no_answer_is_read_beyond_its_limit(endpoint, monkeypatch, status, compl
 
     endpoint(lambda *_: Endless(status=status))
     with pytest.raises((ConfigurationError, Interrupted), match=complaint):
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)
     assert len(num_sent) < 100
 
 
@@ -183,7 +181,7 @@ def test_an_answer_that_is_compressed_unasked_is_not_unpacked(endpoint):
     bomb = gzip.compress(b"x" * 50_000_000)
     endpoint(lambda *_: web.Response(body=bomb, headers={"content-encoding": "gzip"}))
     with pytest.raises(Interrupted, match=r"the answer is compressed \('gzip'\)"):
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)
 
 
 def test_what_an_endpoint_writes_is_recorded_without_keys_and_within_a_limit(endpoint):
@@ -267,31 +265,6 @@ def test_an_endpoint_is_refused_where_tokens_are_learnt_from(monkeypatch):
     monkeypatch.setenv("POSTTRAIN_ENGINE", "openai")
     with pytest.raises(ConfigurationError, match="gives no token ids"):
         make_engine(object(), max_context_tokens=1, check_prompts=list, stop_ids=frozenset())
-
-
-def test_what_was_played_before_an_end_is_not_played_again(endpoint, tmp_path):
-    server = endpoint(lambda number, body: opens_the_lock(number, body) if number <= 6 else 401)
-    file = tmp_path / "state" / "played.jsonl"
-    tasks = [lock_task(f"t{index}") for index in range(5)]
-
-    def resume():
-        account = account_of("POSTTRAIN_OPENAI", {"POSTTRAIN_OPENAI_CONCURRENT": "1"})
-        policy = OpenAiPolicy("big", temperature=0.0, max_new_tokens=50, account=account)
-        return play_resumably(policy, tasks, file, domain=LockDomain(), limits=LIMITS, seeds=[7] * 5)
-
-    with pytest.raises(ConfigurationError):
-        resume()
-    num_kept = len(file.read_text().splitlines())
-    assert num_kept >= 1
-    file.write_text(file.read_text() + '{"index": 4, "task_id": "t4", "se')  # killed in the middle of a line
-    server.script = opens_the_lock
-    num_asked = len(server.bodies)
-    played = resume()
-    assert [trajectory.task_id for trajectory in played] == [task.task_id for task in tasks]
-    assert {trajectory.stop_reason for trajectory in played} == {StopReason.DONE}
-    assert len(server.bodies) - num_asked == 2 * (5 - num_kept), "two messages for each that was left"
-    assert [json.loads(line)["index"] for line in file.read_text().splitlines()].count(4) == 1
-    assert [trajectory.messages for trajectory in resume()] == [trajectory.messages for trajectory in played]
 
 
 def refuses(status, *names, message="no {}"):
@@ -401,4 +374,4 @@ def test_a_count_of_tokens_that_is_no_number_loses_the_episode_and_not_the_limit
     answer["usage"]["prompt_tokens"] = count
     endpoint(lambda *_: answer)
     with pytest.raises(Interrupted, match="the endpoint's count of tokens is"):
-        play(max_lost_frac=0.0)
+        play(max_aborted_frac=0.0)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.rollout.engines.scripted import ScriptedEngine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episode
@@ -14,17 +13,18 @@ from posttrain.traces.store import open_to_read
 from posttrain.traces.values import Run, StoredEpisode, TracedEpisode
 from posttrain.traces.writer import TraceWriter
 from posttrain.types import Message, Task
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.scripted_engine import ScriptedEngine
 
 TRY_123 = 'call try_code {"code":"123"}'
-ANY_LOST = LIMITS.model_copy(update={"max_lost_frac": 1.0})
+ANY_LOST = LIMITS.model_copy(update={"max_aborted_frac": 1.0})
 
 
 def spoken(*lines: Message, task: Task | None = None, domain: Any = None, limits: Any = ANY_LOST) -> TracedEpisode:
     """An episode by a script, without tokens."""
     task = task or lock_task()
-    policy = ScriptedPolicy(lambda task, seed: Reciter(list(lines)))
-    [trajectory] = play_episodes(policy, [task], domain=domain or LockDomain(), limits=limits, seeds=[5])
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines)))
+    [trajectory] = run_episodes(policy, [task], domain=domain or LockDomain(), limits=limits, seeds=[5])
     return TracedEpisode(trajectory, task)
 
 
@@ -34,7 +34,7 @@ def written(
     """An episode by tokens, one a word; the bool says whether the stop token follows."""
     task, codec = task or lock_task(), WordCodec()
     engine = ScriptedEngine({5: [codec.ids(text) + ([0] if ends else []) for text, ends in lines]})
-    [trajectory] = play_episodes(
+    [trajectory] = run_episodes(
         TokenPolicy(engine, codec, temperature=1.0), [task], domain=LockDomain(), limits=limits, seeds=[5]
     )
     return TracedEpisode(trajectory, task), codec

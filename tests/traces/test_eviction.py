@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from posttrain.traces.eviction import forget_runs, make_room, shrink
+from posttrain.traces.eviction import delete_old_runs, make_room, shrink
 from posttrain.traces.store import open_to_write
 from posttrain.traces.writer import TraceWriter
 from tests.rollout.lock_world import lock_task, say
@@ -74,7 +74,7 @@ def test_a_run_whose_row_another_process_deleted_goes_on(tmp_path):
     writer.record([opened()] * 10)
     writer.flush()
     with contextlib.closing(open_to_write(path)) as connection:
-        assert forget_runs(connection, num_kept=0) == 10
+        assert delete_old_runs(connection, num_kept=0) == 10
     writer.record([opened()] * 3)
     writer.close()
     assert ids(path, stage="train_policy") == [13, 12, 11]
@@ -86,7 +86,7 @@ def test_the_newest_runs_of_every_stage_are_kept(tmp_path):
     path = tmp_path / "traces.db"
     fill(path, "aabab", size=10)
     with contextlib.closing(open_to_write(path)) as connection:
-        assert forget_runs(connection, num_kept=2) == 10
+        assert delete_old_runs(connection, num_kept=2) == 10
     assert counts(path, "ab") == [20, 20]
     assert min(ids(path, stage="a")) == 11
 
@@ -96,7 +96,7 @@ def test_what_no_episode_needs_goes_too(tmp_path):
     record(path, "a", [spoken(say("done"), task=lock_task("of a")), opened()], started_at=1.0)
     record(path, "a", [spoken(say("done"))], uid="later", started_at=2.0)
     with contextlib.closing(open_to_write(path)) as connection:
-        forget_runs(connection, num_kept=1)
+        delete_old_runs(connection, num_kept=1)
         shrink(connection)
         assert connection.execute("SELECT task_id FROM tasks").fetchall() == [("t",)]
         assert connection.execute("SELECT * FROM tools").fetchall() == []

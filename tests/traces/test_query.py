@@ -12,7 +12,7 @@ from tests.rollout.lock_world import arguments_of, call, lock_task, say
 from tests.traces.episodes import ids, opened, record, spoken
 
 WRONG = spoken(call("try_code", arguments_of("000")), say("give up"), task=lock_task("wrong"))
-LOST = spoken(call("jam", "{}"), task=lock_task("lost"))
+ABORTED = spoken(call("jam", "{}"), task=lock_task("lost"))
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def store(tmp_path_factory):
         replace(WRONG, step=20, is_success=False),
         replace(opened(), step=21, is_success=True),
         replace(WRONG, step=30, is_success=False),
-        replace(LOST, step=31),
+        replace(ABORTED, step=31),
         replace(opened(), step=31, is_success=False),
     ]
     record(path, "train_policy", steps, started_at=1.0)

@@ -1,5 +1,4 @@
-"""The recorded words are said again; what the world answers otherwise is a difference, and nothing
-else is."""
+"""Replays list every difference of what the world answers, and nothing else."""
 
 from dataclasses import replace
 
@@ -30,18 +29,36 @@ class ChangedDomain(LockDomain):
         return self._world(task)
 
 
-class OtherCode(LockWorld):
-    """The code is 321, and a result has one field more."""
+def with_tool(answer):
+    """A world whose `try_code` answers as `answer(code, number of tries)` does."""
 
-    def tools(self):
-        def try_code(code: str) -> dict[str, object]:
-            """Turn the wheels."""
-            self.num_tries += 1
-            if code == "000":
-                raise ToolError("000 is never right")
-            return {"open": code == "321", "tries": self.num_tries, "lock": "red"}
+    class World(LockWorld):
+        def tools(self):
+            def try_code(code: str) -> object:
+                """Turn the wheels."""
+                self.num_tries += 1
+                return answer(code, self.num_tries)
 
-        return {**super().tools(), "try_code": tool_from(try_code, is_instant=True)}
+            return {**super().tools(), "try_code": tool_from(try_code, is_instant=True)}
+
+    return World
+
+
+def other_code(code, num_tries):
+    if code == "000":
+        raise ToolError("000 is never right")
+    return {"open": code == "321", "tries": num_tries, "lock": "red"}
+
+
+def broken(code, num_tries):
+    raise ZeroDivisionError("our bug")
+
+
+def refusing(code, num_tries):
+    raise ToolError("not now")
+
+
+OTHER_CODE = with_tool(other_code)
 
 
 class Silent(LockWorld):
@@ -69,14 +86,14 @@ def texts(episode, world=LockWorld, **options):
         written(("a b c d e f g h i j", True))[0],
         spoken(call("try_code", '{"code":'), say("done")),
     ],
-    ids=["opened", "asked", "lost", "turn limit", "by tokens", "cut off", "malformed"],
+    ids=["opened", "asked", "aborted", "turn limit", "by tokens", "cut off", "malformed"],
 )
 def test_the_same_world_answers_the_same(episode):
     assert texts(episode) == []
 
 
 def test_a_changed_result_is_shown_field_by_field():
-    [text] = texts(opened(), OtherCode)
+    [text] = texts(opened(), OTHER_CODE)
     assert text.splitlines() == [
         "turn 1, tool try_code [call_1] (- recorded, + replayed)",
         '  -  "open": true,',
@@ -104,15 +121,7 @@ def test_a_user_who_goes_on_where_the_episode_ended_is_shown():
 
 
 def test_a_tool_that_fails_now_is_shown_with_its_reason():
-    class Broken(LockWorld):
-        def tools(self):
-            def try_code(code: str) -> str:
-                """Turn the wheels."""
-                raise ZeroDivisionError("our bug")
-
-            return {**super().tools(), "try_code": tool_from(try_code, is_instant=True)}
-
-    *_, end = texts(ASKED, Broken)
+    *_, end = texts(ASKED, with_tool(broken))
     assert end == (
         "end (- recorded, + replayed)\n  - done\n  + tool_failed: "
         'try_code({"code":"000"}) raised ZeroDivisionError: our bug'
@@ -129,7 +138,7 @@ def test_other_limits_are_a_difference():
 def test_tokens_are_fed_back_and_those_in_between_compared():
     episode, codec = written((TRY_123, True), ("done", True))
     assert texts(episode, codec=codec) == []
-    wheels, tokens = texts(episode, OtherCode, codec=codec)
+    wheels, tokens = texts(episode, OTHER_CODE, codec=codec)
     assert wheels.startswith("turn 1, tool try_code [call_1]")
     recorded, replayed = (
         codec.words.index(word) for word in ('{"open":true,"tries":1}', '{"open":false,"tries":1,"lock":"red"}')
@@ -180,15 +189,6 @@ def test_equal_fields_written_otherwise_are_still_a_difference():
 
 
 def test_a_call_that_ended_otherwise_is_shown():
-    class Shy(LockWorld):
-        def tools(self):
-            def try_code(code: str) -> str:
-                """Turn the wheels."""
-                raise ToolError("not now")
-
-            return {**super().tools(), "try_code": tool_from(try_code, is_instant=True)}
-
-    assert (
-        texts(opened(), Shy)[-1]
-        == "turn 1, call of try_code [call_1] (- recorded, + replayed)\n  - ok at attempt 1\n  + error at attempt 1"
-    )
+    *_, call_ended = texts(opened(), with_tool(refusing))
+    where = "turn 1, call of try_code [call_1] (- recorded, + replayed)"
+    assert call_ended == f"{where}\n  - ok at attempt 1\n  + error at attempt 1"

@@ -118,6 +118,6 @@ def test_a_list_has_a_row_for_each_episode():
         "reward  advantage",
         "12       evaluate@sft greedy  3    -     0123456789ab  tool_selection/hk/zh/2  3      success  done  "
         "1.000   -",
-        "7        evaluate@sft greedy  3    20    0123456789ab  tool_selection/hk/zh/2  3      lost     done  "
+        "7        evaluate@sft greedy  3    20    0123456789ab  tool_selection/hk/zh/2  3      aborted  done  "
         "1.000   -",
     ]

@@ -1,14 +1,12 @@
-"""What happens to the file: several writers, disks that are full, files that are no store. No write
-that fails here is simulated."""
+"""The store's file: several writers, full disks, files that are no store. No failing write here is
+simulated."""
 
 import contextlib
-import json
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,20 +14,14 @@ import pytest
 from posttrain.config.params import load_params
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.traces import location
-from posttrain.traces.integrity import problems, seal_all
 from posttrain.traces.merge import import_store
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.schema import SCHEMA_VERSION
 from posttrain.traces.store import open_to_read, open_to_write, typed_errors
-from posttrain.traces.values import TracedEpisode
 from posttrain.traces.writer import TraceWriter, open_traces
-from tests.rollout.lock_world import arguments_of, call, lock_task, say
-from tests.traces.episodes import ids, opened, read, record, run_of, spoken
+from tests.traces.episodes import ids, opened, read, record, run_of
 
-ASKED = spoken(
-    call("try_code", arguments_of("000")), say("which lock?"), call("try_code", arguments_of("123")), say("done")
-)
 WRITER = """
 import sys
 from pathlib import Path
@@ -70,13 +62,6 @@ def test_a_store_is_read_while_it_is_written(tmp_path):
     writer.record([opened()])
     writer.close()
     assert len(ids(path)) == 301
-
-
-def test_what_was_handed_over_is_written_when_the_block_ends_by_an_error(tmp_path):
-    writer = TraceWriter(tmp_path / "traces.db", run_of("train_policy"), max_bytes=10**9, warn=pytest.fail)
-    writer.record([opened()] * 1000)
-    writer.close()
-    assert len(ids(tmp_path / "traces.db")) == 1000
 
 
 def test_a_full_disk_is_said_once_and_what_was_written_before_stays(tmp_path):
@@ -149,118 +134,17 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
         open_to_write(path)
 
 
-def test_a_newer_store_is_refused(tmp_path):
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_a_store_of_another_version_is_refused_with_what_to_do(tmp_path, version):
     path = tmp_path / "traces.db"
     record(path, "evaluate", [opened()])
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    connection.close()
-    with pytest.raises(
-        ConfigurationError, match=f"has version {SCHEMA_VERSION + 1} and this code knows {SCHEMA_VERSION}"
-    ):
-        open_to_read(path)
-
-
-def columns(path: Path) -> dict[str, list[tuple[object, ...]]]:
-    connection = sqlite3.connect(path)
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    return {table: connection.execute(f"PRAGMA table_info({table})").fetchall() for table in tables}
-
-
-OLD_LABELS = {"kind": "lock", "market": "none", "language": "en", "difficulty": "1"}
-OLD_TASK = replace(lock_task(), labels=OLD_LABELS, entities=("c9",), goal='{"answer":"done"}')
-
-
-def without_outcome(episode: TracedEpisode) -> TracedEpisode:
-    return replace(episode, trajectory=replace(episode.trajectory, outcome=None), task=OLD_TASK)
-
-
-OLD = [without_outcome(ASKED), without_outcome(opened())]
-
-
-def store_of_version_3(tmp_path: Path) -> Path:
-    """Two episodes; what version 4 added taken away, and the tasks written as they were before."""
-    path = tmp_path / "old.db"
-    record(path, "evaluate", OLD)
-    with contextlib.closing(open_to_write(path)) as connection:
-        [(content,)] = connection.execute("SELECT content FROM tasks").fetchall()
-        columns = json.loads(content)
-        columns |= {**OLD_LABELS, "difficulty": 1, "companies": columns.pop("entities"), "gold": columns.pop("goal")}
-        del columns["labels"]
-        connection.execute("UPDATE tasks SET content = ?", (json.dumps(columns),))
-        seal_all(connection)
-        connection.execute("ALTER TABLE bodies DROP COLUMN outcome")
-        connection.execute("PRAGMA user_version = 3")
-        connection.commit()
-    return path
-
-
-def store_of_version_2(tmp_path: Path) -> Path:
-    """What version 3 added taken away too."""
-    path = store_of_version_3(tmp_path)
-    connection = sqlite3.connect(path)
-    for statement in ("DROP TRIGGER episode_added", "DROP TRIGGER episode_removed", "DROP TABLE tallies"):
-        connection.execute(statement)
-    for table in ("runs", "tasks", "tools", "episodes", "bodies"):
-        connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-    connection.execute("PRAGMA user_version = 2")
-    connection.commit()
-    connection.close()
-    return path
-
-
-@pytest.mark.parametrize("old_store", [store_of_version_3, store_of_version_2])
-def test_an_episode_of_before_outcomes_has_none_and_its_task_has_its_columns_as_labels(tmp_path, old_store):
-    path = old_store(tmp_path)
-    found = read(path, 1).traced
-    assert found.trajectory.outcome is None
-    assert found.task == OLD_TASK
-    assert sqlite3.connect(path).execute("SELECT cell FROM tasks").fetchone() == ("lock/none/en/1",)
-    record(path, "evaluate", [opened()], uid="later")
-    assert read(path, 3).traced == opened()
-    record(tmp_path / "new.db", "evaluate", [])
-    assert columns(path) == columns(tmp_path / "new.db")
-    with contextlib.closing(open_to_read(path)) as connection:
-        assert list(problems(connection)) == []
-
-
-def test_a_store_without_checksums_is_sealed_as_it_stands_when_it_is_next_opened(tmp_path):
-    path = store_of_version_2(tmp_path)
-    assert [read(path, number).traced for number in (1, 2)] == OLD
-    record(path, "evaluate", [opened()], uid="later")
-    record(tmp_path / "new.db", "evaluate", [])
-    assert columns(path) == columns(tmp_path / "new.db")
-    with contextlib.closing(open_to_read(path)) as connection:
-        assert list(problems(connection)) == []
-
-
-@pytest.fixture
-def store_of_version_1(tmp_path):
-    """Two episodes, one with two calls of its own; the columns that version 2 added taken away."""
-    path = store_of_version_2(tmp_path)
-    connection = sqlite3.connect(path)
-    for table, column in (("bodies", "num_forks"), ("turns", "message_index"), ("calls", "call_id")):
-        connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    connection.execute("PRAGMA user_version = 1")
-    connection.commit()
-    connection.close()
-    return path
-
-
-def test_a_store_of_version_1_is_read_and_written_as_one_of_today(store_of_version_1, tmp_path):
-    """A program that replaced its conversation is unknown in it: no forks, and every assistant
-    message behind the opening a turn."""
-    assert [read(store_of_version_1, number).traced for number in (1, 2)] == OLD
-    record(store_of_version_1, "evaluate", [opened()], uid="later")
-    assert read(store_of_version_1, 3).traced == opened()
-    record(tmp_path / "new.db", "evaluate", [])
-    assert columns(store_of_version_1) == columns(tmp_path / "new.db")
-
-
-def test_a_store_of_version_1_is_imported(store_of_version_1, tmp_path):
-    assert import_store(tmp_path / "new.db", store_of_version_1) == 2
-    assert read(tmp_path / "new.db", 1).traced == OLD[0]
-    assert sqlite3.connect(store_of_version_1).execute("PRAGMA user_version").fetchone() == (1,), "left as it was"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    for open_store in (open_to_read, open_to_write):
+        with pytest.raises(ConfigurationError, match=f"schema version {version} .*: delete it or move it away"):
+            open_store(path)
+    with pytest.raises(ConfigurationError, match=rf"{path} has schema version {version}"):
+        import_store(tmp_path / "mine.db", path)
 
 
 def test_a_store_in_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path):
@@ -270,7 +154,7 @@ def test_a_store_in_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_
 
 
 def test_no_store_is_said_with_what_makes_one(tmp_path):
-    with pytest.raises(DataError, match="no stage has played an episode here yet"):
+    with pytest.raises(DataError, match="no stage has run an episode here yet"):
         open_to_read(tmp_path / "traces.db")
 
 
@@ -289,14 +173,22 @@ def read_all(path: Path) -> None:
         assert [episode.traced for episode in read_episodes(connection, matching(connection, EpisodeFilter()))] != []
 
 
-def test_a_garbled_episode_is_bad_data(tmp_path):
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE bodies SET messages = x'00112233'",
+        "UPDATE bodies SET scores = '[', failure = x'ff'",
+        "UPDATE tasks SET content = '[1, 2]'",
+        "DELETE FROM bodies",
+        "DELETE FROM runs",
+    ],
+)
+def test_an_episode_that_cannot_be_unpacked_is_bad_data(tmp_path, change):
     path = tmp_path / "traces.db"
     record(path, "evaluate", [opened()])
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE bodies SET messages = x'00112233'")
-    connection.commit()
-    connection.close()
-    with pytest.raises(DataError, match="the conversation of episode 1 is not what was recorded"):
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(change)
+    with pytest.raises(DataError, match=r"traces\.db is damaged.*episode 1 cannot be read"):
         read_all(path)
 
 
@@ -347,8 +239,21 @@ def test_a_network_mount_that_was_asked_for_is_refused_and_the_default_place_fal
         open_and_record(params)
 
 
+def test_a_damaged_store_at_the_default_place_is_set_aside_and_a_new_one_begun(tmp_path, monkeypatch, capsys, params):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / ".posttrain" / "traces.db"
+    record(path, "evaluate", [opened()] * 500)
+    os.truncate(path, 5000)
+    open_and_record(params)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "damaged, cut off or no trace store" in line
+    assert line.endswith("It is kept as .posttrain/traces.db.damaged, and a new store begun")
+    assert path.with_name("traces.db.damaged").stat().st_size == 5000
+    assert len(ids(path)) == 1
+
+
 @pytest.mark.parametrize("kept_frac", [0.01, 0.5])
-def test_a_damaged_store_costs_a_stage_its_traces_only(tmp_path, monkeypatch, capsys, params, kept_frac):
+def test_a_damaged_store_that_a_person_named_stays_where_it_is(tmp_path, monkeypatch, capsys, params, kept_frac):
     path = tmp_path / "traces.db"
     record(path, "evaluate", [opened()] * 500)
     os.truncate(path, int(os.path.getsize(path) * kept_frac))
@@ -357,3 +262,4 @@ def test_a_damaged_store_costs_a_stage_its_traces_only(tmp_path, monkeypatch, ca
     [line] = capsys.readouterr().err.splitlines()
     assert "traces of this run, the stage goes on: " in line
     assert "damaged, cut off or no trace store" in line
+    assert path.exists()

@@ -65,7 +65,7 @@ class Diary:
     def sleep(self):
         self.lines.append("sleep")
 
-    def play(self, tasks, seeds):
+    def run(self, tasks, seeds):
         self.lines.append(f"play {tasks[0]}")
         return [ScoredEpisode(None)]
 

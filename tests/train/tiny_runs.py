@@ -207,13 +207,13 @@ class WordEpisodes:
 
     def sleep(self): ...
 
-    def play(self, tasks, seeds, *, hints=()):
-        if not hints:
+    def run(self, tasks, seeds, *, prefix_fracs=()):
+        if not prefix_fracs:
             return [play_words(self.copy, task, seed) for task, seed in zip(tasks, seeds, strict=True)]
         words = [int(task.task_id.split()[0]) for task in tasks]
         return [
-            play_words(self.copy, task, seed, given=(word,) if hint >= 0.5 else ())
-            for task, seed, hint, word in zip(tasks, seeds, hints, words, strict=True)
+            play_words(self.copy, task, seed, given=(word,) if frac >= 0.5 else ())
+            for task, seed, frac, word in zip(tasks, seeds, prefix_fracs, words, strict=True)
         ]
 
     def play_greedily(self, tasks):

@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.worlds.http_env.domain import HttpEnvDomain
 from posttrain.worlds.mcp import McpServer
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter, call, lock_task, say
+from tests.rollout.lock_world import ScriptedExpert, call, lock_task, say
 from tests.worlds import hostile_env, hostile_mcp
 from tests.worlds.test_http_env import params_of
 from tests.worlds.test_mcp import CounterDomain
@@ -42,6 +42,6 @@ def sentence_of(name, timeout_s=4.0, start_timeout_s=15.0):
 
 
 def _played(domain, task, script, timeout_s=10.0):
-    policy = ScriptedPolicy(lambda task, seed: Reciter(list(script)))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(list(script)))
     limits = limits_of(4, 8, 40, tool_timeout_s=timeout_s, max_result_chars=200)
-    return play_episodes(policy, [task], domain=domain, limits=limits, seeds=[0])[0]
+    return run_episodes(policy, [task], domain=domain, limits=limits, seeds=[0])[0]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import Interrupted
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
@@ -64,9 +64,9 @@ class Guessing:
             return Response("no", status_code=500)
         if guess == "nonsense":
             return JSONResponse({"observation": "x", "reward": "1", "done": False})
-        is_right, is_lost = guess == str(target), guess == "give up"
+        is_right, is_aborted = guess == str(target), guess == "give up"
         seen = {"state" if self.style == "webshop" else "observation": "right" if is_right else f"not {guess}"}
-        return JSONResponse({**seen, "reward": 1.0 if is_right else 0.0, "done": is_right or is_lost})
+        return JSONResponse({**seen, "reward": 1.0 if is_right else 0.0, "done": is_right or is_aborted})
 
     async def close(self, request: Request):
         self.closed.append((await request.json())[self.id_field])
@@ -111,7 +111,7 @@ def guesses(*actions):
 def play(domain, tasks, make_script, **limits):
     policy = ScriptedPolicy(lambda task, seed: make_script(task))
     wide = limits_of(20, 8, 40, **limits)
-    return play_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(range(len(tasks))))
+    return run_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(range(len(tasks))))
 
 
 @pytest.mark.parametrize("style", ["textcraft", "webshop"])
@@ -163,7 +163,7 @@ def test_a_server_that_fails_loses_the_episode_and_no_step_is_sent_twice(action)
     with serving(server.application) as url:
         domain = HttpEnvDomain(params_of(url))
         tasks = domain.tasks("sft", 2)
-        _, one = play(domain, tasks, lambda task: guesses(action if task == tasks[1] else "0"), max_lost_frac=0.9)
+        _, one = play(domain, tasks, lambda task: guesses(action if task == tasks[1] else "0"), max_aborted_frac=0.9)
     assert one.stop_reason is StopReason.TOOL_FAILED
     assert one.outcome is None
     assert server.steps == 3  # the good one's, and one in each of the two tries of the other

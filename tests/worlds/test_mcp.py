@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Outcome, StopReason, ToolRun
 from posttrain.worlds.mcp import McpConnection, McpServer
 from posttrain.worlds.tools import ToolError
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter, call, lock_task, say
+from tests.rollout.lock_world import ScriptedExpert, call, lock_task, say
 
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
 SERVER = McpServer(command=(sys.executable, PROGRAM))
@@ -63,10 +63,10 @@ class CounterDomain:
 
 def play(domain, *scripts, **limits):
     experts = dict(enumerate(scripts))
-    policy = ScriptedPolicy(lambda task, seed: Reciter(list(experts[seed])))
-    wide = limits_of(6, 8, 40, **{"max_lost_frac": 0.99} | limits)
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(list(experts[seed])))
+    wide = limits_of(6, 8, 40, **{"max_aborted_frac": 0.99} | limits)
     tasks = [lock_task(f"task {seed}", tools=TOOLS) for seed in experts]
-    return play_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(experts))
+    return run_episodes(policy, tasks, domain=domain, limits=wide, seeds=list(experts))
 
 
 def results(trajectory):
@@ -244,13 +244,13 @@ def test_a_world_is_closed_however_its_episode_ends():
 
     domain = Domain({})
     task = lock_task(tools=())
-    play_episodes(
-        ScriptedPolicy(lambda task, seed: Reciter([say("done")])),
+    run_episodes(
+        ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")])),
         [task],
         domain=domain,
         limits=limits_of(1, 1, 2),
         seeds=[0],
     )
     with pytest.raises(RuntimeError, match="our bug"):
-        play_episodes(Silent(), [task], domain=domain, limits=limits_of(1, 1, 2), seeds=[0])
+        run_episodes(Silent(), [task], domain=domain, limits=limits_of(1, 1, 2), seeds=[0])
     assert len(closed) == 2

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.types import SPLITS
 from posttrain.worlds.lookups.gold import gold_of
@@ -13,7 +13,7 @@ from posttrain.worlds.tools import ToolError
 from posttrain.worlds.toy.domain import ToyDomain
 from posttrain.worlds.toy.params import ToyFlawRates
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter
+from tests.rollout.lock_world import ScriptedExpert
 from tests.worlds_of import toy_params
 
 NO_FLAWS = dict.fromkeys(ToyFlawRates.model_fields, 0.0)
@@ -29,7 +29,7 @@ def domain():
 
 
 def play(policy, domain, tasks):
-    return play_episodes(policy, tasks, domain=domain, limits=limits_of(12, 64, 1024), seeds=[1] * len(tasks))
+    return run_episodes(policy, tasks, domain=domain, limits=limits_of(12, 64, 1024), seeds=[1] * len(tasks))
 
 
 def play_expert(domain, tasks, *, is_flawless=True, reasoning_frac=0.0):
@@ -44,7 +44,7 @@ def test_the_gold_expert_succeeds_strictly_on_every_task(domain, split):
 
 
 def test_an_empty_episode_never_succeeds(domain):
-    silent = ScriptedPolicy(lambda task, seed: Reciter([say("")]))
+    silent = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("")]))
     assert not any(one.is_success for one in play(silent, domain, domain.tasks("dev", 300)))
 
 

@@ -91,10 +91,10 @@ def read(
         is_replaced = end.cause in (Cause.PREEMPTED, Cause.NODE_LOST) and not _condition(job, "Failed")
         return Reading(end, pod, end if is_replaced else None)
     if "deletionTimestamp" in pod["metadata"]:
-        is_lost = _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
+        is_aborted = _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
         end = (
             _ended(Cause.NODE_LOST, f"{_node(pod)} does not answer")
-            if is_lost
+            if is_aborted
             else _ended(Cause.PREEMPTED, "its pod was deleted")
         )
         return Reading(_ending(end, living), pod, end)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.evals.plays import is_unscored
+from posttrain.evals.rollout_files import is_unscored
 from posttrain.report.comparison.foreign_logs import Log, Play, content_of, read_log, samples_of
 from posttrain.report.comparison.runs import LockedStage, PlayedTask, Run, parse_tasks
 from posttrain.report.sources import HELD_OUT

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from posttrain.evals.plays import INSPECT_VALUES
+from posttrain.evals.rollout_files import INSPECT_VALUES
 from posttrain.report.comparison.inspect_archive import read_archive
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import MAX_LINE_BYTES, reason

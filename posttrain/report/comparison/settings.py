@@ -8,9 +8,9 @@ from typing import Any
 
 from posttrain.evals.significance import (
     MARGIN,
-    Difference,
     Outcomes,
     Spread,
+    Verdict,
     corrected,
     difference,
     mean_interval,
@@ -44,7 +44,7 @@ class Setting:
     success: tuple[float, float, float] | None
     strict_success: tuple[float, float, float] | None
     is_strict: bool
-    difference: Difference | None
+    difference: Verdict | None
     problem: str
     spent: Spent | None
     spent_by_run: Sequence[Spent | None]
@@ -89,7 +89,7 @@ def compare_settings(runs: Sequence[Run], *, margin: float = MARGIN, price: Pric
 
 def _differences(
     outcomes: Sequence[Sequence[Outcomes]], is_same: Sequence[bool], known: Spread | None, margin: float
-) -> tuple[dict[int, Difference], dict[int, str]]:
+) -> tuple[dict[int, Verdict], dict[int, str]]:
     """By the place of the setting; corrected as one family."""
     found, problems = {}, {}
     for index, own in enumerate(outcomes[1:], 1):

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from posttrain.evals.significance import LEVEL, Difference, Word
+from posttrain.evals.significance import LEVEL, Decision, Verdict
 from posttrain.report.comparison.runs import Run
 from posttrain.report.comparison.settings import Setting
 from posttrain.report.comparison.spending import Spent
@@ -60,7 +60,7 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
     and what could not be read."""
     notes = []
     found = [(setting, setting.difference) for setting in settings if setting.difference is not None]
-    if any(min(one.num_seeds) == 1 and one.word is Word.NEEDS_MORE for _, one in found):
+    if any(min(one.num_seeds) == 1 and one.decision is Decision.NEEDS_MORE for _, one in found):
         notes.append("A setting with one run may have been lucky: the difference is one of runs, not of settings.")
     if any(one.is_of_runs_only for _, one in found):
         notes.append("How far seeds of one setting lie apart is not known here: those intervals are over tasks alone.")
@@ -195,10 +195,10 @@ def _mean_json(success: tuple[float, float, float] | None) -> dict[str, float] |
     return dict(zip(("mean", "low", "high"), success, strict=True)) if success else None
 
 
-def _difference_json(one: Difference) -> dict[str, Any]:
+def _difference_json(one: Verdict) -> dict[str, Any]:
     return {
         "verdict": one.advice,
-        "word": str(one.word),
+        "word": str(one.decision),
         "estimate": one.estimate,
         "low": one.low,
         "high": one.high,

@@ -1,2 +1,4 @@
-"""Agents that are programs of their own, made into loops. Imported by a user's module only, so that
-no stage waits for a framework."""
+"""Agent loops of programs that keep their own conversation: LangGraph graphs, OpenAI clients.
+
+Only a user's module imports them, so that no stage waits for a framework.
+"""

@@ -1,9 +1,9 @@
-"""Lets a LangGraph agent play an episode. Its chat model is the policy, its tools are the
-episode's; everything else about it stays as it is.
+"""Runs a LangGraph agent as an agent loop: its chat model is the policy, its tools are the
+episode's, everything else about it stays as it is.
 
 LangChain reads a call's JSON into a dictionary and writes it again, so a message comes back in
-another spelling than the policy's; the conversation knows it all the same. What the graph returns
-is not read: the episode is what its model was asked and what it said.
+another spelling than the policy's; the conversation recognises it. The graph's return value is not
+read: the episode is made of the requests to its model and the answers.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 from langgraph.graph.state import CompiledStateGraph
 
-from posttrain.rollout.agents.program import AgentHost, Served, play_program
+from posttrain.rollout.agent_loops import AgentLoop
+from posttrain.rollout.agents.program import AgentHost, Served, run_program
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
 from posttrain.runtime.limits import clip
 from posttrain.types import Message, StopReason, ToolCall
@@ -37,8 +37,8 @@ MakeGraph = Callable[["PolicyChatModel", list[BaseTool]], CompiledStateGraph[Any
 
 
 def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
-    """The loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew each time
-    the user says something.
+    """The agent loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew for
+    each message of the user.
 
     A graph that takes more steps than its `recursion_limit` ends its episode as TURN_LIMIT.
     """
@@ -47,22 +47,21 @@ def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
         model = PolicyChatModel(host=host, thread=threading.current_thread())
         tools: list[BaseTool] = [_tool(schema["function"], host) for schema in host.episode.task_schemas()]
         graph = make_graph(model, tools)
-        said = {"messages": [to_langchain(message) for message in messages]}
+        opening = {"messages": [to_langchain(message) for message in messages]}
         try:
-            await graph.ainvoke(
-                said, {"configurable": {"thread_id": uuid.uuid4().hex}}
-            )  # for a graph that keeps checkpoints
+            # A graph that keeps checkpoints wants a thread id.
+            await graph.ainvoke(opening, {"configurable": {"thread_id": uuid.uuid4().hex}})
         except GraphRecursionError:
             host.end(StopReason.TURN_LIMIT)
 
     async def loop(episode: Episode, policy: Policy) -> StopReason:
-        return await play_program(episode, policy, program)
+        return await run_program(episode, policy, program)
 
     return loop
 
 
 class PolicyChatModel(BaseChatModel):
-    """The policy of one episode as a LangChain chat model. Settings such as temperature are the
+    """One episode's policy as a LangChain chat model. Settings such as temperature are the
     rollout's."""
 
     host: Any  # AgentHost; pydantic would check what it cannot
@@ -76,7 +75,7 @@ class PolicyChatModel(BaseChatModel):
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Raises ValueError where a call is asked for: a rollout's model chooses freely."""
+        """Raises ValueError where `tool_choice` forces a call: a rollout's model chooses freely."""
         if tool_choice not in (None, "auto"):
             raise ValueError(
                 f"tool_choice is {tool_choice!r}, and a rollout's model chooses freely whether to call a tool: "
@@ -138,8 +137,8 @@ def _tool(function: Mapping[str, Any], host: AgentHost) -> _EpisodeTool:
 
 
 def to_langchain(message: Message) -> BaseMessage:
-    """A call whose arguments are no JSON object becomes LangChain's invalid call: what a graph
-    makes of it is its own affair."""
+    """LangChain's form of a message. A call whose arguments are no JSON object becomes LangChain's
+    invalid call."""
     match message.role:
         case "system":
             return SystemMessage(message.content)
@@ -168,7 +167,8 @@ def to_langchain(message: Message) -> BaseMessage:
 
 
 def from_langchain(message: BaseMessage) -> Message:
-    """Raises ValueError for what is no text or no part of a chat with tools."""
+    """The message of LangChain's form. Raises ValueError for parts that are no text, and for other
+    types of messages."""
     content = _text(message)
     match message:
         case SystemMessage():

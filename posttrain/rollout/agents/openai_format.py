@@ -1,9 +1,8 @@
-"""What a client of OpenAI's chat completions may ask of a rollout, and the form in which it gets
-its answer.
+"""Reads requests of OpenAI's chat completions and writes answers, whole or as a stream.
 
-The rollout's temperature and limits rule, so a client's are let pass unread; whatever else would
-change which message comes back is refused by name, because an agent that silently gets something
-else than it asked for would be trained as another agent than the one that is deployed.
+The rollout's temperature and limits apply, so a client's are ignored; any other parameter that
+would change the message is refused by name: an agent that silently gets something else than it
+asked for would be trained as another agent than the one that is deployed.
 """
 
 import json
@@ -42,13 +41,12 @@ _MAX_DEPTH = 100  # of a request; Python's own readers and writers give up at so
 
 
 class BadRequest(Exception):
-    """The client asked for what no rollout can give; its text says what, and is for the person who
-    wrote the agent."""
+    """A request that a rollout cannot serve; the text is for the person who wrote the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """The part of a request that counts. `schemas` is empty where no tools are offered."""
+    """The fields of a request that are used. `schemas` is empty where no tools are offered."""
 
     messages: tuple[Message, ...]
     schemas: tuple[Mapping[str, Any], ...]
@@ -57,20 +55,16 @@ class ChatRequest:
 
 
 def read_body(body: bytes) -> Any:
-    """The JSON of a request. Raises BadRequest where it is none, or none that every later reader of
-    it can take."""
+    """A request's JSON. Raises BadRequest where it is none, is nested too deep, or holds half of a
+    character."""
     try:
         content = json.loads(body.decode("utf-8"), parse_constant=refuse_constant)
+        # Refuses half of a surrogate pair: JSON can escape one, and no tokenizer can read it.
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body must be JSON in UTF-8: {str(error)[:200]}") from error
     level = [content]
     for _ in range(_MAX_DEPTH):
-        for value in level:
-            if isinstance(value, str):
-                _check_text(value)
-            elif isinstance(value, dict):
-                for name in value:
-                    _check_text(name)
         level = [inner for value in level for inner in _inside(value)]
         if not level:
             return content
@@ -78,7 +72,7 @@ def read_body(body: bytes) -> Any:
 
 
 def read_request(body: Any) -> ChatRequest:
-    """Raises BadRequest."""
+    """The request of a body. Raises BadRequest."""
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise BadRequest("the body must be a JSON object with a list of messages, one at least")
     for name, accepted in _ONLY.items():
@@ -104,8 +98,8 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def read_message(message: Any) -> Message:
-    """A message as a client sends it: `developer` is system, text in parts is text. Raises
-    BadRequest, also for what is no text."""
+    """The message of OpenAI's form: `developer` becomes system, parts of text become one text.
+    Raises BadRequest, also for parts that are no text."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str) or message["role"] not in _ROLES:
         raise BadRequest(f"a message must have one of the roles {', '.join(_ROLES)}; this is {_quoted(message)}")
     content = message.get("content")
@@ -131,14 +125,14 @@ def read_message(message: Any) -> Message:
 
 
 def completion(served: Served) -> dict[str, Any]:
-    """The body of an answer."""
+    """The body of an answer that is not streamed."""
     message = {**served.message.to_openai(), "content": _content(served.message), "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": served.finish, "logprobs": None}
     return {"object": "chat.completion", **_head(), "choices": [choice], "usage": _usage(served)}
 
 
 def completion_events(served: Served, *, wants_usage: bool) -> Iterator[str]:
-    """The same as server-sent events: the whole message at once, then how it ended."""
+    """The answer as server-sent events: the whole message at once, then how it ended."""
     delta = {**served.message.to_openai(), "content": _content(served.message)}
     if served.message.tool_calls:
         delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
@@ -155,7 +149,7 @@ def completion_events(served: Served, *, wants_usage: bool) -> Iterator[str]:
 
 
 def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """As a client sends them."""
+    """Messages in the form that a client sends."""
     return [{**message.to_openai(), "content": _content(message)} for message in messages]
 
 
@@ -170,15 +164,6 @@ def _is_function(schema: Any) -> bool:
     return isinstance(function.get("description") or "", str) and isinstance(function.get("parameters") or {}, dict)
 
 
-def _check_text(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BadRequest(
-            f"the body has half of a character ({error.reason}), which no tokenizer can read: {text!a}"[:400]
-        ) from error
-
-
 def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
@@ -186,7 +171,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def _head() -> dict[str, Any]:
-    """Frameworks keep messages by this id, so no two have one."""
+    """Fields of every answer. Ids are unique, because frameworks key messages by them."""
     return {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": MODEL}
 
 

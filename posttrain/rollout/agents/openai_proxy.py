@@ -1,11 +1,11 @@
-"""Lets an agent written with the plain `openai` client play an episode. It is given a base URL on
-this machine, behind which the policy writes.
+"""Runs an agent written with the plain `openai` client: it gets a base URL on this machine behind
+which the policy writes.
 
-One server per batch of episodes, in the event loop of the engine: started by the first episode,
-stopped by the last. Each episode has an address of its own that nobody can guess, and the batch a
-key, so that no other process of this machine speaks for an episode. Errors are answered with a
-status that clients do not try again (400): the reason of an end is kept with the episode, and a
-retry would hide it or cost a turn.
+One server per batch of episodes, in the engine's event loop: started by the first episode, stopped
+by the last. Each episode has an address of its own that nobody can guess, and the batch a key, so
+that no other process of this machine can act for an episode. Errors are answered with a status that
+clients do not retry (400): the reason of an end is kept with the episode, and a retry would hide it
+or cost a turn.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from posttrain.rollout.agent_loops import AgentLoop
 from posttrain.rollout.agents.openai_format import (
     MODEL,
     BadRequest,
@@ -37,9 +38,8 @@ from posttrain.rollout.agents.openai_format import (
     read_body,
     read_request,
 )
-from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, play_program, stop_task
+from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, run_program, stop_task
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentLoop
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import in_thread
 from posttrain.types import Message, StopReason
@@ -57,7 +57,7 @@ _MAX_BODY_BYTES = 16 * 2**20  # the longest context of today's models is a few o
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Where the tools of an episode run."""
+    """The host of an episode's tools, with its loop and thread."""
 
     host: AgentHost
     loop: asyncio.AbstractEventLoop
@@ -66,12 +66,12 @@ class _Home:
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """What an agent gets: where to ask, the conversation to answer, and the tools. `messages` and
-    `tools` are in OpenAI's form.
+    """The argument of an agent: base URL, key and model of the policy, the conversation to answer,
+    and the tools. `messages` and `tools` are in OpenAI's form.
 
-    `call_tool(name, arguments)` runs a tool of the episode and gives what the model is to read;
-    `arguments` is the JSON text as the model wrote it, and may be none: then the answer says so. It
-    is for agents that run in a thread; a coroutine awaits `acall_tool`.
+    `call_tool(name, arguments)` runs a tool of the episode and returns the text for the model;
+    `arguments` is the JSON text as the model wrote it, and where it is malformed the result says
+    so. It is for agents that run in a thread; a coroutine awaits `acall_tool`.
     """
 
     base_url: str
@@ -82,8 +82,8 @@ class AgentTask:
     _home: _Home
 
     def call_tool(self, name: str, arguments: str) -> str:
-        """Raises EpisodeOver where the episode is over, RuntimeError where it would wait for the
-        very loop that it is called in."""
+        """Raises EpisodeOver where the episode is over, RuntimeError where it is called in the
+        event loop that it would wait for."""
         if threading.current_thread() is self._home.thread:
             raise RuntimeError(
                 "call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`"
@@ -91,7 +91,7 @@ class AgentTask:
         return asyncio.run_coroutine_threadsafe(self.acall_tool(name, arguments), self._home.loop).result()
 
     async def acall_tool(self, name: str, arguments: str) -> str:
-        """As `call_tool`."""
+        """Run a tool, for coroutines. Raises EpisodeOver."""
         return await self._home.host.run_call(name, arguments)
 
 
@@ -99,8 +99,8 @@ Agent = Callable[[AgentTask], None] | Callable[[AgentTask], Coroutine[Any, Any, 
 
 
 def openai_loop(agent: Agent) -> AgentLoop:
-    """The loop of an agent that is a function of an `AgentTask`: it answers the user and returns.
-    What it returns is not read: what it was told is.
+    """The agent loop of a function of an `AgentTask`, which answers the user and returns. Its
+    return value is not read: the requests to the policy are recorded.
 
     A plain function runs in a thread of its own, and may use the blocking client. A coroutine
     function runs in the event loop that also serves its requests: it must use `AsyncOpenAI`, and
@@ -116,32 +116,31 @@ def openai_loop(agent: Agent) -> AgentLoop:
                     agent, AgentTask(base_url, api_key, MODEL, openai_messages(messages), episode.task_schemas(), home)
                 )
 
-        return await play_program(episode, policy, program)
+        return await run_program(episode, policy, program)
 
     return loop
 
 
 async def _run(agent: Agent, task: AgentTask) -> None:
-    """A program that exits ends its own episode and nothing else."""
-    try:
-        if inspect.iscoroutinefunction(agent):
+    """Run the agent; a SystemExit ends its own episode and nothing else."""
+    if inspect.iscoroutinefunction(agent):
+        with _exit_as_error():
             await agent(task)
-        else:
-            await in_thread(lambda: _without_exit(agent, task))
-    except SystemExit as error:
-        raise RuntimeError(f"the agent's program exited with {error.code!r}") from error
+    else:
+        await in_thread(_exit_as_error()(lambda: agent(task)))
 
 
-def _without_exit(agent: Agent, task: AgentTask) -> None:
+@contextlib.contextmanager
+def _exit_as_error() -> Iterator[None]:
     try:
-        agent(task)
+        yield
     except SystemExit as error:
         raise RuntimeError(f"the agent's program exited with {error.code!r}") from error
 
 
 class Proxy:
-    """Serves any number of episodes behind one port of the loopback interface, as long as there is
-    one."""
+    """Serves the episodes of a batch behind one port of the loopback interface, while there are
+    any."""
 
     def __init__(self) -> None:
         self._server: _Server | None = None
@@ -155,6 +154,7 @@ class Proxy:
         try:
             yield f"http://127.0.0.1:{server.port}/e/{name}/v1", server.key
         finally:
+            # The last episode of a batch stops the server; the next batch has another event loop.
             del server.hosts[name]
             if not server.hosts:
                 self._server = None
@@ -162,8 +162,8 @@ class Proxy:
 
 
 class _Server(uvicorn.Server):
-    """Bound and listening as soon as it is made: who connects before the loop comes to it waits for
-    a moment."""
+    """HTTP server that listens as soon as it is made: connections wait until the event loop serves
+    them."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, AgentHost] = {}
@@ -176,16 +176,18 @@ class _Server(uvicorn.Server):
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False  # a client would follow, and ask twice
         super().__init__(uvicorn.Config(_LoopbackOnly(app), **_SETTINGS))
+        # Bound here, so that the port is known at once; the kernel queues early connections.
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self._socket.getsockname()[1]
         self._serving = asyncio.create_task(self.serve(sockets=[self._socket]))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """A stage has its own answer to SIGTERM: uvicorn's must not take its place."""
+        """Install no signal handlers: the stage has its own for SIGTERM."""
         yield
 
     async def stop(self) -> None:
+        # Without force, uvicorn would wait for kept-alive connections.
         self.should_exit = self.force_exit = True
         await self._serving
 
@@ -223,6 +225,7 @@ class _Server(uvicorn.Server):
         return self._refusal(request) or JSONResponse({"object": "list", "data": [model]})
 
     def _refusal(self, request: Request) -> Response | None:
+        # compare_digest takes the same time for any wrong key.
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
             return _error(401, "the key is not this batch's; use the api_key of the AgentTask", "invalid_api_key")
@@ -232,8 +235,8 @@ class _Server(uvicorn.Server):
 
 
 class _LoopbackOnly:
-    """Refuses who calls this machine by a name that is not its own: a page of a site whose name was
-    made to lead here."""
+    """Middleware that refuses requests whose Host is not this machine: a web page's name may be
+    made to resolve to it (DNS rebinding)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -249,11 +252,11 @@ class _LoopbackOnly:
 
 
 class _TooLarge(Exception):
-    """A body of more than _MAX_BODY_BYTES; what comes of it after them is not kept."""
+    """The body is longer than _MAX_BODY_BYTES; the rest of it is not kept."""
 
 
 async def _body(request: Request) -> bytes:
-    """Raises _TooLarge, ClientDisconnect."""
+    """Read a body. Raises _TooLarge, ClientDisconnect."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -263,8 +266,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _unless_gone(reply: "asyncio.Task[Served]", request: Request) -> Served | None:
-    """The reply; None where the client hangs up before it is written, and then it is written no
-    further."""
+    """The reply; None where the client hangs up before, and then the writing is cancelled."""
     gone = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait({reply, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -294,7 +296,7 @@ async def _not_served(request: Request, error: HTTPException) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Our bug; its traceback is uvicorn's to print. Asked again, it would fail again."""
+    """Answer our own bug, whose traceback uvicorn prints, with a status that is not retried."""
     return _error(500, f"{request.method} {request.url.path} failed: {type(error).__name__}", "server_error")
 
 

@@ -1,10 +1,9 @@
-"""Serves an agent that is a program of its own. Someone who writes its next message, runs its
-calls, and decides when its episode is over.
+"""Serves an agent that is a program of its own: writes its messages, runs its calls, and decides
+when its episode is over.
 
-Such a program keeps the conversation itself and brings all of it with each request. It may catch
-errors, try again, or never stop; so the reason of the end is kept here and not left to what it
-raises: the first request that is refused ends the episode, and the program is stopped where it
-stands.
+Such a program keeps the conversation and sends all of it with each request. It may catch errors,
+try again, or never stop; so the reason of the end is kept here, not left to the program's
+exceptions: the first refused request ends the episode, and the program is cancelled.
 """
 
 import asyncio
@@ -13,24 +12,24 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from posttrain.rollout.agent_loops import AgentFailed
 from posttrain.rollout.conversation import bounded, is_same, is_same_call
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.loops import AgentFailed
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed, run_calls
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, ToolCall
 
-_GRACE_S = 5.0  # for a program to put its things away once it is stopped; then it is left behind
+_GRACE_S = 5.0  # for a cancelled program to clean up; then it is left behind
 
 
 class EpisodeOver(Exception):
-    """What a program meets that goes on when its episode is over. Its text names the reason."""
+    """Raised in a program that goes on when its episode is over. The text names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A message for the program. `num_read` tokens of context stood before the `num_written` of it;
+    """A message for the program. `num_read` tokens of context stood before its `num_written`;
     `is_cut`: it ran into a limit."""
 
     message: Message
@@ -47,8 +46,8 @@ class Served:
 
 
 class AgentHost:
-    """Serves one episode to the program that plays it. `over` is set as soon as there is nothing
-    more to serve: to the reason, or the error."""
+    """Serves one episode to its program. `over` is set to the stop reason, or to an error, as soon
+    as nothing more is served."""
 
     def __init__(self, episode: Episode, policy: Policy) -> None:
         self.episode = episode
@@ -62,20 +61,21 @@ class AgentHost:
         self._running: set[str] = set()
 
     def end(self, stop: StopReason) -> None:
-        """The episode is over for this reason, if it is not for an earlier one."""
+        """End the episode for this reason, unless it is over already."""
         if not self.over.done():
             self.over.set_result(stop)
 
     async def reply(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> Served:
-        """The agent's message after `messages`, with the tools of `schemas` offered. Who asks the
-        same again gets the same again.
+        """The agent's message after `messages`, with the tools of `schemas` offered. A repeated
+        request gets the same message again.
 
-        Raises EpisodeOver. May be cancelled: then nothing was said, and the same may be asked
+        Raises EpisodeOver. May be cancelled: then nothing is recorded, and the same may be asked
         again.
         """
         async with self._turn:
             self._refuse_if_over()
             self._clock.cancel()
+            # The episode's own time limit begins with its first message (`Episode.on_first_reply`).
             episode, self._writing = self.episode, asyncio.current_task()
             messages = self._without_keys(messages)
             try:
@@ -93,8 +93,8 @@ class AgentHost:
             )
 
     async def run_call(self, name: str, arguments: str) -> str:
-        """What the agent reads of a call of one of the episode's tools; `arguments` is JSON text.
-        Raises EpisodeOver."""
+        """Run a call of one of the episode's tools and return the text for the agent; `arguments`
+        is JSON text. Raises EpisodeOver."""
         self._refuse_if_over()
         call = self._made(ToolCall("", name, arguments))
         self._running.add(call.id)
@@ -112,10 +112,10 @@ class AgentHost:
         return content
 
     async def close(self) -> None:
-        """Serve nothing more, write no further, and put what the last calls gave into the
-        record."""
+        """Stop serving and writing, and record the results of the last calls."""
         self._clock.cancel()
         if self.over.done():
+            # Marks the exception as retrieved, or asyncio would print it at garbage collection.
             self.over.exception()  # whoever waited for it has seen it
         self.end(StopReason.DONE)
         if self._writing is not None:
@@ -125,16 +125,16 @@ class AgentHost:
                 self.episode.messages.append(Message("tool", self._results[call.id], tool_call_id=call.id))
 
     def history(self) -> list[Message]:
-        """The task's opening, and what was said since the agent's first message: what a user sees,
-        whatever the program opens with."""
+        """The task's opening messages and everything since the agent's first message: the
+        conversation as a user sees it, whatever the program opens with."""
         now = self.episode.now
         return [*self.episode.task.messages, *(now.messages[now.written()[0] :] if now.turns else ())]
 
     async def run_until_over(self, program: Coroutine[Any, Any, object]) -> StopReason | None:
         """Run the program until it returns (None, or the reason why its last message is the last)
-        or until the episode is over.
+        or the episode is over.
 
-        Raises AgentFailed for what the program raised, and what `over` raises.
+        Raises AgentFailed for an exception of the program, and the error that ended the episode.
         """
         running: asyncio.Task[Any] = asyncio.create_task(program)
         try:
@@ -156,12 +156,12 @@ class AgentHost:
     async def _write(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
         episode = self.episode
         stop = self._cut or (StopReason.TURN_LIMIT if episode.num_replies >= episode.limits.max_turns else None)
-        if stop is None or episode.is_continued_by(
-            messages, schemas
-        ):  # what the last calls gave belongs to the record, also where nobody reads it
+        # Results of the last calls belong to the record, also where no message follows.
+        if stop is None or episode.is_continued_by(messages, schemas):
             episode.go_on_from(messages, schemas)
         if stop is None:
             reply = await self._policy.reply(episode)
+            # Results of earlier calls stand in the messages that the program just sent.
             self._results.clear()
             self._cut = reply.stop
             stop = reply.stop if episode.add_reply(reply) is None else None
@@ -170,8 +170,8 @@ class AgentHost:
             raise EpisodeOver(f"the episode is over: {stop}")
 
     def _without_keys(self, messages: Sequence[Message]) -> list[Message]:
-        """What the program added may hold anything (its own tools' results, its prompts); what the
-        policy was given or wrote stands as it was."""
+        """Redact and cut the messages that the program added, which may hold anything (its own
+        tools' results, its prompts); those of the policy stay as they are."""
         known = self.episode.now.messages
         return [
             message
@@ -187,21 +187,21 @@ class AgentHost:
         )
 
     def _made(self, call: ToolCall) -> ToolCall:
-        """The call of the agent's last message that this is; one that the program makes of its own
-        accord has no id."""
+        """The call of the agent's last message that the program runs; one that the program makes on
+        its own has no id."""
         now = self.episode.now
         made = now.messages[now.written()[-1]].tool_calls if now.turns else ()
+        # Equal calls of one message are told apart by those that have been run already.
         is_taken = self._running | set(self._results)
         return next((one for one in made if one.id not in is_taken and is_same_call(one, call)), call)
 
     def _end_unless_asked(self) -> None:
-        """The episode's own clock runs from its first message on, and this program has never asked
-        for one."""
+        """End the episode of a program that never asked for a message: the usual time limit begins
+        with the first one."""
         self.end(StopReason.TIME_LIMIT)
 
     def _fail(self, error: Exception) -> EpisodeOver:
-        """The episode is over with this error, whatever the program makes of the one that it
-        meets."""
+        """End the episode with this error, whatever the program makes of the returned one."""
         if not self.over.done():
             self.over.set_exception(error)
         return EpisodeOver(f"the episode is over: {type(error).__name__}: {reason(error)}")
@@ -212,9 +212,10 @@ class AgentHost:
 
 
 async def stop_task(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task and wait until it has put its things away, but not for ever. What it raises is
-    nobody's affair any more."""
+    """Cancel a task and wait until it has cleaned up, at most some seconds. Its exception is
+    dropped."""
     task.cancel()
+    # Not awaited directly: a program may swallow the cancellation.
     await asyncio.wait({task}, timeout=_GRACE_S)
     if task.done() and not task.cancelled():
         task.exception()
@@ -223,8 +224,8 @@ async def stop_task(task: "asyncio.Task[Any]") -> None:
 Program = Callable[[AgentHost, Sequence[Message]], Coroutine[Any, Any, object]]
 
 
-async def play_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
-    """Play an episode: `program(host, conversation)` answers the user, and is run again with the
+async def run_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
+    """Run an episode: `program(host, conversation)` answers the user, and is run again with the
     longer conversation as long as the user replies."""
     host = AgentHost(episode, policy)
     try:

@@ -1,1 +1,1 @@
-"""Where tokens come from: one Protocol, and an implementation per file."""
+"""Generation engines: one Protocol, and an implementation per file."""

@@ -1,5 +1,5 @@
-"""Chooses the engine that plays. A fact about the machine, so it comes from the environment and
-retrains nothing.
+"""Chooses the generation engine by environment variables: it is a fact about the machine, so a
+change of it reruns nothing.
 
 `POSTTRAIN_ENGINE`: `torch` (the default, in this process) or `vllm`. `POSTTRAIN_VLLM_URLS`: the
 servers, commas between them, or `@FILE` with one a line, which is read again every few seconds.
@@ -26,8 +26,8 @@ def make_engine(
     check_prompts: Callable[[], Sequence[Sequence[int]]],
     stop_ids: frozenset[int],
 ) -> Engine:
-    """The engine that the environment names, with the model's weights as they are now.
-    `check_prompts` is asked only where servers are checked."""
+    """The engine that the environment names, with the model's current weights. `check_prompts` is
+    called only where servers are checked."""
     name = os.environ.get("POSTTRAIN_ENGINE", "torch")
     match name:
         case "torch":
@@ -51,12 +51,13 @@ def make_engine(
 
 
 def is_elsewhere() -> bool:
-    """Whether servers write the messages, not this process."""
+    """True where servers generate and not this process."""
     return os.environ.get("POSTTRAIN_ENGINE", "torch") != "torch"
 
 
 def server_urls() -> list[str]:
-    """Raises ConfigurationError where the environment names none."""
+    """The servers' URLs, without duplicates. Raises ConfigurationError where the environment names
+    none."""
     named = os.environ.get("POSTTRAIN_VLLM_URLS", "")
     try:
         text = Path(named[1:]).read_text(encoding="utf-8") if named.startswith("@") else named

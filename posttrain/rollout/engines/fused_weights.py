@@ -1,15 +1,15 @@
-"""A decoder's weights in the form that generates fastest: what a forward pass would multiply each
-time is multiplied once.
+"""Fuses a decoder's weights for fast generation: products that a forward pass would compute each
+time are computed once.
 
 Copies, not views: they cost the model's memory once more and must be read again after every
-optimiser step. In exchange a step of a small model is faster, LoRA costs nothing, and every
-supported architecture has one form. What is folded, exact up to float32 rounding: RMSNorm weights
-and the attention scale into the matrices that follow them, LoRA's B A into W, q, k and v into one
-matrix, gate and up into another, and the halves of each head interleaved so that the rotary
-embedding is one complex multiplication (q·k does not depend on the order of a head's dimensions).
+optimizer step. In exchange a step of a small model is faster, LoRA costs nothing, and every
+supported architecture has one form. Folded, exactly up to float32 rounding: RMSNorm weights and the
+attention scale into the matrices that follow them, LoRA's B A into W, q, k and v into one matrix,
+gate and up into another, and the halves of each head interleaved so that the rotary embedding is
+one complex multiplication (q·k does not depend on the order of a head's dimensions).
 
 With adapters, and rounded to bfloat16, matrices that no norm is folded into are taken off its grid
-before (`models/off_grid.py`): those that read values and the MLP's inner channels.
+before (`models/bf16_rescale.py`): those that read values and the MLP's inner channels.
 """
 
 from collections.abc import Callable
@@ -72,8 +72,8 @@ class FusedWeights:
 
 
 def fuse(model: nn.Module) -> FusedWeights:
-    """Read the weights of a Hugging Face causal LM as they are now, LoRA adapters included, in the
-    type that the model computes in. Dropout plays no part.
+    """Fuse the current weights of a Hugging Face causal LM, LoRA adapters included, in the type
+    that the model computes in. Dropout is left out.
 
     Raises ConfigurationError where the architecture is none of `LIKE_QWEN3` or a part of it is not
     what it is in plain transformers.
@@ -115,7 +115,8 @@ def fuse(model: nn.Module) -> FusedWeights:
 
 
 def _layer_types(config: Any) -> list[str]:
-    """Mistral's configuration has none, and one window for all layers or none."""
+    """The attention type of each layer. Mistral's configuration has one window for all layers, or
+    none."""
     if found := getattr(config, "layer_types", None):
         return list(found)
     has_window = config.model_type == "mistral" and config.sliding_window is not None
@@ -131,6 +132,7 @@ def _fuse_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
     down, down_bias = dense(mlp.down_proj)
     if dtype != torch.float32 and (is_adapted_layer(attention.o_proj) or is_adapted_layer(mlp.down_proj)):
         of_v, of_up = spread(attention.v_proj.out_features, out.device), spread(len(up), up.device)
+        # v divided, and the columns of `out` that read it multiplied, cancel; likewise up and down.
         qkv, qkv_bias = _divided(qkv, qkv_bias, of_v)
         out = out.float() * of_readers(of_v, out.shape[1], attention.head_dim)
         up, up_bias = _divided(up, up_bias, of_up)
@@ -153,7 +155,7 @@ def _fuse_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
 
 
 def _divided(weight: Tensor, bias: Tensor | None, by: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The last rows, one a number, and their biases, in float32."""
+    """Divide the last `len(by)` rows and their biases by `by`, in float32."""
     divisor = torch.cat([by.new_ones(len(weight) - len(by)), by])
     return weight.float() / divisor[:, None], None if bias is None else bias.float() / divisor
 
@@ -165,8 +167,8 @@ def _in_type(layer: FusedLayer, dtype: torch.dtype) -> FusedLayer:
 
 
 def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The matrix, bias and head norms of q, k and v together: heads interleaved, the scale of q·k
-    in q's norm, or in q itself where it has none."""
+    """Matrix, bias and head norms of q, k and v together: heads interleaved, the scale of q·k in
+    q's norm, or in q itself where it has none."""
     dim, scale = attention.head_dim, attention.scaling
     has_head_norm = hasattr(attention, "q_norm")
     weights, biases = [], []
@@ -189,20 +191,20 @@ def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | N
 
 
 def _interleaved(rows: Tensor, dim: int) -> Tensor:
-    """Within each head of `dim` rows, row i beside row i + dim/2, the two that the rotary embedding
-    turns together: 0 1 2 3 becomes 0 2 1 3."""
+    """Place row i beside row i + dim/2 within each head of `dim` rows, the pair that the rotary
+    embedding turns together: 0 1 2 3 becomes 0 2 1 3."""
     halves = rows.reshape(-1, 2, dim // 2, *rows.shape[1:])
     return halves.transpose(1, 2).reshape(rows.shape)
 
 
 def _scaled(weight: Tensor, norm_weight: Tensor) -> Tensor:
-    """The matrix that takes the normalised vector before the norm's weight: multiplied in float32,
-    whatever the model's type."""
+    """The matrix with an input norm's weight folded in: multiplied in float32, whatever the model's
+    type."""
     return (weight.float() * norm_weight.detach().float()).to(weight.dtype)
 
 
 def _concatenated(biases: list[Tensor | None]) -> Tensor | None:
-    """All or none have one in the supported architectures."""
+    """The biases as one vector; None where no projection has one (all have one or none does)."""
     present = [bias for bias in biases if bias is not None]
     return torch.cat(present) if present else None
 
@@ -210,6 +212,6 @@ def _concatenated(biases: list[Tensor | None]) -> Tensor | None:
 def _require(is_so: bool, problem: str) -> None:
     if not is_so:
         raise ConfigurationError(
-            f"the engine in this process cannot play this model: {problem}. Let vLLM play it: POSTTRAIN_ENGINE=vllm, "
+            f"the engine in this process cannot generate with this model: {problem}. vLLM can: POSTTRAIN_ENGINE=vllm, "
             "docs/serve.md"
         )

@@ -1,4 +1,4 @@
-"""What an engine is: token ids in, token ids and their log-probabilities out, one call per agent
+"""The engine protocol: token ids in, token ids and their log-probabilities out, one call per agent
 message.
 
 An engine never sees text. A request carries the whole context of the episode, so that an engine
@@ -6,8 +6,8 @@ that lost its state (restarted, weights replaced, cache evicted) answers the sam
 it; what it keeps between the turns of an episode is its own affair.
 
 Log-probabilities are those of the distribution that was sampled from, temperature applied, because
-that is what an importance ratio divides by (arXiv 2402.03300, eq. 3); where temperature is 0
-(greedy) there is no such distribution and they are those at temperature 1.
+an importance ratio divides by them (arXiv 2402.03300, eq. 3); at temperature 0 (greedy) there is no
+such distribution and they are those at temperature 1.
 """
 
 from collections.abc import Sequence
@@ -32,9 +32,8 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The tokens written, the stop token included, and one log-probability for each. `length`:
-    `max_new_tokens` were written without a stop token. All of them were written under the weights
-    of `policy_version`."""
+    """The tokens written, stop token included, with a log-probability for each, all under the
+    weights of `policy_version`. `length`: `max_new_tokens` were written without a stop token."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
@@ -42,18 +41,18 @@ class Generation:
     policy_version: int
 
 
-class EngineLost(Exception):
-    """No server answered, as often as it was tried: the message that was asked for will not
-    come."""
+class EngineFailed(Exception):
+    """The message that was asked for will not come: no server answered at any try. The episode is
+    aborted."""
 
 
 class Engine(Protocol):
     """A batching generator. An episode that has generated holds resources until it is released,
-    whether it ended well or not."""
+    however it ended."""
 
     @property
     def policy_version(self) -> int:
-        """Counts the weight updates: 0 for the weights that the engine was made with."""
+        """Number of weight updates: 0 for the weights that the engine was made with."""
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -62,15 +61,15 @@ class Engine(Protocol):
         ...
 
     def release(self, episode_id: str) -> None:
-        """Forget an episode; one that never generated is no error."""
+        """Free an episode's resources; one that never generated is no error."""
         ...
 
     def refresh_weights(self) -> None:
-        """Take the model's weights as they are now; every context is computed anew. Raises
-        RuntimeError while a message is being written."""
+        """Copy the model's current weights; every context is computed anew. Raises RuntimeError
+        while a message is being written."""
         ...
 
     def sleep(self) -> None:
-        """Give back the memory that `refresh_weights`, before which nothing is written any more,
-        can take again. Raises as it does."""
+        """Free the memory until `refresh_weights`, before which nothing is written. Raises
+        RuntimeError while a message is being written."""
         ...

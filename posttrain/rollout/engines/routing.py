@@ -1,14 +1,13 @@
-"""Chooses the server that writes an episode's next message. The one that wrote its last, because
-that one has its context cached; else the one with the fewest requests in flight. Pure bookkeeping:
-it neither sends nor waits."""
+"""Chooses the server for an episode's next message: the one that wrote its last, which has its
+context cached, else the one with the fewest requests in flight. It neither sends nor waits."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 
 class Router:
-    """Servers by URL. A server that is down keeps no episode: each is routed anew when it asks
-    next."""
+    """The servers by URL. A server that is down keeps no episode: each is routed anew at its next
+    message."""
 
     def __init__(self) -> None:
         self._up: dict[str, None] = {}  # in the order in which they came up: ties go to the first
@@ -20,16 +19,16 @@ class Router:
         return tuple(self._up)
 
     def set_up(self, url: str) -> None:
-        """The server answers and has the current weights."""
+        """Route to this server: it answers and has the current weights."""
         self._up[url] = None
 
     def set_down(self, url: str) -> None:
-        """Nothing is sent there any more; unknown servers are no error."""
+        """Route no more to this server; an unknown one is no error."""
         self._up.pop(url, None)
 
     def choose(self, episode_id: str, *, avoid: Iterable[str] = ()) -> str | None:
         """The server for the episode's next message, which then counts as in flight; None where
-        none is up. `avoid` are taken only if all others are down."""
+        none is up. Those to `avoid` are taken only where all others are down."""
         avoided = set(avoid)
         url = self._server_of.get(episode_id)
         if url is None or url not in self._up or url in avoided:
@@ -41,9 +40,9 @@ class Router:
         return url
 
     def finish(self, url: str) -> None:
-        """A request that `choose` counted is over."""
+        """Count a request that `choose` gave out as over."""
         self._in_flight[url] -= 1
 
     def release(self, episode_id: str) -> None:
-        """The episode is over; unknown ones are no error."""
+        """Drop an episode that is over; an unknown one is no error."""
         self._server_of.pop(episode_id, None)

@@ -1,5 +1,5 @@
-"""What an engine knows about each of its slots: whose it is, the tokens it holds, how many of them
-are cached, and where its message must end.
+"""Per-slot state of the torch engine: the episode, its tokens, how many of them are cached, and
+where its message must end.
 
 Arrays over slots rather than an object per slot, so that a step of the whole batch is a few NumPy
 calls. Slots in use are always the first ones: a step computes the first `num_used` slots and
@@ -27,8 +27,8 @@ class Prefix:
 
 
 class SlotTable:
-    """S slots of C context positions. `length` counts the tokens known, `num_cached` those whose
-    keys and values are in the cache."""
+    """Arrays over S slots of C context positions. `length` counts the known tokens, `num_cached`
+    those whose keys and values are cached."""
 
     def __init__(self, num_slots: int, max_context_tokens: int) -> None:
         self.num_used = 0
@@ -55,7 +55,7 @@ class SlotTable:
         return self._episode_ids[slot]
 
     def take(self, episode_id: str, seed: int) -> int:
-        """Give the next free slot to an episode, and draw its whole stream: number p is for the
+        """Give the next free slot to an episode and draw its random stream: number p is for the
         token at position p."""
         slot = self.num_used
         self.num_used += 1
@@ -63,13 +63,14 @@ class SlotTable:
         self._slot_of[episode_id] = slot
         self.length_S[slot] = self.num_cached_S[slot] = 0
         self.is_writing_S[slot] = False
+        # Philox: counter-based, so the p-th number does not depend on how many were drawn together.
         stream = np.random.Generator(np.random.Philox(key=seed % 2**64))
         self.draw_S_C[slot] = stream.random(self.draw_S_C.shape[1], dtype=np.float32)
         return slot
 
     def free(self, episode_id: str) -> tuple[int, int]:
-        """Take the slot back and move the last used one into it: (the slot it was in, the slot it
-        is in now), equal where nothing moved."""
+        """Free the episode's slot and move the last used one into it. Returns that one's old and
+        new place, equal where nothing moved."""
         slot = self._slot_of.pop(episode_id)
         self.num_used -= 1
         last, moved = self.num_used, self._episode_ids.pop()
@@ -82,11 +83,12 @@ class SlotTable:
         return last, slot
 
     def begin(self, request: GenerateRequest) -> None:
-        """Put a request into its episode's slot. Cached positions stay as far as the context agrees
-        with what was there."""
+        """Put a request into its episode's slot. Cached positions stay as far as the new context
+        agrees with the old one."""
         slot = self._slot_of[request.episode_id]
         context = np.asarray(request.token_ids, np.int64)
         num_cached = min(int(self.num_cached_S[slot]), len(context) - 1)
+        # The first position that differs; everything behind it attends to it and is stale.
         is_same = self.token_S_C[slot, :num_cached] == context[:num_cached]
         self.num_cached_S[slot] = num_cached if is_same.all() else is_same.argmin()
         self.token_S_C[slot, : len(context)] = context
@@ -98,8 +100,8 @@ class SlotTable:
         self.is_writing_S[slot] = True
 
     def longest_prefix(self, slot: int, available_S: NDArray[np.int64]) -> Prefix:
-        """The slot that shares most of this one's context, counting of each its first `available_S`
-        tokens; the last token is always computed."""
+        """The slot that shares the longest prefix of this one's context, counting the first
+        `available_S` tokens of each; the last token is always computed."""
         context = self.token_S_C[slot, : self.length_S[slot] - 1]
         is_same = self.token_S_C[: self.num_used, : len(context)] == context
         same_S = (
@@ -112,7 +114,7 @@ class SlotTable:
         return Prefix(best, int(shared_S[best]))
 
     def append(self, token_N: NDArray[np.int64], logprob_N: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Add one token to each of the first N slots that is writing. Returns the slots whose
+        """Append one token to each of the first N slots that is writing. Returns the slots whose
         message ends with it."""
         slots = np.flatnonzero(self.is_writing_S[: len(token_N)])
         token, length = token_N[slots], self.length_S[slots]
@@ -130,8 +132,8 @@ class SlotTable:
         return is_stop
 
     def message(self, slot: int) -> tuple[list[int], list[float], bool]:
-        """The tokens of the message just written, their log-probabilities, and whether it stopped
-        by itself."""
+        """The tokens of the message just written, their log-probabilities, and whether it ended by
+        a stop token."""
         written = slice(self.message_start_S[slot], self.length_S[slot])
         token_ids = self.token_S_C[slot, written]
         return (

@@ -1,5 +1,5 @@
-"""The forward pass of a Llama-family decoder over a KV cache of fixed slots: one pass to read many
-new tokens, one to write a token in every slot.
+"""Forward pass of a Llama-family decoder over a KV cache of fixed slots: one pass to read many new
+tokens, one to write a token in every slot.
 
 Axes: S slots, N slots in use, R requests, P packed tokens (all requests in one row, without
 padding), T tokens of a request padded, C context positions, H query heads, K key-value heads, D
@@ -19,11 +19,12 @@ from torch.nn import functional
 
 from posttrain.rollout.engines.fused_weights import FusedLayer, FusedWeights
 
-_RANGE = 16  # on a CPU attention reads the cache of so many slots at a time, up to the longest context of these
-_SPAN_STEP = 16  # which is rounded up to this
-# MKL splits the sums of a product of so many rows between threads
+# On a CPU attention reads the cache of so many slots at a time, up to the longest context of these,
+_RANGE = 16
+_SPAN_STEP = 16  # rounded up to a multiple of this
+# MKL splits the sums of a product of so many rows between threads: the bits depend on their number.
 _SPLIT_ROWS, _ROW_STEP = frozenset({5, 6, 7, 9, 10, 11}), 4
-# of attention over 1 or 3 queries the kernel splits the keys: the bits depend on the threads
+# So does the attention kernel with the keys of 1 or 3 queries.
 _MIN_WIDTH = 4
 _ALIGNMENT = 64  # bytes
 _CACHE_SHARE = 3  # one part in so many of a GPU's free memory: the rest is for what trains beside it
@@ -40,8 +41,8 @@ class Extension:
 
 
 class SlottedDecoder:
-    """Weights and cache of one model, the latter (layers, 2, S, K, C, D). Token ids must be in the
-    vocabulary and positions below `max_context_tokens`; both are the caller's care."""
+    """A model's fused weights with its KV cache, (layers, 2, S, K, C, D). Unchecked: token ids must
+    be in the vocabulary and positions below `max_context_tokens`."""
 
     def __init__(self, weights: FusedWeights, *, num_slots: int, max_context_tokens: int) -> None:
         self._weights = weights
@@ -62,8 +63,8 @@ class SlottedDecoder:
 
     @torch.inference_mode()
     def read(self, extensions: Sequence[Extension]) -> None:
-        """Cache the keys and values of new tokens. Extensions of one slot must be in order; others
-        may be in any, and are packed by their length."""
+        """Compute and cache the keys and values of new tokens. Extensions of one slot must be in
+        order; they are packed by length."""
         batch: list[Extension] = []
         room = _MAX_PACKED_TOKENS
         for extension in sorted(extensions, key=lambda extension: len(extension.token_ids)):
@@ -95,9 +96,11 @@ class SlottedDecoder:
         x = functional.embedding(torch.from_numpy(token_N).to(self.device), weights.embedding)
         for index, layer in enumerate(weights.layers):
             q, k, v = self._heads(layer, x, rotations)
+            # Into the cache first: a token attends to itself as well.
             keys, values = self.cache[index].flatten(1, 2).unbind()  # (S K, C, D)
             keys.flatten(0, 1).index_copy_(0, rows_NK, k.flatten(0, 1))
             values.flatten(0, 1).index_copy_(0, rows_NK, v.flatten(0, 1))
+            # Grouped-query attention: the H / K query heads of a KV head are rows of one product.
             queries = q.reshape(len(rows_NK), -1, dim)
             attended = torch.empty_like(queries)
             for rows, span in ranges:
@@ -109,8 +112,8 @@ class SlottedDecoder:
         return _linear(functional.rms_norm(x, x.shape[-1:], eps=weights.final_eps), weights.head, weights.head_bias)
 
     def _ranges(self, length_N: NDArray[np.int64]) -> list[tuple[slice, int]]:
-        """Rows of (N K) and how far attention reads their cache. On a GPU the slots are one range:
-        it waits for calls rather than for memory."""
+        """Ranges of (N K) rows with the positions that attention reads of each. On a GPU all slots
+        are one range: its cost is calls, not memory."""
         num_kv, size = self._weights.num_kv_heads, _RANGE if self.device.type == "cpu" else len(length_N)
         longest = np.maximum.reduceat(length_N, range(0, len(length_N), size)).tolist()
         spans = [min(-(-length // _SPAN_STEP) * _SPAN_STEP, self._max_context_tokens) for length in longest]
@@ -120,8 +123,8 @@ class SlottedDecoder:
         ]
 
     def _read_packed(self, batch: Sequence[Extension]) -> None:
-        """One pass over the new tokens of all requests; of the last layer only keys and values are
-        computed, nobody asks for the logits."""
+        """Read new tokens of all requests in one pass. The last layer computes keys and values
+        alone: nobody asks for its logits."""
         weights, pack = self._weights, _Packing(batch, self.device)
         slots_K = pack.slot_P[:, None] * weights.num_kv_heads + torch.arange(weights.num_kv_heads, device=self.device)
         rows_PK = (slots_K * self._max_context_tokens + pack.position_P[:, None]).flatten()
@@ -155,21 +158,22 @@ class SlottedDecoder:
         qk, v = heads[:, :num_turned], heads[:, num_turned:]
         if layer.head_norm is not None:
             qk = functional.rms_norm(qk, qk.shape[-1:], eps=layer.head_eps) * layer.head_norm
+        # The rotary embedding as one complex product: `fuse` placed the two halves side by side.
         pairs = torch.view_as_complex(qk.float().reshape(*qk.shape[:2], -1, 2))
         qk = torch.view_as_real(pairs * rotations).flatten(2).to(v.dtype)
         return qk[:, : weights.num_heads], qk[:, weights.num_heads :], v
 
 
 def num_slots_within(free: int, weights: FusedWeights, max_context_tokens: int) -> int:
-    """How many slots, at least one, take no more of a GPU's free bytes than is theirs."""
+    """Number of slots, at least one, that fit into the cache's share of a GPU's free bytes."""
     numbers = 2 * len(weights.layers) * weights.num_kv_heads * weights.head_dim * max_context_tokens
     return max(free // _CACHE_SHARE // (numbers * weights.embedding.dtype.itemsize), 1)
 
 
 def zeros(shape: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """For a cache: what is masked is still multiplied by 0, and 0 · NaN is NaN. On a CPU pages that
-    nothing was written to take no memory, so that slots which are not used are free; torch.zeros
-    writes to all."""
+    """A tensor of zeros for a cache: masked positions are still multiplied by 0, and 0 · NaN is
+    NaN. On a CPU, pages that were never written take no memory, so unused slots are free;
+    torch.zeros writes to all."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize
@@ -179,8 +183,7 @@ def zeros(shape: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> 
 
 
 class _Packing:
-    """Where the tokens of a batch of extensions stand: packed (P) in one row, and padded (R, T) for
-    attention."""
+    """Indices of a batch of extensions: packed (P) in one row, and padded (R, T) for attention."""
 
     def __init__(self, batch: Sequence[Extension], device: torch.device) -> None:
         counts = [len(extension.token_ids) for extension in batch]
@@ -196,9 +199,8 @@ class _Packing:
         self.position_P = (start_R[request_P] + offset_P).to(device)
         self.slot_P = slot_R[request_P].to(device)
         self.slot_R = slot_R.to(device)
-        self.padded_R_T = (first_R[:, None] + offset_T.minimum(count_R[:, None] - 1)).to(
-            device
-        )  # padding repeats the request's last token
+        # Padding repeats the request's last token.
+        self.padded_R_T = (first_R[:, None] + offset_T.minimum(count_R[:, None] - 1)).to(device)
         self.unpadded_P = (request_P * width + offset_P).to(device)
         self.span = max(extension.start + count for extension, count in zip(batch, counts, strict=True))
         self._position_R_T = (start_R[:, None] + offset_T).to(device)
@@ -210,8 +212,8 @@ class _Packing:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """As functional.linear, with the same bits by one thread and by two: numbers of rows whose sums
-    would be split between threads are rounded up."""
+    """functional.linear with the same bits by one thread and by two: numbers of rows whose sums
+    would be split between threads are padded."""
     if len(x) not in _SPLIT_ROWS:
         return functional.linear(x, weight, bias)
     return functional.linear(functional.pad(x, (0, 0, 0, -len(x) % _ROW_STEP)), weight, bias)[: len(x)]

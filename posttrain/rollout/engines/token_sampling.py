@@ -1,8 +1,8 @@
-"""From logits to one token per row, by one uniform number each: the inverse of the cumulative
-distribution.
+"""Samples one token per row from logits, by inverting the cumulative distribution at a uniform
+number.
 
-Not `torch.multinomial`: it draws from one generator for the whole batch, so what an episode says
-would depend on who is in the batch with it; it is also ten times slower at this size.
+Not `torch.multinomial`: it draws from one generator for the whole batch, so an episode would depend
+on the others in its batch; it is also ten times slower at this size.
 """
 
 import torch

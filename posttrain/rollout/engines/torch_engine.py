@@ -1,11 +1,11 @@
-"""The embedded engine: continuous batching in this process, over the live weights of a model that
-may be training.
+"""Generation in this process by continuous batching, over the live weights of a model that may be
+training.
 
-An episode keeps its slot from its first message to its release, so a turn only reads the tokens
+An episode keeps its slot from its first message to its release, so a turn reads only the tokens
 that came since the last one. Episodes without a slot wait in the order of their arrival, which
 bounds the memory by the slots; an episode that is busy elsewhere (a slow tool) gives its slot to
-one that waits, and reads its context again when it comes back. What is computed when depends on the
-order of requests and on token counts, never on the clock: the engine gathers requests until the
+one that waits, and reads its context again when it comes back. The order of computation depends on
+the order of requests and on token counts, never on the clock: the engine gathers requests until the
 event loop has nothing left to run, then writes one token in every slot that has a message to write.
 So with tools that answer at once two runs make the same batches, and the same bits.
 """
@@ -28,8 +28,9 @@ _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather t
 
 
 class TorchEngine:
-    """Serves one model. Weights are read at the start and in `refresh_weights`, not in between:
-    call it after every optimiser step. While it sleeps it holds neither weights nor a cache."""
+    """Generates for one model. It copies the weights when made and in `refresh_weights`, which is
+    to be called after every optimizer step. While it sleeps it holds neither weights nor a
+    cache."""
 
     def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
         """A slot's cache has 2 · layers · KV heads · head size · `max_context_tokens` numbers; on a
@@ -57,8 +58,9 @@ class TorchEngine:
         """Raises ValueError for a request that no slot can hold, or a second one of an episode
         whose message is still being written.
 
-        Who cancels it gives the message up: the episode keeps its slot and may ask again at
-        once."""
+        A cancelled caller gives the message up: the episode keeps its slot and may ask again at
+        once.
+        """
         self._check(request)
         self._num_arrivals += 1
         was_evicted = request.episode_id in self._evicted
@@ -66,9 +68,8 @@ class TorchEngine:
             self._ready.append(request)
         elif was_evicted:
             self._evicted.remove(request.episode_id)
-            self._waiting.appendleft(
-                request
-            )  # before those that have not begun, or the open episodes would grow without end
+            # Before those that have not begun, or the open episodes would grow without end.
+            self._waiting.appendleft(request)
         else:
             self._waiting.append(request)
         future: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
@@ -114,8 +115,8 @@ class TorchEngine:
         return self._awake
 
     def _give_up(self, episode_id: str) -> "asyncio.Future[Generation] | None":
-        """Write no more of an episode's message. What its slot holds stays, and is compared with
-        the next context as ever."""
+        """Stop writing an episode's message. Its slot keeps its tokens, which the next context is
+        compared with."""
         future = self._futures.pop(episode_id, None)
         if future is not None:
             self._ready = [request for request in self._ready if request.episode_id != episode_id]
@@ -143,8 +144,8 @@ class TorchEngine:
             raise ValueError(f"episode {request.episode_id!r} is still writing a message")
 
     async def _run(self) -> None:
-        """Until every episode has its message. A failure here is everybody's: it is raised where
-        each of them waits."""
+        """Write until every episode has its message. A failure is raised where each of them
+        waits."""
         try:
             while self._futures:
                 await self._until_idle()
@@ -157,15 +158,15 @@ class TorchEngine:
                     future.set_exception(error)
 
     async def _until_idle(self) -> None:
-        """Every episode that can run does so until it asks for its next message or waits for
-        something else."""
+        """Let every episode run until it asks for its next message or waits for something else."""
         num_seen = -1
+        # Ends after a pass of the event loop in which nobody asked for a message.
         while num_seen != self._num_arrivals:
             num_seen = self._num_arrivals
             await asyncio.sleep(0)
 
     def _admit(self) -> None:
-        """Put every request that has or gets a slot into it, and read their contexts but for the
+        """Put every request that has or gets a slot into it, and read their contexts except the
         last token, which the next step reads."""
         admitted = self._ready
         self._ready = []
@@ -181,11 +182,12 @@ class TorchEngine:
             slots = self._read_wave(slots)
 
     def _evict(self) -> bool:
-        """Free the slot that is cheapest to read again among those with nothing to write; False
-        where there is none."""
+        """Free the slot with the shortest context among those with nothing to write: it is cheapest
+        to read again. False where there is none."""
         idle = np.flatnonzero(~self._table.is_writing_S)
         if len(idle) == 0:
             return False
+        # Reading a context again costs as much as it is long.
         cheapest = idle[self._table.length_S[idle].argmin()]
         episode_id = self._table.episode_id(int(cheapest))
         self._evicted.add(episode_id)
@@ -198,14 +200,15 @@ class TorchEngine:
             self._decoder.copy(source, target, int(self._table.num_cached_S[target]))
 
     def _read_wave(self, slots: list[int]) -> list[int]:
-        """Read the contexts of these slots. Those that could copy more from another of this wave
-        than from what is cached are returned instead."""
+        """Read the contexts of these slots. Returns those that could copy more from another slot of
+        this wave than from the cache."""
         table = self._table
         planned_S = np.zeros(len(table), np.int64)
         deferred, extensions = [], []
         for slot in slots:
             num_cached, end = int(table.num_cached_S[slot]), int(table.length_S[slot]) - 1
             if num_cached == 0:
+                # `done`: cached now; `planned`: will be, once this wave is read.
                 done, planned = table.longest_prefix(slot, table.num_cached_S), table.longest_prefix(slot, planned_S)
                 if planned.length >= done.length + _MIN_SHARED:
                     deferred.append(slot)
@@ -217,13 +220,14 @@ class TorchEngine:
             if end > num_cached:
                 extensions.append(Extension(slot, num_cached, table.token_S_C[slot, num_cached:end].tolist()))
         self._decoder.read(extensions)
+        # Only now: a slot deferred to the next wave copies from what is really cached.
         updated = planned_S > 0
         table.num_cached_S[updated] = planned_S[updated]
         return deferred
 
     def _step(self) -> None:
-        """One token for every slot in use. A slot that has nothing to write rides along: its last
-        token is read once more, to no effect."""
+        """Write one token in every slot in use. In a slot that has nothing to write the last token
+        is read once more, to no effect."""
         table = self._table
         used = np.arange(table.num_used)
         length_N = table.length_S[: table.num_used]

@@ -1,11 +1,11 @@
-"""vLLM servers as one engine: an episode stays with its server, servers come and go, and stale
-weights never write a token that is learnt from.
+"""Generation by vLLM servers: an episode stays with its server, servers come and go, and stale
+weights never write a token that is trained on.
 
-Servers are watched by a loop in a thread of its own, which lives as long as the engine: batches of
-episodes come and go, each with a loop of its own. A server takes part once it has the current
-weights and has shown so: on fixed prompts its log-probabilities agree with a forward pass of the
+Servers are watched by an event loop in a thread of its own, which lives as long as the engine;
+batches of episodes each have a loop of their own. A server takes part once it has the current
+weights and has shown it: on fixed prompts its log-probabilities agree with a forward pass of the
 trainer. One that fails (dead, hanging, garbage, other weights) is left out, its message is written
-by another, and it is looked at again every few seconds.
+by another, and it is tried again every few seconds.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ import torch
 
 from posttrain.models.adapted import is_adapted
 from posttrain.models.precision import compute_dtype
-from posttrain.rollout.engines.protocol import EngineLost, GenerateRequest, Generation
+from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import WeightFiles
@@ -33,10 +33,8 @@ from posttrain.runtime.redaction import redact
 
 T = TypeVar("T")
 
-MAX_GAP = {
-    torch.float32: 1e-3,
-    torch.bfloat16: 0.1,
-}  # |log-prob of server - of trainer|; bfloat16 has 8 bits of mantissa
+# |log-probability of the server - of the trainer|; bfloat16 has 8 bits of mantissa
+MAX_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 _CHECK_TOKENS = 8  # written behind each fixed prompt
 _CHECK_ROWS = 20  # of them scored in one forward pass
 _NUM_TRIES = 4  # of a message, each on another server where there is one
@@ -44,8 +42,8 @@ _WATCH_S = 2.0
 
 
 class VllmEngine:
-    """Serves one model, which may be training, through the servers that `urls()` names now and
-    later. To be closed."""
+    """Generates for one model, which may be training, through the servers that `urls()` names now
+    and later. To be closed."""
 
     def __init__(
         self,
@@ -68,9 +66,9 @@ class VllmEngine:
         self._router = Router()
         self._in_flight = 0
         self._weights = folder
-        self._reference: list[
-            tuple[list[int], list[float]]
-        ] = []  # what was written behind the fixed prompts, and what the trainer says of it
+        # Tokens written behind the fixed prompts, and the trainer's log-probabilities of them.
+        self._reference: list[tuple[list[int], list[float]]] = []
+        # Held while weights are written or given out: by `refresh_weights` and by the watch.
         self._preparing = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
@@ -85,9 +83,10 @@ class VllmEngine:
         self._watching = asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Raises EngineLost where no server wrote the message."""
+        """Raises EngineFailed where no server wrote the message."""
         self._in_flight += 1
         try:
+            # The caller's event loop is a batch's; sessions and routes belong to the engine's own.
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._generate(request), self._loop))
         finally:
             self._in_flight -= 1
@@ -96,7 +95,7 @@ class VllmEngine:
         self._loop.call_soon_threadsafe(self._router.release, episode_id)
 
     def refresh_weights(self) -> None:
-        """Raises as the constructor. A server that fails here is left out like any other."""
+        """Raises as the constructor does. A server that fails is left out like any other."""
         if self._in_flight:
             raise RuntimeError(
                 f"{self._in_flight} messages are being written; half of each would be by the old weights: "
@@ -105,10 +104,10 @@ class VllmEngine:
         self._await(self._refresh())
 
     def sleep(self) -> None:
-        """The servers' memory is their own."""
+        pass  # the servers' memory is their own
 
     def close(self) -> None:
-        """Ends the thread; servers go on."""
+        """End the thread; the servers go on."""
         if self._watching is not None:
             self._watching.cancel()
         self._await(self._session.close())
@@ -122,7 +121,7 @@ class VllmEngine:
 
     @property
     def _name(self) -> str:
-        """Of the model that writes: an adapter is known by its version."""
+        """The model's name at the server: an adapter's is its version."""
         return self._version if is_adapted(self._model) else BASE
 
     def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -149,13 +148,15 @@ class VllmEngine:
                 failed.append(url)
                 self._router.set_down(url)
             finally:
+                # Also after a failure or a cancellation, or the server would seem busy for ever.
                 self._router.finish(url)
-        raise EngineLost(
+        raise EngineFailed(
             f"the message of episode {request.episode_id} was given up after {len(failed)} failures: {reason}"
         )
 
     async def _write(self, url: str, request: GenerateRequest) -> Generation:
         token_ids, logprobs, finish, versions = await self._server(url).write(request, model=self._name)
+        # A message may span a change of weights; then no single policy wrote it.
         if set(versions) != {self._version}:
             raise ServerFailed(
                 f"{redact(url)} wrote with the weights {reason(', '.join(versions))}, not with {self._version}"
@@ -163,8 +164,8 @@ class VllmEngine:
         return Generation(token_ids, logprobs, "stop" if finish == "stop" else "length", self.policy_version)
 
     async def _refresh(self) -> None:
-        """Write the weights, and give them to every server that answers. The first that took them
-        is held against the trainer itself."""
+        """Write the weights and give them to every server that answers. The first that took them is
+        compared with the trainer itself."""
         async with self._preparing:  # the watch must not give the old file under the new name
             for url in self._router.up:
                 self._router.set_down(url)
@@ -187,8 +188,8 @@ class VllmEngine:
             await asyncio.sleep(0.5)
 
     async def _watch(self) -> None:
-        """New servers and those that came back take part again; those that are named no more do
-        not."""
+        """Bring up new servers and those that came back; leave out those that are no longer
+        named."""
         while True:
             await asyncio.sleep(_WATCH_S)
             for url in set(self._router.up) - set(self._urls()):
@@ -198,10 +199,11 @@ class VllmEngine:
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
     async def _bring_up(self) -> list[BaseException]:
-        """Give the current weights to every server named that is not up, check each, and tell what
-        was wrong with those that stay out."""
+        """Give the current weights to every named server that is not up, check each, and return the
+        errors of those that stay out."""
         async with self._preparing:
             down = [url for url in self._urls() if url not in self._router.up]
+            # The first server alone, because its tokens become the reference for all others.
             outcomes = [await self._prepared(url) for url in down[:1]] if not self._reference else []
             outcomes += await asyncio.gather(*[self._prepared(url) for url in down[len(outcomes) :]])
             return [error for error in outcomes if error is not None]
@@ -219,10 +221,14 @@ class VllmEngine:
         return None
 
     async def _check(self, server: VllmServer) -> None:
-        """The log-probabilities of what it writes behind the fixed prompts, against the trainer's.
-        Sampled tokens, because scoring a given text goes past the server's prefix cache and would
-        not see a stale one. A server that comes later, when the trainer may have learnt on, is held
-        against what the trainer said of the first one's tokens, as far as both wrote the same."""
+        """Compare the server's log-probabilities of tokens that it samples behind the fixed prompts
+        with the trainer's.
+
+        Sampled tokens, because scoring a given text bypasses the server's prefix cache and would
+        not show a stale one. A server that comes later, when the weights in training may have
+        changed, is compared with the trainer's figures for the first server's tokens, as far as
+        both wrote the same.
+        """
         requests = [
             GenerateRequest("check", prompt, _CHECK_TOKENS, 1.0, seed, self._stop_ids)
             for seed, prompt in enumerate(self._check_prompts)
@@ -242,28 +248,28 @@ class VllmEngine:
             )
             num_compared += length
         allowed = MAX_GAP.get(compute_dtype(self._model), MAX_GAP[torch.bfloat16])
+        # Texts part where rounding tips a sample: at least half of the tokens must be comparable.
         if max(gaps) > allowed or num_compared < sum(len(ids) for ids, _ in self._reference) / 2:
             raise ConfigurationError(
                 f"{redact(server.url)} was given the weights of version {self.policy_version} and writes with "
-                "others: on "
-                f"{sum(gap > allowed for gap in gaps)} of {len(gaps)} fixed prompts its log-probabilities are "
-                f"off, by up to {max(gaps):.2g} where "
-                f"{allowed:g} is allowed. Is it started as infra/vllm/serve.sh does, with the same model and type?"
+                f"others: on {sum(gap > allowed for gap in gaps)} of {len(gaps)} fixed prompts its log-probabilities "
+                f"are off, by up to {max(gaps):.2g} where {allowed:g} is allowed. Is it started as "
+                "infra/vllm/serve.sh does, with the same model and type?"
             )
 
     @torch.no_grad()
     def _score(self, written: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The log-probabilities of what was written behind the fixed prompts by the model in
-        training, as it is now."""
+        """Log-probabilities of tokens behind the fixed prompts, by the model in training as it is
+        now."""
+        # Dropout must be off, and the trainer's mode restored.
         was_training = self._model.training
         self._model.eval()
         rows = [torch.tensor([*prompt, *ids]) for prompt, ids in zip(self._check_prompts, written, strict=True)]
         scored: list[list[float]] = []
         for first in range(0, len(rows), _CHECK_ROWS):
             part, counts = rows[first : first + _CHECK_ROWS], [len(ids) for ids in written[first : first + _CHECK_ROWS]]
-            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(
-                self._model.device
-            )  # behind a row: causal attention looks back
+            # Padding behind a row changes nothing before it: attention is causal.
+            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(self._model.device)
             logprobs_N_T_V = torch.log_softmax(self._model(input_ids=ids_N_T).logits.float(), -1)
             for row, logprobs_T_V, count in zip(part, logprobs_N_T_V, counts, strict=True):
                 asked = logprobs_T_V[len(row) - count - 1 : len(row) - 1]
@@ -279,5 +285,5 @@ def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 async def _open_session() -> aiohttp.ClientSession:
-    """Made in the loop that it belongs to; as many connections as there are requests."""
+    """A session of the running loop; as many connections as there are requests."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))

@@ -1,7 +1,8 @@
-"""One vLLM server over HTTP: a message by token ids, other weights, and which weights it has.
+"""HTTP client of one vLLM server: generate by token ids, load weights, and ask which weights it
+has.
 
 Written for vLLM 0.32's token endpoint `/inference/v1/generate` (`--enable-scale-out`) and its
-development endpoints (`VLLM_SERVER_DEV_MODE=1`), which answer without a key: such a server listens
+development endpoints (`VLLM_SERVER_DEV_MODE=1`), which answer without a key: such a server belongs
 on a network that only trusted machines reach. SGLang's `/generate` with `input_ids` and
 `/update_weights_from_disk` fit the same contract; nobody has run them here.
 """
@@ -21,13 +22,8 @@ from posttrain.runtime.redaction import redact
 from posttrain.types import BadNumber, number
 
 BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it
-_REFUSALS = (
-    400,
-    401,
-    403,
-    405,
-    422,
-)  # of the request itself. 404 is not: a server that was started anew does not know the adapter yet
+# Refusals of the request itself. 404 is none: a restarted server does not know the adapter yet.
+_REFUSALS = (400, 401, 403, 405, 422)
 _HEALTH_S = 5.0
 _MAX_ID = 2**31 - 1
 _ROUNDING = 1e-3  # the log-probability of what is certain may come out above 0
@@ -35,13 +31,13 @@ _LEAST_LOGPROB = -1e4  # servers write -9999 for what has none; a token that was
 
 
 class ServerFailed(Exception):
-    """It did not answer in time, broke off, or answered what makes no sense: another server may do
-    better."""
+    """The server did not answer in time, broke off, or gave a nonsensical answer: another server
+    may do better."""
 
 
 class VllmServer:
-    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses what
-    was asked."""
+    """Client of one server. Raises ServerFailed where the server is to blame, ConfigurationError
+    where it refuses the request itself."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, *, timeout_s: float) -> None:
         self.url = url
@@ -49,17 +45,18 @@ class VllmServer:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, 10))
 
     async def write(self, request: GenerateRequest, *, model: str) -> tuple[list[int], list[float], str, list[str]]:
-        """Token ids, their log-probabilities, vLLM's finish reason, and the names of the weights
-        that wrote them, in order.
+        """Generate one message: token ids, their log-probabilities, vLLM's finish reason, and the
+        names of the weights that wrote them, in order.
 
-        The seed of a request is the episode's and the position where it begins: vLLM has no stream
-        that goes on over turns.
+        The seed of a request combines the episode's with the position where it begins: vLLM has no
+        random stream that goes on over turns.
         """
         sampling = {
             "temperature": request.temperature,
             "max_tokens": request.max_new_tokens,
             "stop_token_ids": sorted(request.stop_ids),
             "seed": (request.seed * 1_000_003 + len(request.token_ids)) % 2**31,
+            # 0: the sampled token's alone, no alternatives.
             "logprobs": 0,
             "detokenize": False,
         }
@@ -83,16 +80,17 @@ class VllmServer:
         return token_ids, logprobs, finish, versions
 
     async def check_health(self) -> None:
-        """Soon or never: a server that hangs is not waited for."""
+        """Raises ServerFailed unless the server answers within seconds."""
         await self._request("GET", "/health", timeout=aiohttp.ClientTimeout(total=_HEALTH_S))
 
     async def weights(self) -> str:
-        """The name of the weights that it has."""
+        """The name of the weights that the server has."""
         return str((await self._request("GET", "/weight_info")).get("weight_version"))
 
     async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
-        """Other weights, for every message that begins after this. What is in flight is written to
-        its end by the old ones; the cache is emptied."""
+        """Load weights for every message that begins after this. Messages in flight are finished by
+        the old ones; the cache is emptied."""
+        # `wait`: messages in flight are finished by the weights that began them.
         await self._post("/pause?mode=wait")
         if is_adapter:
             await self._load_adapter(folder, version)
@@ -102,8 +100,8 @@ class VllmServer:
         await self._post("/resume")
 
     async def _load_adapter(self, folder: Path, version: str) -> None:
-        """A LoRA adapter named as its version, instead of all others. Not `load_inplace` under one
-        name: vLLM 0.32 would then read the file again at every token."""
+        """Load a LoRA adapter named by its version, and unload all others. Not `load_inplace` under
+        one name: vLLM 0.32 would then read the file again at every token."""
         loaded = {model["id"] for model in (await self._request("GET", "/v1/models")).get("data", [])} - {BASE}
         if version not in loaded:
             try:
@@ -148,5 +146,6 @@ class VllmServer:
 
 
 def _logprob(value: object) -> float:
-    """Raises BadNumber: a ratio of probabilities is e to the power of it."""
+    """A sampled token's log-probability. Raises BadNumber for one out of bounds: a ratio of
+    probabilities is e to the power of it."""
     return number(value, "a token's log-probability", low=_LEAST_LOGPROB, high=_ROUNDING)

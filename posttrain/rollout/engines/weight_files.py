@@ -1,9 +1,9 @@
-"""The weights of a model in training, written where servers read them: one folder per version, the
-last two kept.
+"""Writes the weights of a model in training for servers to read: one folder per version, the last
+two kept.
 
 A tied output matrix is written out as a matrix of its own (`tie_word_embeddings: false`): vLLM on a
 CPU keeps a packed copy of the head, which a reload renews only where the file has the head;
-otherwise new bodies would write with an old head, and say nothing.
+otherwise new layers would silently write with an old head.
 """
 
 import json
@@ -22,8 +22,8 @@ _NUM_KEPT = 2
 
 
 class WeightFiles:
-    """Writes `folder/<version>/`. Refuses a version whose tensors are not those of the first: a
-    server would take it and write garbage."""
+    """Writes `folder/<version>/`. Refuses a version whose tensors differ from the first's: a server
+    would accept it and write garbage."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,15 +31,14 @@ class WeightFiles:
         self._written: list[Path] = []
 
     def write(self, model: Any, version: str) -> Path:
-        """The absolute path of the version's folder: a LoRA adapter alone where the model has one,
-        else all weights."""
+        """Write a version: a LoRA adapter alone where the model has one, else all weights. Returns
+        the absolute path of its folder."""
         target = (self._folder / version).resolve()
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if is_adapted(model):
-            model.save_pretrained(
-                target, safe_serialization=True, save_embedding_layers=False
-            )  # else peft looks for the model's hub page each time
+            # With embedding layers, peft would look for the model's hub page each time.
+            model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)
         else:
             weights = full_weights(model)
             shapes = {name: tensor.shape for name, tensor in weights.items()}
@@ -58,7 +57,7 @@ class WeightFiles:
 
 
 def full_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Every weight by its name in the file, the output matrix among them, tied or not, in the type
+    """All weights by their names in the file, the output matrix included, tied or not, in the type
     that the model computes in."""
     dtype = compute_dtype(model)
     weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
@@ -68,8 +67,8 @@ def full_weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 def write_served_folder(source: Path, model: Any, target: Path) -> None:
-    """A model's folder as a server wants it at its start: `source`'s configuration and tokenizer,
-    the head written out."""
+    """Write a model's folder as a server reads it at its start: configuration and tokenizer of
+    `source`, the head written out."""
     ignored = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json")
     shutil.copytree(source, target, ignore=ignored, copy_function=shutil.copyfile, dirs_exist_ok=True)
     target.chmod(target.stat().st_mode | 0o200)  # a stage's inputs are read-only

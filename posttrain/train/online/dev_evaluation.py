@@ -45,7 +45,7 @@ class Dev:
 
         At first a, b of a, b, c, now b, c: 2/3, and 1/2 is forgotten.
         """
-        kept = [one for one in played if not one.is_lost]
+        kept = [one for one in played if not one.is_aborted]
         won = {one.trajectory.task_id for one in kept if one.is_success}
         if self._sure is None:
             self._sure = sorted(won)

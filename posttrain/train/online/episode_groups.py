@@ -36,7 +36,7 @@ class EpisodeGroup:
     @property
     def kept(self) -> list[ScoredEpisode]:
         """Its members: all but the lost ones."""
-        return [*(one for one in self.played if not one.is_lost), *self.joined]
+        return [*(one for one in self.played if not one.is_aborted), *self.joined]
 
     @property
     def is_joined_G(self) -> NDArray[np.bool_]:  # noqa: N802 — a shape is a capital

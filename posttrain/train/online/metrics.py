@@ -32,7 +32,7 @@ def episode_metrics(groups: Sequence[EpisodeGroup], group_size: int) -> dict[str
     return step_metrics(
         played,
         rule_rewards_P_G=np.array([one.rule_reward for one in played]).reshape(shape),
-        is_lost_P_G=np.array([one.is_lost for one in played]).reshape(shape),
+        is_lost_P_G=np.array([one.is_aborted for one in played]).reshape(shape),
     )
 
 
@@ -100,7 +100,7 @@ def reference_logprobs(reference: Any, learner: Any, rows: Rows, temperature: fl
 def samples(groups: Sequence[EpisodeGroup]) -> list[ScoredEpisode]:
     """The first episode of each group that was played and not lost: a sixteenth of the tokens tells
     well enough where the policy is."""
-    kept = [[one for one in group.played if not one.is_lost] for group in groups]
+    kept = [[one for one in group.played if not one.is_aborted] for group in groups]
     return [of_group[0] for of_group in kept if of_group]
 
 
@@ -146,5 +146,5 @@ def mean_advantages(groups: Sequence[EpisodeGroup], members: Sequence[Sequence[M
     means = []
     for group, own in zip(groups, members, strict=True):
         left = iter(own)
-        means += [0.0 if one.is_lost else float(next(left).advantages_T.mean()) for one in group.played]
+        means += [0.0 if one.is_aborted else float(next(left).advantages_T.mean()) for one in group.played]
     return means

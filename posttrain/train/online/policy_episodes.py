@@ -41,9 +41,11 @@ class PolicyEpisodes:
         """As `EpisodeSource` has it."""
         self._sampler.sleep()
 
-    def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, hints: Sequence[float] = ()) -> list[ScoredEpisode]:
+    def run(
+        self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
+    ) -> list[ScoredEpisode]:
         """As `EpisodeSource` has it."""
-        given = given_turns(self._traces, tasks, hints) if self._traces is not None and hints else ()
+        given = given_turns(self._traces, tasks, prefix_fracs) if self._traces is not None and prefix_fracs else ()
         return self._scored(self._sampler.sample(tasks, seeds, given=given))
 
     def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:

@@ -26,7 +26,7 @@ def step_metrics(
     the distribution sampled from; at temperature 1 its expectation is the policy's entropy.
     """
     is_kept_P_G = ~is_lost_P_G
-    kept = [played for played in played_PG if not played.is_lost]
+    kept = [played for played in played_PG if not played.is_aborted]
     trajectories_PG = [played.trajectory for played in kept]
     successes_P_G = np.array([played.is_success for played in played_PG]).reshape(rule_rewards_P_G.shape)
     rows = zip(rule_rewards_P_G, successes_P_G, is_kept_P_G, strict=True)

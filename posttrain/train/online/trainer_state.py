@@ -37,7 +37,7 @@ class TrainerState:
     def observe(self, group: EpisodeGroup) -> None:
         """A group of this step, before the next tasks are chosen."""
         self.num_generated += sum(sum(one.trajectory.mask) for one in group.played)
-        kept = [one for one in group.played if not one.is_lost]
+        kept = [one for one in group.played if not one.is_aborted]
         if len(kept) > 1:
             success = sum(one.is_success for one in kept) / len(kept)
             self.sampler.observe(group.task.task_id, has_spread=group.has_spread, success=success)

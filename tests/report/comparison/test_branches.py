@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.branches import HERE, Branch, make_repository
-from posttrain.evals.significance import Word
+from posttrain.evals.significance import Decision
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import RECORDS
 from posttrain.report.comparison import data_files as data_files_module
@@ -58,7 +58,7 @@ def test_seeds_of_a_setting_are_one_row_and_the_verdict_counts_them(repository_o
     assert (main.name, len(main.runs), main.difference) == ("main", 3, None)
     assert (better.name, [run.seed for run in better.runs]) == ("exp/better", [1, 2, 3])
     assert better.knobs == {"train_sft.lr": (0.006, 0.004)}
-    assert better.difference.word is Word.BETTER
+    assert better.difference.decision is Decision.BETTER
     assert better.difference.num_seeds == (3, 3)
     assert better.difference.low > 0
     assert better.success[0] - main.success[0] == pytest.approx(better.difference.estimate)
@@ -66,13 +66,13 @@ def test_seeds_of_a_setting_are_one_row_and_the_verdict_counts_them(repository_o
 
 def test_one_run_of_each_is_called_what_it_is(repository_of_branches):
     _, once = settings_of(repository_of_branches, "main", "exp/once")
-    assert once.difference.word is Word.NEEDS_MORE
+    assert once.difference.decision is Decision.NEEDS_MORE
     assert "one of runs, not of settings" in comparison_text(settings_of(repository_of_branches, "main", "exp/once"))
 
 
 def test_runs_of_one_setting_are_tied(repository_of_branches):
     first, second = settings_of(repository_of_branches, "main", "main-seed2")
-    assert (first.difference, second.difference.word) == (None, Word.TIED)
+    assert (first.difference, second.difference.decision) == (None, Decision.TIED)
 
 
 def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp_path):
@@ -86,7 +86,7 @@ def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp
         ],
     )
     main, wasteful = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names)
-    assert (main.is_strict, wasteful.difference.word) == (True, Word.WORSE)
+    assert (main.is_strict, wasteful.difference.decision) == (True, Decision.WORSE)
     assert wasteful.strict_success[0] == pytest.approx(0.6 * wasteful.success[0], abs=0.03)
     header, row = comparison_markdown(settings).splitlines()[0], comparison_markdown(settings).splitlines()[3]
     assert header.index("| strict success |") < header.index("| success |")
@@ -98,7 +98,7 @@ def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp
 
     *_, old = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names, "exp/old")
     assert (old.is_strict, old.strict_success) == (False, None)
-    assert settings[1].difference.word is not Word.WORSE, "by success alone they are alike"
+    assert settings[1].difference.decision is not Decision.WORSE, "by success alone they are alike"
     assert "Some run recorded no strict success: the settings are compared by success." in comparison_text(settings)
     assert "A verdict is on success" in comparison_page(settings)
 

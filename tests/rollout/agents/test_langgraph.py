@@ -11,12 +11,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from posttrain.rollout.agents.langgraph import from_langchain, langgraph_loop, to_langchain
-from posttrain.rollout.engines.protocol import EngineLost
-from posttrain.rollout.engines.scripted import ScriptedEngine
-from posttrain.rollout.episodes import play_episodes
-from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
+from posttrain.rollout.engines.protocol import EngineFailed
+from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall
-from tests.rollout.lock_world import LIMITS, LockDomain, Reciter, WordCodec, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, arguments_of, call, lock_task, say
 
 TASK = lock_task(tools=("try_code",))
 LINES = [
@@ -70,7 +69,7 @@ def react_in_threads(model, tools):
 
 def play_with(policy, make_graph, *, task=TASK, limits=LIMITS):
     sys.modules[__name__].graph_under_test = langgraph_loop(make_graph)
-    [trajectory] = play_episodes(
+    [trajectory] = run_episodes(
         policy,
         [replace(task, agent_name=f"{__name__}:graph_under_test")],
         domain=LockDomain(),
@@ -81,7 +80,7 @@ def play_with(policy, make_graph, *, task=TASK, limits=LIMITS):
 
 
 def play(make_graph, *lines, **options):
-    return play_with(ScriptedPolicy(lambda task, seed: Reciter(list(lines))), make_graph, **options)
+    return play_with(ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines))), make_graph, **options)
 
 
 def with_checkpoints(model, tools):
@@ -91,26 +90,11 @@ def with_checkpoints(model, tools):
 @pytest.mark.parametrize("make_graph", [react, react_in_threads, with_checkpoints])
 def test_a_graph_makes_the_record_that_the_loop_of_tools_makes(make_graph):
     def recite(task, seed):
-        return Reciter(list(LINES))
+        return ScriptedExpert(list(LINES))
 
-    [expected] = play_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
+    [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
     assert play(make_graph, *LINES) == expected
     assert expected.stop_reason == StopReason.DONE
-
-
-def test_the_row_is_what_the_engine_read_and_wrote_though_langchain_writes_the_json_anew():
-    codec = WordCodec()
-    engine = ScriptedEngine({5: [[*codec.ids(text), 0] for text in ('call try_code {"code":"123"}', "done")]})
-    trajectory = play_with(TokenPolicy(engine, codec, temperature=1.0), react)
-    words = [codec.words[token] for token in trajectory.token_ids]
-    marks = " ".join(("^" if flag else ".") * len(word) for word, flag in zip(words, trajectory.mask, strict=True))
-    assert f"{' '.join(words)}\n{marks}" == (
-        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: '
-        "done <stop>\n"
-        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... "
-        "^^^^ ^^^^^^"
-    )
-    assert (trajectory.stop_reason, trajectory.num_forks) == (StopReason.DONE, 0)
 
 
 def test_a_graph_with_a_prompt_of_its_own_is_one_conversation_also_after_the_user_replied():
@@ -162,7 +146,7 @@ def test_a_broken_tool_and_a_lost_engine_are_not_hidden_by_a_graph_that_handles_
 
     class Gone:
         async def reply(self, episode):
-            raise EngineLost("no server answers")
+            raise EngineFailed("no server answers")
 
         def release(self, episode):
             pass

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import openai
 
 from posttrain.types import StopReason
-from tests.rollout.agents.playing import play
+from tests.rollout.agents.program_episodes import play
 from tests.rollout.lock_world import say
 
 

@@ -9,27 +9,27 @@ import openai
 import pytest
 
 from posttrain.rollout.agents.openai_proxy import AgentTask
-from posttrain.rollout.engines.protocol import EngineLost
-from posttrain.rollout.engines.scripted import ScriptedEngine
+from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Reply
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall, ToolRun
 from tests.limits import limits_of
-from tests.rollout.agents.playing import TASK, play, play_with
+from tests.rollout.agents.program_episodes import TASK, play, play_with
 from tests.rollout.lock_world import (
     LIMITS,
     EndingDomain,
     LockDomain,
-    Reciter,
+    ScriptedExpert,
     WordCodec,
     arguments_of,
     call,
     lock_task,
     say,
 )
+from tests.rollout.scripted_engine import ScriptedEngine
 
-LOST_ALLOWED = LIMITS.model_copy(update={"max_lost_frac": 0.99})
+LOST_ALLOWED = LIMITS.model_copy(update={"max_aborted_frac": 0.99})
 
 
 def client_of(task: AgentTask, **options) -> openai.AsyncOpenAI:
@@ -84,9 +84,9 @@ LINES = [
 @pytest.mark.parametrize("agent", [react, react_in_a_thread])
 def test_a_plain_agent_makes_the_record_that_the_loop_of_tools_makes(agent):
     def recite(task, seed):
-        return Reciter(list(LINES))
+        return ScriptedExpert(list(LINES))
 
-    [expected] = play_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
+    [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
     assert play(agent, *LINES) == expected
     assert expected.stop_reason == StopReason.DONE
     assert [run.outcome for turn in expected.turns for run in turn.tool_runs] == ["error", "ok", "ok"]
@@ -99,17 +99,6 @@ def token_play(agent, *texts, limits=LIMITS):
     words = [codec.words[token] for token in trajectory.token_ids]
     marks = " ".join(("^" if flag else ".") * len(word) for word, flag in zip(words, trajectory.mask, strict=True))
     return trajectory, " ".join(words) + "\n" + marks
-
-
-def test_the_row_is_what_the_engine_read_and_wrote_and_the_mask_marks_what_it_wrote():
-    trajectory, drawn = token_play(react, 'call try_code {"code":"123"}', "done")
-    assert drawn == (
-        'try_code locks open agent: call try_code {"code":"123"} <stop> tool: {"open":true,"tries":1} agent: '
-        "done <stop>\n"
-        "........ ..... .... ...... ^^^^ ^^^^^^^^ ^^^^^^^^^^^^^^ ^^^^^^ ..... ....................... ...... "
-        "^^^^ ^^^^^^"
-    )
-    assert (trajectory.stop_reason, trajectory.num_forks) == (StopReason.DONE, 0)
 
 
 def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
@@ -131,30 +120,12 @@ def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
     assert trajectory.num_forks == 1
 
 
-def test_the_answer_is_openais_with_its_usage():
-    seen = []
-
-    async def look(task):
-        client = client_of(task)
-        seen.extend([model.id async for model in client.models.list()])
-        seen.append(await client.chat.completions.create(model=task.model, messages=task.messages, tools=task.tools))
-
-    token_play(look, 'call try_code {"code":"123"}')
-    model, completion = seen
-    assert (model, completion.model, completion.choices[0].finish_reason) == ("policy", "policy", "tool_calls")
-    assert completion.choices[0].message.content is None
-    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.total_tokens) == (
-        4,
-        4,
-        8,
-    )
-
-
 def test_a_stream_gives_the_same_message():
     chunks = []
 
     async def listen(task):
         async with client_of(task) as client:
+            assert [model.id async for model in client.models.list()] == ["policy"]
             stream = await client.chat.completions.create(
                 model=task.model,
                 messages=task.messages,
@@ -299,7 +270,7 @@ def test_an_engine_that_is_gone_is_never_hidden_by_the_clients_retries(agent):
     class Gone:
         async def reply(self, episode):
             asked.append(episode.episode_id)
-            raise EngineLost("no server answers")
+            raise EngineFailed("no server answers")
 
         def release(self, episode):
             pass
@@ -319,7 +290,7 @@ def test_a_broken_tool_loses_the_episode_whatever_the_program_makes_of_it():
     lines = {1: [say("done")], 2: [say("done")]}
     task = lock_task()
     broken, _ = play_with(
-        ScriptedPolicy(lambda task, seed: Reciter(lines[seed])),
+        ScriptedPolicy(lambda task, seed: ScriptedExpert(lines[seed])),
         mixed(careless, react),
         task=task,
         limits=LOST_ALLOWED,
@@ -351,7 +322,7 @@ def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
     async def raising(task):
         raise mistake
 
-    policy = ScriptedPolicy(lambda task, seed: Reciter([say("done")]))
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")]))
     lost, played = play_with(policy, mixed(raising, react), limits=LOST_ALLOWED, seeds=[1, 2])
     assert (lost.stop_reason, played.stop_reason) == (StopReason.AGENT_FAILED, StopReason.DONE)
     assert lost.failure.startswith(failure)
@@ -449,7 +420,7 @@ def test_many_episodes_share_one_server_and_each_hears_its_own_policy():
         await react(task)
 
     policy = ScriptedPolicy(
-        lambda task, seed: Reciter([call("try_code", arguments_of(str(seed))), say(f"seed {seed}")])
+        lambda task, seed: ScriptedExpert([call("try_code", arguments_of(str(seed))), say(f"seed {seed}")])
     )
     played = play_with(policy, note, seeds=range(20))
     assert [one.messages[-1].content for one in played] == [f"seed {seed}" for seed in range(20)]

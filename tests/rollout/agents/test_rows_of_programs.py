@@ -16,7 +16,7 @@ import pytest
 from posttrain.rollout.agents.langgraph import langgraph_loop
 from posttrain.rollout.agents.openai_proxy import openai_loop
 from posttrain.rollout.engines.torch_engine import TorchEngine
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.types import Message, StopReason, ToolCall
 from tests.limits import limits_of
@@ -110,7 +110,7 @@ graph = langgraph_loop(make_react_graph)
 def play_group(agent_name, engine, seeds=range(10)):
     policy = TokenPolicy(engine, BabbleCodec(), temperature=1.0)
     task = replace(lock_task(tools=("try_code",)), agent_name=agent_name)
-    played = play_episodes(policy, [task] * len(seeds), domain=LockDomain(), limits=LIMITS, seeds=list(seeds))
+    played = run_episodes(policy, [task] * len(seeds), domain=LockDomain(), limits=LIMITS, seeds=list(seeds))
     assert not any([engine._ready, engine._waiting, engine._evicted, engine._futures, engine._table.num_used])
     return played
 

@@ -169,7 +169,7 @@ def test_a_lost_episode_teaches_nothing_and_counts_for_nothing(tmp_path, monkeyp
     assert 0 < np.mean([line["lost"] for line in lines]) < 0.6
     assert all(line["reward_mean"] <= 1 for line in lines), "the 9 of a lost one is in no mean"
     assert all(np.isfinite(line["kl"]) for line in lines), "also where the first of each group was lost"
-    assert {advantage for one, advantage in heard if one.is_lost} == {0.0}
+    assert {advantage for one, advantage in heard if one.is_aborted} == {0.0}
 
 
 def test_adapters_are_trained_without_dropout_and_are_their_own_reference(tmp_path):

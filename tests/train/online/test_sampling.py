@@ -122,7 +122,7 @@ class Script:
 
     def sleep(self): ...
 
-    def play(self, tasks, seeds):
+    def run(self, tasks, seeds):
         return [self.end(task.task_id, next(self.ends[task.task_id])) for task in tasks]
 
     def end(self, task_id, reward):

@@ -12,7 +12,7 @@ import pytest
 
 from posttrain.config.params import load_params
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, Task, ToolCall, Trajectory
 from posttrain.worlds.domains import score_names
@@ -27,7 +27,7 @@ from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
 from posttrain.worlds.toy.domain import ToyDomain
 from posttrain.worlds.toy.expert import SHOPS_AS_SIDES
 from tests.limits import limits_of
-from tests.rollout.lock_world import Reciter
+from tests.rollout.lock_world import ScriptedExpert
 from tests.worlds_of import stocks_params, toy_params
 
 REWARD = load_params(Path(__file__).parents[3] / "params.yaml").reward
@@ -165,8 +165,8 @@ def episodes(world: str) -> tuple[list[Task], list[dict[str, Trajectory]]]:
     rule = load_reward(REWARD, score_names(domain))
     repeated = [task for task in tasks for _ in ADVERSARIES]
     scripts = list(ADVERSARIES.values())
-    policy = ScriptedPolicy(lambda task, seed: Reciter(scripts[seed](task, SIDES[world])))
-    played = play_episodes(
+    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert(scripts[seed](task, SIDES[world])))
+    played = run_episodes(
         policy,
         repeated,
         domain=domain,

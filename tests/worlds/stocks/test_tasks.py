@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.config.params import load_params
-from posttrain.rollout.episodes import play_episodes
+from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import SPLITS, Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.lookups.answers import Ask, format_answer, format_ask
@@ -62,7 +62,7 @@ def usual():
 
 def play(domain, tasks, make_expert, max_turns=6):
     limits = LIMITS.model_copy(update={"max_turns": max_turns})
-    return play_episodes(ScriptedPolicy(make_expert), tasks, domain=domain, limits=limits, seeds=range(len(tasks)))
+    return run_episodes(ScriptedPolicy(make_expert), tasks, domain=domain, limits=limits, seeds=range(len(tasks)))
 
 
 def play_expert(domain, tasks, flaws=None, reasoning_frac=0.3, max_turns=6):

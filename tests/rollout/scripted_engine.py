@@ -1,4 +1,4 @@
-"""An engine that replays what it was given: for tests of everything above an engine."""
+"""An engine that gives scripted tokens, for tests of everything above an engine."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,12 +6,8 @@ from posttrain.rollout.engines.protocol import GenerateRequest, Generation
 
 
 class ScriptedEngine:
-    """Replays one list of messages per seed, each cut at the request's `max_new_tokens`; keeps what
-    it was asked in `requests`.
-
-    A seed without a script, or asked beyond its end, raises LookupError: the test's script does not
-    fit the play.
-    """
+    """Gives one list of messages per seed, each cut at the request's `max_new_tokens`, and records
+    requests and releases. Raises LookupError for a seed without a script or beyond its end."""
 
     def __init__(self, messages_by_seed: Mapping[int, Sequence[Sequence[int]]], *, logprob: float = -0.5) -> None:
         self.requests: list[GenerateRequest] = []
@@ -34,5 +30,4 @@ class ScriptedEngine:
     def refresh_weights(self) -> None:
         self.policy_version += 1
 
-    def sleep(self) -> None:
-        """Nothing is held."""
+    def sleep(self) -> None: ...

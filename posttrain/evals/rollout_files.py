@@ -1,8 +1,9 @@
-"""Reads the plays in a file, each with its task and its reward, from trajectories and from what
-other trainers and evaluations write of their rollouts.
+"""Reads tasks and rewards from files of rollouts: trajectories, and dumps of other trainers and
+evaluations (verl, TRL, OpenRLHF, NeMo-RL, SkyRL, verifiers, rLLM, evalscope, Inspect).
 
-A play that infrastructure ended says nothing about the agent, whatever reward stands beside it, nor
-does one without a score (null, NaN): neither is a failure. Which those are is decided here alone.
+A rollout that infrastructure ended says nothing about the agent, whatever reward stands beside it,
+nor does one without a score (null, NaN): neither is a failure. This file alone decides which those
+are.
 """
 
 import hashlib
@@ -20,15 +21,15 @@ from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories
 from posttrain.data.importing.records import Bad, read_records
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import reason
-from posttrain.types import LOST, Trajectory
+from posttrain.types import ABORTED, Trajectory
 
-# what other tools call the end of an episode that infrastructure made: tau2; rLLM; vLLM's requests
-_LOST_WORDS = {*LOST, "infrastructure_error", "error", "abort"}
-# as Inspect's own metrics take the values that are no numbers
+# other tools' words for an end by infrastructure: tau2; rLLM; vLLM's requests
+_ABORTED_WORDS = {*ABORTED, "infrastructure_error", "error", "abort"}
+# Inspect's values that are no numbers, converted as its own metrics do
 INSPECT_VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-# The tools by the keys that all records of theirs have, with those of the group and of the reward
-# (dotted, within objects). TRL has a column for each reward function, by its name; NeMo-RL says
-# nowhere which records play one task.
+# By the keys that identify a tool's records: the keys of the group and of the reward (dotted within
+# objects). TRL has a column for each reward function, by its name; NeMo-RL says nowhere which
+# records are of one task.
 _DUMPS: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("input", "output", "score", "step"): (("step", "input"), "score"),  # verl
     ("example_id", "completion", "reward"): (("task", "example_id"), "reward"),  # verifiers, prime-rl
@@ -43,26 +44,33 @@ _DUMPS: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
-    """Plays of one `task` are a group. `reward` is None where the play has none; `is_lost` where
-    infrastructure ended it."""
+class Rollout:
+    """A task and its reward. Rollouts of one `task` are a group. `reward` is None where nobody
+    scored it; `is_aborted` where infrastructure ended it."""
 
     task: str
     reward: float | None
-    is_lost: bool = False
+    is_aborted: bool = False
 
     @classmethod
-    def of(cls, episode: Trajectory) -> "Play":
-        return cls(episode.task_id, episode.reward, episode.is_lost)
+    def of(cls, episode: Trajectory) -> "Rollout":
+        return cls(episode.task_id, episode.reward, episode.is_aborted)
 
 
-def read_plays(
-    path: Path, file_format: str | None = None, *, reward: str = "", group: str = ""
-) -> tuple[list[Play], list[Bad], str]:
-    """The plays of a file, its records that are none, and a sentence on the keys that were not read
-    (empty where all were). `reward` and `group` name the columns
-    where they are others than the format's; a group may also be a number, of records in a row.
-    Raises DataError where nothing tells what a task or a reward is."""
+@dataclass(frozen=True, slots=True)
+class RolloutFile:
+    """The content of a file: its rollouts, the records that are none, and a sentence on the keys
+    that were not read (empty where all were)."""
+
+    rollouts: list[Rollout]
+    bad: list[Bad]
+    unread: str = ""
+
+
+def read_rollouts(path: Path, file_format: str | None = None, *, reward: str = "", group: str = "") -> RolloutFile:
+    """Read a file. `reward` and `group` name its columns where they are others than the format's; a
+    group may also be a number, of records in a row. Raises DataError where nothing tells which
+    rollouts are of one task, or what a reward is."""
     if zipfile.is_zipfile(path):
         raise DataError(f"{path} is an archive of Inspect's: `inspect log convert --to json --output-dir DIR {path}`")
     heads: list[Any] = [record for _, record in islice(read_records(path), NUM_LOOKED_AT) if isinstance(record, dict)]
@@ -70,44 +78,63 @@ def read_plays(
     if heads and "eval" in heads[0] and isinstance(heads[0].get("samples"), list):  # a log of Inspect
         heads = heads[0]["samples"]
         records = enumerate(heads, 1)
-    unread = ""
     dump = None if file_format else next((keys for keys in _DUMPS if any(_has(one, keys) for one in heads)), None)
     keys = reason(", ".join(heads[0])) if heads and isinstance(heads[0], Mapping) else "no objects"
     if dump or group:
-        columns, column = _DUMPS[dump] if dump else ((), "reward")
-        columns = (group,) if group else columns
-        if not columns:
-            raise DataError(
-                f"{path} does not say which plays are of one task: give --group COLUMN, or --group HOW_MANY"
-            )
-        reward = reward or column or _only_reward(path, heads[0])
-        found = [_play(path, number, record, columns, reward) for number, record in records]
-        plays, bad = [one for one in found if isinstance(one, Play)], [one for one in found if isinstance(one, Bad)]
+        found = _from_dump(path, records, dump, reward=reward, group=group, head=heads[0] if heads else None)
     else:
         try:
-            imported = import_trajectories(path, file_format)
-            refuse_too_many_bad(imported, max_quarantine_frac=1.0, source=path)
+            found = _from_trajectories(path, records, file_format, reward=reward)
         except DataError as error:
             raise DataError(f"{error}. Of any file, --group and --reward name the columns: it has {keys}") from error
-        plays, bad = [Play.of(row.trajectory) for row in imported.rows], imported.bad
-        unread = unread_keys(imported)
-        if reward:
-            rewards = {number: _reward(path, record, reward) for number, record in records}
-            plays = [replace(play, reward=rewards[at]) for at, play in zip(imported.numbers, plays, strict=True)]
-    if any(play.reward is not None for play in plays):
-        return plays, bad, unread
+    if any(rollout.reward is not None for rollout in found.rollouts):
+        return found
     raise DataError(
-        f"{path}: none of {len(plays)} plays has a reward{f' {reward}' if reward else ''}, so their groups have no "
-        f"spread; score them first, or name the column with --reward: it has {keys}"
+        f"{path}: none of {len(found.rollouts)} rollouts has a reward{f' {reward}' if reward else ''}, so their groups "
+        f"have no spread; score them first, or name the column with --reward: it has {keys}"
     )
 
 
+def _from_dump(
+    path: Path,
+    records: Iterable[tuple[int, Any]],
+    dump: tuple[str, ...] | None,
+    *,
+    reward: str,
+    group: str,
+    head: Any,
+) -> RolloutFile:
+    """Rollouts by columns: those of a known tool's dump, or those that a person named."""
+    columns, column = _DUMPS[dump] if dump else ((), "reward")
+    columns = (group,) if group else columns
+    if not columns:
+        raise DataError(f"{path} does not say which rollouts are of one task: give --group COLUMN, or --group HOW_MANY")
+    reward = reward or column or _only_reward(path, head)
+    found = [_rollout(path, number, record, columns, reward) for number, record in records]
+    return RolloutFile(
+        [one for one in found if isinstance(one, Rollout)], [one for one in found if isinstance(one, Bad)]
+    )
+
+
+def _from_trajectories(
+    path: Path, records: Iterable[tuple[int, Any]], file_format: str | None, *, reward: str
+) -> RolloutFile:
+    """Rollouts by the import of trajectories."""
+    imported = import_trajectories(path, file_format)
+    refuse_too_many_bad(imported, max_quarantine_frac=1.0, source=path)
+    rollouts = [Rollout.of(row.trajectory) for row in imported.rows]
+    if reward:
+        rewards = {number: _reward(path, record, reward) for number, record in records}
+        rollouts = [replace(one, reward=rewards[at]) for at, one in zip(imported.numbers, rollouts, strict=True)]
+    return RolloutFile(rollouts, imported.bad, unread_keys(imported))
+
+
 def is_unscored(value: Any) -> bool:
-    """Whether a score says that there is none: null, and Inspect's NaN."""
+    """True for a score that says that there is none: null, and Inspect's NaN."""
     return value is None or value != value
 
 
-def _play(path: Path, number: int, record: Any, columns: Sequence[str], reward: str) -> Play | Bad:
+def _rollout(path: Path, number: int, record: Any, columns: Sequence[str], reward: str) -> Rollout | Bad:
     if not isinstance(record, Mapping):
         return record if isinstance(record, Bad) else Bad.of(number, "it is no object", record)
     task = [(number - 1) // max(1, int(one)) if one.isdecimal() else _at(record, one) for one in columns]
@@ -118,12 +145,12 @@ def _play(path: Path, number: int, record: Any, columns: Sequence[str], reward: 
     except RecursionError:
         return Bad.of(number, "brackets nested too deep", record)
     ends = [str(record.get(key)).lower() for key in ("termination_reason", "stop_reason")]
-    is_lost = bool(record.get("error") or record.get("invalidation") or _LOST_WORDS.intersection(ends))
-    return Play(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), is_lost)
+    is_aborted = bool(record.get("error") or record.get("invalidation") or _ABORTED_WORDS.intersection(ends))
+    return Rollout(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), is_aborted)
 
 
 def _only_reward(path: Path, record: Mapping[str, Any]) -> str:
-    """The one reward function of TRL's."""
+    """The column of TRL's reward function. Raises DataError where there are several or none."""
     others = ("step", "advantage", "prompt", "completion")
     found = [name for name, value in record.items() if name not in others and isinstance(value, int | float)]
     if len(found) != 1:
@@ -132,8 +159,9 @@ def _only_reward(path: Path, record: Mapping[str, Any]) -> str:
 
 
 def _reward(path: Path, record: Any, column: str) -> float | None:
-    """None for what is no score. A list is of rewards of tokens or turns; an object is a score with
-    its explanation, or holds one by its name. Raises DataError where it holds several."""
+    """The reward in a column, None where it is no score. A list (rewards of tokens or turns) is
+    summed up; an object is a score with its explanation, or holds one by its name. Raises DataError
+    where it holds several."""
     value = _at(record, column)
     while isinstance(value, Mapping):
         inner = [value["value"]] if "value" in value else list(value.values())
@@ -153,7 +181,7 @@ def _has(record: Any, keys: Iterable[str]) -> bool:
 
 
 def _at(record: Any, path: str) -> Any:
-    """None where there is no such place."""
+    """The value at a dotted path, None where there is none."""
     if isinstance(record, Mapping) and path in record:
         return record[path]
     head, dot, rest = path.partition(".")

@@ -1,9 +1,8 @@
-"""How an agent turns replies into actions: one coroutine per episode, chosen by the task's
-`agent_name`.
+"""Agent loops: coroutines that run one episode, turn by turn, chosen by the task's `agent_name`.
 
-A loop asks the policy for a message, does what it says, and returns why it ended. It may raise
-EngineLost, ToolFailed, WorldFailed or AgentFailed: the episode is lost and played again. Any other
-exception is our bug: all episodes stop and it is raised.
+A loop asks the policy for a message, runs its tool calls, and returns the reason of the end. It may
+raise EngineFailed, ToolFailed, WorldFailed or AgentFailed: the episode is aborted and run again.
+Any other exception is our bug: all episodes stop and it is raised.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,8 +18,7 @@ AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
 
 
 class AgentFailed(Exception):
-    """The agent's own program raised: it is broken, and the episode says nothing about the
-    policy."""
+    """The agent's own program raised. The episode is aborted: it says nothing about the policy."""
 
 
 async def tools(episode: Episode, policy: Policy) -> StopReason:
@@ -50,8 +48,7 @@ async def tools(episode: Episode, policy: Policy) -> StopReason:
 
 
 async def single_turn(episode: Episode, policy: Policy) -> StopReason:
-    """One message and nothing after it: calls are run and answered, and nobody reads the
-    results."""
+    """One message and no further turn: its calls are run and answered."""
     reply = await policy.reply(episode)
     message = episode.add_reply(reply)
     if message is not None and message.tool_calls:
@@ -62,7 +59,7 @@ async def single_turn(episode: Episode, policy: Policy) -> StopReason:
 _LOOPS: dict[str, AgentLoop] = {"tools": tools, "single_turn": single_turn}
 
 
-def loop_named(name: str) -> AgentLoop:
+def load_agent_loop(name: str) -> AgentLoop:
     """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError
     for a name that is none."""
     if name in _LOOPS:
