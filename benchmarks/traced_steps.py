@@ -27,7 +27,6 @@ from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.train.online.inputs import TrainingInputs
@@ -35,6 +34,7 @@ from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.resumable_trainer import open_run
+from posttrain.types import ScoredEpisode
 from posttrain.worlds.domains import make_domain, score_names
 
 NUM_STEPS, NUM_WARMUP = 48, 2

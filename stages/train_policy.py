@@ -17,7 +17,6 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.rollout.expert_traces import ExpertTraces
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.traces.values import traced
 from posttrain.traces.writer import Record, open_traces
 from posttrain.tracking.alarms import Alarms
@@ -35,7 +34,7 @@ from posttrain.train.replay.params import JoinsExpert, JoinsHints
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import load_reward_model
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.types import Trajectory
+from posttrain.types import ScoredEpisode, Trajectory
 from posttrain.worlds.domains import make_domain, score_names, with_expert
 
 TASKS = Path("data/raw/tasks.parquet")

@@ -16,38 +16,7 @@ from typing import Protocol, Self
 import torch
 
 from posttrain.models.distributed import gather, is_first, share_rows
-from posttrain.types import Task, Trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredEpisode:
-    """A scored episode with its tokens, and what a reward model adds to the rule reward that it
-    has."""
-
-    trajectory: Trajectory
-    bonus: float = 0.0
-
-    @property
-    def rule_reward(self) -> float:
-        """The reward by rules, which the group metrics are about; 0.0 of a lost episode, which no
-        group counts."""
-        if self.is_lost:
-            return 0.0
-        if self.trajectory.reward is None:
-            raise ValueError(
-                f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from"
-            )
-        return self.trajectory.reward
-
-    @property
-    def is_success(self) -> bool:
-        """Its world's verdict."""
-        return self.trajectory.is_success
-
-    @property
-    def is_lost(self) -> bool:
-        """It ended through no doing of the agent's: nothing is learnt from it."""
-        return self.trajectory.is_lost
+from posttrain.types import ScoredEpisode, Task
 
 
 class EpisodeSource(Protocol):

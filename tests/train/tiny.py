@@ -22,8 +22,7 @@ from transformers import (
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
 from posttrain.models.lora import add_lora
 from posttrain.models.params import LoraAdapter
-from posttrain.rollout.generator import ScoredEpisode
-from posttrain.types import Message, Outcome, StopReason, Task, Trajectory
+from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task, Trajectory
 from posttrain.worlds.lookups.schedule import KINDS
 
 WORDS = ["<pad>", "<end>", "<turn>", "<think>", *"abcdefghijkl"]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from posttrain.models import distributed
 from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.advantages.groups import FloatArray
+from posttrain.types import ScoredEpisode
 
 NUM_PARTS = 8  # of a process's share of a step: rows of one length stand together, and little of a part is padding
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from posttrain.models import distributed
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.params import DevParams
+from posttrain.types import ScoredEpisode
 
 BEST = "best.safetensors"
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posttrain.evals.groups import are_equal
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.advantages.groups import Group, Turn
-from posttrain.types import Task, Trajectory
+from posttrain.types import ScoredEpisode, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)

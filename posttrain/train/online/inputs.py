@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posttrain.models.codec import TokenRow
-from posttrain.rollout.generator import EpisodeSource, ScoredEpisode
+from posttrain.rollout.generator import EpisodeSource
 from posttrain.train.replay.expert import Shown
-from posttrain.types import Task
+from posttrain.types import ScoredEpisode, Task
 
 Hear = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
 

@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.advantages.params import Compared
 from posttrain.train.losses.importance import importance_metrics, turn_numbers
 from posttrain.train.online.batch import Member, Rows, rows_of
@@ -21,6 +20,7 @@ from posttrain.train.online.episode_groups import EpisodeGroup
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.step_metrics import kl_estimate, step_metrics
 from posttrain.train.online.updates import Updates, scored
+from posttrain.types import ScoredEpisode
 
 _LEAST_ADVANTAGE = 1e-6
 _TOLD_TURNS = 3  # each by itself, the later ones together

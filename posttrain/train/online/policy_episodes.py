@@ -8,9 +8,8 @@ from typing import Any
 from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.rollout.expert_traces import ExpertTraces, given_turns
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.reward_model import score_episodes
-from posttrain.types import Task, Trajectory
+from posttrain.types import ScoredEpisode, Task, Trajectory
 
 
 class PolicyEpisodes:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posttrain.evals.groups import Group, group_metrics
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.advantages.groups import FloatArray
+from posttrain.types import ScoredEpisode
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
 

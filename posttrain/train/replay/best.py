@@ -8,10 +8,9 @@ the gradient is biased as far as the cap acts, and towards tasks that succeeded 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online.episode_groups import EpisodeGroup
 from posttrain.train.replay.nothing import NothingJoins
-from posttrain.types import Outcome, StopReason, Task, Trajectory
+from posttrain.types import Outcome, ScoredEpisode, StopReason, Task, Trajectory
 
 
 class BestEpisodes(NothingJoins):

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online.episode_groups import EpisodeGroup
 from posttrain.train.replay.best import BestEpisodes
 from posttrain.train.replay.expert import ExpertJoins, Shown
 from posttrain.train.replay.hints import Hints
 from posttrain.train.replay.nothing import NothingJoins
 from posttrain.train.replay.params import JoinParams, JoinsBest, JoinsExpert, JoinsHints, JoinsNothing
-from posttrain.types import Task
+from posttrain.types import ScoredEpisode, Task
 
 
 class Joining(Protocol):

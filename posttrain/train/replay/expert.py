@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online.episode_groups import EpisodeGroup
 from posttrain.train.replay.nothing import NothingJoins
-from posttrain.types import Task
+from posttrain.types import ScoredEpisode, Task
 
 Shown = Callable[[Task, int], Sequence[ScoredEpisode]]
 

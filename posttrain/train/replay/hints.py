@@ -4,10 +4,9 @@ succeeded."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online.episode_groups import EpisodeGroup
 from posttrain.train.replay.nothing import NothingJoins
-from posttrain.types import Task
+from posttrain.types import ScoredEpisode, Task
 
 
 class Hints(NothingJoins):

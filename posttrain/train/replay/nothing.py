@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online.episode_groups import EpisodeGroup
-from posttrain.types import Task
+from posttrain.types import ScoredEpisode, Task
 
 
 class NothingJoins:

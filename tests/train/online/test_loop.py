@@ -12,9 +12,8 @@ import yaml
 from tiny import play_words, tiny_adapted_model, tiny_model
 from tiny_runs import Death, digest_of, run_here, train
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online import loop
-from posttrain.types import StopReason
+from posttrain.types import ScoredEpisode, StopReason
 
 CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
 MEAN = {

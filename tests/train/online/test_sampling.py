@@ -11,14 +11,14 @@ import yaml
 from pydantic import ValidationError
 from tiny import word_task
 
-from posttrain.rollout.generator import RolloutSchedule, ScoredEpisode
+from posttrain.rollout.generator import RolloutSchedule
 from posttrain.train.online.collect import RolloutCollector
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainerState
 from posttrain.train.sampling.spread import Spread
 from posttrain.train.sampling.uniform import Uniform
-from posttrain.types import Outcome, StopReason, Trajectory
+from posttrain.types import Outcome, ScoredEpisode, StopReason, Trajectory
 from tests.train.online.samplers import ORDERS, SHARES, TASKS, play, sampler, sampling
 
 

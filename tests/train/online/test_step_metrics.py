@@ -9,12 +9,11 @@ import torch
 from tiny import play_words, word_task
 from tiny_runs import run_here
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online.batch import Member
 from posttrain.train.online.episode_groups import EpisodeGroup
 from posttrain.train.online.metrics import credit_metrics
 from posttrain.train.online.step_metrics import kl_estimate, step_metrics
-from posttrain.types import Message, Outcome, StopReason, Trajectory
+from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Trajectory
 
 OF_EPISODES = {"entropy", "length", "lost", "success", "strict_success", "tool_failures", "turns"}
 OF_GROUPS = {"definition_version", "reward_mean", "reward_std", "reward_std_batch", "frac_reward_zero_std"}
