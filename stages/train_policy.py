@@ -30,7 +30,8 @@ from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.orpo import train_orpo
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.preference_pairs import read_pairs, token_rows
-from posttrain.train.replay.params import JoinsExpert, JoinsHints
+from posttrain.train.replay.expert import ExpertReplay
+from posttrain.train.replay.hints import HintReplay
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import load_reward_model
 from posttrain.train.trainable import load_trainable, save_trained
@@ -89,7 +90,7 @@ def _online(
     }
     traces = (
         ExpertTraces(with_expert(domain, wanted_by=algorithm.join.knob), codec, reward=reward, **shown_by)
-        if isinstance(algorithm.join, JoinsExpert | JoinsHints)
+        if isinstance(algorithm.join, ExpertReplay | HintReplay)
         else None
     )
     source = PolicyEpisodes(sampler, reward_model=reward_model, weight=weight, traces=traces)
@@ -116,7 +117,7 @@ def _online(
             on_step,
             dev_tasks=dev_tasks,
             play_greedily=lambda own: source.play_greedily(own, [params.seed] * len(own)),
-            shown=source.shown if traces is not None else None,
+            expert=source.expert if traces is not None else None,
             score_weights=reward.weights,
         ),
         params=algorithm,

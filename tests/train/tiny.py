@@ -150,12 +150,14 @@ def play_words(model, task, seed, *, given=(), is_greedy=False):
     )
 
 
-def shown_words(task, count):
+def expert_words(task, count):
     """The right words, that nobody knows how likely they were."""
     x, y = map(int, task.task_id.split())
     played = play_words(tiny_model(), task, 0, given=(x, x)).trajectory
-    shown = dataclasses.replace(played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7)
-    return [ScoredEpisode(shown)] * count
+    traced = dataclasses.replace(
+        played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7
+    )
+    return [ScoredEpisode(traced)] * count
 
 
 def play_words_greedily(model, task):

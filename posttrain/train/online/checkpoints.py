@@ -1,7 +1,5 @@
-"""What a training online writes down to go on from: whole weights, the whole optimizer state, and
-the state of what chooses and compares, as JSON. A run that goes on reaches the same bytes, with any
-number of processes.
-"""
+"""Checkpoints of online training: whole weights, the whole optimizer state, and the trainer state
+as JSON. A resumed run reaches the same bytes, with any number of processes."""
 
 import json
 import shutil
@@ -72,8 +70,8 @@ def write_metrics(run: TrainingRun, step: int, metrics: Mapping[str, MetricValue
 def load(
     checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, also: Callable[[Path], None]
 ) -> dict[str, Any]:
-    """The weights into `whole`, the optimizer's state into each process's share of it, what `also`
-    reads, and what `save` was given as `state`, with its step."""
+    """Load the weights into `whole`, the optimizer's state into each process's share of it, and
+    what `also` reads. Returns what `save` was given as `state`, with its step."""
     also(checkpoint)
     load_model(whole, str(checkpoint / WEIGHTS))
     sharding.load_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, weights_only=True))

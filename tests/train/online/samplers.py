@@ -3,8 +3,7 @@ them."""
 
 import yaml
 
-from posttrain.train.sampling.choice import make_sampler
-from posttrain.train.sampling.params import SamplingParams
+from posttrain.train.sampling.methods import SamplingParams
 from posttrain.types import Task
 
 ORDERS = {
@@ -23,7 +22,7 @@ def sampling(order, **changes):
 
 
 def sampler(order, tasks=TASKS, seed=3, **changes):
-    return make_sampler(sampling(order, **changes), tasks, seed=seed)
+    return sampling(order, **changes).order.make(tasks, seed=seed)
 
 
 def observe(found, tasks, success):
