@@ -67,7 +67,6 @@ def train_sft(
         warmup_steps=round(params.lr_warmup_frac * params.max_steps),
         eval_strategy="steps",
         eval_steps=params.eval_every_steps,
-        load_best_model_at_end=True,
         metric_for_best_model="loss",
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,
