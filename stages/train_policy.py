@@ -1,5 +1,5 @@
-"""Learns online from multi-turn episodes of the rl tasks, or from the sampled pairs by DPO, KTO or
-ORPO; each begins from the SFT model."""
+"""Trains the SFT model online on multi-turn episodes of the rl tasks, or on the sampled pairs by
+DPO, KTO or ORPO."""
 
 import shutil
 from collections.abc import Sequence
@@ -150,7 +150,7 @@ def _on_pairs(
 
 
 def _how(params: Params, run: TrainingRun) -> dict[str, Any]:
-    """What every algorithm is told."""
+    """Arguments of every algorithm."""
     knobs = params.train_policy
     return {
         "lr": knobs.lr,

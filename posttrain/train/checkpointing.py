@@ -112,7 +112,7 @@ def no_room(folder: Path, error: Exception) -> Interrupted | None:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with the checkpoint, None where nothing is."""
+    """Describe what is wrong with the checkpoint; None where nothing is."""
     try:
         content = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
         sealed, found = (

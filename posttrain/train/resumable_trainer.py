@@ -246,7 +246,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
             sharding.gather_weights(self.model, self.whole)
 
     def is_over(self, state: TrainerState) -> bool:
-        """Whether a run in this state has nothing left to do."""
+        """True for a run that has nothing left to do in this state."""
         return bool(state.global_step >= self.args.max_steps)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ from posttrain.train.advantages.history import TaskHistory
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a method may look at besides the groups. `history`: what tasks earned in earlier steps.
+    """Inputs of a method besides the groups. `history`: what tasks earned in earlier steps.
     `score_weights`: of the terms of the reward. `entropies`: in nats per token, None where no
     method asks. `seed`, `step`: for random draws."""
 

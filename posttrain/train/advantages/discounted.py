@@ -12,7 +12,7 @@ from posttrain.train.advantages.groups import FloatArray, Group, TurnAdvantages
 
 
 class DiscountedCredit(Compared):
-    """As `episode`, and a turn is credited with `gamma` for each turn that came after it."""
+    """The episode's advantage times `gamma` for each turn that came after."""
 
     example: ClassVar[str] = (
         "{gamma: 0.9, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"

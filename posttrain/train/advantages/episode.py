@@ -43,7 +43,7 @@ class Compared(Credit):
         return [self._of_group(group, StepRewards(batch, history.mean(group.task_id))) for group in groups]
 
     def is_dropped(self, group: Group) -> bool:
-        """Whether the group counts for nothing by `drop`."""
+        """True for a group that `drop` leaves out."""
         match self.drop:
             case "none":
                 return False

@@ -58,7 +58,7 @@ class AdvantageEstimator:
         return [_samples(group, of_group) for group, of_group in zip(groups, found, strict=True)]
 
     def is_warming(self, step: int) -> bool:
-        """Whether the policy still waits for its critic."""
+        """True while the policy waits for its critic to learn."""
         credit = self._params.credit
         return isinstance(credit, GaeCredit) and step < credit.critic.warmup_steps
 

@@ -18,9 +18,9 @@ from posttrain.train.advantages.scales import BatchStd, Unscaled
 
 
 class CriticParams(Section):
-    """What an episode will earn, by a head on the policy's own last layer, which it does not move
-    (`shared`), or by a model of its own that begins as the policy does (`apart`); learnt with AdamW
-    at `lr`, `updates_per_step` times a step, from `warmup_steps` before the policy learns on."""
+    """Critic of what an episode will earn: a head on the policy's own last layer, which it does not
+    move (`shared`), or a model of its own that begins as the policy does (`apart`); trained with
+    AdamW at `lr`, `updates_per_step` times a step, from `warmup_steps` before the policy on."""
 
     trunk: Literal["shared", "apart"]
     lr: Rate

@@ -24,7 +24,7 @@ class TaskHistory:
         return total / weight if weight else None
 
     def count(self, task_id: str) -> float:
-        """How many episodes the mean counts as."""
+        """Number of episodes that the mean counts as."""
         return self.sums.get(task_id, (0.0, 0.0))[1]
 
     def add(self, task_id: str, rewards_G: FloatArray) -> None:

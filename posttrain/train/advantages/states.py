@@ -17,7 +17,7 @@ from posttrain.train.advantages.scales import GroupStd, Unscaled, scaled
 
 
 class StatesCredit(Compared):
-    """As `episode`, and every turn is credited with `weight` times how its discounted return
+    """The episode's advantage plus, for every turn, `weight` times how its discounted return
     compares with those of the group's other turns that began from the same state (GiGPO):
     `state_baseline` may be one with a virtual best."""
 

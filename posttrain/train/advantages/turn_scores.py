@@ -16,7 +16,7 @@ from posttrain.train.advantages.history import TaskHistory
 
 
 class TurnScoresCredit(Compared):
-    """As `episode`, and turns are credited with `weight` times how well they did themselves,
+    """The episode's advantage plus, for turns, `weight` times how well they did themselves,
     compared within the group in the same way: the world's score of a turn, or the share of its
     calls that worked. `first`: those before the first result, with its score (MT-GRPO); `every`:
     each with its own, compared with all of the group's."""

@@ -36,7 +36,7 @@ class Cispo(Section):
 
 
 class Gspo(Section):
-    """As clip, with one ratio for an episode: the geometric mean of its tokens' (GSPO)."""
+    """A clip of one ratio per episode: the geometric mean of its tokens' ratios (GSPO)."""
 
     example: ClassVar[str] = "{low: 3.0e-4, high: 4.0e-4}"
     type: Literal["gspo"]

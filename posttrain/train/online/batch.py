@@ -28,7 +28,7 @@ class Sample:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no advantage anywhere."""
+        """True without an advantage anywhere."""
         return not self.advantages_T.any()
 
 
@@ -49,7 +49,7 @@ class Batch:
 
     @property
     def is_scored_N_T(self) -> Tensor:  # noqa: N802 — a shape is a capital
-        """Whether the token is the agent's, shape (N, T-1)."""
+        """True for the agent's tokens, shape (N, T-1)."""
         return self.labels_N_T[:, 1:] != IGNORED
 
     def to(self, device: torch.device) -> "Batch":

@@ -50,8 +50,8 @@ class RolloutCollector:
 
 
 def trained_groups(groups: Sequence[EpisodeGroup], params: OnlineParams) -> list[bool]:
-    """Which groups are trained on: with refills the first that differ, as many as a step has; else
-    all."""
+    """True for each group to train on: with refills the first that differ, as many as a step has;
+    else all."""
     if not params.sampling.max_refills:
         return [True] * len(groups)
     num_before = np.cumsum([0, *(one.has_spread for one in groups)])

@@ -150,7 +150,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
 
 
 def _may_collect_ahead(params: OnlineParams, next_step: int, checkpoint_every_steps: int) -> bool:
-    """Whether the next step's episodes may be played while this one trains: not over a checkpoint,
-    nor where dev tasks are played by the weights that come out of this one."""
+    """True where the next step's episodes may be played while this one trains: not over a
+    checkpoint, nor where dev tasks are played by the weights that come out of this one."""
     is_kept = next_step % checkpoint_every_steps == 0 or next_step == params.max_steps
     return params.max_staleness == 1 and not is_kept and next_step % params.dev.every_steps != 0

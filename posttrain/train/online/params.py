@@ -83,7 +83,7 @@ class OnlineParams(Section):
 
     @property
     def measures_kl(self) -> bool:
-        """Whether the policy is compared with the model that training began from."""
+        """True where the policy is compared with the model that training began from."""
         return not isinstance(self.kl, NoKl) or self.kl.is_measured
 
     @model_validator(mode="after")

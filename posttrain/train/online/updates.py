@@ -38,12 +38,12 @@ def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list
 
 
 def has_signal(samples: Sequence[Sample], params: OnlineParams) -> bool:
-    """Whether there is anything to learn from these."""
+    """True if the samples have a loss."""
     return bool(samples) and (has_loss_everywhere(params) or not all(one.is_idle for one in samples))
 
 
 def has_loss_everywhere(params: OnlineParams) -> bool:
-    """Whether episodes without an advantage have a loss, too."""
+    """True if episodes without an advantage have a loss, too."""
     return params.kl.type != "none" or params.entropy_bonus > 0
 
 

@@ -21,7 +21,7 @@ POOLS: tuple[Pool, ...] = ("middle", "hard", "easy")  # in the order in which th
 
 
 class PoolShares(Section):
-    """Of a step's tasks. Tasks never played are in the middle, which therefore has a share."""
+    """Shares of a step's tasks. Tasks never played are in the middle, whose share is not 0."""
 
     hard: Annotated[float, Field(ge=0, lt=1)]
     middle: Annotated[float, Field(gt=0, le=1)]

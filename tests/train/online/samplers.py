@@ -1,4 +1,4 @@
-"""What the tests of samplers share: tasks of three levels, an order of each kind, and plays of
+"""Shared by the tests of samplers: tasks of three levels, an order of each kind, and plays of
 them."""
 
 import yaml

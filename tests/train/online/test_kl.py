@@ -1,4 +1,4 @@
-"""What holds the policy to the model that training began from: its expected value and gradient,
+"""Divergence from the model that training began from: its expected value and gradient,
 enumerated, and the controller of its weight on paper."""
 
 import json

@@ -1,5 +1,5 @@
-"""What docs/learning-online.md says stands in params.yaml is accepted there, and is what the
-ablation compares under its name."""
+"""Rows of docs/learning-online.md are accepted in params.yaml, and are what the ablation compares
+under their names."""
 
 import copy
 import re

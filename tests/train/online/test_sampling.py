@@ -1,4 +1,4 @@
-"""Which tasks a step plays: numbers worked out on paper, how often each task comes up under a fixed
+"""Sampling orders: numbers worked out on paper, how often each task comes up under a fixed
 seed, and a state that is gone on with."""
 
 import json

@@ -1,5 +1,4 @@
-"""What every token is credited with, by the name in params.yaml; and what groups of equal rewards
-are credited with beyond nothing."""
+"""Token advantages of each method in params.yaml, and those of groups of equal rewards."""
 
 import numpy as np
 import pytest
