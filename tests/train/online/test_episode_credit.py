@@ -155,10 +155,6 @@ def test_a_group_of_one_teaches_nothing_and_is_in_no_batch(baseline, scale):
     assert with_one[0] == advantages(rule, group(1, 0))[0]
 
 
-def test_uneven_groups_have_each_their_own_mean():
-    assert advantages(credit(), group(1, 0, 0, 0), group(1, 0)) == [[0.75, -0.25, -0.25, -0.25], [0.5, -0.5]]
-
-
 @pytest.mark.parametrize("reward", [np.nan, np.inf])
 def test_a_reward_that_is_no_number_is_refused_with_its_task(reward):
     with pytest.raises(ValueError, match=r"a reward of task harbour-7 is (nan|inf)"):

@@ -9,12 +9,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from posttrain.train.losses.objectives import (
-    Cispo,
-    Clip,
-    Gspo,
     Objective,
-    PolicyGradient,
-    Sapo,
     clip_side,
     token_losses,
 )
@@ -114,10 +109,3 @@ def test_what_cannot_act_with_one_update_is_refused(name):
     with pytest.raises(ValueError, match=rf"objective is {name} and updates_per_step is 1"):
         OnlineParams.model_validate(values)
     assert OnlineParams.model_validate(values | {"updates_per_step": 2}).objective == objective(name)
-
-
-@pytest.mark.parametrize("kind", [Clip, Cispo, Gspo, Sapo, PolicyGradient])
-def test_the_example_of_each_is_one(kind):
-    assert kind.model_validate(
-        {"type": kind.model_fields["type"].annotation.__args__[0], **yaml.safe_load(kind.example)}
-    )
