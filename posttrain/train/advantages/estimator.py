@@ -97,7 +97,8 @@ class AdvantageEstimator:
             return None
         blank = [one for group in groups for one in _blank(group)]
         micro_batches = own_micro_batches(blank, self._pad_id, self._rows_at_once)
-        device, found = next(learner.parameters()).device, []
+        device = next(learner.parameters()).device
+        found: list[torch.Tensor] = []
         with torch.no_grad():
             for batch in micro_batches:
                 entropies = score(learner, batch.to(device), self._params.temperature, with_entropies=True).entropies
