@@ -25,8 +25,10 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.replay.params import JoinsExpert, JoinsHints
-from posttrain.train.sampling.params import HorizonSampling, SpreadSampling
+from posttrain.train.replay.expert import ExpertReplay
+from posttrain.train.replay.hints import HintReplay
+from posttrain.train.sampling.horizon import HorizonSampling
+from posttrain.train.sampling.spread import SpreadSampling
 from posttrain.worlds.domains import make_domain, score_names, with_expert, with_new_tasks
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.knobs import OwnWorldParams
@@ -111,7 +113,7 @@ def _needs(params: Params, domain: Domain) -> Iterator[str]:
         smote = "resample_data.oversample.type smote"
         needs += [(with_expert, smote), (with_new_tasks, smote)]
     algorithm = params.train_policy.algorithm
-    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.join, JoinsExpert | JoinsHints):
+    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.join, ExpertReplay | HintReplay):
         needs.append((with_expert, algorithm.join.knob))
     for need, wanted_by in needs:
         try:

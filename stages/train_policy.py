@@ -1,5 +1,5 @@
-"""Learns online from multi-turn episodes of the rl tasks, or from the sampled pairs by DPO, KTO or
-ORPO; each begins from the SFT model."""
+"""Trains the SFT model online on multi-turn episodes of the rl tasks, or on the sampled pairs by
+DPO, KTO or ORPO."""
 
 import shutil
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.rollout.expert_traces import ExpertTraces
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.traces.values import traced
 from posttrain.traces.writer import Record, open_traces
 from posttrain.tracking.alarms import Alarms
@@ -32,11 +31,12 @@ from posttrain.train.orpo import train_orpo
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.policy_inputs import PAIRS, REWARD_MODEL
 from posttrain.train.preference_pairs import read_pairs, token_rows
-from posttrain.train.replay.params import JoinsExpert, JoinsHints
+from posttrain.train.replay.expert import ExpertReplay
+from posttrain.train.replay.hints import HintReplay
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import load_reward_model
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.types import Trajectory
+from posttrain.types import ScoredEpisode, Trajectory
 from posttrain.worlds.domains import make_domain, score_names, with_expert
 
 TASKS = Path("data/raw/tasks.parquet")
@@ -90,7 +90,7 @@ def _online(
     }
     traces = (
         ExpertTraces(with_expert(domain, wanted_by=algorithm.join.knob), codec, reward=reward, **shown_by)
-        if isinstance(algorithm.join, JoinsExpert | JoinsHints)
+        if isinstance(algorithm.join, ExpertReplay | HintReplay)
         else None
     )
     source = PolicyEpisodes(sampler, reward_model=reward_model, weight=weight, traces=traces)
@@ -117,7 +117,7 @@ def _online(
             on_step,
             dev_tasks=dev_tasks,
             play_greedily=lambda own: source.play_greedily(own, [params.seed] * len(own)),
-            shown=source.shown if traces is not None else None,
+            expert=source.expert if traces is not None else None,
             score_weights=reward.weights,
         ),
         params=algorithm,
@@ -150,7 +150,7 @@ def _on_pairs(
 
 
 def _how(params: Params, run: TrainingRun) -> dict[str, Any]:
-    """Arguments that every algorithm takes."""
+    """Arguments of every algorithm."""
     knobs = params.train_policy
     return {
         "lr": knobs.lr,

@@ -1,10 +1,8 @@
-"""Pairs a better with a worse episode of one task, for what learns from pairs, and keeps the file
-that holds them.
+"""Preference pairs: a better and a worse episode of one task, and the file that holds them.
 
 Episodes of different tasks are never compared: their rewards differ by how hard the task was. A
 task gives one pair; more of them would share their episodes and count its mistakes several times.
-Which pair is a choice: the best and the worst tell most surely which is better, the closest what
-makes the difference.
+The best and the worst show most surely which is better, the closest what makes the difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +36,7 @@ class Pair:
 
 
 class PairKind(StrEnum):
-    """What sets the two apart; of one task the first kind that there is says most."""
+    """Difference between the two episodes of a pair, most telling first."""
 
     SUCCESS_OVER_FAILURE = "success_over_failure"
     STRICT_OVER_PLAIN = "strict_over_plain"  # both succeeded, the chosen one alone strictly
@@ -113,7 +111,7 @@ def reward_gap(pair: Pair) -> float:
 
 
 def composition(pairs: Sequence[Pair]) -> Mapping[str, float]:
-    """What the pairs are made of: how many of each kind, how far apart in reward, how long.
+    """Summary of the pairs: how many of each kind, how far apart in reward, how long.
 
     Pairs 1.0 over 0.0, a success over a failure, of 2 and 4 agent tokens, and 0.3 over 0.1, both
     failures, of 6 and 4: `num_success_over_failure` and `num_both_fail` 1, the other kinds 0;

@@ -1,5 +1,5 @@
-"""Trains a model that scores episodes from pairs of them (Bradley-Terry). One number per episode,
-trained so that the better of a pair gets the higher.
+"""Reward model: one score per episode, trained on pairs so that the better one gets the higher
+(Bradley-Terry).
 
 TRL's `RewardTrainer` (Bradley-Terry: P(a above b) = sigmoid(score a - score b)), a linear head on
 the last token of the whole episode, tool results included, on the body of the SFT model, which can

@@ -1,5 +1,5 @@
-"""Trains a model to write what the demonstrations write. Cross-entropy on the agent's tokens, and
-on nothing that it only read.
+"""Supervised fine-tuning (SFT) on demonstrations: cross-entropy on the agent's tokens, and on
+nothing that it only read.
 
 TRL's `SFTTrainer` on rows that are token ids already. The mean is over the agent's tokens of the
 whole step, so a long episode weighs more than a short one, token for token. Judged by the loss on
@@ -67,7 +67,6 @@ def train_sft(
         warmup_steps=round(params.lr_warmup_frac * params.max_steps),
         eval_strategy="steps",
         eval_steps=params.eval_every_steps,
-        load_best_model_at_end=True,
         metric_for_best_model="loss",
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,

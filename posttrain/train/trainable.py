@@ -1,5 +1,4 @@
-"""Makes a model trainable, and the trained one a folder. Full weights or fresh adapters on the
-model that the earlier stage left.
+"""Loads a stage's model for training, whole or with fresh adapters, and saves the trained one.
 
 Every stage folds its adapters in when it is done: the next one finds a plain model whatever the
 adapter was, and with adapters turned off a model in training is the one that it began from, which
@@ -57,9 +56,9 @@ def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
 
 
 def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:
-    """A loaded model, of whose weights, where all are learnt and computed with in bfloat16, each
-    small change is in a product at once. On the grid it would be in none until it has grown to half
-    a step: of ten steps at a rate of 1e-6 a twentieth."""
+    """Rescale a bfloat16 model whose weights are all trained, so that small updates take effect. On
+    bfloat16's grid a change would be in no product until it has grown to half a step: of ten steps
+    at a rate of 1e-6 a twentieth."""
     if isinstance(params.adapter, LoraAdapter) or params.dtype == "float32" or not is_on_grid(model):
         return model
     return off_grid(model)

@@ -17,7 +17,7 @@ from posttrain.memory_estimate.configs import model_config
 from posttrain.memory_estimate.model import QuantisedShape
 from posttrain.memory_estimate.stages import STAGES, stage_memory
 from posttrain.memory_estimate.tracker import ACTIVATIONS, CACHE, ENGINE, GRADIENTS, LOGITS, OPTIMIZER, OTHERS, WEIGHTS
-from posttrain.train.advantages.params import GaeCredit
+from posttrain.train.advantages.gae import GaeCredit
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams
 
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj", "down_proj"]}

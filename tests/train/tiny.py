@@ -22,8 +22,7 @@ from transformers import (
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
 from posttrain.models.lora import add_lora
 from posttrain.models.params import LoraAdapter
-from posttrain.rollout.generator import ScoredEpisode
-from posttrain.types import Message, Outcome, StopReason, Task, Trajectory
+from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task, Trajectory
 from posttrain.worlds.lookups.schedule import KINDS
 
 WORDS = ["<pad>", "<end>", "<turn>", "<think>", *"abcdefghijkl"]
@@ -151,12 +150,14 @@ def play_words(model, task, seed, *, given=(), is_greedy=False):
     )
 
 
-def shown_words(task, count):
+def expert_words(task, count):
     """The right words, that nobody knows how likely they were."""
     x, y = map(int, task.task_id.split())
     played = play_words(tiny_model(), task, 0, given=(x, x)).trajectory
-    shown = dataclasses.replace(played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7)
-    return [ScoredEpisode(shown)] * count
+    traced = dataclasses.replace(
+        played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7
+    )
+    return [ScoredEpisode(traced)] * count
 
 
 def play_words_greedily(model, task):

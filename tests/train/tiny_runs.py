@@ -18,9 +18,9 @@ import yaml
 from accelerate import Accelerator
 from tiny import (
     copy_rows,
+    expert_words,
     play_words,
     play_words_greedily,
-    shown_words,
     spoilt,
     tiny_adapted_model,
     tiny_model,
@@ -40,11 +40,11 @@ from posttrain.tracking.metrics_log import read_metrics
 from posttrain.tracking.params import AlarmParams
 from posttrain.train import resumable_trainer
 from posttrain.train.advantages.critic import Critic, targets_of
-from posttrain.train.advantages.params import CriticParams
+from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.dpo import train_dpo
 from posttrain.train.kto import train_kto
 from posttrain.train.online import checkpoints
-from posttrain.train.online.batch import Member, rows_of
+from posttrain.train.online.batch import Sample, batch_of
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
@@ -135,20 +135,20 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
     }
     tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
     source = WordEpisodes(model)
-    setup = TrainingInputs(
+    inputs = TrainingInputs(
         tasks,
         source,
         DEMONSTRATIONS,
         on_step,
         dev_tasks=[word_task(x, y) for x in range(4, 9) for y in (12, 13)],
         play_greedily=source.play_greedily,
-        shown=shown_words,
+        expert=expert_words,
         score_weights={"first": 0.5, "second": 0.5},
     )
     train_online(
         model,
         tiny_tokenizer(),
-        setup,
+        inputs,
         params=OnlineParams.model_validate(values | changes),
         max_context_tokens=16,
         lr=lr,
@@ -167,8 +167,8 @@ def critic_params(**knobs):
 def parts_of_words(episodes, num_parts=2):
     """Rows of the episodes in their order, in that many parts."""
     cuts = [len(episodes) * place // num_parts for place in range(num_parts + 1)]
-    members = [Member(one, np.zeros(sum(one.trajectory.mask))) for one in episodes]
-    return [rows_of(members[start:end], pad_id=0) for start, end in itertools.pairwise(cuts)]
+    samples = [Sample(one, np.zeros(sum(one.trajectory.mask))) for one in episodes]
+    return [batch_of(samples[start:end], pad_id=0) for start, end in itertools.pairwise(cuts)]
 
 
 def run_critic(run: TrainingRun, model):

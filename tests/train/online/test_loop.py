@@ -12,9 +12,8 @@ import yaml
 from tiny import play_words, tiny_adapted_model, tiny_model
 from tiny_runs import Death, digest_of, run_here, train
 
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.online import loop
-from posttrain.types import StopReason
+from posttrain.types import ScoredEpisode, StopReason
 
 CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
 MEAN = {
@@ -75,7 +74,7 @@ def test_without_a_signal_the_weights_stay_bit_for_bit(tmp_path, monkeypatch, op
 
 def test_leaving_out_episodes_without_an_advantage_leaves_the_gradient_as_it_is(tmp_path, monkeypatch):
     lean, lean_lines = trained(tmp_path / "lean", max_steps=3, tasks_per_step=4)
-    monkeypatch.setattr(loop, "teaching", lambda members, params: list(members))
+    monkeypatch.setattr(loop, "samples_with_signal", lambda samples, params: list(samples))
     full, full_lines = trained(tmp_path / "full", max_steps=3, tasks_per_step=4)
     assert any(line["groups_idle"] > 0 for line in lean_lines)
     assert [line["grad_norm"] for line in lean_lines] == pytest.approx(
@@ -214,11 +213,9 @@ def test_a_step_that_finds_no_group_that_differs_ends_at_its_bound_and_moves_not
     assert digest_of(model) == before
 
 
-@pytest.mark.parametrize(
-    "baseline", [{"type": "task_mean", "decay": 0.5}, {"type": "weighted", "decay": 0.5, "batch_count": 2.0}]
-)
-def test_what_remembers_is_gone_on_with_after_a_kill(tmp_path, baseline):
+def test_what_remembers_is_gone_on_with_after_a_kill(tmp_path):
     sampling = {"order": {"type": "spread", "labels": [], "floor": 0.1, "decay": 0.5}, "max_refills": 1}
+    baseline = {"type": "task_mean", "decay": 0.5}
     is_gone_on_with_after_a_kill(tmp_path, credit=MEAN | {"baseline": baseline}, sampling=sampling)
 
 

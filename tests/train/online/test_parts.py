@@ -15,8 +15,6 @@ from posttrain.train.online.params import OnlineParams
 MEAN = "baseline: {type: group_mean}, scale: {type: none}, drop: none"
 SPREAD = {"type": "spread", "labels": [], "floor": 0.1, "decay": 0.5}
 CHOICES = {
-    "virtual ends": "credit: {type: episode, baseline: {type: virtual_ends, worst: 0.0, best: 1.0}, "
-    "scale: {type: none}, drop: none, equal_groups: {type: by_baseline}}",
     "entropy of equal groups": f"credit: {{type: episode, {MEAN}, equal_groups: {{type: by_entropy, alpha: 0.1}}}}",
     "a coin": f"credit: {{type: episode, {MEAN}, equal_groups: {{type: by_coin, size: 0.3}}}}",
     "scores": "credit: {type: scores, floor: 1.0e-4}",
