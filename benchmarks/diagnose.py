@@ -26,7 +26,7 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.types import Task
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 
 TASKS = Path("data/raw/tasks.parquet")
 _CALL = re.compile(r'"arguments":(\{[^{}]*\})\}</tool_call>')

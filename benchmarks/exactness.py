@@ -25,7 +25,7 @@ from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import TokenPolicy
 from posttrain.types import Trajectory
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain
 
 MODEL = Path("data/models/sft")
 TASKS = Path("data/raw/tasks.parquet")

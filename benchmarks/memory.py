@@ -34,7 +34,7 @@ from posttrain.rollout.policy import TokenPolicy
 from posttrain.traces.values import Run, traced
 from posttrain.traces.writer import TraceWriter
 from posttrain.types import Task
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain
 
 MODEL = Path("data/models/sft")
 TASKS = Path("data/raw/tasks.parquet")

@@ -26,7 +26,7 @@ from posttrain.pipeline.snapshot import freeze
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.runtime.plain_yaml import load_yaml
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 
 OUTPUTS = {"train_sft": Path("data/models/sft"), "train_policy": Path("data/models/policy")}
 TASKS = Path("data/raw/tasks.parquet")

@@ -17,7 +17,7 @@ from benchmarks.gpu.pack import join, pack
 from benchmarks.gpu.parts import Part
 from benchmarks.pretrained import verdicts_on
 from benchmarks.resampling import rare_cells
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain
 from tests.worlds_of import stocks_params
 
 

@@ -31,7 +31,7 @@ from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.sft import train_sft
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.worlds.domains import make_domain, score_names, with_expert
+from posttrain.worlds.catalog import make_domain, require_expert, score_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def digest_trainings(params: Params, size: Size) -> Iterator[tuple[str, str, flo
 
 def _demonstrations(params: Params, size: Size) -> tuple[list[TrajectoryRow], list[TrajectoryRow]]:
     """The expert's with its flaws, and without on the dev tasks."""
-    domain = with_expert(make_domain(params.world), wanted_by="this benchmark")
+    domain = require_expert(make_domain(params.world), needed_by="this benchmark")
     rows = [
         demonstrate(
             domain,

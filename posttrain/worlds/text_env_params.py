@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Count, Section
 from posttrain.types import Message, Split, Task
-from posttrain.worlds.knobs import WorldParams
+from posttrain.worlds.params import WorldParams
 from posttrain.worlds.text_env import TextRules
 
 _Index = Annotated[int, Field(ge=0, le=2**31)]

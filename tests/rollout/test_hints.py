@@ -9,7 +9,7 @@ from posttrain.rollout.engines.scripted import ScriptedEngine
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.expert_traces import ExpertTraces, given_turns
 from posttrain.rollout.policy import PrefixPolicy, TokenPolicy, expert_policy
-from posttrain.worlds.domains import score_names
+from posttrain.worlds.catalog import score_names
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
 from tests.worlds_of import toy_params

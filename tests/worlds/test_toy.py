@@ -101,7 +101,7 @@ def test_the_user_answers_only_what_was_left_open(domain):
 
 def test_a_task_realised_anew_asks_the_same_about_other_goods(domain):
     tasks = domain.tasks("sft", 60)
-    anew = [domain.realise_anew(task, seed=5) for task in tasks]
+    anew = [domain.regenerate(task, seed=5) for task in tasks]
     for old, new in zip(tasks, anew, strict=True):
         assert (old.labels, old.split, old.template) == (new.labels, new.split, new.template)
         assert cell_of(old, "shop") == cell_of(new, "shop")
@@ -123,8 +123,8 @@ def test_one_name_on_two_shelves_has_two_codes_and_two_currencies(domain):
 def test_a_task_says_what_it_wants_in_a_line_and_nothing_of_it_to_the_agent(domain):
     for task in domain.tasks("dev", 60):
         gold = gold_of(task)
-        assert domain.wanted(task).startswith(f"{gold.answer.value} {gold.answer.unit}".strip())
-        assert all(call.name in domain.wanted(task) for call in gold.calls)
+        assert domain.describe_goal(task).startswith(f"{gold.answer.value} {gold.answer.unit}".strip())
+        assert all(call.name in domain.describe_goal(task) for call in gold.calls)
         assert task.goal not in str(task.messages)
 
 

@@ -21,7 +21,7 @@ from posttrain.worlds.tools import Tool
 
 class BfclDomain:
     """200 scenarios in as many variants as `world.sets` names; a Domain, an ExpertDomain and an
-    ExplainingDomain."""
+    GoalDomain."""
 
     name = "bfcl"
     scores = SCORES
@@ -53,7 +53,7 @@ class BfclDomain:
         flaws = frozenset() if is_flawless else draw_flaws(entry, self._params.flaw_rates, rng)
         return ScriptedExpert(play(entry, flaws, rng, is_reasoning=rng.random() < reasoning_frac))
 
-    def wanted(self, task: Task) -> str:
+    def describe_goal(self, task: Task) -> str:
         """The gold calls, turn by turn: `1: cd(folder='a'), ls(); 2: no call`."""
         gold = _entry_of(task).gold_texts
         return "; ".join(f"{turn}: {', '.join(texts) or 'no call'}" for turn, texts in enumerate(gold, start=1))

@@ -93,14 +93,14 @@ class StocksDomain:
         slips = draw_slips(task, self._handbook, {} if is_flawless else self._flaw_rates, rng)
         return ScriptedExpert(play(task, self._handbook, slips, is_reasoning=rng.random() < reasoning_frac))
 
-    def realise_anew(self, task: Task, *, seed: int) -> Task:
+    def regenerate(self, task: Task, *, seed: int) -> Task:
         """As `protocol.Domain` has it. A text without a company may come again: its template has
         only so many."""
         cell = cell_of(task, MARKETS_AS_SIDES.label)
         return self._maker.make(cell, task.split, random.Random(f"{task.task_id}/{seed}"), template=task.template)
 
-    def wanted(self, task: Task) -> str:
-        """As `protocol.ExplainingDomain` has it."""
+    def describe_goal(self, task: Task) -> str:
+        """As `protocol.GoalDomain` has it."""
         return str(gold_of(task))
 
     def _weights(self, split: Split) -> dict[Cell, int]:

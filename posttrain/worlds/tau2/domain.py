@@ -73,7 +73,7 @@ class Tau2Domain:
             )
         )
 
-    def wanted(self, task: Task) -> str:
+    def describe_goal(self, task: Task) -> str:
         """The reference calls that write, and what must be said."""
         goal = goal_of(task)
         calls = [

@@ -114,13 +114,13 @@ class ToyDomain:
         slips = draw_slips(task, handbook, {} if is_flawless else self._flaw_rates, rng)
         return ScriptedExpert(play(task, handbook, slips, is_reasoning=rng.random() < reasoning_frac))
 
-    def realise_anew(self, task: Task, *, seed: int) -> Task:
+    def regenerate(self, task: Task, *, seed: int) -> Task:
         """As `protocol.Domain` has it."""
         cell = cell_of(task, SHOPS_AS_SIDES.label)
         return self._make(cell, task.split, random.Random(f"{task.task_id} {seed}"), wanted=task.template)
 
-    def wanted(self, task: Task) -> str:
-        """As `protocol.ExplainingDomain` has it."""
+    def describe_goal(self, task: Task) -> str:
+        """As `protocol.GoalDomain` has it."""
         return str(gold_of(task))
 
     def _distinct(self, split: Split) -> Iterator[Task]:

@@ -15,7 +15,7 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, Task, ToolCall, Trajectory
-from posttrain.worlds.domains import score_names
+from posttrain.worlds.catalog import score_names
 from posttrain.worlds.lookups.answers import Ask, format_answer, format_ask
 from posttrain.worlds.lookups.gold import gold_of
 from posttrain.worlds.lookups.schedule import KINDS

@@ -286,7 +286,7 @@ def test_a_longer_list_begins_with_the_shorter_and_another_process_makes_the_sam
     assert usual.tasks("test", 60) == tasks[:60]
     assert domain_of(2).tasks("test", 60) == tasks[:60]
     program = (
-        "from tests.worlds_of import stocks_params; from posttrain.worlds.domains import make_domain; "
+        "from tests.worlds_of import stocks_params; from posttrain.worlds.catalog import make_domain; "
         "world = stocks_params(max_difficulty=2, seed=7); "
         "print(*[task.task_id for task in make_domain(world).tasks('test', 60)])"
     )
@@ -379,7 +379,7 @@ def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(
 @pytest.mark.parametrize("split", ["sft", "test_paraphrase"])
 def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_its_split(hard, split):
     tasks = hard.tasks(split, 400)
-    anew = [hard.realise_anew(task, seed=3) for task in tasks]
+    anew = [hard.regenerate(task, seed=3) for task in tasks]
     own = {company.company_id for company in hard._market.companies_of(split)}
     for old, new in zip(tasks, anew, strict=True):
         assert (old.labels, old.split, old.template) == (new.labels, new.split, new.template)
@@ -387,8 +387,8 @@ def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_it
     named = [(old, new) for old, new in zip(tasks, anew, strict=True) if old.entities]
     assert sum(old.entities != new.entities for old, new in named) / len(named) > 0.9
     assert success(play_expert(hard, anew)) == 1.0
-    assert [hard.realise_anew(task, seed=3) for task in tasks[:20]] == anew[:20]
-    assert hard.realise_anew(tasks[0], seed=4) != anew[0]
+    assert [hard.regenerate(task, seed=3) for task in tasks[:20]] == anew[:20]
+    assert hard.regenerate(tasks[0], seed=4) != anew[0]
 
 
 def test_a_template_reads_back_as_its_question(hard):
