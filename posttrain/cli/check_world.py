@@ -32,9 +32,7 @@ def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -
     from posttrain.world_check.tasks import counts_of
 
     if num_tasks < 1:
-        raise ConfigurationError(
-            f"--num-tasks is {num_tasks}; a task of each split must be played: give 1 or more"
-        )
+        raise ConfigurationError(f"--num-tasks is {num_tasks}; a task of each split must be played: give 1 or more")
     settings = read_settings(params)
     section = section_of(name, settings)
     domain = domain_of(section)

@@ -1,7 +1,7 @@
 """Wraps a domain and records what its worlds do: what was raised by which method, and each
 outcome. An exception aborts its own episode and no other."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import Any
@@ -95,11 +95,15 @@ class RecordedWorld:
             raise self._failure
         if not isinstance(self._world, OpeningWorld):
             return ()
-        return self._accepted("opening", await self._called("opening"), _is_messages, "a sequence of Message")
+        opening: Sequence[Message] = await self._called("opening")
+        is_right = isinstance(opening, Sequence) and all(isinstance(message, Message) for message in opening)
+        self._require(is_right, "opening", opening, "a sequence of Message")
+        return opening
 
     async def user_reply(self, message: Message) -> str | None:
-        reply = await self._called("user_reply", message)
-        return self._accepted("user_reply", reply, lambda given: isinstance(given, str | None), "a text or None")
+        reply: str | None = await self._called("user_reply", message)
+        self._require(isinstance(reply, str | None), "user_reply", reply, "a text or None")
+        return reply
 
     def is_over(self) -> bool:
         if not isinstance(self._world, EndingWorld):
@@ -108,11 +112,12 @@ class RecordedWorld:
             answer = self._world.is_over()
         except Exception as error:  # the world's own code
             raise self._recorder.record("is_over", self._task, error) from error
-        return self._accepted("is_over", answer, lambda given: isinstance(given, bool), "True or False")
+        self._require(isinstance(answer, bool), "is_over", answer, "True or False")
+        return answer
 
     async def grade(self, trajectory: Trajectory) -> Outcome:
-        outcome = await self._called("grade", trajectory)
-        self._accepted("grade", outcome, lambda given: isinstance(given, Outcome), "an Outcome")
+        outcome: Outcome = await self._called("grade", trajectory)
+        self._require(isinstance(outcome, Outcome), "grade", outcome, "an Outcome")
         self._recorder.graded.append((trajectory, outcome))
         return outcome
 
@@ -120,7 +125,9 @@ class RecordedWorld:
         if not isinstance(self._world, ClosableWorld):
             return
         try:
-            await self._accepted("close", self._world.close(), isawaitable, "an awaitable: write `async def close`")
+            closing: Any = self._world.close()
+            self._require(isawaitable(closing), "close", closing, "an awaitable: write `async def close`")
+            await closing
         except Exception as error:  # the world's own code
             self._recorder.record("close", self._task, error)
 
@@ -131,14 +138,9 @@ class RecordedWorld:
         except Exception as error:  # the world's own code
             raise self._recorder.record(method, self._task, error) from error
 
-    def _accepted(self, method: str, given: Any, accepts: Callable[[Any], bool], wanted: str) -> Any:
-        if not accepts(given):
+    def _require(self, is_right: bool, method: str, given: object, wanted: str) -> None:
+        if not is_right:
             raise self._recorder.record(method, self._task, f"gave {type(given).__name__} and must give {wanted}")
-        return given
-
-
-def _is_messages(given: object) -> bool:
-    return isinstance(given, Sequence) and all(isinstance(message, Message) for message in given)
 
 
 def _absent() -> str:

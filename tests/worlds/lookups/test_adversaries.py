@@ -22,10 +22,9 @@ from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.lookups.sides import Sides
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.scripts import raw_call, say
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.domain import StocksDomain
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
-from posttrain.worlds.toy.domain import ToyDomain
-from posttrain.worlds.toy.expert import SHOPS_AS_SIDES
+from posttrain.worlds.toy.domain import SHOPS_AS_SIDES, ToyDomain
 from tests.limits import limits_of
 from tests.rollout.lock_world import Reciter
 from tests.worlds_of import stocks_params, toy_params

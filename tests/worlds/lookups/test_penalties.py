@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from posttrain.worlds.lookups.scores.penalties import format_error, redundant_call, wrong_tool
+from posttrain.worlds.lookups.scores import format_error, redundant_call, wrong_tool
 from posttrain.worlds.tools import Tool
 from tests.worlds.lookups.play import ERROR, PRICE, call, played, result, say, task
 
@@ -10,7 +10,7 @@ TOOLS = {name: Tool(name, "", {}, print, is_read_only=True) for name in task().t
 def test_a_tool_that_no_gold_call_names_is_wrong():
     assert wrong_tool(played(call(), result(), say()), task(PRICE)).value == 0.0
     score = wrong_tool(played(call("get_realtime_quote"), result(), call("get_hk_macd"), result(), say()), task(PRICE))
-    assert (score.value, score.breakdown["count"]) == (1.0, 2.0)
+    assert score.value == 1.0
     assert score.feedback == "get_realtime_quote is not needed."
 
 

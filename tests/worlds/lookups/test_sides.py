@@ -2,8 +2,8 @@
 
 import pytest
 
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
-from posttrain.worlds.toy.expert import SHOPS_AS_SIDES
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
+from posttrain.worlds.toy.domain import SHOPS_AS_SIDES
 
 
 @pytest.mark.parametrize(

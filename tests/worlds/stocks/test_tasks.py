@@ -20,15 +20,14 @@ from posttrain.worlds.lookups.demonstrations import occasions
 from posttrain.worlds.lookups.gold import Answer, gold_of
 from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.scripts import ScriptedExpert, call, say
-from posttrain.worlds.stocks.codes import canonical
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, canonical
 from posttrain.worlds.stocks.domain import StocksDomain
 from posttrain.worlds.stocks.expert import StocksHandbook
 from posttrain.worlds.stocks.fields import read_result
 from posttrain.worlds.stocks.phrasing import FRAMES, endings
-from posttrain.worlds.stocks.policy_text import POLICY_TEXT
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import accepted_codes, code_forms
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
+from posttrain.worlds.stocks.tasks import POLICY_TEXT
 from posttrain.worlds.tools import is_error
 from tests.limits import limits_of
 from tests.worlds_of import stocks_params
@@ -320,9 +319,9 @@ def test_most_companies_named_with_a_hong_kong_cue_are_listed_in_both_markets(us
 
 def test_more_tasks_than_the_companies_give_is_said_so(usual, monkeypatch):
     monkeypatch.setattr(
-        "posttrain.worlds.stocks.domain._NUM_DRAWS", 1
+        "posttrain.worlds.lookups.domain.NUM_DRAWS", 1
     )  # the first text that comes again ends it, not the hundredth in a row
-    with pytest.raises(ValueError, match=r"are used up; lower world\.num_dev_tasks"):
+    with pytest.raises(ValueError, match=r"are wanted; lower world\.num_dev_tasks"):
         usual.tasks("dev", 20_000)
 
 
