@@ -16,9 +16,8 @@ from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tau2.databases import digest
 from posttrain.worlds.tau2.goals import Action, Goal, Scenario, goal_text
 from posttrain.worlds.tau2.grade import grade
-from posttrain.worlds.tau2.openai_user import GREETING, OpenAiUser, UserEndpoint
 from posttrain.worlds.tau2.params import OpenAiUserParams
-from posttrain.worlds.tau2.users import ScriptedUser, is_end
+from posttrain.worlds.tau2.users import GREETING, OpenAiUser, ScriptedUser, UserEndpoint, is_end
 from tests.worlds.loopback import serving
 
 SCENARIO = Scenario("", "You want to cancel AAA111.", "You are Ann.", "", "You are in a hurry.")

@@ -1,5 +1,5 @@
-"""The package's entries as values: what the user says in each turn, what the gold does there, and
-which functions are added when.
+"""The package's entries: the user's words in each turn, the gold's calls there, and the functions
+that are added later.
 
 The four sets are variants of the same 200 scenarios by number: `base`, with functions that are
 added late, with a detail that the user gives late, and with long results. Two numbers that open
@@ -38,14 +38,14 @@ class Entry:
 
     @property
     def is_long(self) -> bool:
-        """Whether the classes answer with what makes a context long."""
+        """True where the classes add what makes a context long."""
         return self.set_name == "long_context"
 
     @property
     def offered(self) -> tuple[str, ...]:
         """The functions that the agent is told of at the beginning."""
-        late = {name for names in self.added.values() for name in names}
-        return tuple(name for class_name in self.classes for name in schemas_of(class_name) if name not in late)
+        names = (name for class_name in self.classes for name in schemas_of(class_name))
+        return tuple(name for name in names if name not in self.late)
 
     @property
     def late(self) -> frozenset[str]:

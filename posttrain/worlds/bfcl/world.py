@@ -35,7 +35,7 @@ _ANY = Tool("", "", {"additionalProperties": True}, lambda: None)
 
 
 class BfclWorld:
-    """A World and an EndingWorld."""
+    """The world of one entry."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -60,15 +60,14 @@ class BfclWorld:
         return self._entry.turns[turn]
 
     def is_over(self) -> bool:
-        """Whether one turn has taken more messages with calls than the package allows. It is asked
-        after the results of each, and counts them by that; a message without calls ends the
+        """True where one turn has taken more messages with calls than the package allows. It is
+        asked after the results of each, and counts them so; a message without calls resets the
         count."""
         self._num_steps += 1
         return self._num_steps > package.max_steps()
 
     def grade(self, trajectory: Trajectory) -> Outcome:
-        """As `grade.grade`; the calls are made once more, on instances of their own, as the
-        package's checker does."""
+        """The calls are made once more, on instances of their own, as by the package's checker."""
         return grade(self._entry, self._made, trajectory, is_forced=self._num_steps > package.max_steps())
 
     def _bind(self, name: str) -> Callable[..., JsonValue]:
@@ -96,8 +95,8 @@ def tools_of(classes: tuple[str, ...], bind: Callable[[str], Callable[..., Any]]
 
 
 def _answer(instances: Instances, call: Call) -> JsonValue:
-    """What the agent reads: the class's answer as JSON, or as Python writes it where it is none.
-    Raises ToolError for an answer that is nothing but an error, and for whatever a class raises."""
+    """The class's answer as JSON, or as Python writes it where it is none. Raises ToolError for an
+    answer that is nothing but an error, and for whatever a class raises."""
     try:
         answer = instances.call(call)
     except Exception as error:  # the package's boundary: it tells the agent of whatever a class raises

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from posttrain.worlds.text_env_params import TextEnvParams
+from posttrain.worlds.text_env import TextEnvParams
 
 
 class GymnasiumParams(TextEnvParams):

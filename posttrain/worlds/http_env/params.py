@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from posttrain.worlds.text_env_params import TextEnvParams
+from posttrain.worlds.text_env import TextEnvParams
 
 
 class HttpEnvParams(TextEnvParams):

@@ -1,5 +1,5 @@
-"""What a task of tau2 wants, and the scenario that its user plays: read from the package's
-`tasks.json`, carried in `Task.goal`."""
+"""The goal of a tau2 task and the scenario of its user: read from the package's `tasks.json`,
+carried in `Task.goal`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Action:
     compared: tuple[str, ...] | None = None
 
     def is_made_by(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call is this one, by tau2's rule."""
+        """True where a call is this one, by tau2's rule."""
         if name != self.name:
             return False
         compared = tuple(arguments) if self.compared is None else self.compared
@@ -31,7 +31,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What the user knows and wants, in the words of the data; empty where it says nothing."""
+    """The user's knowledge and wishes, in the words of the data; empty where it says nothing."""
 
     persona: str
     reason_for_call: str
