@@ -6,6 +6,7 @@ process). An action that cannot be read is not taken: the agent reads why, and m
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -63,7 +64,7 @@ class TextEnvParams(WorldParams):
         return range(first, first + getattr(self, f"num_{split}_tasks"))
 
 
-class TextEnvDomain:
+class TextEnvDomain(ABC):
     """A domain of numbered tasks. Subclasses make the environment of a number."""
 
     tools: Mapping[str, Tool] = {}
@@ -72,8 +73,9 @@ class TextEnvDomain:
     def __init__(self, params: TextEnvParams, name: str) -> None:
         self._rules, self.name = params, name
 
+    @abstractmethod
     def environment(self, index: int) -> "Environment":
-        raise NotImplementedError
+        """The environment of one episode of task `index`."""
 
     def tasks(self, split: Split, count: int) -> list[Task]:
         """The goal of a task is its number."""

@@ -34,8 +34,8 @@ class Instances:
             self._methods |= _methods(instance)
 
     def names_for(self, entry_id: str, player: str) -> Mapping[str, str]:
-        """The package's name for the instance of each function, also of those that the agent was
-        not told of."""
+        """The package's name for the instance of each function, also of those that the agent does
+        not know."""
         return {
             name: re.sub(r"[-./:]", "_", f"{player}_{entry_id}_{class_name}_instance")
             for class_name, instance in self.by_class.items()

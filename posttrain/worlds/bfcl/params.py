@@ -11,7 +11,7 @@ SetName = Literal["base", "miss_func", "miss_param", "long_context"]
 
 
 class BfclFlawRates(Section):
-    """How often a demonstration shows a flaw, where its entry gives the occasion."""
+    """Share of the demonstrations that show the flaw, where the entry gives the occasion."""
 
     skipped_call: Frac
     early_call: Frac

@@ -1,9 +1,8 @@
 """One episode of an entry: tools on instances of its own, and the user's turns one after another.
 
 A function that is added late can be called from the beginning, as in the package, where whatever
-the classes have is executed: it is told of in the user's message of its turn, and its schema never
-stands in the prompt, so that the conversation only grows.
-"""
+the classes have is executed: it is announced in the user's message of its turn, and its schema
+never stands in the prompt, so that the conversation only grows."""
 
 import copy
 import json
@@ -46,7 +45,7 @@ class BfclWorld:
 
     def tools(self) -> Mapping[str, Tool]:
         """Every function of the entry's classes: those that the task offers, and those that are
-        told of later."""
+        announced later."""
         return self._tools
 
     def user_reply(self, message: Message) -> str | None:

@@ -5,6 +5,7 @@ subclass brings tools, questions and the expert's handbook.
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -23,7 +24,7 @@ from posttrain.worlds.tools import Tool
 NUM_DRAWS = 100  # of one task: as many in a row that repeat earlier texts mean that there are no more
 
 
-class LookupDomain:
+class LookupDomain(ABC):
     """Subclasses set `name`, `tools`, `handbook`, and `separator`, which joins the parts of every
     seed and so is part of each task's bytes."""
 
@@ -36,17 +37,17 @@ class LookupDomain:
     def __init__(self, world: WorldParams, flaw_rates: Mapping[Flaw, float]) -> None:
         self._seed, self._flaw_rates = world.seed, flaw_rates
 
+    @abstractmethod
     def weights(self, split: Split) -> Mapping[Cell, int]:
         """The cells of a split, with how often each comes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make(self, cell: Cell, split: Split, rng: random.Random, *, template: str | None = None) -> Task:
         """A task of the cell; with `template`, that very question about other entities."""
-        raise NotImplementedError
 
+    @abstractmethod
     def side_reply(self, task: Task) -> str:
         """The user's answer to an agent that asks for the side."""
-        raise NotImplementedError
 
     def tasks(self, split: Split, count: int) -> list[Task]:
         """Cells come in turn by their weights; no two tasks of a split have one text."""

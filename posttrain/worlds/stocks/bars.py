@@ -160,7 +160,7 @@ def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cent
 
 
 def _suspended(uniform_D: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Where a draw falls under the rate a suspension begins; how far it falls under says how many
+    """A suspension begins where a draw falls under the rate; how far it falls under says how many
     days it lasts."""
     is_suspended_D = np.zeros(len(uniform_D), dtype=np.bool_)
     for day in np.flatnonzero(uniform_D < _HALT_RATE):

@@ -23,7 +23,7 @@ class StocksFlawRates(Section):
 
 
 class StocksParams(WorldParams):
-    """`worlds/stocks`."""
+    """The stock market of `worlds/stocks`."""
 
     example = (
         "{seed: 7, num_sft_tasks: 6000, num_rl_tasks: 640, num_dev_tasks: 128, num_test_tasks: 480, max_difficulty: 2, "
@@ -37,5 +37,5 @@ class StocksParams(WorldParams):
 
     @property
     def num_answer_tokens(self) -> int:
-        """What `agent.max_new_tokens` must be at least."""
+        """The least `agent.max_new_tokens` that fits every answer."""
         return LEVEL_3_TOKENS if self.max_difficulty == 3 else 1

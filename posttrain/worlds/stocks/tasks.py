@@ -226,7 +226,7 @@ class TaskDraft:
 
 
 def _offer(all_tools: Sequence[str], needed: Collection[str], field: str, rng: random.Random) -> tuple[str, ...]:
-    """4 to 10 tools in the domain's order. Others that tell the field as well are left out: a right
+    """4 to 10 tools in the domain's order. Others that hold the field as well are left out: a right
     answer must not come from a tool that gold does not know."""
     names = set(needed or _USUAL)
     names |= {LOOK_ALIKE[name] for name in names & LOOK_ALIKE.keys()}

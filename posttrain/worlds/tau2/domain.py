@@ -76,9 +76,9 @@ class Tau2Domain:
         return ScriptedUser(scenario) if self._endpoint is None else OpenAiUser(scenario, self._endpoint)
 
     def _task(self, task_id: str, split: Split) -> Task:
-        told = self._package.tasks[task_id]
-        goal = goal_text(told)
-        num_writes = _num_writes(told, self._package.write_tools)
+        raw = self._package.tasks[task_id]
+        goal = goal_text(raw)
+        num_writes = _num_writes(raw, self._package.write_tools)
         return Task(
             task_id=f"tau2/{self._params.domain}/{task_id}",
             split=split,
@@ -110,6 +110,6 @@ class Tau2Domain:
         return {**parts, "test": test, "test_paraphrase": []}
 
 
-def _num_writes(told: Mapping[str, Any], write_tools: frozenset[str]) -> int:
-    actions = (told["evaluation_criteria"] or {}).get("actions") or ()
+def _num_writes(raw: Mapping[str, Any], write_tools: frozenset[str]) -> int:
+    actions = (raw["evaluation_criteria"] or {}).get("actions") or ()
     return sum(action["name"] in write_tools for action in actions)

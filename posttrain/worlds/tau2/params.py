@@ -25,7 +25,7 @@ class OpenAiUserParams(Section):
 
 
 class Tau2FlawRates(Section):
-    """How often a demonstration shows a flaw, where its task gives the occasion."""
+    """Share of the demonstrations that show the flaw, where the task gives the occasion."""
 
     dropped_write: Frac
     repeated_read: Frac

@@ -74,8 +74,8 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` is what its
-    tools tell."""
+    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` has the
+    values that the tools give."""
 
     item_id: str
     names: Mapping[str, str]
@@ -264,19 +264,19 @@ def _shop_tools(shop: str, items: list[Item]) -> Iterator[Tool]:
             raise ToolError(f"not found in the {shop} shop: {name}")
         return {"code": by_name[name].codes[shop], "name": name}
 
-    def tell(code: str, *fields: str) -> dict[str, JsonValue]:
+    def look_up(code: str, *fields: str) -> dict[str, JsonValue]:
         if code not in by_code:
             raise ToolError(f"no such code in the {shop} shop: {code}")
         return {"code": code} | {field: by_code[code].shelf[shop][field] for field in fields}
 
     def shelf(code: str) -> JsonValue:
-        return tell(code, "price", "count") | {"currency": CURRENCY[shop]}
+        return look_up(code, "price", "count") | {"currency": CURRENCY[shop]}
 
     def sales(code: str) -> JsonValue:
-        return tell(code, "sold")
+        return look_up(code, "sold")
 
     def returns(code: str) -> JsonValue:
-        return tell(code, "returned")
+        return look_up(code, "returned")
 
     described = {
         find: "Find a good by its name",

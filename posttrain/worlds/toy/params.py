@@ -21,7 +21,7 @@ class ToyFlawRates(Section):
 
 
 class ToyParams(WorldParams):
-    """`worlds/toy`."""
+    """The two shops of `worlds/toy`."""
 
     example = (
         "{seed: 7, num_sft_tasks: 600, num_rl_tasks: 64, num_dev_tasks: 64, num_test_tasks: 64, max_difficulty: 2, "
