@@ -96,8 +96,7 @@ def _entry(raw: Mapping[str, Any], gold: Sequence[Sequence[str]], set_name: SetN
         scenario=scenario,
         classes=tuple(raw["involved_classes"]),
         turns=tuple(
-            "\n".join(message["content"] for message in messages)
-            or _words([schemas[name] for name in added[turn]])
+            "\n".join(message["content"] for message in messages) or _words([schemas[name] for name in added[turn]])
             for turn, messages in enumerate(raw["question"])
         ),
         gold_texts=tuple(tuple(turn) for turn in gold),

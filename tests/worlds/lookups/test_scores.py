@@ -1,3 +1,4 @@
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -6,8 +7,20 @@ from posttrain.rewards.length_penalty import length_penalty
 from posttrain.types import Message, Task, ToolCall, Trajectory
 from posttrain.worlds.lookups.gold import Answer
 from posttrain.worlds.lookups.matching import steps_taken
-from posttrain.worlds.lookups.scores import accuracy, completion, efficiency, is_strict, step, timing, tool_accuracy
+from posttrain.worlds.lookups.scores import (
+    accuracy,
+    completion,
+    efficiency,
+    format_error,
+    is_strict,
+    redundant_call,
+    step,
+    timing,
+    tool_accuracy,
+    wrong_tool,
+)
 from posttrain.worlds.lookups.scores import format as format_score
+from posttrain.worlds.tools import Tool
 from tests.worlds.lookups.play import ANSWER, ERROR, INFO, PRICE, call, played, result, say, task, user, with_tokens
 
 INFO_CALL = call("get_hk_company_info")
@@ -182,3 +195,47 @@ def test_a_due_question_earns_its_step_once():
 )
 def test_an_empty_episode_earns_nothing(score, wanted):
     assert score(played(), wanted).value == 0.0
+
+
+# The penalties
+
+TOOLS = {name: Tool(name, "", {}, print, is_read_only=True) for name in task().tools}
+BROKEN = [call("get_", '{"code"'), result(ERROR), say()]
+
+
+@pytest.mark.parametrize(
+    ("penalty", "messages", "wanted", "value"),
+    [
+        (wrong_tool, [call(), result(), say()], task(PRICE), 0),
+        (wrong_tool, [WRONG_CALL, result(), call("get_hk_macd"), result(), say()], task(PRICE), 1),
+        (wrong_tool, [call(), result(), say("ANSWER: done")], DONE, 1),
+        (wrong_tool, BROKEN, task(PRICE), 0),
+        (format_error, BROKEN, task(PRICE), 1),
+        (format_error, [call(), result(), say("380.20")], task(PRICE), 1),
+        (format_error, [call(), result(), say()], task(PRICE), 0),
+    ],
+)
+def test_a_wrong_tool_and_an_unreadable_message_are_penalties(penalty, messages, wanted, value):
+    assert penalty(played(*messages), wanted).value == value
+
+
+def is_redundant(*messages, tools=TOOLS):
+    return redundant_call(played(*messages, say()), task(PRICE), tools).value == 1
+
+
+def test_a_call_whose_result_was_known_is_redundant():
+    one, other = call(arguments='{"code":"00700.HK","days":5}'), call(arguments='{"days":5,"code":"00700.HK"}')
+    assert is_redundant(one, result(), other, result()), "the order of arguments does not matter"
+    assert is_redundant(call(), result(ERROR), call(), result(ERROR)), "tools are deterministic"
+    assert not is_redundant(call(), result(), call("get_hk_macd"), result())
+    respelt = call(arguments='{"code":"0700.HK"}')
+    assert is_redundant(call(), result(), respelt, result())
+    assert not is_redundant(call(), result(ERROR), respelt, result())
+
+
+def test_a_tool_that_may_change_something_may_be_called_again_unless_it_is_the_gold_call():
+    changing = {name: replace(tool, is_read_only=False) for name, tool in TOOLS.items()}
+    again = [call("get_hk_macd"), result()] * 2
+    assert is_redundant(*again)
+    assert not is_redundant(*again, tools=changing)
+    assert is_redundant(call(), result(), call(), result(), tools=changing)

@@ -1,4 +1,4 @@
-"""How sides are told apart: by the twin names of tools, and by what a reasoning says."""
+"""The sides of a world: twin names of tools, and the side that a reasoning states."""
 
 import pytest
 
