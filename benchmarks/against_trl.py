@@ -32,7 +32,7 @@ from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.sampling.methods import SamplingParams
 from posttrain.types import JsonValue, ScoredEpisode, Task
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 from posttrain.worlds.lookups.gold import gold_of
 from posttrain.worlds.protocol import Domain, World
 from posttrain.worlds.tools import Tool

@@ -31,7 +31,7 @@ from posttrain.rollout.engines.weight_files import write_served_folder
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.train.online.params import OnlineParams
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 
 SFT = Path("data/models/sft")
 TASKS = Path("data/raw/tasks.parquet")

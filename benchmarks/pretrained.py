@@ -35,7 +35,7 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.types import Task
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.tools import ToolError
 

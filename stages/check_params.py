@@ -29,9 +29,9 @@ from posttrain.train.replay.expert import ExpertReplay
 from posttrain.train.replay.hints import HintReplay
 from posttrain.train.sampling.horizon import HorizonSampling
 from posttrain.train.sampling.spread import SpreadSampling
-from posttrain.worlds.domains import make_domain, score_names, with_expert, with_new_tasks
+from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration, score_names
 from posttrain.worlds.grading import GENERAL_SCORES
-from posttrain.worlds.knobs import OwnWorldParams
+from posttrain.worlds.params import OwnWorldParams
 from posttrain.worlds.protocol import Domain
 
 CARDS = "POSTTRAIN_CARDS"  # of the GPUs that are reserved, as infra/dispatch.yaml has it: `train_sft=80,default=24` GiB
@@ -104,20 +104,20 @@ def _needs(params: Params, domain: Domain) -> Iterator[str]:
     """Problems of knobs that ask of a world what not every world has."""
     needs: list[tuple[Callable[..., object], str]] = []
     if isinstance(params.generate_data.source, ScriptedSource):
-        needs.append((with_expert, "generate_data.source.type scripted"))
+        needs.append((require_expert, "generate_data.source.type scripted"))
     if not (isinstance(params.generate_data.source, ImportSource) and params.generate_data.source.dev_frac):
-        needs.append((with_expert, "the dev loss of train_sft (or generate_data.source.dev_frac above 0)"))
+        needs.append((require_expert, "the dev loss of train_sft (or generate_data.source.dev_frac above 0)"))
     if isinstance(params.evaluate.teacher, ExpertTeacher):
-        needs.append((with_expert, "evaluate.teacher.type expert"))
+        needs.append((require_expert, "evaluate.teacher.type expert"))
     if params.resample_data.oversample.type == "smote":
         smote = "resample_data.oversample.type smote"
-        needs += [(with_expert, smote), (with_new_tasks, smote)]
+        needs += [(require_expert, smote), (require_regeneration, smote)]
     algorithm = params.train_policy.algorithm
     if isinstance(algorithm, OnlineParams) and isinstance(algorithm.join, ExpertReplay | HintReplay):
-        needs.append((with_expert, algorithm.join.knob))
-    for need, wanted_by in needs:
+        needs.append((require_expert, algorithm.join.knob))
+    for need, needed_by in needs:
         try:
-            need(domain, wanted_by=wanted_by)
+            need(domain, needed_by=needed_by)
         except ConfigurationError as error:
             yield str(error)
 

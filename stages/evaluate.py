@@ -27,8 +27,8 @@ from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_tables import shown_evaluation
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.domains import make_domain, score_names, with_expert
-from posttrain.worlds.protocol import Domain, ExplainingDomain
+from posttrain.worlds.catalog import make_domain, require_expert, score_names
+from posttrain.worlds.protocol import Domain, GoalDomain
 
 TASKS = Path("data/raw/tasks.parquet")
 REPORTS = Path("reports/evaluate")
@@ -41,7 +41,7 @@ Play = Callable[[Sequence[Task], float, Progress], list[Trajectory]]  # tasks, t
 def evaluate(run: StageRun) -> None:
     params, settings = run.params, run.params.evaluate
     domain = make_domain(params.world)
-    wanted = domain.wanted if isinstance(domain, ExplainingDomain) else None
+    wanted = domain.describe_goal if isinstance(domain, GoalDomain) else None
     test, paraphrase = read_tasks(TASKS, "test"), read_tasks(TASKS, "test_paraphrase")
     play = (
         _teacher(params, domain, run.checkpoint_dir)
@@ -77,7 +77,7 @@ def _teacher(params: Params, domain: Domain, folder: Path) -> Play:
         seeds = episode_seeds(Stream.EVALUATION, params.seed, count=len(tasks))
         match params.evaluate.teacher:
             case ExpertTeacher():
-                shown = with_expert(domain, wanted_by="evaluate.teacher.type expert")
+                shown = require_expert(domain, needed_by="evaluate.teacher.type expert")
                 expert = expert_policy(shown, is_flawless=True, reasoning_frac=0.0)
                 played = run_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
             case OpenAiTeacher() as teacher:

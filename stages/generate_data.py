@@ -25,8 +25,8 @@ from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Split, Task
-from posttrain.worlds.domains import make_domain, with_expert
-from posttrain.worlds.knobs import WorldParams
+from posttrain.worlds.catalog import make_domain, require_expert
+from posttrain.worlds.params import WorldParams
 from posttrain.worlds.protocol import Domain
 
 RAW = Path("data/raw")
@@ -41,7 +41,7 @@ def generate_data(run: StageRun) -> None:
         case ScriptedSource():
             with open_traces(run.full_name, key=run.key, params=run.params) as record:
                 rows = demonstrate(
-                    with_expert(domain, wanted_by="generate_data.source.type scripted"),
+                    require_expert(domain, needed_by="generate_data.source.type scripted"),
                     tasks["sft"],
                     limits=run.params.agent,
                     seed=run.params.seed,

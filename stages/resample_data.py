@@ -41,7 +41,7 @@ from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Task, Trajectory
-from posttrain.worlds.domains import make_domain, with_expert, with_new_tasks
+from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration
 
 BASE = Path("data/models/base")
 TASKS = Path("data/raw/tasks.parquet")
@@ -200,11 +200,11 @@ def _realise(run: StageRun, points: Sequence[Point], core: Selected) -> Iterator
         return
     domain = make_domain(params.world)
     expert = expert_policy(
-        with_expert(domain, wanted_by=SMOTE),
+        require_expert(domain, needed_by=SMOTE),
         is_flawless=params.resample_data.success_filter,
         reasoning_frac=params.generate_data.reasoning_frac,
     )
-    new_tasks = with_new_tasks(domain, wanted_by=SMOTE)
+    new_tasks = require_regeneration(domain, needed_by=SMOTE)
     held_out = read_tasks(TASKS, *(split for split in SPLITS if split != "sft"))
     asked = {opening_text(messages) for conversations in core for messages in conversations}
     with open_traces(run.full_name, key=run.key, params=params) as record:

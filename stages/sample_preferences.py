@@ -13,7 +13,7 @@ from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.train.preference_pairs import composition, group_by_task, pairs_of, write_pairs
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 
 SFT = Path("data/models/sft")
 

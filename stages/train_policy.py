@@ -37,7 +37,7 @@ from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import load_reward_model
 from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import ScoredEpisode, Trajectory
-from posttrain.worlds.domains import make_domain, score_names, with_expert
+from posttrain.worlds.catalog import make_domain, require_expert, score_names
 
 TASKS = Path("data/raw/tasks.parquet")
 RESAMPLED = Path("data/resampled/demonstrations.parquet")
@@ -89,7 +89,7 @@ def _online(
         "reasoning_frac": params.generate_data.reasoning_frac,
     }
     traces = (
-        ExpertTraces(with_expert(domain, wanted_by=algorithm.join.knob), codec, reward=reward, **shown_by)
+        ExpertTraces(require_expert(domain, needed_by=algorithm.join.knob), codec, reward=reward, **shown_by)
         if isinstance(algorithm.join, ExpertReplay | HintReplay)
         else None
     )
@@ -100,8 +100,8 @@ def _online(
         record(traced(list(map(_as_learnt, played)), own, advantages=advantages, step=step))
 
     shown = read_trajectories(RESAMPLED, "dev")[: algorithm.tasks_per_step] or demonstrate(
-        with_expert(
-            domain, wanted_by="the forgetting alarm of train_policy (or generate_data.source.dev_frac above 0)"
+        require_expert(
+            domain, needed_by="the forgetting alarm of train_policy (or generate_data.source.dev_frac above 0)"
         ),
         dev_tasks[: algorithm.tasks_per_step],
         is_flawless=True,

@@ -19,7 +19,7 @@ from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.sft import train_sft as train
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.worlds.domains import make_domain, with_expert
+from posttrain.worlds.catalog import make_domain, require_expert
 
 BASE, RESAMPLED = Path("data/models/base"), Path("data/resampled/demonstrations.parquet")
 
@@ -67,9 +67,9 @@ def _played(run: StageRun) -> list[TrajectoryRow]:
     params, dev_tasks = run.params, read_tasks(Path("data/raw/tasks.parquet"), "dev")
     with open_traces(run.full_name, key=run.key, params=params) as record:
         dev = demonstrate(
-            with_expert(
+            require_expert(
                 make_domain(params.world),
-                wanted_by="the dev loss of train_sft (or generate_data.source.dev_frac above 0)",
+                needed_by="the dev loss of train_sft (or generate_data.source.dev_frac above 0)",
             ),
             dev_tasks,
             limits=params.agent,

@@ -11,7 +11,7 @@ from benchmarks.gpu.__main__ import run as run_parts
 from benchmarks.gpu.pack import join, pack
 from benchmarks.gpu.parts import Part
 from benchmarks.pretrained import verdicts_on
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain
 from tests.worlds_of import stocks_params
 
 

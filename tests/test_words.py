@@ -17,7 +17,7 @@ WORDS = re.compile(
     re.IGNORECASE,
 )
 # Where worlds are listed, one is called `stocks` and has its package imported.
-LISTED = {"posttrain/worlds/choices.py", "posttrain/worlds/domains.py"}
+LISTED = {"posttrain/worlds/catalog.py"}
 ITS_NAME = re.compile(r'"stocks"|posttrain\.worlds\.stocks\.')
 
 
@@ -58,7 +58,7 @@ def test_no_file_but_the_stock_worlds_speaks_of_markets(repository):
 )
 def test_a_word_is_found_wherever_it_stands(line):
     assert words_in("posttrain/report/page.py", f"first\n{line}")
-    assert words_in("posttrain/worlds/domains.py", line)
+    assert words_in("posttrain/worlds/catalog.py", line)
 
 
 @pytest.mark.parametrize("line", ["a share of the tasks", "accompany", "stockade", "a marketable skill"])
@@ -68,5 +68,5 @@ def test_another_word_is_none_of_them(line):
 
 def test_its_name_is_allowed_where_worlds_are_listed_and_nowhere_else():
     line = 'from posttrain.worlds.stocks.params import StocksParams  # "stocks"'
-    assert words_in("posttrain/worlds/choices.py", line) == []
+    assert words_in("posttrain/worlds/catalog.py", line) == []
     assert len(words_in("posttrain/config/params.py", line)) == 2

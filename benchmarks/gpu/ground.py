@@ -33,7 +33,7 @@ from posttrain.train.online.loop import train_online
 from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.sft import train_sft
-from posttrain.worlds.domains import make_domain, score_names, with_expert
+from posttrain.worlds.catalog import make_domain, require_expert, score_names
 from posttrain.worlds.protocol import Domain
 
 MODEL: dict[str, Any] = {"model.hidden_size": 256, "model.num_layers": 4, "model.mlp_size": 768}
@@ -77,7 +77,7 @@ class Ground:
     def demonstrations(self, count: int, *, params: Params | None = None) -> list[TrajectoryRow]:
         """Of the world's expert, without flaws."""
         own = params or self.params
-        domain = with_expert(make_domain(own.world), wanted_by="the benchmark")
+        domain = require_expert(make_domain(own.world), needed_by="the benchmark")
         tasks = domain.tasks("sft", count)
         return demonstrate(domain, tasks, limits=own.agent, seed=1, is_flawless=True, reasoning_frac=0.0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.cli.named_world import PARAMS, made, read_settings, reward_of, section_of
+from posttrain.cli.named_world import PARAMS, domain_of, read_settings, reward_of, section_of
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import reason
 from posttrain.runtime.state import STATE_DIR, private_folder
@@ -20,7 +20,7 @@ from posttrain.types import SPLITS, Split, Task, Trajectory
 if TYPE_CHECKING:
     from posttrain.config.params import Params
     from posttrain.rollout.params import AgentParams
-    from posttrain.worlds.knobs import WorldParams
+    from posttrain.worlds.params import WorldParams
     from posttrain.worlds.protocol import Domain
 
 ENDPOINTS = STATE_DIR / "endpoints"
@@ -71,7 +71,7 @@ def evaluate_endpoint(
         raise ConfigurationError("--num-tasks and --max-new-tokens are 1 or more, --num-samples 0 or more")
     settings = read_settings(params)
     section = section_of(world, settings)
-    domain = made(section)
+    domain = domain_of(section)
     rule, whose = reward_of(domain, settings, (params or PARAMS).name)
     limits, account = _limits(settings, section), account_of("POSTTRAIN_OPENAI")
     tasks = _tasks_of(domain, section, split, num_tasks)

@@ -1,4 +1,4 @@
-"""The world that a person names on the command line: its section, its domain and its reward."""
+"""The world named on the command line: its section of params.yaml, its domain and its reward."""
 
 import sys
 from pathlib import Path
@@ -9,12 +9,12 @@ from posttrain.runtime.exits import ConfigurationError
 if TYPE_CHECKING:
     from posttrain.config.params import Params
     from posttrain.rewards.total import RuleReward
-    from posttrain.worlds.knobs import WorldParams
+    from posttrain.worlds.params import WorldParams
     from posttrain.worlds.protocol import Domain
 
 PARAMS = Path("params.yaml")
-# Where params.yaml weighs scores that the world does not give. A repeated read costs a little, or
-# nothing would tell it from a play without one.
+# Used where params.yaml weighs scores that the world does not give. A repeated read costs a little,
+# or such an episode would earn as much as one without.
 DEFAULT_REWARD = {
     "weights": {"completion": 0.75, "strictness": 0.2, "format": 0.05},
     "penalties": {"redundant_call": -0.01},
@@ -23,18 +23,18 @@ DEFAULT_REWARD = {
 
 
 def read_settings(path: Path | None) -> "Params | None":
-    """The whole file; None where nobody named one and none is here. Raises ConfigurationError where
-    it is wrong."""
+    """The whole params.yaml; None where no path is given and the folder has none. Raises
+    ConfigurationError where it is wrong."""
     from posttrain.config.params import load_params
 
     return None if path is None and not PARAMS.exists() else load_params(path or PARAMS)
 
 
 def section_of(name: str, settings: "Params | None") -> "WorldParams":
-    """The world's section of `settings` where that is its type, or else the example of its kind.
-    Raises ConfigurationError where there is no such kind."""
+    """The section of `settings` where it names this world, or else the world's example. Raises
+    ConfigurationError where there is no such world."""
     from posttrain.runtime.knobs import nearest
-    from posttrain.worlds.choices import WORLDS, example_params
+    from posttrain.worlds.catalog import WORLDS, example_params
 
     if settings is not None and settings.world.type == name:
         return settings.world
@@ -49,11 +49,12 @@ def section_of(name: str, settings: "Params | None") -> "WorldParams":
         raise ConfigurationError(f"{name!r} is no world; your own is written module:name") from error
 
 
-def made(section: "WorldParams") -> "Domain":
-    """The domain. Raises ConfigurationError where it cannot be made, or is none."""
+def domain_of(section: "WorldParams") -> "Domain":
+    """The domain of a section. Raises ConfigurationError where it cannot be made, or what is made
+    is no Domain."""
     from posttrain.runtime.exits import StageError
     from posttrain.runtime.limits import reason
-    from posttrain.worlds.domains import make_domain
+    from posttrain.worlds.catalog import make_domain
 
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # as for the stages: your own code lies in the repository
@@ -75,12 +76,12 @@ def made(section: "WorldParams") -> "Domain":
 
 
 def reward_of(domain: "Domain", settings: "Params | None", source: str) -> tuple["RuleReward", str]:
-    """What scores episodes, and whose weights they are: those of `settings`, the content of
-    `source`, without extra scores; or the defaults where they name scores that the world does not
+    """The reward of episodes, and a phrase that says whose it is: that of `settings`, the content
+    of `source`, without extra scores; or the default where it weighs scores that the world does not
     give."""
     from posttrain.rewards.params import RewardParams
     from posttrain.rewards.total import load_reward
-    from posttrain.worlds.domains import score_names
+    from posttrain.worlds.catalog import score_names
 
     default = RewardParams.model_validate(DEFAULT_REWARD)
     if settings is None:

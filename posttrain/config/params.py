@@ -33,7 +33,7 @@ from posttrain.runtime.plain_yaml import read_plain
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import SamplePreferencesParams, TrainRewardModelParams, TrainSftParams
 from posttrain.train.policy_params import TrainPolicyParams
-from posttrain.worlds.choices import World
+from posttrain.worlds.catalog import World
 
 
 class ParamsError(ConfigurationError):

@@ -165,7 +165,7 @@ def test_a_world_that_realises_a_held_out_task_is_our_bug(points, rehearsal, toy
     class Leaking:
         name, tools = rehearsal.domain.name, rehearsal.domain.tools
 
-        def realise_anew(self, task, *, seed):
+        def regenerate(self, task, *, seed):
             return toy_tasks["test"][0]
 
     with pytest.raises(RuntimeError, match="of split test for training"):

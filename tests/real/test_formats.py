@@ -17,8 +17,7 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.runtime.exits import DataError
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.choices import example_params, world_params
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import example_params, make_domain, world_params
 from posttrain.worlds.protocol import Domain, ExpertDomain
 from posttrain.worlds.scripts import ScriptedExpert, say
 from stages.evaluate import evaluate

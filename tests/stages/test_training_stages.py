@@ -22,7 +22,7 @@ from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.preference_pairs import PairKind, read_pairs
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
-from posttrain.worlds.lookups.scores.completion import completion
+from posttrain.worlds.lookups.scores import completion
 from stages.generate_data import generate_data
 from stages.sample_preferences import sample_preferences
 from stages.train_policy import train_policy

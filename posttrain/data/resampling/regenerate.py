@@ -17,7 +17,7 @@ from posttrain.data.resampling.cells import opening_text, steps_of
 from posttrain.data.resampling.smote import Point
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.protocol import RealisingDomain
+from posttrain.worlds.protocol import RegeneratingDomain
 
 ROUNDS_PER_SEED = 9  # plays of one source's template before the next nearest source is tried
 PLAYS_PER_TASK = 3  # by experts of different seeds; a flaw of rate 0.3 comes back in two of three tasks
@@ -31,7 +31,7 @@ class Rehearsal:
 
     rows: Sequence[TrajectoryRow]
     tasks: Mapping[str, Task]
-    domain: RealisingDomain
+    domain: RegeneratingDomain
     replay: Callable[[Sequence[Task], Sequence[int]], list[Trajectory]]
     held_out: Sequence[Task]
     asked: AbstractSet[str] = frozenset()
@@ -108,7 +108,7 @@ def _drafts(
             continue
         draw = random.Random(f"{seed} {index} {attempt}")
         if again % PLAYS_PER_TASK == 0 or index not in progress.tasks:
-            progress.tasks[index] = rehearsal.domain.realise_anew(task, seed=draw.getrandbits(31))
+            progress.tasks[index] = rehearsal.domain.regenerate(task, seed=draw.getrandbits(31))
         new = progress.tasks[index]
         if opening_text(new.messages) in progress.texts:
             del progress.tasks[index]

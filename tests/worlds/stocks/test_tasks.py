@@ -20,15 +20,14 @@ from posttrain.worlds.lookups.demonstrations import occasions
 from posttrain.worlds.lookups.gold import Answer, gold_of
 from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.scripts import ScriptedExpert, call, say
-from posttrain.worlds.stocks.codes import canonical
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, canonical
 from posttrain.worlds.stocks.domain import StocksDomain
 from posttrain.worlds.stocks.expert import StocksHandbook
 from posttrain.worlds.stocks.fields import read_result
 from posttrain.worlds.stocks.phrasing import FRAMES, endings
-from posttrain.worlds.stocks.policy_text import POLICY_TEXT
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import accepted_codes, code_forms
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
+from posttrain.worlds.stocks.tasks import POLICY_TEXT
 from posttrain.worlds.tools import is_error
 from tests.limits import limits_of
 from tests.worlds_of import stocks_params
@@ -286,7 +285,7 @@ def test_a_longer_list_begins_with_the_shorter_and_another_process_makes_the_sam
     assert usual.tasks("test", 60) == tasks[:60]
     assert domain_of(2).tasks("test", 60) == tasks[:60]
     program = (
-        "from tests.worlds_of import stocks_params; from posttrain.worlds.domains import make_domain; "
+        "from tests.worlds_of import stocks_params; from posttrain.worlds.catalog import make_domain; "
         "world = stocks_params(max_difficulty=2, seed=7); "
         "print(*[task.task_id for task in make_domain(world).tasks('test', 60)])"
     )
@@ -320,9 +319,9 @@ def test_most_companies_named_with_a_hong_kong_cue_are_listed_in_both_markets(us
 
 def test_more_tasks_than_the_companies_give_is_said_so(usual, monkeypatch):
     monkeypatch.setattr(
-        "posttrain.worlds.stocks.domain._NUM_DRAWS", 1
+        "posttrain.worlds.lookups.domain.NUM_DRAWS", 1
     )  # the first text that comes again ends it, not the hundredth in a row
-    with pytest.raises(ValueError, match=r"are used up; lower world\.num_dev_tasks"):
+    with pytest.raises(ValueError, match=r"are wanted; lower world\.num_dev_tasks"):
         usual.tasks("dev", 20_000)
 
 
@@ -379,7 +378,7 @@ def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(
 @pytest.mark.parametrize("split", ["sft", "test_paraphrase"])
 def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_its_split(hard, split):
     tasks = hard.tasks(split, 400)
-    anew = [hard.realise_anew(task, seed=3) for task in tasks]
+    anew = [hard.regenerate(task, seed=3) for task in tasks]
     own = {company.company_id for company in hard._market.companies_of(split)}
     for old, new in zip(tasks, anew, strict=True):
         assert (old.labels, old.split, old.template) == (new.labels, new.split, new.template)
@@ -387,8 +386,8 @@ def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_it
     named = [(old, new) for old, new in zip(tasks, anew, strict=True) if old.entities]
     assert sum(old.entities != new.entities for old, new in named) / len(named) > 0.9
     assert success(play_expert(hard, anew)) == 1.0
-    assert [hard.realise_anew(task, seed=3) for task in tasks[:20]] == anew[:20]
-    assert hard.realise_anew(tasks[0], seed=4) != anew[0]
+    assert [hard.regenerate(task, seed=3) for task in tasks[:20]] == anew[:20]
+    assert hard.regenerate(tasks[0], seed=4) != anew[0]
 
 
 def test_a_template_reads_back_as_its_question(hard):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from posttrain.types import Task
-from posttrain.world_check.policies import ADVERSARIES, calls_every_tool, made_arguments, malforms_every_call
+from posttrain.world_check.policies import adversaries, made_arguments, malform_every_call
 from posttrain.worlds.scripts import call, say
 from posttrain.worlds.tools import Tool
 
@@ -41,19 +41,19 @@ GOLD = [say("May I?"), call("look", {"box": 4}), say("It is open.")]
 TOOLS = {"look": tool_of("look", box={}), "smell": tool_of("smell", ("box",), box={"type": "integer"})}
 
 
-def test_every_other_tool_is_called_before_golds_first_call_with_what_gold_knew():
-    lines = calls_every_tool(task_offering("look", "smell"), GOLD, TOOLS)
-    assert lines == [GOLD[0], call("smell", {"box": 4}), *GOLD[1:]]
-    assert calls_every_tool(task_offering("look"), GOLD, TOOLS) is None
+def test_every_other_tool_is_called_before_the_experts_first_call_with_what_the_expert_knew():
+    name = "also calls every other tool"
+    written = adversaries(task_offering("look", "smell"), GOLD, TOOLS)
+    assert written[name] == [GOLD[0], call("smell", {"box": 4}), *GOLD[1:]]
+    assert len(written) == 5
+    assert name not in adversaries(task_offering("look"), GOLD, TOOLS)
 
 
 def test_a_malformed_call_never_parses():
-    [_, line, _] = malforms_every_call(task_offering("look"), GOLD, TOOLS)
+    [_, line, _] = malform_every_call(GOLD)
     with pytest.raises(json.JSONDecodeError):
         json.loads(line.tool_calls[0].arguments)
 
 
-def test_where_gold_makes_no_call_there_is_nothing_to_leave_out():
-    lines = {name: adversary(task_offering("look"), [say("5")], TOOLS) for name, adversary in ADVERSARIES.items()}
-    assert lines.pop("who calls every other tool too") == [call("look", {}), say("5")]
-    assert set(lines.values()) == {None}
+def test_where_the_expert_makes_no_call_there_is_nothing_to_leave_out():
+    assert list(adversaries(task_offering("look"), [say("5")], TOOLS).values()) == [[call("look", {}), say("5")]]
