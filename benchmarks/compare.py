@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.branches import Branch, make_repository
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 
 NUM_BRANCHES, NUM_SETTINGS, NUM_SEEDS = 100, 20, 5
 

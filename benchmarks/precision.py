@@ -28,7 +28,7 @@ from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec, save_model
 from posttrain.models.params import Dtype, ScratchModel
 from posttrain.models.scratch import scratch_model
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.params import TrainSftParams
 from posttrain.train.resumable_trainer import METRICS, open_run

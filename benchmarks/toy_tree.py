@@ -146,7 +146,7 @@ def without_settling(folder: Path) -> Path:
     oracle must find then is a trial of the trials."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
-        "from posttrain.provenance import receipts\n\nreceipts.settle = lambda root, tell: []\n"
+        "from posttrain.provenance import receipts\n\nreceipts.apply_receipts = lambda root, log: []\n"
     )
     return folder
 

@@ -33,7 +33,7 @@ from flows.local_server import with_server
 from posttrain.dispatch.settings import load_settings
 from posttrain.experiments.branches import PARAMS, check_branches, commit_results, open_worktree
 from posttrain.experiments.plan import Variant, read_plan, variants
-from posttrain.pipeline.dedup_lock import hold_key
+from posttrain.pipeline.dedup_lock import lock_key
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, file_at
 from posttrain.report.comparison.page import comparison_page
@@ -211,7 +211,7 @@ def _run(variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, Sta
 def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay) -> State[Any]:
     state, folder = root / STATE_DIR, folder_of(root, variant)
     tell = get_run_logger().info
-    with hold_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
+    with lock_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
         with under_way.one_opens:
             open_worktree(root, variant, folder)
         runs = StageExecutor(folder, settings=load_settings(root), state=state)

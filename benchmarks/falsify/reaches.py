@@ -18,7 +18,7 @@ import psutil
 from benchmarks.arms import REPOSITORY
 from benchmarks.falsify.trials import POLL_S, show
 from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree
-from posttrain.provenance.cache_integrity import SETTLED, cache_folder, common_cache
+from posttrain.provenance.cache_integrity import VERIFIED, cache_folder, common_cache
 from posttrain.provenance.lockfile import load_as_dvc, lock_entries
 
 KINDS = ("replace", "replace", "clones", "clones, guard killed", "commit", "hand-written", "foreign path")
@@ -188,7 +188,7 @@ class Reaches:
         make = {name: entry for name, entry in lock_entries(root).items() if name == "make"}
         cache = cache_folder(root)
         false = self._oracle.false_entries(make)
-        for place in (cache / "runs", common_cache(cache) / SETTLED):
+        for place in (cache / "runs", common_cache(cache) / VERIFIED):
             for run in [load_as_dvc(path.read_text()) for path in place.glob("*/*/*")]:
                 false += [f"{place.name}: {name}" for name in self._oracle.false_entries({"make": run})]
         return false

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.provenance.attempts import Attempts
 from posttrain.provenance.costs import (
     COSTS,
     STARTED,
+    Attempts,
     Cost,
     append_cost,
     last_runs,

@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from posttrain.pipeline.graph import read_graph
-from posttrain.provenance.costs import COSTS, Cost, append_cost
-from posttrain.provenance.cpu_kind import processor_kind
-from posttrain.provenance.duration_forecast import read_forecast
+from posttrain.provenance.costs import COSTS, Cost, append_cost, processor_kind
+from posttrain.provenance.eta import read_forecast
 from posttrain.provenance.run_records import record_run
 from posttrain.runtime.state import state_dir
 

@@ -95,7 +95,7 @@ def test_an_edit_of_a_dependency_or_a_parameter_while_the_stage_runs_fails_it(ro
     (root / "go").touch()
     code, errors = finish(process)
     assert code == 75
-    assert "params.yaml: seed changed while the stage ran" in errors
+    assert "params.yaml:seed changed while the stage ran" in errors
 
 
 def test_a_second_process_of_the_same_stage_is_refused_until_the_first_is_dead(root: Path, repository: Path):

@@ -9,22 +9,22 @@ import pytest
 
 from posttrain.provenance.launcher import Launch, _conclude, asked_launch
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
-from posttrain.runtime.worker import End, _write_end, is_alive, read_end, read_pid
+from posttrain.runtime.worker import WorkerEnd, _write_end, is_alive, read_end, read_pid
 
 TWO = Launch(Path("infra/accelerate/ddp.yaml"), 2)
 
 
-def begun(folder: Path, *ends: End | None) -> Path:
+def begun(folder: Path, *ends: WorkerEnd | None) -> Path:
     """A process for each; None: it left no word."""
     for rank, end in enumerate(ends):
-        (folder / f"rank-{rank}.pid").write_text("4194304")
+        (folder / f"worker-{rank}.pid").write_text("4194304")
         if end is not None:
             _write_end(folder, rank, end)
     return folder
 
 
-def end(code: int, at: float = 0.0, *, is_follow_up: bool = False) -> End:
-    return End(code, f"message {code}", at, 100.0, is_follow_up)
+def end(code: int, at: float = 0.0, *, is_follow_up: bool = False) -> WorkerEnd:
+    return WorkerEnd(code, f"message {code}", at, 100.0, is_follow_up)
 
 
 def test_without_a_file_the_stage_runs_in_its_own_process():
@@ -70,7 +70,7 @@ def test_what_failed_because_another_had_is_not_the_cause(tmp_path: Path):
 
 
 def test_where_all_others_failed_because_of_it_the_one_without_a_word_is_the_cause(tmp_path: Path):
-    with pytest.raises(Interrupted, match="process 2 of 2 died without a word"):
+    with pytest.raises(Interrupted, match="process 2 of 2 was killed from outside"):
         _conclude(TWO, begun(tmp_path, end(1, is_follow_up=True), None), 1, is_stopped=False)
 
 
@@ -81,7 +81,7 @@ def test_a_bug_ends_with_1(tmp_path: Path):
 
 
 def test_one_that_left_no_word_was_killed(tmp_path: Path):
-    with pytest.raises(Interrupted, match="process 1 of 2 died without a word"):
+    with pytest.raises(Interrupted, match="process 1 of 2 was killed from outside"):
         _conclude(TWO, begun(tmp_path, None, end(0)), 1, is_stopped=False)
 
 
@@ -100,7 +100,7 @@ def test_where_nothing_started_it_is_the_configuration_or_the_port(tmp_path: Pat
 def test_a_process_lives_as_long_as_it_holds_its_file(tmp_path: Path):
     assert read_pid(tmp_path, 0) is None
     assert not is_alive(tmp_path, 0)
-    with (tmp_path / "rank-0.pid").open("w") as lock:
+    with (tmp_path / "worker-0.pid").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write("77")
         lock.flush()
@@ -113,4 +113,4 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path):
     assert read_end(tmp_path, 0) is None
     _write_end(tmp_path, 0, written)
     assert read_end(tmp_path, 0) == written
-    assert json.loads((tmp_path / "rank-0.json").read_text())["code"] == 75
+    assert json.loads((tmp_path / "worker-0.json").read_text())["code"] == 75

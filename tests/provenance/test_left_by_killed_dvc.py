@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.toy_tree import dvc, environment, make_tree
-from posttrain.provenance.lockfile import edit_lock, lock_entries, read_entries
-from posttrain.provenance.receipts import settle
+from posttrain.provenance.lockfile import lock_entries, read_entries, write_entry
+from posttrain.provenance.receipts import apply_receipts
 
 pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 
@@ -59,7 +59,7 @@ def test_a_lock_that_is_cut_off_while_dvc_dies_is_put_back_and_the_next_repro_en
         lock.truncate(size)
     process.kill()
     said, _ = process.communicate(timeout=30)
-    assert "dvc.lock was cut off by a killed dvc; what it said before is put back" in said
+    assert "dvc.lock was cut off by a killed dvc; its backup is put back" in said
     done = dvc(root, "repro")
     assert done.returncode == 0, done.stdout
     assert (root / "dvc.lock").read_text() == whole
@@ -73,15 +73,15 @@ def test_a_lock_that_nobody_has_put_back_is_by_the_next_command_of_ours(root: Pa
     assert is_empty or dvc(root, "repro").returncode == 255, "DVC alone does not get over it"
     (root / "dvc.lock").write_text(whole[:size])
     said: list[str] = []
-    settle(root, said.append)
+    apply_receipts(root, said.append)
     assert (root / "dvc.lock").read_text() == whole
     assert "put back" in said[0]
-    (root / ".posttrain/dvc.lock.last").unlink()
+    (root / ".posttrain/dvc.lock.backup").unlink()
     (root / "dvc.lock").write_text(whole[:size])
     subprocess.run(["git", "add", "dvc.lock"], cwd=root, check=True)
-    settle(root, said.append)
+    apply_receipts(root, said.append)
     assert not (root / "dvc.lock").exists()
-    assert "none to put back" in said[-1]
+    assert "there is no backup" in said[-1]
     assert dvc(root, "repro").returncode == 0
     assert (root / "dvc.lock").read_text() == whole
 
@@ -90,32 +90,33 @@ def test_the_last_commits_lock_is_put_back_where_there_is_no_other(root: Path):
     whole = (root / "dvc.lock").read_text()
     for command in (["git", "add", "--all"], ["git", "commit", "--quiet", "--message", "made"]):
         subprocess.run(command, cwd=root, check=True)
-    (root / ".posttrain/dvc.lock.last").unlink()
+    (root / ".posttrain/dvc.lock.backup").unlink()
     (root / "dvc.lock").write_text(whole[:300])
     said: list[str] = []
-    settle(root, said.append)
+    apply_receipts(root, said.append)
     assert (root / "dvc.lock").read_text() == whole
-    assert "the one of the last commit" in said[0]
+    assert "the last commit's" in said[0]
 
 
 def test_a_lock_that_a_person_is_merging_is_left_alone(root: Path):
     text = (root / "dvc.lock").read_text()
     merging = f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> other\n"
     (root / "dvc.lock").write_text(merging)
-    settle(root, str)
+    apply_receipts(root, str)
     assert (root / "dvc.lock").read_text() == merging
 
 
 def test_our_writer_is_dvcs_to_the_byte_and_leaves_the_old_or_the_new_file(root: Path):
     before = (root / "dvc.lock").read_text()
-    edit_lock(root, lambda stages: None)
+    write_entry(root, "make", lock_entries(root)["make"])
     assert (root / "dvc.lock").read_text() == before
     script = (
-        "import sys; from pathlib import Path; from posttrain.provenance.lockfile import edit_lock\n"
-        "def edit(stages):\n"
-        "    stages['make']['params']['params.yaml']['seed'] += 1\n"
+        "import sys; from pathlib import Path; from posttrain.provenance.lockfile import lock_entries, write_entry\n"
+        "root = Path(sys.argv[1])\n"
+        "entry = lock_entries(root)['make']\n"
         "while True:\n"
-        "    edit_lock(Path(sys.argv[1]), edit)"
+        "    entry['params']['params.yaml']['seed'] += 1\n"
+        "    write_entry(root, 'make', entry)"
     )
     for number in range(8):
         writer = subprocess.Popen([sys.executable, "-c", script, str(root)])
@@ -131,7 +132,7 @@ def test_an_empty_list_of_readers_and_writers_that_a_full_disk_left_is_removed(r
     (root / ".dvc/tmp/rwlock").write_text("")
     assert dvc(root, "repro", "--force").returncode == 255, "DVC alone does not get over it"
     said: list[str] = []
-    settle(root, said.append)
+    apply_receipts(root, said.append)
     assert ".dvc/tmp/rwlock was empty" in said[0]
     assert dvc(root, "repro").returncode == 0
 

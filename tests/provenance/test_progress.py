@@ -15,13 +15,12 @@ from posttrain.pipeline.graph import StageNode
 from posttrain.pipeline.run_status import RunStatus
 from posttrain.provenance.costs import COSTS, Cost
 from posttrain.provenance.environment import stage_environment
-from posttrain.provenance.eta import VARIABLE, WholeRun, duration, read_whole_run, run_environment
-from posttrain.provenance.progress import Progress
+from posttrain.provenance.eta import VARIABLE, Progress, RunForecast, duration, read_run_forecast, run_environment
 
-RUN = WholeRun({"make": 10.0, "train": 30.0, "report": 60.0})
+RUN = RunForecast({"make": 10.0, "train": 30.0, "report": 60.0})
 SHOWS = """
 import time
-from posttrain.provenance.progress import Progress
+from posttrain.provenance.eta import Progress
 progress = Progress()
 for done in range(1, 41):
     progress.show("train", done, 40, "a note that is longer than the terminal is wide")
@@ -33,11 +32,13 @@ print("over", flush=True)
 
 def test_a_share_of_the_run_is_by_the_time_that_stages_take():
     # 10 s and half of 30 s of 100 s are done; 15 s of this stage are left, and 60 s of the next
-    assert RUN.words("train", 0.5, 15.0) == "stage 2 of 3, 25 % of the run, 75 s left"
+    assert RUN.progress("train", 0.5, 15.0) == "stage 2 of 3, 25 % of the run, 75 s left"
     # itself it does not know: half of 30 s, and all at twice the time: 2 * (15 + 60)
-    assert WholeRun(RUN.seconds, pace=2.0).words("train", 0.5, None) == "stage 2 of 3, 25 % of the run, 2 min left"
-    assert RUN.words("another", 0.5, 15.0) == WholeRun({}).words("train", 0.5, 15.0) == ""
-    assert WholeRun({"make": None, "train": 3.0}).words("train", 0.5, 15.0) == "stage 2 of 2"
+    assert (
+        RunForecast(RUN.seconds, pace=2.0).progress("train", 0.5, None) == "stage 2 of 3, 25 % of the run, 2 min left"
+    )
+    assert RUN.progress("another", 0.5, 15.0) == RunForecast({}).progress("train", 0.5, 15.0) == ""
+    assert RunForecast({"make": None, "train": 3.0}).progress("train", 0.5, 15.0) == "stage 2 of 2"
 
 
 def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Path):
@@ -52,19 +53,19 @@ def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Pa
     (tmp_path / COSTS).write_text(
         "".join(json.dumps({name: getattr(cost, name) for name in Cost.__slots__}) + "\n" for cost in ended)
     )
-    run = read_whole_run(environment, tmp_path)
+    run = read_run_forecast(environment, tmp_path)
     assert (dict(run.seconds), run.pace) == ({"make": 10.0, "tr/ain": 30.0, "report": None}, 2.0)
-    assert read_whole_run({}, tmp_path) == WholeRun({})
+    assert read_run_forecast({}, tmp_path) == RunForecast({})
     Path(environment[VARIABLE]).write_text("{")
-    assert read_whole_run(environment, tmp_path) == WholeRun({})
+    assert read_run_forecast(environment, tmp_path) == RunForecast({})
     Path(environment[VARIABLE]).unlink()
-    assert read_whole_run(environment, tmp_path) == WholeRun({})
+    assert read_run_forecast(environment, tmp_path) == RunForecast({})
 
 
 def test_a_run_of_any_number_of_stages_reaches_them(tmp_path: Path):
     seconds = {f"stage_{number}@with_an_item": 10.5 for number in range(40)}
     environment = stage_environment(tmp_path, run_environment(seconds, tmp_path))
-    assert read_whole_run(environment, tmp_path).seconds == seconds
+    assert read_run_forecast(environment, tmp_path).seconds == seconds
 
 
 def test_a_setting_that_is_no_path_stays_as_it_is(tmp_path: Path):
@@ -89,7 +90,7 @@ def test_durations_are_rounded_to_what_a_reader_needs(seconds, said):
 
 def test_a_log_has_a_line_every_five_seconds_and_at_the_end_of_each_loop(capsys, monkeypatch):
     now_s = [0.0]
-    monkeypatch.setattr("posttrain.provenance.progress.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("posttrain.provenance.eta.time.monotonic", lambda: now_s[0])
     progress = Progress(RUN)
     for done in range(1, 13):
         progress.show("train", done, 12, "loss 0.5")

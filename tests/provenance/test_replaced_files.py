@@ -12,10 +12,10 @@ import pytest
 from benchmarks.toy_tree import dvc, environment, make_tree
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.plan import read_plan
-from posttrain.provenance.cache_integrity import forget_stale_hashes
+from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.fingerprint import md5_of
 from posttrain.provenance.lockfile import lock_entries
-from posttrain.provenance.receipts import Dvc, Receipt, settle
+from posttrain.provenance.receipts import Dvc, Receipt, apply_receipts
 
 pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 UNSEEN = "replaced by a file of the same size and time"
@@ -69,7 +69,7 @@ def test_an_input_that_dvc_does_not_see_is_seen_after_any_command_of_ours(root: 
     assert dvc(root, "repro").returncode == 0
     assert "source 9" in (root / "data/refined").read_text()
     said: list[str] = []
-    forget_stale_hashes(root, said.append)
+    check_files(root, said.append)
     assert not said
 
 
@@ -78,7 +78,7 @@ def test_a_file_in_a_folder_and_an_output_are_seen_too(root: Path):
     replace_unseen(root / "data/refined", (root / "data/refined").read_text().replace("word", "drow"))
     assert "up to date" in dvc(root, "repro").stdout
     said: list[str] = []
-    forget_stale_hashes(root, said.append)
+    check_files(root, said.append)
     assert "data/refined" in said[0]
     assert "ours/words.py" in said[0]
     assert [stage.name for stage in read_plan(root) if stage.changed][:2] == ["make", "refine"]
@@ -104,6 +104,6 @@ def test_what_dvc_recorded_by_a_remembered_hash_is_corrected_with_the_reason(roo
     params = {"params.yaml": (root / "params.yaml").read_text()}
     Receipt("make", entry["cmd"], deps, params, entry["outs"], None, Dvc(1, 0.0)).write(root)
     said: list[str] = []
-    assert settle(root, said.append) == ["make"]
+    assert apply_receipts(root, said.append) == ["make"]
     assert "made from earlier contents of data/source, whose hash DVC remembered" in said[0]
     assert "Stage 'make' didn't change" in dvc(root, "repro").stdout

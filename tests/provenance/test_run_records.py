@@ -137,7 +137,7 @@ def test_an_entry_without_a_record_is_one_that_nobody_knows(root):
     made = ours(params={"params.yaml": {"lr": 0.1}})
     record_run(root, "train", made, cost("train"))
     lock(root, train=made)
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
     others = {
         "another knob": made | {"params": {"params.yaml": {"lr": 0.2}}},
         "another command": made | {"cmd": "python -m posttrain.provenance.run_stage train --fast"},
@@ -146,9 +146,9 @@ def test_an_entry_without_a_record_is_one_that_nobody_knows(root):
     }
     for other in others.values():
         lock(root, train=other)
-        assert unproven(root) == Unproven(("train",), {}, ())
+        assert unproven(root) == Unproven(("train",), {})
     lock(root, train=made | {"cmd": "python prepare.py"})  # no stage of ours: nobody would have recorded it
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
 
 
 def test_a_run_with_foreign_modules_is_told_until_one_without_has_made_the_same(root):
@@ -156,9 +156,9 @@ def test_a_run_with_foreign_modules_is_told_until_one_without_has_made_the_same(
     record_run(root, "train", ours(), replace(cost("train"), foreign=("sitecustomize 1234abcd",)))
     assert unproven(root).foreign == {"train": ("sitecustomize 1234abcd",)}
     record_run(root, "train", ours(), cost("train"))
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
     (root / ".posttrain/costs.jsonl").unlink()  # as in a clone
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
 
 
 def test_a_record_of_an_older_version_is_of_what_was_read_and_made_and_learns_its_knobs(root):
@@ -168,7 +168,7 @@ def test_a_record_of_an_older_version_is_of_what_was_read_and_made_and_learns_it
     (root / RECORDS).write_text(json.dumps(old) + "\n")
     assert unproven(root) == Unproven((), {}, ("train",))
     record_run(root, "train", ours(), cost("train", 9.0))
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
     assert read_records(root)["train"].seconds == 3.0
 
 

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree, without_settling
 from posttrain.pipeline.snapshot import freeze
 from posttrain.provenance.lockfile import lock_entries
-from posttrain.provenance.receipts import settle
-from posttrain.provenance.run_cache import forget_unrecorded_runs, read_runs, take_over_runs
+from posttrain.provenance.receipts import apply_receipts
+from posttrain.provenance.run_cache import import_verified_runs, read_runs, remove_unrecorded_runs
 from posttrain.provenance.run_records import RECORDS, Unproven, unproven
 
 pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
@@ -224,13 +224,13 @@ def test_a_replace_over_hidden_folders_that_git_takes_back_is_not_what_ran(
 def verify(root: Path) -> tuple[list[str], Unproven]:
     """As `posttrain verify` does: the stages that were corrected, and those of which not all is
     known."""
-    corrected = settle(root, lambda _: None)
-    forget_unrecorded_runs(root)
-    take_over_runs(root)
+    corrected = apply_receipts(root, lambda _: None)
+    remove_unrecorded_runs(root)
+    import_verified_runs(root)
     return corrected, unproven(root)
 
 
-GOOD = ([], Unproven((), {}, ()))
+GOOD = ([], Unproven((), {}))
 
 
 def edit_words(root: Path) -> None:
