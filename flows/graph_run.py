@@ -84,7 +84,7 @@ def run_graph(runs: StageExecutor, reports: Path) -> State[Any]:
             alarms_markdown(read_metrics(curve)), key="alarms", description="health rules that the training broke"
         )
     get_run_logger().info("\n%s\n%s", summary_table(reports), write_run_page(reports.parent))
-    return Completed(message=status.sentence())
+    return Completed(message=status.summary())
 
 
 def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
@@ -103,13 +103,13 @@ def run_stage(node: StageNode, runs: StageExecutor, status: RunStatus) -> State[
 
     def tell(line: str) -> None:
         log.info(line)
-        status.heard(node.name, line)
+        status.update(node.name, line)
 
     try:
         outcome = runs.run(node, tell, _show)
     except Interrupted as error:
         return Cancelled(message=str(error))
-    status.ended(node.name, outcome)
+    status.finish(node.name, outcome)
     if outcome.state == "cached":
         return Completed(name="Cached", message="DVC had nothing to run")
     if outcome.state == "completed":

@@ -144,7 +144,7 @@ def _sizes(places: Sequence[Place]) -> dict[str, int]:
 
 
 def _collect_garbage() -> None:
-    from posttrain.pipeline.dvc_gc import collect_garbage
+    from posttrain.pipeline.dvc_commands import collect_garbage
 
     _refuse_while_living()
     collect_garbage(Path())

@@ -161,7 +161,7 @@ def _verify_lock() -> None:
 def run(targets: Sequence[str]) -> None:
     """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the
     end the table."""
-    from posttrain.pipeline.repro import repro
+    from posttrain.pipeline.dvc_commands import repro
     from posttrain.provenance.eta import run_environment
     from posttrain.provenance.run_records import record_restored
 

@@ -1,5 +1,6 @@
-"""What a DVC leaves that was killed while it wrote, or had no space left; and objects of its cache
-that are damaged."""
+"""Repairs: files that a killed DVC, or one without space, has half written; damaged objects of its cache;
+and files replaced by others of the same size, time and inode, as `cp -p`, `rsync -t --inplace` and tar
+do, which DVC alone does not see."""
 
 import json
 import os
@@ -13,10 +14,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.toy_tree import dvc, environment, make_tree
+from posttrain.pipeline.executor import StageExecutor
+from posttrain.pipeline.plan import read_plan
+from posttrain.provenance.cache_integrity import check_files
+from posttrain.provenance.fingerprint import md5_of
 from posttrain.provenance.lockfile import lock_entries, read_entries, write_entry
-from posttrain.provenance.receipts import apply_receipts
+from posttrain.provenance.receipts import Dvc, Receipt, apply_receipts
 
 pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
+UNSEEN = "replaced by a file of the same size and time"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +37,13 @@ def root(made: Path, tmp_path: Path) -> Path:
     """A copy in which everything has run."""
     subprocess.run(["cp", "-a", str(made), str(tmp_path / "tree")], check=True)
     return tmp_path / "tree"
+
+
+@pytest.fixture
+def known(root: Path) -> Path:
+    """The same, and DVC has hashed every file of the copy."""
+    assert "up to date" in dvc(root, "repro").stdout
+    return root
 
 
 def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -204,3 +217,77 @@ def test_temporary_files_of_a_stage_go_with_it(root: Path, tmp_path: Path):
     (tmp_path / "scratch").mkdir()
     assert dvc(root, "repro", "make", TMPDIR=str(tmp_path / "scratch")).returncode == 0
     assert not any((tmp_path / "scratch").iterdir())
+
+
+def replace_unseen(path: Path, text: str) -> None:
+    """With the size, times and inode that it had."""
+    status = path.stat()
+    assert len(text) == status.st_size
+    path.write_text(text)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def verify(root: Path) -> str:
+    command = [Path(sys.executable).with_name("posttrain"), "verify"]
+    return subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True, check=True).stderr
+
+
+def plan(root: Path) -> str:
+    command = [Path(sys.executable).with_name("posttrain"), "plan"]
+    done = subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True, check=True)
+    assert "data/source" in done.stdout
+    return done.stderr
+
+
+def start_a_flow(root: Path) -> str:
+    StageExecutor(root).close()
+    return UNSEEN
+
+
+@pytest.mark.parametrize("command", [verify, plan, start_a_flow])
+def test_an_input_that_dvc_does_not_see_is_seen_after_any_command_of_ours(known: Path, command: Callable[[Path], str]):
+    replace_unseen(known / "data/source", "source 9\n")
+    assert "up to date" in dvc(known, "repro").stdout, "DVC sees it by itself, and the test tests nothing"
+    assert UNSEEN in command(known)
+    assert dvc(known, "repro").returncode == 0
+    assert "source 9" in (known / "data/refined").read_text()
+    said: list[str] = []
+    check_files(known, said.append)
+    assert not said
+
+
+def test_a_file_in_a_folder_and_an_output_are_seen_too(known: Path):
+    replace_unseen(known / "ours/words.py", "WORD = 'drow'\n")
+    replace_unseen(known / "data/refined", (known / "data/refined").read_text().replace("word", "drow"))
+    assert "up to date" in dvc(known, "repro").stdout
+    said: list[str] = []
+    check_files(known, said.append)
+    assert "data/refined" in said[0]
+    assert "ours/words.py" in said[0]
+    assert [stage.name for stage in read_plan(known) if stage.changed][:2] == ["make", "refine"]
+
+
+def test_a_stage_that_runs_for_another_reason_reads_and_records_the_new_file_once(known: Path):
+    """DVC would record the old hash after the stage has read the new file, at every run."""
+    replace_unseen(known / "data/source", "source 9\n")
+    text = (known / "params.yaml").read_text()
+    (known / "params.yaml").write_text(text.replace("\nseed: 1", "\nseed: 2"))
+    done = dvc(known, "repro")
+    assert done.returncode == 0
+    assert "became while it was recorded" not in done.stdout
+    assert "source 9" in (known / "data/refined").read_text()
+    assert "up to date" in dvc(known, "repro").stdout
+
+
+def test_what_dvc_recorded_by_a_remembered_hash_is_corrected_with_the_reason(known: Path):
+    """The guard was dead, or slower than the stage."""
+    entry = lock_entries(known)["make"]
+    replace_unseen(known / "data/source", "source 9\n")
+    read = {"data/source": md5_of(known / "data/source")}
+    deps = [dep | {"md5": read.get(dep["path"], dep["md5"])} for dep in entry["deps"]]
+    params = {"params.yaml": (known / "params.yaml").read_text()}
+    Receipt("make", entry["cmd"], deps, params, entry["outs"], None, Dvc(1, 0.0)).write(known)
+    said: list[str] = []
+    assert apply_receipts(known, said.append) == ["make"]
+    assert "made from earlier contents of data/source, whose hash DVC remembered" in said[0]
+    assert "Stage 'make' didn't change" in dvc(known, "repro").stdout
