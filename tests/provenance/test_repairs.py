@@ -1,6 +1,6 @@
-"""Repairs: files that a killed DVC, or one without space, has half written; damaged objects of its cache;
-and files replaced by others of the same size, time and inode, as `cp -p`, `rsync -t --inplace` and tar
-do, which DVC alone does not see."""
+"""Repairs: files that a killed DVC, or one without space, has half written; damaged objects of its
+cache; and files replaced by others of the same size, time and inode, as `cp -p`, `rsync -t
+--inplace` and tar do, which DVC alone does not see."""
 
 import json
 import os
@@ -139,15 +139,6 @@ def test_our_writer_is_dvcs_to_the_byte_and_leaves_the_old_or_the_new_file(root:
         writer.wait()
         before = (root / "dvc.lock").read_text()
         assert read_entries(before) is not None
-
-
-def test_an_empty_list_of_readers_and_writers_that_a_full_disk_left_is_removed(root: Path):
-    (root / ".dvc/tmp/rwlock").write_text("")
-    assert dvc(root, "repro", "--force").returncode == 255, "DVC alone does not get over it"
-    said: list[str] = []
-    apply_receipts(root, said.append)
-    assert ".dvc/tmp/rwlock was empty" in said[0]
-    assert dvc(root, "repro").returncode == 0
 
 
 def test_a_dvc_that_has_no_space_left_in_the_middle_leaves_nothing_to_mend_by_hand(root: Path):

@@ -161,17 +161,6 @@ def test_a_run_with_foreign_modules_is_told_until_one_without_has_made_the_same(
     assert unproven(root) == Unproven((), {})
 
 
-def test_a_record_of_an_older_version_is_of_what_was_read_and_made_and_learns_its_knobs(root):
-    lock(root, train=ours())
-    old = {"stage": "train", "seconds": 3.0, "peak_mib": 1.0, "key": entry_key(ours())}
-    (root / RECORDS).parent.mkdir()
-    (root / RECORDS).write_text(json.dumps(old) + "\n")
-    assert unproven(root) == Unproven((), {}, ("train",))
-    record_run(root, "train", ours(), cost("train", 9.0))
-    assert unproven(root) == Unproven((), {})
-    assert read_records(root)["train"].seconds == 3.0
-
-
 @pytest.mark.parametrize(
     ("cost_of", "words"),
     [(None, "nobody knows what made train"), (("helper 12",), "train ran with helper 12 from outside"), ((), "")],
@@ -189,12 +178,10 @@ def test_verify_names_what_is_not_proven(root, monkeypatch, cost_of, words):
 
 
 def test_the_committed_lock_of_this_repository_is_proven(tmp_path):
-    """Its records may be of an older version."""
     for name in ("dvc.lock", RECORDS):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((REPOSITORY / name).read_bytes())
-    found = unproven(tmp_path)
-    assert (found.unknown, found.foreign) == ((), {})
+    assert unproven(tmp_path) == Unproven((), {})
 
 
 def test_modules_from_elsewhere_than_the_copy_and_what_is_installed_are_foreign(tmp_path, monkeypatch):
