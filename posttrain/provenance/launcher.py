@@ -27,15 +27,7 @@ from posttrain.runtime.exits import ConfigurationError, Interrupted, as_error
 from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.threads import VARIABLE as THREADS
-from posttrain.runtime.worker import (
-    CHECKPOINTS,
-    STOP_SIGNALS,
-    WORKERS,
-    die_with_parent,
-    is_alive,
-    read_end,
-    read_pid,
-)
+from posttrain.runtime.worker import CHECKPOINTS, STOP_SIGNALS, WORKERS, die_with_parent, is_alive, read_end, read_pid
 
 LAUNCH, PROCESSES = "POSTTRAIN_LAUNCH", "POSTTRAIN_PROCESSES"
 _POLL_S = 0.1

@@ -77,8 +77,7 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        "posttrain.pipeline.remote.submit",
-        description="Send a stage's snapshot to S3, take its result from there.",
+        "posttrain.pipeline.remote.submit", description="Send a stage's snapshot to S3, take its result from there."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("prepare", "collect"):
