@@ -7,7 +7,6 @@ other that runs DVC.
 import logging
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
 
+from posttrain.pipeline.git import edited_files, git
 from posttrain.provenance.environment import path_with_python
 from posttrain.runtime.exits import ConfigurationError, Interrupted, as_error, as_shell, meaning_of
 
@@ -92,11 +92,7 @@ def _end_of(error: DvcException) -> BaseException:
 def _edited_worktrees(root: Path) -> list[str]:
     """Git's other worktrees in which something is not committed: their `dvc.lock` may be no
     commit's."""
-    listed = _git(root, "worktree", "list", "--porcelain").splitlines()
+    listed = git(root, "worktree", "list", "--porcelain").splitlines()
     folders = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
     others = [folder for folder in folders if (folder / ".dvc").is_dir() and folder.resolve() != root.resolve()]
-    return [str(folder) for folder in others if _git(folder, "status", "--porcelain")]
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False).stdout
+    return [str(folder) for folder in others if edited_files(folder)]

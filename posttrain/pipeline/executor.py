@@ -51,7 +51,7 @@ logging.getLogger("dvc").setLevel(logging.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """How a node ended. `reason` is for a person, empty where all is well; `job` names what ran it,
+    """End of a node. `reason` is for a person, empty where all is well; `job` names what ran it,
     empty where nothing had to. `num_preempted` counts the attempts before it that were preempted,
     interrupted or lost."""
 
@@ -164,7 +164,7 @@ class StageExecutor:
             self._cleaning.clean(within_s=_CLEAN_WITHIN_S)
 
     def _is_current(self, node: StageNode) -> bool:
-        """Whether the node is as in `dvc.lock`; DVC was asked about the whole graph at the start,
+        """True if the node is as in `dvc.lock`; DVC was asked about the whole graph at the start,
         and is again once a result upstream was recorded."""
         if not self._recorded.intersection(node.upstream):
             return node.name in self._current

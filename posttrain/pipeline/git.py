@@ -20,7 +20,7 @@ def git(root: Path, *arguments: str, text: str | None = None, environment: Mappi
 
 
 def succeeds(root: Path, *arguments: str) -> bool:
-    """Whether a git command exits with 0."""
+    """True if a git command exits with 0."""
     return _run(root, *arguments).returncode == 0
 
 

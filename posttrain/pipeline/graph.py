@@ -67,7 +67,7 @@ def read_graph(root: Path) -> tuple[StageNode, ...]:
 
 
 def is_current(root: Path, name: str) -> bool:
-    """Whether the node's inputs, knobs and outputs are those of `dvc.lock`. Raises
+    """True if the node's inputs, knobs and outputs are those of `dvc.lock`. Raises
     ConfigurationError where DVC refuses the file."""
     with reading(root) as repo:
         return any(name_in(stage, root) == name and not stage.changed() for stage in _stages(repo))

@@ -152,7 +152,7 @@ class _Planning:
         return [{out["path"]: out["md5"] for out in entry["outs"]} for entry in entries if self._is_whole(entry, stage)]
 
     def _is_of(self, run: Mapping[str, Any], stage: PipelineStage, open_deps: Mapping[str, str]) -> bool:
-        """Whether a run had the stage's present command, outputs and inputs, without those not
+        """True if a run had the stage's present command, outputs and inputs, without those not
         known yet."""
         deps = [
             {"path": dep.def_path, "md5": self._md5_of(dep)}
@@ -172,7 +172,7 @@ class _Planning:
         return md5
 
     def _is_whole(self, entry: Mapping[str, Any], stage: PipelineStage) -> bool:
-        """Whether the cache still has all that it names."""
+        """True if the cache still has all that it names."""
         return bool(self._repo.stage_cache._create_stage(entry, wdir=stage.wdir).outs_cached())
 
     @cached_property

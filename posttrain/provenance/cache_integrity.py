@@ -1,5 +1,5 @@
-"""Checks that what came out of DVC's cache is what its name says, and that files are still those
-whose hashes DVC remembers, because DVC does not.
+"""Checks that files out of DVC's cache have the hash in their name, and that files are still those
+whose hashes DVC remembers: DVC checks neither.
 
 An input is hashed anyway when it is frozen; an output when it has changed since it was last looked
 at. Where its hash is not the one in `dvc.lock`, either a person edited it, which is theirs to do,

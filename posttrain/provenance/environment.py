@@ -25,7 +25,7 @@ def path_with_python(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def is_snapshot(environment: Mapping[str, str]) -> bool:
-    """Whether the working folder is a snapshot, which nobody edits."""
+    """True if the working folder is a snapshot, which nobody edits."""
     return environment.get(SNAPSHOT) == "1"
 
 

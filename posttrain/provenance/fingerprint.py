@@ -36,7 +36,7 @@ class StageInputs:
     outs: tuple[str, ...] = ()
 
     def covers(self, path: Path) -> bool:
-        """Whether a dep is this file or a folder above it; paths are compared as they resolve, so
+        """True if a dep is this file or a folder above it; paths are compared as they resolve, so
         `..` and links lead nowhere else."""
         return any(path.resolve().is_relative_to(Path(dep).resolve()) for dep in self.deps)
 

@@ -70,7 +70,7 @@ def all_imports(root: Path, path: str) -> set[str]:
 
 
 def is_empty(root: Path, path: str) -> bool:
-    """Whether a file holds nothing but, at most, a docstring: such a package file can change no
+    """True if a file holds nothing but, at most, a docstring: such a package file can change no
     result."""
     try:
         body = ast.parse((root / path).read_bytes()).body

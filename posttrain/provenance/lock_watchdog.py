@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _lives_on(dvc: Dvc) -> bool:
-    """Whether it lives after a moment's wait for its end."""
+    """True if it lives after a moment's wait for its end."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: checked below
         end = os.pidfd_open(dvc.pid)
         try:

@@ -120,7 +120,7 @@ def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
 
 
 def is_ours(entry: Mapping[str, Any]) -> bool:
-    """Whether the entry's command runs a stage as this library does, so that there is a record."""
+    """True if the entry's command runs a stage as this library does, so that there is a record."""
     return _COMMAND in str(entry.get("cmd"))
 
 

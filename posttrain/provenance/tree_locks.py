@@ -30,7 +30,7 @@ def checkpoint_folder(root: Path, name: str, key: str) -> Path:
 
 
 def has_work(checkpoint_dir: Path) -> bool:
-    """Whether a run with these inputs has left something there that the next one resumes from."""
+    """True if a run with these inputs has left something there that the next one resumes from."""
     return checkpoint_dir.is_dir() and any(path.name not in (LOCK, ATTEMPTS) for path in checkpoint_dir.iterdir())
 
 

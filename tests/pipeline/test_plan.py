@@ -76,7 +76,7 @@ def reasons(root: Path) -> dict[str, tuple[str, ...]]:
 
 
 def repro(root: Path, *targets: str) -> dict[str, Fate]:
-    """What `dvc repro` says that it does."""
+    """Fates of the stages by the output of `dvc repro`."""
     done = dvc(root, "repro", *targets)
     assert done.returncode == 0, done.stdout
     said = {

@@ -1,5 +1,4 @@
-"""What a stage depends on is read from `dvc.yaml`; the fingerprint follows contents and nothing
-else."""
+"""Inputs of a stage are read from `dvc.yaml`; the fingerprint follows contents and nothing else."""
 
 import os
 from collections.abc import Callable

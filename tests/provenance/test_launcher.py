@@ -1,4 +1,4 @@
-"""How the frame starts several processes and reads their ends; with real ones:
+"""The runner starts several processes and reads their ends; with real ones:
 tests/train/test_processes.py and tests/real."""
 
 import fcntl

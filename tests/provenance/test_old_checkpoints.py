@@ -1,4 +1,4 @@
-"""Which checkpoint folders of a stage go, and that none goes in which somebody works."""
+"""Old checkpoint folders of a stage are removed, and none in which a run works."""
 
 import os
 import subprocess

@@ -87,7 +87,7 @@ class ObjectStore:
         self._ask(self._client.download_file, self.remote.bucket, self._key(name), str(path), Config=_TRANSFER)
 
     def claim(self, name: str) -> bool:
-        """Whether this call has made the object; of several from anywhere one gets True. An S3
+        """True if this call has made the object; of several from anywhere one gets True. An S3
         without conditional writes gives every one True."""
         return self._ask(self._claim, name, uuid.uuid4().hex.encode())
 

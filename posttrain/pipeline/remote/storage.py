@@ -24,7 +24,7 @@ class Storage(Protocol):
         ...
 
     def has_result(self, frozen: Snapshot) -> bool:
-        """Whether DVC's run cache has a result of these inputs, fetched from the storage where it
+        """True if DVC's run cache has a result of these inputs, fetched from the storage where it
         is there. No job has been started for it."""
         ...
 

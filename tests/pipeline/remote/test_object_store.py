@@ -1,5 +1,5 @@
-"""What boto3 says of a bucket that cannot be used, as one sentence with its remedy; and an S3 that
-is away for a while."""
+"""Errors of a bucket that cannot be used, in one sentence with the remedy; and an S3 that is away
+for a while."""
 
 import argparse
 import threading
