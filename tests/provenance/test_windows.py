@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree, without_receipts
 from posttrain.pipeline.snapshot import freeze
+from posttrain.provenance.fingerprint import read_stage_inputs, take_fingerprint
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.receipts import apply_receipts
 from posttrain.provenance.run_cache import import_verified_runs, read_runs, remove_unrecorded_runs
@@ -179,6 +180,8 @@ def test_a_job_in_a_snapshot_imports_nothing_of_the_live_tree(root: Path, oracle
     )
     assert done.returncode == 0, done.stdout
     assert (frozen.folder / "data/made/one").read_text().startswith("other ")
+    inputs = read_stage_inputs(frozen.folder / "dvc.yaml", "make")
+    assert take_fingerprint(inputs, root=frozen.folder).key == frozen.key, "a job's key is that of its checkpoints"
     assert "make" not in oracle.false_entries(lock_entries(frozen.folder))
 
 

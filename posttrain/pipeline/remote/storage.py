@@ -10,6 +10,8 @@ from posttrain.pipeline.remote.names import JobFolder, S3Remote
 from posttrain.pipeline.snapshot import Snapshot, copy_snapshot
 from posttrain.runtime.exits import DataError, Interrupted, as_error
 
+SUBMIT, SINGLE_STAGE = "posttrain.pipeline.remote.submit", "posttrain.pipeline.job.single_stage"
+
 
 class Storage(Protocol):
     """Moves snapshots to jobs and results back; called from several threads, for different
@@ -90,23 +92,22 @@ class S3:
     def _run(self, frozen: Snapshot, *command: str) -> bool:
         """False where something is not there."""
         name, *options = command
-        return _run_program(frozen, "remote.submit", name, *self._options(frozen), *options)
+        return _run_program(frozen, SUBMIT, name, *self._options(frozen), *options)
 
 
 def restore(snapshot: Snapshot) -> bool:
     """Restore outputs and entry from the run cache into the snapshot; False where its files are
     gone."""
-    return _run_program(snapshot, "job.single_stage", "--from-run-cache")
+    return _run_program(snapshot, SINGLE_STAGE, "--from-run-cache")
 
 
 def _run_program(snapshot: Snapshot, program: str, *options: str) -> bool:
-    """Run a program of `posttrain.pipeline` on a snapshot, in a process of its own; False where
+    """Run one of our programs on a snapshot, in a process of its own; False where
     something is not there. Raises the StageError that it ended with.
 
     Started in our own folder, it is our own code: the snapshot may be of another commit.
     """
-    module = ["-m", f"posttrain.pipeline.{program}"]
-    line = [sys.executable, *module, *options, f"--folder={snapshot.folder}", "--", snapshot.stage]
+    line = [sys.executable, "-m", program, *options, f"--folder={snapshot.folder}", "--", snapshot.stage]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode in (0, NOT_THERE):
         return done.returncode == 0
