@@ -140,7 +140,7 @@ class StageExecutor:
     def close(self) -> None:
         """End the run after the last node: jobs that dead runs waited for are given up."""
         with _logged():
-            self._cleaning.end_abandoned(self._targets.local_pool)
+            self._cleaning.end_abandoned(self._targets.local_backend)
             if self._has_run_jobs:  # else nothing was added, and a run of seconds waits for no disk
                 self._cleaning.clean()
         self._owner.close()
@@ -160,7 +160,7 @@ class StageExecutor:
         """Remove what killed runs have left; trees of their jobs that are not known to be over are
         still needed."""
         with _logged():
-            self._cleaning.kill_lost(self._targets.local_pool)
+            self._cleaning.kill_lost(self._targets.local_backend)
             self._cleaning.clean(within_s=_CLEAN_WITHIN_S)
 
     def _is_current(self, node: StageNode) -> bool:

@@ -50,7 +50,7 @@ class Targets:
     def records(self) -> JobRecords:
         return self._records
 
-    def local_pool(self, target: str) -> Backend | None:
+    def local_backend(self, target: str) -> Backend | None:
         """Backend of a target whose jobs run on this machine; None for all others."""
         return self._settings.pool(target, self._root, self._state) if self._settings.is_local(target) else None
 
