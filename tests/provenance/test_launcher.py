@@ -58,43 +58,25 @@ def test_a_good_end_is_that_of_all_and_their_memory_adds_up(tmp_path: Path):
     assert _conclude(TWO, begun(tmp_path, end(0), end(0)), 0, is_stopped=False) == 200.0
 
 
-@pytest.mark.parametrize(("code", "kind"), [(78, ConfigurationError), (65, DataError), (75, Interrupted)])
-def test_the_first_end_with_a_meaning_is_the_stages(tmp_path: Path, code: int, kind: type[Exception]):
-    with pytest.raises(kind, match=f"message {code}"):
-        _conclude(TWO, begun(tmp_path, end(75, at=2.0), end(code, at=1.0)), 1, is_stopped=False)
-
-
-def test_what_failed_because_another_had_is_not_the_cause(tmp_path: Path):
-    with pytest.raises(ConfigurationError):
-        _conclude(TWO, begun(tmp_path, end(1, at=1.0, is_follow_up=True), end(78, at=2.0)), 1, is_stopped=False)
-
-
-def test_where_all_others_failed_because_of_it_the_one_without_a_word_is_the_cause(tmp_path: Path):
-    with pytest.raises(Interrupted, match="process 2 of 2 was killed from outside"):
-        _conclude(TWO, begun(tmp_path, end(1, is_follow_up=True), None), 1, is_stopped=False)
-
-
-def test_a_bug_ends_with_1(tmp_path: Path):
-    with pytest.raises(SystemExit) as ended:
-        _conclude(TWO, begun(tmp_path, end(1), None), 1, is_stopped=False)
-    assert ended.value.code == 1
-
-
-def test_one_that_left_no_word_was_killed(tmp_path: Path):
-    with pytest.raises(Interrupted, match="process 1 of 2 was killed from outside"):
-        _conclude(TWO, begun(tmp_path, None, end(0)), 1, is_stopped=False)
-
-
-def test_a_stop_before_the_first_step_is_an_interruption(tmp_path: Path):
-    with pytest.raises(Interrupted, match="asked to stop before the first step"):
-        _conclude(TWO, begun(tmp_path, None, None), 1, is_stopped=True)
-
-
-def test_where_nothing_started_it_is_the_configuration_or_the_port(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="could not start 2 processes"):
-        _conclude(TWO, tmp_path, 1, is_stopped=False)
-    with pytest.raises(Interrupted, match="port"):
-        _conclude(TWO, tmp_path, 75, is_stopped=False)
+@pytest.mark.parametrize(
+    ("ends", "exit_code", "is_stopped", "kind", "message"),
+    [
+        ((end(75, at=2.0), end(78, at=1.0)), 1, False, ConfigurationError, "message 78"),  # the first with a meaning
+        ((end(75, at=2.0), end(65, at=1.0)), 1, False, DataError, "message 65"),
+        ((end(75, at=2.0), end(75, at=1.0)), 1, False, Interrupted, "message 75"),
+        # A failure because another had failed is not the cause.
+        ((end(1, at=1.0, is_follow_up=True), end(78, at=2.0)), 1, False, ConfigurationError, "message 78"),
+        ((end(1, is_follow_up=True), None), 1, False, Interrupted, "process 2 of 2 was killed"),
+        ((None, end(0)), 1, False, Interrupted, "process 1 of 2 was killed"),
+        ((end(1), None), 1, False, SystemExit, "1"),  # a bug
+        ((None, None), 1, True, Interrupted, "asked to stop before the first step"),
+        ((), 1, False, ConfigurationError, "could not start 2 processes"),
+        ((), 75, False, Interrupted, "port"),
+    ],
+)
+def test_the_cause_of_a_bad_end_is_that_of_the_stage(tmp_path: Path, ends, exit_code, is_stopped, kind, message: str):
+    with pytest.raises(kind, match=message):
+        _conclude(TWO, begun(tmp_path, *ends), exit_code, is_stopped=is_stopped)
 
 
 def test_a_process_lives_as_long_as_it_holds_its_file(tmp_path: Path):
