@@ -178,7 +178,7 @@ class StageExecutor:
             return NodeOutcome("cached", monotonic() - started_s)
         folder = self._snapshots / f".{self._owner.name}-{uuid.uuid4().hex}"
         try:
-            with self._writes:
+            with self._writes:  # no result is recorded while the tree is copied
                 frozen = freeze(self._root, node.name, folder, state=self._state)
             if frozen.left_out and not self._has_warned:
                 self._has_warned = True  # once a run
@@ -229,7 +229,7 @@ class StageExecutor:
             raise
         ran = NodeOutcome("completed", monotonic() - started_s, "", 0, end.record.name, end.record.target)
         ran = replace(ran, num_preempted=end.num_preempted, tail=tuple(tail))
-        if not target.dispatcher.owns(end.record):
+        if not target.dispatcher.owns(end.record):  # or two would record the result at once
             why = f"another run has taken {end.record.name} over, or started it again, and records its result"
             return replace(ran, state="superseded", reason=why, exit_code=Interrupted.code)
         try:

@@ -84,7 +84,7 @@ def merge_entries(base: Entries, ours: Entries, theirs: Entries) -> Entries:
         wanted = {}
         for kind, about in {key for entry in candidates for key in _facts(entry)}:
             values = [facts.get((kind, about), _ABSENT) for facts in versions]
-            value = _three_way(*values)
+            value = _three_way(*values)  # of a dep that both changed none of the candidates is chosen
             if value is _BOTH and kind != "dep":
                 value = values[1]
             if value is not _ABSENT:

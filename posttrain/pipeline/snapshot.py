@@ -72,6 +72,7 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
             (folder / STATE_DIR / name).symlink_to(kept)
         configure_dvc(folder, "cache", FROZEN)
         link_cache(folder / ".dvc/cache", cache)
+        # A repository of its own: DVC hashes there what was frozen, and not the tree.
         with Repo(str(folder)) as repo, repo.lock:
             use_verified_runs(repo)
             found = find_stage(repo, stage)

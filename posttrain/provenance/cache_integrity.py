@@ -131,7 +131,7 @@ def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], r
     damaged = sorted(set(_damaged_objects(cache_folder(root) / "files/md5", md5)))
     if not damaged:
         return ""
-    for one in damaged:
+    for one in damaged:  # DVC makes its objects read-only
         one.chmod(0o644)
         one.unlink()
     if (root / path).is_dir() and not (root / path).is_symlink():

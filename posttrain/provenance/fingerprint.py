@@ -91,6 +91,7 @@ def cache_key(entry: Mapping[str, Any]) -> str:
     """Cache key of a stage's inputs: 64 hex digits of command, deps and params of its entry in
     `dvc.lock`, equal wherever these are equal. Names checkpoints, jobs and their locks."""
     content = {name: entry[name] for name in ("cmd", "deps", "params") if entry.get(name)}
+    # A date of YAML is no JSON, so its text counts.
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -244,6 +245,7 @@ def _read_stages(dvc_yaml: Path) -> dict[str, Any]:
 
 
 def _stage_inputs(name: str, entry: Mapping[str, Any], item: str) -> StageInputs:
+    # Templates of DVC are filled as text; only the forms that dvc.yaml has are known.
     text = json.dumps(entry.get("do", entry))
     if item:
         value = _item_value(entry, item, f"{name}@{item}")
@@ -290,7 +292,7 @@ def _item_value(stage: Mapping[str, Any], item: str, full_name: str) -> str:
 def _walk(root: Path, path: str) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Each folder that DVC looks into, relative to the root, with its folders and files."""
     is_ignored = _ignored(root)
-    for folder, folders, files in os.walk(root / path):
+    for folder, folders, files in os.walk(root / path):  # follows no links to folders, like DVC
         here = Path(folder).relative_to(root)
         folders[:] = [name for name in folders if not is_ignored(f"{(here / name).as_posix()}/")]
         yield here, folders, [name for name in files if not is_ignored((here / name).as_posix())]

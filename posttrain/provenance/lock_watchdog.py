@@ -63,6 +63,7 @@ def start_watchdog(root: Path, dvc: Dvc) -> None:
 
 def watch(root: Path, dvc: Dvc) -> None:
     """Check `dvc.lock` whenever it changes until that DVC is over, then everything once more."""
+    # The lock is freed with this process, so a watchdog that was killed is started again.
     with held_if_free(private_folder(root / WATCHDOGS) / str(dvc.pid)) as is_first:
         if not is_first:
             return

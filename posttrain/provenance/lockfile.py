@@ -62,6 +62,7 @@ def write_entry(root: Path, stage: str, entry: Mapping[str, Any] | None, order: 
     if not content:
         content.update({"schema": "2.0"})
     stages = content.setdefault("stages", {})
+    # Siblings are recorded as they end; the order of entries must not depend on that.
     later = set(order[order.index(stage) + 1 :]) if stage in order else set()
     place = next((number for number, other in enumerate(stages) if other in later), None)
     if entry is None:
@@ -134,6 +135,7 @@ def dvc_lock(root: Path) -> Iterator[None]:
     path = root / ".dvc/tmp/lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as lock:
+        # By flock, as zc.lockfile does, which DVC uses.
         retry_while_locked(lambda: take_lock_now(lock), BlockingIOError, root)
         yield
 
@@ -178,7 +180,7 @@ def replace_file(path: Path, text: str, *, is_private: bool = True, root: Path |
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        partial.replace(path)  # atomic: a reader sees the old file or the new one
     finally:
         partial.unlink(missing_ok=True)
 
@@ -199,7 +201,7 @@ def _has_its_end(entry: Mapping[str, Any]) -> bool:
 
 def _is_cut(root: Path) -> bool:
     text = _text(root / LOCK)
-    if text is None or "\n<<<<<<< " in f"\n{text}":
+    if text is None or "\n<<<<<<< " in f"\n{text}":  # a person merges it
         return False
     return read_entries(text) is None
 

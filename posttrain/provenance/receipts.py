@@ -73,7 +73,7 @@ class Receipt:
     def corrected(self, entry: Mapping[str, Any]) -> dict[str, Any] | None:
         """The entry with the hashes and values of this run. None where it names other files than
         the run had, so that it cannot be corrected."""
-        if entry.get("cmd") != self.command:
+        if entry.get("cmd") != self.command:  # dvc.yaml was edited while DVC ran
             return None
         right = dict(entry)
         for part, known in (("deps", self.deps), ("outs", self.outs)):
@@ -107,6 +107,7 @@ def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
     not release its lock.
     """
     repair_dvc_files(root, log)
+    # First without DVC's lock: most calls find nothing to do, and no stage is to wait for them.
     paths = sorted((root / RECEIPTS).glob("*.json"))
     entries = lock_entries(root) if paths else {}
     found = {_verdict(entries, receipt) for path in paths if (receipt := _read(path)) is not None}
@@ -116,6 +117,7 @@ def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
         import dvc.utils.serialize  # noqa: F401 loads DVC, before its lock is taken: another DVC waits three seconds for that
     corrected = []
     with dvc_lock(root):
+        # Again under the lock: a watchdog and a stage may come in the same moment.
         entries = lock_entries(root)
         for path in sorted((root / RECEIPTS).glob("*.json")):
             receipt = _read(path)
@@ -142,7 +144,7 @@ def _verdict(entries: Mapping[str, Mapping[str, Any]], receipt: Receipt) -> Verd
     entry = entries.get(receipt.stage)
     if entry is not None and entry == receipt.corrected(entry):
         return Verdict.TRUE
-    if entry == receipt.before or entry is None:
+    if entry == receipt.before or entry is None:  # DVC has not written its entry
         return Verdict.AWAITED if receipt.dvc.is_alive() else Verdict.UNRECORDED
     return Verdict.FALSE
 

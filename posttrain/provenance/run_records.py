@@ -54,6 +54,7 @@ def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | No
     if cost is not None:
         cost = keep_cost(root / COSTS, entry, cost)
     records = _read(root)
+    # The newest cost first, so that the record is of the last run with these outputs.
     known = [records.get((stage, entry_key(entry))), cost, *reversed(_all_costs(root))]
     first = find_record(filter(None, known), stage, entry)
     kept = {one.stage: one for one in records.values() if one.stage != stage} | ({stage: first} if first else {})
@@ -116,6 +117,7 @@ def read_all_records(root: Path) -> dict[str, Cost]:
 def parse_records(content: bytes) -> dict[tuple[str, str], Cost]:
     """Records by stage and key in the file's content; a line that is none is left out."""
     costs = filter(None, map(parse_cost, content.splitlines()))
+    # After a merge a stage may have two lines; their keys differ.
     return {(cost.stage, cost.key): cost for cost in costs}
 
 

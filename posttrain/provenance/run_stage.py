@@ -76,6 +76,7 @@ def run(name: str, item: str, root: Path) -> int:
         )
     stage = full_name(name, item)
     state_dir(root)
+    # A run before this one may have been killed between its receipt and DVC's entry.
     apply_receipts(root, _log)
     dvc = find_dvc(os.environ, root)
     if dvc is not None:
@@ -94,11 +95,12 @@ def run(name: str, item: str, root: Path) -> int:
             )
         refuse_damaged(entries, frozen, root)
         texts = {file: (folder / file).read_text(encoding="utf-8") for file in inputs.params_files}
+        # Snapshots of this tree share the checkpoints, and not the lock of the stage.
         stack.enter_context(lock_checkpoints(root, stage, frozen.key))
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True))
         environment = _environment(root, folder, frozen.key, temporary)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)
-        if code == 0:
+        if code == 0:  # both, or what was read and what is recorded could differ
             refuse_if_touched(folder, copy.files, inputs.outs)
             refuse_if_changed(frozen, root)
         made = [out for out in inputs.outs if (folder / out).exists()]

@@ -88,5 +88,6 @@ def _own_files(root: Path, name: str) -> tuple[str, ...]:
     first = module_file(root, module) if colon else None
     if first is None:
         return ()
+    # The library's files are among the deps of every stage that imports them.
     own = [file for file in sorted(all_imports(root, first)) if not file.startswith("posttrain/")]
     return (first, *(file for file in own if file != first and not is_empty(root, file)))
