@@ -155,7 +155,8 @@ def _pull(repo: Repo, store: ObjectStore, outs: list[Output]) -> None:
 
     def pull() -> TransferResult:
         objects = {found for out in outs for used in out.get_used_objs(remote=NAME).values() for found in used}
-        return repo.cloud.pull(objects, remote=NAME)
+        result: TransferResult = repo.cloud.pull(objects, remote=NAME)
+        return result
 
     _move(store, pull)
 
