@@ -80,21 +80,8 @@ def differences(
 ) -> list[str]:
     """Names of what differs between two entries: paths of these parts, `params.yaml:key`,
     `dvc.yaml` for the command."""
-    found = ["dvc.yaml"] if now.get("cmd") != then.get("cmd") else []
-    for part in parts:
-        hashes_now, hashes_then = (
-            {one["path"]: one.get("md5") for one in entry.get(part) or ()} for entry in (now, then)
-        )
-        found += [path for path in sorted({*hashes_now, *hashes_then}) if hashes_now.get(path) != hashes_then.get(path)]
-    knobs_now, knobs_then = (
-        {
-            f"{file}:{key}": value
-            for file, values in (entry.get("params") or {}).items()
-            for key, value in values.items()
-        }
-        for entry in (now, then)
-    )
-    return found + [key for key in sorted({*knobs_now, *knobs_then}) if knobs_now.get(key) != knobs_then.get(key)]
+    first, second = _contents(now, parts), _contents(then, parts)
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
 def save_backup(root: Path) -> None:
@@ -183,6 +170,13 @@ def replace_file(path: Path, text: str, *, is_private: bool = True, root: Path |
         partial.replace(path)  # atomic: a reader sees the old file or the new one
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _contents(entry: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    hashes = {one["path"]: one.get("md5") for part in parts for one in entry.get(part) or ()}
+    files = (entry.get("params") or {}).items()
+    knobs = {f"{file}:{key}": value for file, values in files for key, value in values.items()}
+    return {"dvc.yaml": entry.get("cmd")} | hashes | knobs
 
 
 def _is_entry(entry: Any) -> bool:
