@@ -65,7 +65,7 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
         with locked(root) as repo:  # DVC writes dvc.lock in place
             cache = common_cache(Path(repo.cache.legacy.path))
             files, left_out = _files_of(root, repo)
-            freeze_files(root, folder, files)
+            freeze_files(root, folder, files, is_writable=True)  # by DVC, until the inputs are there
         (folder / STATE_DIR).mkdir(exist_ok=True)
         for name in ("checkpoints", WANDB):
             kept = private_folder((state or root / STATE_DIR).resolve() / name)
@@ -195,6 +195,6 @@ def _bring_inputs(repo: Repo, stage: PipelineStage, root: Path, folder: Path) ->
         out.checkout()
     for path in missing:
         if not (folder / path).exists() and (root / path).exists():
-            freeze_files(root, folder, files_below(root, path))
+            freeze_files(root, folder, files_below(root, path), is_writable=True)
             if (root / path).is_dir():
                 (folder / path).mkdir(parents=True, exist_ok=True)  # an empty one, too

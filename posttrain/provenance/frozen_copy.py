@@ -99,9 +99,11 @@ def freeze(inputs: StageInputs, root: Path, folder: Path) -> FrozenCopy:
     return FrozenCopy(folder, Fingerprint(inputs, files, knob_values(inputs, texts)), copied)
 
 
-def freeze_files(root: Path, folder: Path, paths: Iterable[str]) -> tuple[dict[str, FileState], dict[str, Stat]]:
-    """Copy files for reading only, links followed, and hash the bytes written. Gives the state of
-    each, and the `stat` of the copy of each that is there. A link to a folder stays one.
+def freeze_files(
+    root: Path, folder: Path, paths: Iterable[str], *, is_writable: bool = False
+) -> tuple[dict[str, FileState], dict[str, Stat]]:
+    """Copy files, links followed, and hash the bytes written. Gives the state of each, and the
+    `stat` of the copy of each that is there. A link to a folder stays one.
 
     The state's `stat` is the source's before it was read: an edit while it is read changes that.
     """
@@ -114,7 +116,7 @@ def freeze_files(root: Path, folder: Path, paths: Iterable[str]) -> tuple[dict[s
             target.symlink_to(os.readlink(source))
             continue
         try:
-            files[path], copied[path] = _copy_hashed(source, target, is_writable=Path(path).parts[0] in _DVCS_OWN)
+            files[path], copied[path] = _copy_hashed(source, target, is_writable=is_writable)
         except FileNotFoundError:
             files[path] = MISSING
     return files, copied
