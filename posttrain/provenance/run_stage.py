@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from posttrain.provenance.cache_integrity import refuse_damaged
 from posttrain.provenance.code_version import VARIABLE as VERSION
@@ -35,7 +35,7 @@ from posttrain.provenance.fingerprint import (
     read_stage_inputs,
     refuse_if_changed,
 )
-from posttrain.provenance.frozen_copy import freeze, frozen_folder, move_outs, refuse_if_touched
+from posttrain.provenance.frozen_copy import FrozenCopy, freeze, frozen_folder, move_outs, refuse_if_touched
 from posttrain.provenance.lock_watchdog import find_dvc, start_watchdog
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.receipts import Dvc, Receipt, apply_receipts
@@ -94,25 +94,36 @@ def run(name: str, item: str, root: Path) -> int:
                 "there. Name that folder among its deps in dvc.yaml, or copy it in"
             )
         refuse_damaged(entries, frozen, root)
-        texts = {file: (folder / file).read_text(encoding="utf-8") for file in inputs.params_files}
         # Snapshots of this tree share the checkpoints, and not the lock of the stage.
         stack.enter_context(lock_checkpoints(root, stage, frozen.key))
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix=TEMPORARY, ignore_cleanup_errors=True))
         environment = _environment(root, folder, frozen.key, temporary)
         code = _run_below(_command(name, item), folder, environment, dvc, lock)
-        if code == 0:  # both, or what was read and what is recorded could differ
-            refuse_if_touched(folder, copy.files, inputs.outs)
-            refuse_if_changed(frozen, root)
-        made = [out for out in inputs.outs if (folder / out).exists()]
-        entry = frozen.entry | {"outs": lock_form(made, file_states(made, folder)) if code == 0 else []}
-        # Before DVC sees the outputs, so that no moment is without a receipt.
-        if code == 0 and dvc is not None:
-            Receipt(stage, entry["cmd"], entry["deps"], texts, entry["outs"], entries.get(stage), dvc).write(root)
-        move_outs(made, folder, root)  # of a failed stage, too: a person looks at them
         if code == 0:
-            costs = read_cost_lines(folder / COPIED_COSTS)
-            record_run(root, stage, entry, costs[-1] if costs else None)
+            _accept(root, stage, copy, entries.get(stage), dvc)
+        else:
+            move_outs(_made(copy), folder, root)  # for a person to look at
     return code
+
+
+def _accept(root: Path, stage: str, copy: FrozenCopy, before: dict[str, Any] | None, dvc: Dvc | None) -> None:
+    """Move the outputs into the tree, with a receipt and a record. Raises Interrupted where an input
+    was edited, in the tree or in the copy."""
+    frozen, folder, inputs = copy.fingerprint, copy.folder, copy.fingerprint.inputs
+    refuse_if_touched(folder, copy.files, inputs.outs)
+    refuse_if_changed(frozen, root)
+    made = _made(copy)
+    entry = frozen.entry | {"outs": lock_form(made, file_states(made, folder))}
+    if dvc is not None:  # before DVC sees the outputs, so that no moment is without a receipt
+        texts = {file: (folder / file).read_text(encoding="utf-8") for file in inputs.params_files}
+        Receipt(stage, entry["cmd"], entry["deps"], texts, entry["outs"], before, dvc).write(root)
+    move_outs(made, folder, root)
+    costs = read_cost_lines(folder / COPIED_COSTS)
+    record_run(root, stage, entry, costs[-1] if costs else None)
+
+
+def _made(copy: FrozenCopy) -> list[str]:
+    return [out for out in copy.fingerprint.inputs.outs if (copy.folder / out).exists()]
 
 
 def _environment(root: Path, folder: Path, key: str, temporary: str) -> dict[str, str]:
