@@ -48,6 +48,9 @@ _LOG = logging.getLogger(__name__)
 # Otherwise each recorded result is logged twice, by DVC's handler and by Prefect's.
 logging.getLogger("dvc").setLevel(logging.WARNING)
 
+_Log = Callable[[str], None]
+_Watch = Callable[[JobStatus, int], None]
+
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
@@ -108,8 +111,8 @@ class StageExecutor:
     def run(
         self,
         node: StageNode,
-        log: Callable[[str], None],
-        watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None,
+        log: _Log,
+        watch: _Watch = lambda _status, _num_preempted: None,
     ) -> NodeOutcome:
         """Bring a node up to date whose upstream is. `log` gets the job's output line by line, and
         its events; `watch` as in `Dispatcher.run`. Raises Interrupted after `stop`."""
@@ -171,9 +174,7 @@ class StageExecutor:
         with self._writes:
             return is_current(self._root, node.name)
 
-    def _run(
-        self, node: StageNode, log: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float
-    ) -> NodeOutcome:
+    def _run(self, node: StageNode, log: _Log, watch: _Watch, started_s: float) -> NodeOutcome:
         if self._is_current(node):
             return NodeOutcome("cached", monotonic() - started_s)
         folder = self._snapshots / f".{self._owner.name}-{uuid.uuid4().hex}"
@@ -198,17 +199,10 @@ class StageExecutor:
             remove_tree(folder)
 
     def _run_as_job(
-        self,
-        node: StageNode,
-        target: Target,
-        frozen: Snapshot,
-        log: Callable[[str], None],
-        watch: Callable[[JobStatus, int], None],
-        started_s: float,
+        self, node: StageNode, target: Target, frozen: Snapshot, log: _Log, watch: _Watch, started_s: float
     ) -> NodeOutcome:
         self._has_run_jobs = True
-        name = f"{node.name}-{frozen.key[:10]}"
-        tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
+        name, tail = f"{node.name}-{frozen.key[:10]}", deque[str](maxlen=NUM_TAIL_LINES)
 
         def prepare(attempt: int) -> Path:
             self._remove_attempts(name, log)  # those before are over
@@ -219,27 +213,27 @@ class StageExecutor:
             tail.append(redact(line))
             log(tail[-1])
 
-        resources, command = self._settings.resources_of(node.stage), target.storage.command(frozen)
-        work = Work(node.name, frozen.key, command, prepare, resources, self._environment(node, target))
+        command, environment = target.storage.command(frozen), self._environment(node, target)
+        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), environment)
         try:
             end = target.dispatcher.run(work, log, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
         except Interrupted:
             if not target.dispatcher.has_job(frozen.key):  # cancelled, and dead
                 self._remove_attempts(name, log)
             raise
-        ran = NodeOutcome("completed", monotonic() - started_s, "", 0, end.record.name, end.record.target)
-        ran = replace(ran, num_preempted=end.num_preempted, tail=tuple(tail))
-        if not target.dispatcher.owns(end.record):  # or two would record the result at once
-            why = f"another run has taken {end.record.name} over, or started it again, and records its result"
+        job, seconds = end.record, monotonic() - started_s
+        ran = NodeOutcome("completed", seconds, "", 0, job.name, job.target, end.num_preempted, tuple(tail))
+        if not target.dispatcher.owns(job):  # or two would record the result at once
+            why = f"another run has taken {job.name} over, or started it again, and records its result"
             return replace(ran, state="superseded", reason=why, exit_code=Interrupted.code)
         try:
-            left = target.storage.collect(frozen, end.record.folder, is_good=end.is_good)
+            left = target.storage.collect(frozen, job.folder, is_good=end.is_good)
             self._take_traces(left.folder, log)
             if not end.is_good:
                 return replace(ran, state="failed", reason=end.reason, exit_code=end.status.exit_code)
             return self._record(left, ran)
         finally:
-            remove_tree(end.record.folder)
+            remove_tree(job.folder)
 
     def _environment(self, node: StageNode, target: Target) -> dict[str, str]:
         version = read_version(self._root)
@@ -251,12 +245,12 @@ class StageExecutor:
             **self._settings.environment_of(node.stage),
         }
 
-    def _remove_attempts(self, name: str, log: Callable[[str], None]) -> None:
+    def _remove_attempts(self, name: str, log: _Log) -> None:
         for old in self._snapshots.glob(f"{glob.escape(name)}-*"):
             self._take_traces(old, log)
             remove_tree(old)
 
-    def _take_traces(self, folder: Path, log: Callable[[str], None]) -> None:
+    def _take_traces(self, folder: Path, log: _Log) -> None:
         """Import a job's traces into the store here; no result depends on them."""
         location = trace_location()
         if location is None:
