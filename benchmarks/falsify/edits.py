@@ -37,6 +37,7 @@ class Edits:
         self._oracle.learn_words("word")
         self._number = seed * 100_000
         assert dvc(self._root, "repro").returncode == 0
+        self._false()  # else the oracle would not know the first outputs of `make` once these have changed
 
     def trial(self, way: str) -> dict[str, Any]:
         """Edit an input so that there is something to run, start the command, edit at a random
