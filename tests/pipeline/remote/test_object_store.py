@@ -34,7 +34,7 @@ def _keys(monkeypatch):
 def store(
     url: str, *, place: str = f"s3://{BUCKET}/some/prefix", patience_s: float = 30, told: list[str] | None = None
 ) -> ObjectStore:
-    return ObjectStore(S3Remote(place, url, patience_s=patience_s), tell=([] if told is None else told).append)
+    return ObjectStore(S3Remote(place, url, patience_s=patience_s), log=([] if told is None else told).append)
 
 
 @pytest.mark.parametrize("place", [f"s3://{BUCKET}", f"s3://{BUCKET}/some/prefix"])
