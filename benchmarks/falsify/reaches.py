@@ -19,7 +19,8 @@ from benchmarks.arms import REPOSITORY
 from benchmarks.falsify.trials import POLL_S, show
 from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree
 from posttrain.provenance.cache_integrity import VERIFIED, cache_folder, common_cache
-from posttrain.provenance.lockfile import load_as_dvc, lock_entries
+from posttrain.provenance.fingerprint import load_as_dvc
+from posttrain.provenance.lockfile import lock_entries
 
 KINDS = ("replace", "replace", "clones", "clones, watchdog killed", "commit", "hand-written", "foreign path")
 _REPLACES = {
