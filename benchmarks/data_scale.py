@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import REPOSITORY
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 
 # Of each step: what is measured, and its peers.
 STEPS = {

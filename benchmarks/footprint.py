@@ -33,7 +33,7 @@ from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
 from posttrain.models.params import Dtype
 from posttrain.models.tokenizer import train_tokenizer
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler

@@ -30,7 +30,7 @@ from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.evals.significance import share_interval
 from posttrain.models.gguf import get_model
 from posttrain.models.loading import load_codec, load_model
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.runtime.plain_yaml import read_yaml

@@ -18,7 +18,7 @@ from posttrain.models.local_config import local_config
 from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, target_problem
 from posttrain.provenance.fingerprint import read_all_inputs
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.provenance.undeclared_deps import SOURCE_KNOB, live_root, score_knob, undeclared, world_knob
+from posttrain.provenance.undeclared_deps import SOURCE_KNOB, score_knob, tree_root, undeclared, world_knob
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError, DataError
@@ -40,7 +40,7 @@ NUM_TASKS_SEEN = 300  # enough to see every value of a label
 
 
 def check_params(run: StageRun) -> None:
-    hidden = undeclared(read_all_inputs(Path("dvc.yaml")), run.params, looked_up_by="check_params")
+    hidden = undeclared(read_all_inputs(Path("dvc.yaml")), run.params, checked_by="check_params")
     knobs = {knob for knob, _ in hidden}  # these lead out of the copy that this stage works in
     problems = [line for _, line in hidden]
     problems += [*_names(run.params, besides=knobs), *_import(run.params, besides=knobs), *_model(run.params)]
@@ -200,7 +200,7 @@ def _model(params: Params) -> Iterator[str]:
     if not isinstance(model, PretrainedModel):
         return
     try:
-        config = local_config(model, root=live_root())
+        config = local_config(model, root=tree_root())
     except (OSError, ValueError) as error:
         yield (
             f"model.name = {model.name!r}: {error}. It must be a name of the hub (organisation/model), or a folder "
@@ -218,11 +218,11 @@ def _memory(params: Params) -> Iterator[str]:
     """Problems of stages that have a GPU of known size to themselves. It takes as many seconds as a
     large model has layers, so it is asked only there."""
     cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
-    if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=live_root())):
+    if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=tree_root())):
         return
     from posttrain.memory_estimate.gpu_cards import refused_by_cards
 
-    yield from refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=live_root())
+    yield from refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=tree_root())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from posttrain.data.schemas import read_tasks
 from posttrain.evals.params import ExpertTeacher, OpenAiTeacher
 from posttrain.evals.summary import evaluated_tasks, summarise, task_record
 from posttrain.models.loading import load_codec, load_model
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds

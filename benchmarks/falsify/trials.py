@@ -1,4 +1,4 @@
-"""What the kinds of trials share: the commands under trial, and how a trial is told."""
+"""Commands under trial, and the printing of a trial."""
 
 import json
 import sys

@@ -116,7 +116,7 @@ def verify() -> None:
     Corrects it where not, exits with 75 then; mends what a killed dvc cut off, and has DVC see
     files that others of their size and time have replaced. Names the entries that no run made, or
     one with modules from elsewhere, and exits with 65."""
-    _settle()
+    _verify_lock()
     if lines := _unproven_lines():
         raise DataError("\n".join(lines))
 
@@ -135,44 +135,38 @@ def _unproven_lines() -> list[str]:
         f"not all recorded. Take the folder off Python's path (PYTHONPATH, a .pth file) and run `dvc repro -f {stage}`"
         for stage, names in found.foreign.items()
     ]
-    if found.without_knobs:
-        print(
-            f"{', '.join(found.without_knobs)}: recorded by an older version, with what was read and made, and "
-            "without the knobs; these are taken as dvc.lock has them",
-            file=sys.stderr,
-        )
     return lines
 
 
-def _settle() -> None:
-    from posttrain.provenance.cache_integrity import forget_stale_hashes, remove_damaged_outs
-    from posttrain.provenance.receipts import settle
-    from posttrain.provenance.run_cache import forget_unrecorded_runs, take_over_runs
+def _verify_lock() -> None:
+    from posttrain.provenance.cache_integrity import check_files
+    from posttrain.provenance.receipts import apply_receipts
+    from posttrain.provenance.run_cache import import_verified_runs, remove_unrecorded_runs
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
-    corrected = settle(Path.cwd(), tell)
-    forget_stale_hashes(Path.cwd(), tell)
+    corrected = apply_receipts(Path.cwd(), tell)
+    removed = check_files(Path.cwd(), tell)
     if corrected:
         raise Interrupted(
             f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, "
             "or take the edit back"
         )
-    forget_unrecorded_runs(Path.cwd())
-    take_over_runs(Path.cwd())
-    if removed := remove_damaged_outs(Path.cwd(), tell):
+    remove_unrecorded_runs(Path.cwd())
+    import_verified_runs(Path.cwd())
+    if removed:
         raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")
 
 
 def run(targets: Sequence[str]) -> None:
     """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the
     end the table."""
-    from posttrain.pipeline.repro import repro
+    from posttrain.pipeline.dvc_commands import repro
     from posttrain.provenance.eta import run_environment
     from posttrain.provenance.run_records import record_restored
 
-    _settle()
+    _verify_lock()
     for line in _unproven_lines():
         print(line, file=sys.stderr)
     stages, times = read_checked_plan(targets)
@@ -195,7 +189,7 @@ def summary() -> None:
     from posttrain.report.run_page import write_run_page
     from posttrain.report.table import POLICIES, summary_table
 
-    _settle()
+    _verify_lock()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
     print(f"{summary_table(reports)}\n{whose_figures(reports)}")

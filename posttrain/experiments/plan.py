@@ -18,7 +18,7 @@ import pydantic
 import yaml
 
 from posttrain.config.params import parse_params, read_knobs
-from posttrain.provenance.lockfile import load_as_dvc
+from posttrain.provenance.fingerprint import load_as_dvc
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.knobs import nearest
 from posttrain.runtime.plain_yaml import load_yaml

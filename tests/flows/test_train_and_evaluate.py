@@ -259,10 +259,10 @@ def test_the_table_of_stages_names_the_cause_of_a_failure_and_what_other_stages_
 
 def test_progress_counts_stages_alike_and_the_one_that_runs_by_what_it_prints():
     run_status = RunStatus([StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three", "four")])
-    run_status.ended("one", NodeOutcome("cached", 0.1))
-    run_status.ended("two", NodeOutcome("completed", 9.0, num_preempted=2))
-    run_status.heard("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
-    run_status.heard("three", "[three] 1/100  3.1/s  38 s left  another loop")
-    run_status.heard("three", "[threefold] 240/240  3.1/s  0 s left")
+    run_status.finish("one", NodeOutcome("cached", 0.1))
+    run_status.finish("two", NodeOutcome("completed", 9.0, num_preempted=2))
+    run_status.update("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
+    run_status.update("three", "[three] 1/100  3.1/s  38 s left  another loop")
+    run_status.update("three", "[threefold] 240/240  3.1/s  0 s left")
     assert (run_status.percent(), run_status.missing()) == (62.5, ["three", "four"])
-    assert run_status.sentence() == "1 of 4 stages ran, preempted 2 times"
+    assert run_status.summary() == "1 of 4 stages ran, preempted 2 times"

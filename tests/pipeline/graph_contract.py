@@ -1,5 +1,5 @@
-"""What a flow promises of a graph's nodes on any target: run, wait with a reason, found again,
-superseded, cancelled.
+"""Contract of a graph's nodes on any target: run, wait with a reason, found again, superseded,
+cancelled.
 
 A target's tests inherit `GraphContract` and give `settings`; the same toy graph then runs there.
 """
@@ -66,7 +66,7 @@ class GraphContract:
         return folder
 
     def furnish(self, root: Path) -> None:
-        """What else the target needs in the person's folder."""
+        """Add the other files that the target needs in the person's folder."""
 
     @pytest.fixture
     def runs(self, root: Path, settings: DispatchSettings) -> StageExecutor:

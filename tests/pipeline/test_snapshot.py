@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -133,18 +132,6 @@ def test_the_lock_file_is_that_of_dvc_repro_and_nothing_is_left_to_run(root, tmp
     assert ((root / "dvc.lock").read_bytes(), sorted((root / "data" / ".gitignore").read_text().split())) == by_jobs
 
 
-def test_siblings_run_beside_each_other(root, tmp_path):
-    dvc(root, "repro", "make")
-    snapshots = [freeze(root, name, tmp_path / name) for name in ("use@one", "use@two")]
-    threads = [threading.Thread(target=job, args=(snapshot.folder, snapshot.stage)) for snapshot in snapshots]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(record_result(root, snapshot).is_recorded for snapshot in snapshots)
-    assert (root / "data" / "two").read_text() == "x: 1\na\n"
-
-
 def test_uncommitted_edits_are_in_and_a_key_is_of_contents(root, tmp_path):
     dvc(root, "repro", "make")
     first = freeze(root, "use@one", tmp_path / "a")
@@ -187,10 +174,6 @@ def test_the_run_cache_is_asked_by_the_submitters_own_code(root, tmp_path):
     assert restore(again)
     shutil.rmtree(root / ".dvc" / "cache" / "files")
     assert not restore(freeze(root, "make", tmp_path / "c"))
-
-
-def test_a_job_ends_with_the_code_of_its_stage(root, tmp_path):
-    assert job(freeze(root, "fail", tmp_path / "a").folder, "fail") == 75
 
 
 def test_an_input_that_is_nowhere_is_named(root, tmp_path):

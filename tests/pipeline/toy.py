@@ -142,7 +142,7 @@ def artifact(home: Path, key: str) -> Any:
 
 
 def ask(api_url: str, path: str, content: Any = None, *, auth: str = "", **headers: str) -> Any:
-    """What a Prefect server answers to who knows its auth string; with `content`, to a POST of it.
+    """Answer of a Prefect server to a client with its auth string; with `content`, to a POST of it.
     Raises urllib.error.HTTPError."""
     data = None if content is None else json.dumps(content).encode()
     known = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}

@@ -187,7 +187,7 @@ def test_a_killed_frame_leaves_no_process_behind(tmp_path):
 
 def left_over(root):
     """The processes of the stage that are still there."""
-    numbers = [int(path.read_text()) for path in (root / ".posttrain" / "ranks" / "tiny_stage").glob("*.pid")]
+    numbers = [int(path.read_text()) for path in (root / ".posttrain" / "workers" / "tiny_stage").glob("*.pid")]
     return [
         number
         for number in numbers

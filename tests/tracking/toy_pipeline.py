@@ -29,7 +29,7 @@ STAGE = """
 import sys
 from pathlib import Path
 from posttrain.config.params import load_params
-from posttrain.provenance.attempts import Attempts
+from posttrain.provenance.costs import Attempts
 from posttrain.provenance.costs import append_cost, measured_cost
 from posttrain.provenance.runner import StageRun
 from posttrain.tracking.wandb_sink import wandb_sinks

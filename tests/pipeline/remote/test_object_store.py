@@ -1,12 +1,14 @@
-"""What boto3 says of a bucket that cannot be used, as one sentence with its remedy; and an S3 that
-is away for a while."""
+"""Errors of a bucket that cannot be used, in one sentence with the remedy; and an S3 that is away
+for a while."""
 
 import argparse
+import importlib.util
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from posttrain.pipeline.remote import storage
 from posttrain.pipeline.remote.names import JobFolder, S3Remote, add_options, from_options
 from posttrain.pipeline.remote.object_store import ObjectStore, Unreachable
 from posttrain.runtime.exits import ConfigurationError, Interrupted
@@ -32,7 +34,7 @@ def _keys(monkeypatch):
 def store(
     url: str, *, place: str = f"s3://{BUCKET}/some/prefix", patience_s: float = 30, told: list[str] | None = None
 ) -> ObjectStore:
-    return ObjectStore(S3Remote(place, url, patience_s=patience_s), tell=([] if told is None else told).append)
+    return ObjectStore(S3Remote(place, url, patience_s=patience_s), log=([] if told is None else told).append)
 
 
 @pytest.mark.parametrize("place", [f"s3://{BUCKET}", f"s3://{BUCKET}/some/prefix"])
@@ -150,6 +152,11 @@ def test_a_prefix_may_end_with_a_slash_and_options_come_back_as_they_were():
     add_options(parser)
     assert from_options(parser.parse_args(remote.options())) == remote
     assert from_options(parser.parse_args(S3Remote("s3://b").options())) == S3Remote("s3://b")
+
+
+@pytest.mark.parametrize("program", [storage.SUBMIT, storage.SINGLE_STAGE])
+def test_the_programs_of_a_storage_are_there(program):
+    assert importlib.util.find_spec(program) is not None
 
 
 def test_a_job_has_a_folder_of_its_own():

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.provenance.code_version import wandb_variables
 from posttrain.provenance.environment import stage_environment
-from posttrain.provenance.wandb_variables import wandb_variables
 
 
 def git(root: Path, *arguments: str) -> str:

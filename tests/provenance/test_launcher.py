@@ -1,4 +1,4 @@
-"""How the frame starts several processes and reads their ends; with real ones:
+"""The runner starts several processes and reads their ends; with real ones:
 tests/train/test_processes.py and tests/real."""
 
 import fcntl
@@ -9,22 +9,22 @@ import pytest
 
 from posttrain.provenance.launcher import Launch, _conclude, asked_launch
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
-from posttrain.runtime.worker import End, _write_end, is_alive, read_end, read_pid
+from posttrain.runtime.worker import WorkerEnd, _write_end, is_alive, read_end, read_pid
 
 TWO = Launch(Path("infra/accelerate/ddp.yaml"), 2)
 
 
-def begun(folder: Path, *ends: End | None) -> Path:
+def begun(folder: Path, *ends: WorkerEnd | None) -> Path:
     """A process for each; None: it left no word."""
     for rank, end in enumerate(ends):
-        (folder / f"rank-{rank}.pid").write_text("4194304")
+        (folder / f"worker-{rank}.pid").write_text("4194304")
         if end is not None:
             _write_end(folder, rank, end)
     return folder
 
 
-def end(code: int, at: float = 0.0, *, is_follow_up: bool = False) -> End:
-    return End(code, f"message {code}", at, 100.0, is_follow_up)
+def end(code: int, at: float = 0.0, *, is_follow_up: bool = False) -> WorkerEnd:
+    return WorkerEnd(code, f"message {code}", at, 100.0, is_follow_up)
 
 
 def test_without_a_file_the_stage_runs_in_its_own_process():
@@ -58,49 +58,31 @@ def test_a_good_end_is_that_of_all_and_their_memory_adds_up(tmp_path: Path):
     assert _conclude(TWO, begun(tmp_path, end(0), end(0)), 0, is_stopped=False) == 200.0
 
 
-@pytest.mark.parametrize(("code", "kind"), [(78, ConfigurationError), (65, DataError), (75, Interrupted)])
-def test_the_first_end_with_a_meaning_is_the_stages(tmp_path: Path, code: int, kind: type[Exception]):
-    with pytest.raises(kind, match=f"message {code}"):
-        _conclude(TWO, begun(tmp_path, end(75, at=2.0), end(code, at=1.0)), 1, is_stopped=False)
-
-
-def test_what_failed_because_another_had_is_not_the_cause(tmp_path: Path):
-    with pytest.raises(ConfigurationError):
-        _conclude(TWO, begun(tmp_path, end(1, at=1.0, is_follow_up=True), end(78, at=2.0)), 1, is_stopped=False)
-
-
-def test_where_all_others_failed_because_of_it_the_one_without_a_word_is_the_cause(tmp_path: Path):
-    with pytest.raises(Interrupted, match="process 2 of 2 died without a word"):
-        _conclude(TWO, begun(tmp_path, end(1, is_follow_up=True), None), 1, is_stopped=False)
-
-
-def test_a_bug_ends_with_1(tmp_path: Path):
-    with pytest.raises(SystemExit) as ended:
-        _conclude(TWO, begun(tmp_path, end(1), None), 1, is_stopped=False)
-    assert ended.value.code == 1
-
-
-def test_one_that_left_no_word_was_killed(tmp_path: Path):
-    with pytest.raises(Interrupted, match="process 1 of 2 died without a word"):
-        _conclude(TWO, begun(tmp_path, None, end(0)), 1, is_stopped=False)
-
-
-def test_a_stop_before_the_first_step_is_an_interruption(tmp_path: Path):
-    with pytest.raises(Interrupted, match="asked to stop before the first step"):
-        _conclude(TWO, begun(tmp_path, None, None), 1, is_stopped=True)
-
-
-def test_where_nothing_started_it_is_the_configuration_or_the_port(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="could not start 2 processes"):
-        _conclude(TWO, tmp_path, 1, is_stopped=False)
-    with pytest.raises(Interrupted, match="port"):
-        _conclude(TWO, tmp_path, 75, is_stopped=False)
+@pytest.mark.parametrize(
+    ("ends", "exit_code", "is_stopped", "kind", "message"),
+    [
+        ((end(75, at=2.0), end(78, at=1.0)), 1, False, ConfigurationError, "message 78"),  # the first with a meaning
+        ((end(75, at=2.0), end(65, at=1.0)), 1, False, DataError, "message 65"),
+        ((end(75, at=2.0), end(75, at=1.0)), 1, False, Interrupted, "message 75"),
+        # A failure because another had failed is not the cause.
+        ((end(1, at=1.0, is_follow_up=True), end(78, at=2.0)), 1, False, ConfigurationError, "message 78"),
+        ((end(1, is_follow_up=True), None), 1, False, Interrupted, "process 2 of 2 was killed"),
+        ((None, end(0)), 1, False, Interrupted, "process 1 of 2 was killed"),
+        ((end(1), None), 1, False, SystemExit, "1"),  # a bug
+        ((None, None), 1, True, Interrupted, "asked to stop before the first step"),
+        ((), 1, False, ConfigurationError, "could not start 2 processes"),
+        ((), 75, False, Interrupted, "port"),
+    ],
+)
+def test_the_cause_of_a_bad_end_is_that_of_the_stage(tmp_path: Path, ends, exit_code, is_stopped, kind, message: str):
+    with pytest.raises(kind, match=message):
+        _conclude(TWO, begun(tmp_path, *ends), exit_code, is_stopped=is_stopped)
 
 
 def test_a_process_lives_as_long_as_it_holds_its_file(tmp_path: Path):
     assert read_pid(tmp_path, 0) is None
     assert not is_alive(tmp_path, 0)
-    with (tmp_path / "rank-0.pid").open("w") as lock:
+    with (tmp_path / "worker-0.pid").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write("77")
         lock.flush()
@@ -113,4 +95,4 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path):
     assert read_end(tmp_path, 0) is None
     _write_end(tmp_path, 0, written)
     assert read_end(tmp_path, 0) == written
-    assert json.loads((tmp_path / "rank-0.json").read_text())["code"] == 75
+    assert json.loads((tmp_path / "worker-0.json").read_text())["code"] == 75

@@ -1,5 +1,4 @@
-"""Which files of a tree does one of them need? The imports that a reader sees, through any number
-of files."""
+"""Files of a tree that one of them imports, through any number of files."""
 
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def test_a_package_around_a_module_is_imported_with_it(tree: Path):
     assert set(imports_of(tree, "ours/inside.py")) == {"ours/__init__.py", "ours/scores.py"}
 
 
-def test_the_frame_is_neither_counted_nor_followed(tree: Path):
+def test_the_runner_is_neither_counted_nor_followed(tree: Path):
     assert all_imports(tree, "ours/plain.py") == {"alone.py"}
 
 

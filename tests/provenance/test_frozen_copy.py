@@ -13,7 +13,7 @@ from posttrain.provenance.frozen_copy import (
     FrozenCopy,
     freeze,
     frozen_folder,
-    protect,
+    make_read_only,
     refuse_if_touched,
     snapshot_files,
 )
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
     texts = {
         "data/rows": "rows\n",
         "posttrain/train.py": "STEP = 1\n",
-        "posttrain/frame.py": "NAME = 'frame'\n",
+        "posttrain/runner.py": "NAME = 'runner'\n",
         "params.yaml": "seed: 1\n",
         "dvc.yaml": "stages: {}\n",
     }
@@ -73,7 +73,7 @@ def swap(folder: Path) -> None:
     ("edit", "named"),
     [
         (sed("STEP", "PACE"), "posttrain/train.py"),
-        (sed("frame", "shape"), "posttrain/frame.py"),  # no dep of the stage
+        (sed("runner", "jumper"), "posttrain/runner.py"),  # no dep of the stage
         (lambda folder: (sed("STEP", "PACE")(folder), sed("PACE", "STEP")(folder)), "posttrain/train.py"),
         (rewrite, "data/rows"),
         (swap, "data/rows"),
@@ -81,7 +81,7 @@ def swap(folder: Path) -> None:
         (lambda folder: (folder / "json.py").write_text("forged = True"), "json.py"),
         (lambda folder: (folder / "params.yaml").touch(), "params.yaml"),
     ],
-    ids=["replace", "replace in the frame", "replace and back", "rewrite", "swap", "delete", "plant", "touch"],
+    ids=["replace", "replace in the runner", "replace and back", "rewrite", "swap", "delete", "plant", "touch"],
 )
 def test_an_edit_of_the_copy_is_seen_though_it_was_taken_back(copy: FrozenCopy, edit: Callable, named: str):
     look(copy)
@@ -112,7 +112,7 @@ def test_a_snapshot_is_read_only_but_where_the_stage_and_dvc_write_and_each_file
     root: Path, tmp_path: Path
 ):
     (root / ".dvc").mkdir()
-    protect(root, INPUTS.outs)
+    make_read_only(root, INPUTS.outs)
     writable = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.stat().st_mode & 0o222}
     assert writable == {".dvc", "data_out", "dvc.yaml", "params.yaml"}
     os.link(root / "data/rows", tmp_path / "object")
