@@ -1,5 +1,6 @@
 """What several test folders share: where the repository and the real public data are."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -19,6 +20,18 @@ os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .d
 REPOSITORY = Path(__file__).resolve().parents[1]
 # of each test that was collected its file, and its marks `needs_…`
 NEEDS = pytest.StashKey[list[tuple[str, list[str]]]]()
+
+
+def pytest_collection() -> None:
+    """Collects without the garbage collector: it would go through all that is imported a dozen
+    times, which takes as long as the imports."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leaves out of every later collection what was imported, for it lives to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before any is deselected
