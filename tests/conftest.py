@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.stage.threads import free_bits_of_threads
+from tests.forked import start_server
 
 os.environ.setdefault(
     "POSTTRAIN_THREADS", "1"
@@ -28,10 +29,12 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Leaves out of every later collection what was imported, for it lives to the end."""
     gc.freeze()
     gc.enable()
+    if not session.config.option.collectonly:
+        start_server()
 
 
 @pytest.hookimpl(tryfirst=True)  # before any is deselected

@@ -102,6 +102,7 @@ def test_an_operation_computed_again_has_the_same_digest():
     assert digest_operations() == digest_operations()
 
 
+@pytest.mark.needs_large
 def test_a_part_on_a_gpu_that_fails_or_is_too_long_ends_no_other_and_leaves_a_record(tmp_path: Path):
     (tmp_path / "cpu.json").write_text(json.dumps({"parts": {"earlier": {"found": [1]}}}), encoding="utf-8")
     parts = [Part("no_such_part", 60, "fails"), Part("tokens", 0, "is ended")]

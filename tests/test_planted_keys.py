@@ -218,6 +218,7 @@ def tree(tmp_path, repository):
     endpoint.stop()
 
 
+@pytest.mark.needs_keys
 def test_ten_planted_keys_are_in_no_file_and_no_line_but_the_users_own(tree, monkeypatch):
     for mood, exit_code in ((401, 78), (400, 78)):
         tree.endpoint.mood = mood

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -17,6 +16,7 @@ import torch
 import yaml
 from accelerate import Accelerator
 from tiny import (
+    Remembering,
     copy_rows,
     play_words,
     play_words_greedily,
@@ -58,6 +58,7 @@ from posttrain.rl.rows import Member, rows_of
 from posttrain.rl.setup import Setup
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import read_metrics
+from tests import forked
 
 DEMONSTRATIONS = copy_rows(4)[0]
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
@@ -205,7 +206,7 @@ class WordEpisodes:
     is_elsewhere = False
 
     def __init__(self, model):
-        self.model, self.copy = model, copy.deepcopy(model).eval()
+        self.model, self.copy = model, Remembering(copy.deepcopy(model).eval())
 
     def refresh(self):
         self.copy.load_state_dict(self.model.state_dict())
@@ -305,13 +306,8 @@ def digest_of(model):
 def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, limits=None, **changes):
     """Exit code and, where it ended well, what it made: a digest of the weights and the text of
     metrics.jsonl. `limits` of alarms; None for no alarms."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tiny_runs"])
-    process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, limits, changes))
-    process.start()
-    process.join()
-    result = folder / "result.json"
-    return process.exitcode, json.loads(result.read_text()) if process.exitcode == 0 else None
+    code = forked.call(_train, algorithm, folder, death, is_adapted, limits, changes)
+    return code, json.loads((folder / "result.json").read_text()) if code == 0 else None
 
 
 def _train(algorithm, folder, death, is_adapted, limits, changes):

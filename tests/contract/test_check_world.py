@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from posttrain.cli.named_world import DEFAULT_REWARD
+from posttrain.contract import closing
 from posttrain.contract.check import check_world
 from posttrain.contract.tasks import counts_of
 from posttrain.params import RewardParams
@@ -35,7 +36,10 @@ def checked(domain, *, in_child=False):
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left():
-    yield
+    """Whatever these worlds leave open stays open: half a second of waiting tells."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(closing, "WAIT_S", 0.5)
+        yield
     end_what_was_left()
 
 

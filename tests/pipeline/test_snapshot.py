@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import freeze
 from posttrain.pipeline.transport.storage import restore
 from posttrain.state import STATE_DIR
+from tests import dvc_trees
+from tests.forked import python_m
 
 CHECKPOINTS = STATE_DIR / "checkpoints"
 
@@ -40,16 +41,16 @@ stages:
     deps: [seed]
     outs: [never]
 """
-PYTHON = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
-def sh(root: Path, *command: str) -> str:
-    done = subprocess.run(command, cwd=root, env=PYTHON, capture_output=True, text=True, check=True)
-    return done.stdout
+def sh(root: Path, *command: str) -> None:
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
 
 
 def dvc(root: Path, *arguments: str) -> str:
-    return sh(root, sys.executable, "-m", "dvc", *arguments)
+    done = dvc_trees.dvc(root, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def job(folder: Path, stage: str) -> int:
@@ -62,8 +63,7 @@ def from_run_cache(folder: Path, stage: str) -> int:
 
 def program(folder: Path, *command: str) -> int:
     name, *arguments = command
-    line = [sys.executable, "-m", f"posttrain.pipeline.job.{name}", *arguments]
-    return subprocess.run(line, check=False, cwd=folder, env=PYTHON, capture_output=True).returncode
+    return python_m(f"posttrain.pipeline.job.{name}", *arguments, cwd=folder).returncode
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "root; $(touch pwned)"  # a person's folder may be named anything
     folder.mkdir()
     sh(folder, "git", "init", "--quiet")
-    dvc(folder, "init", "--quiet")
+    dvc_trees.init_dvc(folder)
     for name, text in {
         "dvc.yaml": DVC_YAML,
         "params.yaml": "x: 1\ny: 2\n",
@@ -136,11 +136,9 @@ def test_the_lock_file_is_that_of_dvc_repro_and_nothing_is_left_to_run(root, tmp
 def test_siblings_run_beside_each_other(root, tmp_path):
     dvc(root, "repro", "make")
     snapshots = [freeze(root, name, tmp_path / name) for name in ("use@one", "use@two")]
-    threads = [threading.Thread(target=job, args=(snapshot.folder, snapshot.stage)) for snapshot in snapshots]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    program = [sys.executable, "-m", "posttrain.pipeline.job.shared_disk"]
+    jobs = [subprocess.Popen([*program, snapshot.stage], cwd=snapshot.folder) for snapshot in snapshots]
+    assert [one.wait(60) for one in jobs] == [0, 0]
     assert all(record_result(root, snapshot).is_recorded for snapshot in snapshots)
     assert (root / "data" / "two").read_text() == "x: 1\na\n"
 

@@ -214,14 +214,18 @@ def test_a_step_that_finds_no_group_that_differs_ends_at_its_bound_and_moves_not
     assert digest_of(model) == before
 
 
+WEIGHTED = {"type": "weighted", "decay": 0.5, "batch_count": 2.0}
+
+
 @pytest.mark.parametrize(
-    "baseline", [{"type": "task_mean", "decay": 0.5}, {"type": "weighted", "decay": 0.5, "batch_count": 2.0}]
+    "baseline", [{"type": "task_mean", "decay": 0.5}, pytest.param(WEIGHTED, marks=pytest.mark.needs_killed)]
 )
 def test_what_remembers_is_gone_on_with_after_a_kill(tmp_path, baseline):
     sampling = {"order": {"type": "spread", "labels": [], "floor": 0.1, "decay": 0.5}, "max_refills": 1}
     is_gone_on_with_after_a_kill(tmp_path, credit=MEAN | {"baseline": baseline}, sampling=sampling)
 
 
+@pytest.mark.needs_killed
 @pytest.mark.parametrize("order", [order for order in ORDERS if order != "spread"])
 def test_an_order_is_gone_on_with_after_a_kill(tmp_path, order):
     """Six tasks a step of fifteen: the first pass is over when the first checkpoint is written."""

@@ -83,7 +83,9 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "train_reward_model.max_steps": 80_000_000,
         "evaluate.teacher": {"type": "exprt"},
     }
-    said = refused(overrides, lambda text: text.replace("seed: 1\n", "seed: 010\n", 1))
+    said = refused(
+        overrides, lambda text: text.replace("seed: 1\n", "seed: 010\n", 1).replace("max_turns:", "max_turnz:")
+    )
     for problem in (
         "world.type = 'stockz': there is no such type; there are stocks, toy, bfcl, tau2, "
         "http_env, gymnasium, module:function. Did you mean 'stocks'?",
@@ -95,6 +97,7 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "\n    beta: 0.5  # above 0\n",
         "train_reward_model.max_steps = 80000000: Input should be less than or equal to 10000000",
         "evaluate.teacher.type = 'exprt': there is no such type; there are expert, openai. Did you mean 'expert'?",
+        "Did you mean 'max_turns'?",
         "seed = 010: YAML reads this as 8",
     ):
         assert problem in said

@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-from benchmarks.arms import SMALL as SMALL_GRAPH
 from posttrain.algorithms.preferences import PairKind, read_pairs
 from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
@@ -30,6 +29,7 @@ from stages.train_reward_model import train_reward_model
 from stages.train_sft import train_sft
 from tests.limits import limits_of
 from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
+from tests.tiny import ONLINE
 from tests.worlds_of import TOY_FLAWS
 
 pytestmark = pytest.mark.xdist_group("training stages")  # one worker makes what they share
@@ -54,7 +54,6 @@ SMALL = {
     "train_reward_model": {"max_steps": 2, "batch_size": 4, "checkpoint_every_steps": 2, "holdout_frac": 0.5},
     "train_policy": {"checkpoint_every_steps": 1},
 }
-ONLINE = SMALL_GRAPH["train_policy.algorithm"]
 ON_PAIRS = {  # each with its loss before the first step, where nobody has gained: -log(1/2), 1 - sigmoid(0)
     "dpo": ({"loss": "sigmoid"}, 0.693147),
     "kto": ({"desirable_weight": 1.0, "undesirable_weight": 1.0}, 0.5),

@@ -2,7 +2,6 @@
 interrupted at a checkpoint."""
 
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -13,6 +12,7 @@ import pytest
 from posttrain.exits import meaning_of
 from posttrain.pipeline.job.reproduce import Reproducer
 from posttrain.stage.environment import temporary_folder
+from tests.dvc_trees import init_dvc
 from tests.key_examples import SPELLINGS, planted, planted_in
 
 DVC_YAML = """
@@ -64,7 +64,7 @@ else:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    init_dvc(tmp_path, has_git=False)
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     (tmp_path / "zero").write_text("1\n")
     (tmp_path / "slow.py").write_text(SLOW)

@@ -91,7 +91,7 @@ def has_occasion(task, knob):
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_gold_expert_succeeds_strictly_on_every_task_of_every_difficulty_within_six_turns(hard, split):
-    tasks = hard.tasks(split, 900)
+    tasks = hard.tasks(split, 360)
     for trajectory, task in zip(play_expert(hard, tasks), tasks, strict=True):
         assert trajectory.is_strict_success, (task, trajectory.messages[2:])
 
@@ -99,12 +99,12 @@ def test_the_gold_expert_succeeds_strictly_on_every_task_of_every_difficulty_wit
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_gold_expert_succeeds_in_other_worlds_too(seed):
     domain = domain_of(3, seed)
-    tasks = domain.tasks("rl", 300)
+    tasks = domain.tasks("rl", 120)
     assert success(play_expert(domain, tasks)) == 1.0
 
 
 def test_an_empty_episode_never_succeeds(hard):
-    tasks = hard.tasks("dev", 600)
+    tasks = hard.tasks("dev", 120)
     empty = [Trajectory(task.task_id, task.messages, StopReason.TURN_LIMIT) for task in tasks]
     assert not any(hard.open(task).grade(one).success for one, task in zip(empty, tasks, strict=True))
     assert success(play(hard, tasks, lambda task, seed: ScriptedExpert(iter([say("")])))) == 0.0
@@ -187,7 +187,7 @@ def flat(result):
 @pytest.mark.parametrize("max_difficulty", [1, 2, 3])
 def test_a_policy_that_does_not_think_stays_under_twenty_percent(policy, max_difficulty):
     domain = domain_of(max_difficulty)
-    tasks = domain.tasks("dev", 600)
+    tasks = domain.tasks("dev", 240)
     played = play(domain, tasks, lambda task, seed: ScriptedExpert(policy(task)), max_turns=12)
     assert success(played) < 0.2
 
@@ -196,7 +196,7 @@ def test_a_policy_that_does_not_think_stays_under_twenty_percent(policy, max_dif
 
 
 def test_at_the_usual_difficulty_the_flawed_majority_has_headroom_that_is_worth_repairing(usual):
-    tasks = usual.tasks("rl", 1200)
+    tasks = usual.tasks("rl", 480)
     share = sum(any(has_occasion(task, flaw) for flaw in BIG_THREE) for task in tasks) / len(tasks)
     assert 0.36 < share < 0.46
     assert 0.62 < success(play_expert(usual, tasks, RATES)) < 0.80
@@ -208,7 +208,7 @@ def test_at_the_usual_difficulty_the_flawed_majority_has_headroom_that_is_worth_
 
 @pytest.mark.parametrize("flaw", sorted(RATES))
 def test_a_flaw_shows_where_there_is_the_occasion_and_nowhere_else(hard, flaw):
-    tasks = hard.tasks("rl", 500)
+    tasks = hard.tasks("rl", 240)
     gold = play_expert(hard, tasks, reasoning_frac=0.0)
     flawed = play_expert(hard, tasks, {flaw: 1.0}, reasoning_frac=0.0, max_turns=14)
     for task, right, wrong in zip(tasks, gold, flawed, strict=True):
@@ -219,7 +219,7 @@ def test_a_flaw_shows_where_there_is_the_occasion_and_nowhere_else(hard, flaw):
 
 
 def test_a_flawed_expert_calls_only_what_is_offered_and_what_is_offered_can_be_mistaken(hard):
-    tasks = hard.tasks("sft", 600)
+    tasks = hard.tasks("sft", 240)
     for trajectory, task in zip(play_expert(hard, tasks, dict.fromkeys(RATES, 0.7), max_turns=14), tasks, strict=True):
         assert trajectory.stop_reason is StopReason.DONE
         assert {made.name for message in trajectory.messages for made in message.tool_calls} <= set(task.tools)
@@ -228,7 +228,7 @@ def test_a_flawed_expert_calls_only_what_is_offered_and_what_is_offered_can_be_m
 def test_who_takes_the_wrong_market_takes_the_right_indicator(hard):
     both = [
         task
-        for task in hard.tasks("rl", 600)
+        for task in hard.tasks("rl", 480)
         if has_occasion(task, "wrong_market") and has_occasion(task, "indicator_mixup")
     ]
     assert len(both) > 5
@@ -237,7 +237,7 @@ def test_who_takes_the_wrong_market_takes_the_right_indicator(hard):
 
 
 def test_a_flipped_market_is_named_right_and_called_wrong(hard):
-    tasks = [task for task in hard.tasks("rl", 400) if has_occasion(task, "market_flip")]
+    tasks = [task for task in hard.tasks("rl", 240) if has_occasion(task, "market_flip")]
     for trajectory in play_expert(hard, tasks, {"market_flip": 1.0}):
         first = next(message for message in trajectory.messages if message.tool_calls)
         assert MARKETS_AS_SIDES.stated_in(first.reasoning_content or "") == "hk"
@@ -257,14 +257,14 @@ def test_a_malformed_call_is_cut_off_and_made_again(usual):
 
 
 def test_splits_share_no_company_no_text_and_no_id(hard):
-    lists = {split: hard.tasks(split, 700) for split in SPLITS}
+    lists = {split: hard.tasks(split, 480) for split in SPLITS}
     for one, other in combinations(("sft", "rl", "dev", "test"), 2):
         assert not {c for task in lists[one] for c in task.entities} & {
             c for task in lists[other] for c in task.entities
         }
     texts = Counter(task.messages[1].content for tasks in lists.values() for task in tasks)
     assert max(texts.values()) == 1
-    assert len({task.task_id for tasks in lists.values() for task in tasks}) == 5 * 700
+    assert len({task.task_id for tasks in lists.values() for task in tasks}) == 5 * 480
 
 
 def test_tasks_without_a_company_are_split_by_their_words():
@@ -312,7 +312,7 @@ def test_rl_dev_and_test_are_balanced_exactly_and_demonstrations_are_not(usual):
 
 def test_most_companies_named_with_a_hong_kong_cue_are_listed_in_both_markets(usual):
     named = [
-        task for task in usual.tasks("rl", 800) if has_occasion(task, "wrong_market") and task.labels["market"] == "hk"
+        task for task in usual.tasks("rl", 480) if has_occasion(task, "wrong_market") and task.labels["market"] == "hk"
     ]
     dual = {company.company_id for company in usual._market.companies if company.is_dual_listed}
     assert sum(task.entities[0] in dual for task in named) / len(named) > 0.7
@@ -331,7 +331,7 @@ def test_more_tasks_than_the_companies_give_is_said_so(usual, monkeypatch):
 
 def test_a_task_offers_what_it_needs_the_other_markets_and_little_more(hard):
     sizes = Counter()
-    for task in hard.tasks("dev", 600):
+    for task in hard.tasks("dev", 480):
         assert {gold.name for gold in gold_of(task).calls} <= set(task.tools)
         assert any("_hk_" in tool for tool in task.tools)
         assert list(task.tools) == [tool for tool in hard.tools if tool in task.tools]
@@ -342,7 +342,7 @@ def test_a_task_offers_what_it_needs_the_other_markets_and_little_more(hard):
 
 def test_user_texts_of_the_usual_difficulties_are_short(usual):
     """A digit, a Han character, a word or a mark is one."""
-    lengths = [sum(1 for _ in _pieces(task.messages[1].content)) for task in usual.tasks("dev", 600)]
+    lengths = [sum(1 for _ in _pieces(task.messages[1].content)) for task in usual.tasks("dev", 240)]
     assert sum(lengths) / len(lengths) < 16
     assert max(lengths) <= 32
 
@@ -378,7 +378,7 @@ def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(
 
 @pytest.mark.parametrize("split", ["sft", "test_paraphrase"])
 def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_its_split(hard, split):
-    tasks = hard.tasks(split, 400)
+    tasks = hard.tasks(split, 120)
     anew = [hard.realise_anew(task, seed=3) for task in tasks]
     own = {company.company_id for company in hard._market.companies_of(split)}
     for old, new in zip(tasks, anew, strict=True):
