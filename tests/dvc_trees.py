@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.forked import python_m
+from tests.forked import python
 
 
 def init_dvc(folder: Path, *, has_git: bool = True) -> None:
@@ -19,4 +19,4 @@ def init_dvc(folder: Path, *, has_git: bool = True) -> None:
 
 def dvc(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`dvc ARGUMENTS` in that folder, in a process of its own."""
-    return python_m("dvc", *arguments, cwd=folder, env=env)
+    return python("dvc", *arguments, cwd=folder, env=env)

@@ -5,6 +5,7 @@ Importing torch, transformers and TRL takes five seconds, DVC one. The server fo
 the tests are collected and none has run, so it has no threads whose locks a child could inherit.
 """
 
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -45,30 +46,39 @@ def call(function: Callable[..., object], *arguments: Any) -> int:
     return code
 
 
-def python_m(
-    module: str, *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+def preload(module: str) -> None:
+    """Imports a module into the server, which no test has imported when it starts."""
+    call(importlib.import_module, module)
+
+
+def python(
+    program: str, *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m MODULE ARGUMENTS` with its output, as `subprocess.run` would give it. The module
-    is the one that the tests import, whatever `env` says of paths."""
+    """`python FILE.py ARGUMENTS`, or `python -m MODULE ARGUMENTS`, with its output.
+
+    The library is the one that the tests import, whatever `env` says of paths. DVC's tables and
+    JSON are not in the output: they go to the `sys.stdout` that was there when DVC was imported.
+    """
     with TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("stdout", "stderr")]
-        code = call(
-            _run_module, module, arguments, Path(cwd or Path.cwd()), dict(os.environ if env is None else env), files
-        )
-        return subprocess.CompletedProcess([module, *arguments], code, *(file.read_text() for file in files))
+        variables = dict(os.environ if env is None else env)
+        code = call(_run, program, arguments, Path(cwd or Path.cwd()), variables, files)
+        return subprocess.CompletedProcess([program, *arguments], code, *(file.read_text() for file in files))
 
 
-def _run_module(module: str, arguments: tuple[str, ...], cwd: Path, env: dict[str, str], files: list[Path]) -> None:
-    # what was imported may have kept pytest's `sys.stdout`, which is another descriptor than 1
+def _run(program: str, arguments: tuple[str, ...], cwd: Path, env: dict[str, str], files: list[Path]) -> None:
     for descriptors, file in zip(((1, sys.stdout.fileno()), (2, sys.stderr.fileno())), files, strict=True):
         for descriptor in descriptors:
             os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = [module, *arguments]
-    sys.path.insert(0, str(cwd))  # as `-m` does
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.argv = [program, *arguments]
+    sys.path.insert(0, str(cwd))
+    if program.endswith(".py"):
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
 def _serve(requests: Connection) -> NoReturn:
@@ -77,6 +87,10 @@ def _serve(requests: Connection) -> NoReturn:
     try:
         while True:
             function, arguments = requests.recv()
+            if function is importlib.import_module:
+                function(*arguments)
+                requests.send(0)
+                continue
             process = _FORK.Process(target=function, args=arguments)
             process.start()
             process.join()

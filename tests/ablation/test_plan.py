@@ -41,7 +41,9 @@ def edited(repository: Path, root: Path, file: Path, old: str, new: str) -> Path
     return root
 
 
-@pytest.mark.parametrize("regime", ["default", "hard", "hard_long"])
+@pytest.mark.parametrize(
+    "regime", ["default", *(pytest.param(name, marks=pytest.mark.needs_large) for name in ("hard", "hard_long"))]
+)
 def test_every_method_is_a_params_yaml_that_is_accepted_in_every_regime(study, params, regime):
     found = arms(study, regime, list(study.methods), [1], params)
     assert [arm.method for arm in found] == list(study.methods)

@@ -27,11 +27,6 @@ RUNS_ON_PAIRS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def in_double(model):
     """A copy of it as it is now, in float64."""
     return copy.deepcopy(model).eval().double()

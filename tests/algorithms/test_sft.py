@@ -12,11 +12,6 @@ from posttrain.models.codec import TokenRow
 from posttrain.tracking.metrics_log import read_metrics
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def trained(tmp_path, rows, **changes):
     """The weights after a run on `rows`, and its metrics."""
     model = tiny_model()

@@ -12,7 +12,14 @@ import pytest
 from benchmarks.arms import apply_overrides
 from posttrain.data.files import read_jsonl, read_parquet, write_parquet
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, trajectories_table, write_tasks, write_trajectories
-from tests.forked import python_m
+from tests.forked import preload, python
+
+pytestmark = pytest.mark.xdist_group("validate")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def expectations():
+    preload("great_expectations")
 
 
 @pytest.fixture
@@ -39,7 +46,7 @@ def validate(repository, checkout):
             "POSTTRAIN_THREADS": "1",
             "HOME": str(checkout / "home"),
         }
-        return python_m("stages.validate_data", cwd=checkout, env=environment)
+        return python("stages.validate_data", cwd=checkout, env=environment)
 
     return run
 
@@ -101,9 +108,7 @@ def test_an_empty_file_and_a_file_without_rows_are_bad_data(checkout, validate):
     assert (ended.returncode, "data/raw/demonstrations.parquet holds 0 demonstrations" in ended.stderr) == (65, True)
 
 
-def test_unpaired_calls_everywhere_stop_the_run_after_the_page_and_the_quarantine_are_written(
-    checkout, validate, rows
-):
+def test_unpaired_calls_everywhere_stop_the_run_after_the_page_and_the_quarantine_are_written(checkout, validate, rows):
     table = trajectories_table(rows).to_pylist()
     for columns in table:
         for message in columns["messages"]:

@@ -16,7 +16,7 @@ from posttrain.pipeline.snapshot import freeze
 from posttrain.pipeline.transport.storage import restore
 from posttrain.state import STATE_DIR
 from tests import dvc_trees
-from tests.forked import python_m
+from tests.forked import python
 
 CHECKPOINTS = STATE_DIR / "checkpoints"
 
@@ -63,7 +63,7 @@ def from_run_cache(folder: Path, stage: str) -> int:
 
 def program(folder: Path, *command: str) -> int:
     name, *arguments = command
-    return python_m(f"posttrain.pipeline.job.{name}", *arguments, cwd=folder).returncode
+    return python(f"posttrain.pipeline.job.{name}", *arguments, cwd=folder).returncode
 
 
 @pytest.fixture

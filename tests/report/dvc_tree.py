@@ -9,7 +9,6 @@ from typing import Any
 from posttrain.data.files import write_json, write_text
 from posttrain.report.headline import curves, headline
 from posttrain.report.page import read_reports
-from tests import dvc_trees
 from tests.report.example import evaluation, good_reports, write_reports
 
 REPOSITORY = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ def make_tree(folder: Path) -> Path:
 
 def dvc(tree: Path, *arguments: str) -> str:
     """What it prints, where it succeeds and warns of nothing."""
-    ran = dvc_trees.dvc(tree, *arguments)
+    ran = subprocess.run(["dvc", *arguments], cwd=tree, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
     return ran.stdout
 

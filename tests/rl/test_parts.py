@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from tiny import tiny_model
 from tiny_runs import Death, digest_of, run_here, train
@@ -14,9 +13,13 @@ from posttrain.rl.params import OnlineParams
 
 MEAN = "baseline: {type: group_mean}, scale: {type: none}, drop: none"
 SPREAD = {"type": "spread", "labels": [], "floor": 0.1, "decay": 0.5}
+BY_BASELINE = "scale: {type: none}, drop: none, equal_groups: {type: by_baseline}"
 CHOICES = {
+    "no scale": f"credit: {{type: episode, baseline: {{type: group_mean}}, {BY_BASELINE}}}",
+    "virtual best": f"credit: {{type: episode, baseline: {{type: virtual_best, best: 1.0}}, {BY_BASELINE}}}",
+    "task mean": f"credit: {{type: episode, baseline: {{type: task_mean, decay: 0.5}}, {BY_BASELINE}}}",
     "virtual ends": "credit: {type: episode, baseline: {type: virtual_ends, worst: 0.0, best: 1.0}, "
-    "scale: {type: none}, drop: none, equal_groups: {type: by_baseline}}",
+    f"{BY_BASELINE}}}",
     "entropy of equal groups": f"credit: {{type: episode, {MEAN}, equal_groups: {{type: by_entropy, alpha: 0.1}}}}",
     "a coin": f"credit: {{type: episode, {MEAN}, equal_groups: {{type: by_coin, size: 0.3}}}}",
     "scores": "credit: {type: scores, floor: 1.0e-4}",
@@ -34,12 +37,15 @@ CHOICES = {
     "adaptive kl": "kl: {type: adaptive, weight: 0.1, target: 0.01, horizon: 2}",
     "entropy bonus": "entropy_bonus: 0.05",
     "budget": "max_generated_tokens: 150",
+} | {
+    order: f"sampling: {{order: {{type: {order}, {knobs}}}, max_refills: 0}}"
+    for order, knobs in {
+        "spread": "labels: [difficulty], floor: 0.1, decay: 0.5",
+        "greso": "easy_share: 0.2, hard_share: 0.2, start: 0.5",
+        "pools": "low: 0.1, high: 0.4, shares: {hard: 0.3, middle: 0.4, easy: 0.3}, decay: 0.5",
+        "horizon": "label: difficulty, promote_at: 0.2, decay: 0.5",
+    }.items()
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def chosen(name):

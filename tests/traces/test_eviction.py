@@ -45,24 +45,24 @@ def test_the_oldest_run_goes_first_and_the_file_shrinks(tmp_path):
 def test_age_is_when_a_run_started_not_when_it_came(tmp_path):
     path = tmp_path / "traces.db"
     for stage, started_at in (("new", 2.0), ("imported later", 1.0)):
-        record(path, stage, [opened()] * 600, started_at=started_at)
+        record(path, stage, [opened()] * 1000, started_at=started_at)
     with contextlib.closing(open_to_write(path)) as connection:
         make_room(connection, max_bytes=int(0.8 * os.path.getsize(path)))
-    assert (len(ids(path, stage="new")), len(ids(path, stage="imported later"))) == (600, 0)
+    assert (len(ids(path, stage="new")), len(ids(path, stage="imported later"))) == (1000, 0)
 
 
 def test_a_run_that_fills_the_store_alone_loses_its_oldest_steps(tmp_path):
     path = tmp_path / "traces.db"
-    fill(path, "ab")
+    fill(path, "ab", size=300)
     size = os.path.getsize(path)
     record(
-        path, "train_policy", [replace(opened(), step=step) for step in range(1, 3001)], max_bytes=size, started_at=9.0
+        path, "train_policy", [replace(opened(), step=step) for step in range(1, 1501)], max_bytes=size, started_at=9.0
     )
     assert counts(path, "ab") == [0, 0]
     left = ids(path, stage="train_policy")
-    assert 300 < len(left) < 1200
-    assert read(path, left[0]).traced.step == 3000
-    assert [read(path, episode).traced.step for episode in (left[-1], left[0])] == [3001 - len(left), 3000]
+    assert 150 < len(left) < 600
+    assert read(path, left[0]).traced.step == 1500
+    assert [read(path, episode).traced.step for episode in (left[-1], left[0])] == [1501 - len(left), 1500]
     assert os.path.getsize(path) <= 1.1 * size
 
 

@@ -4,7 +4,6 @@ that it is over."""
 import os
 import signal
 import sys
-import time
 
 import psutil
 import pytest
@@ -13,6 +12,7 @@ from posttrain.dispatch.contract import Cause, JobSpec, JobState, Resources
 from posttrain.dispatch.pools import local, local_job
 from posttrain.dispatch.pools.local import LocalPool
 from tests.dispatch.pools.pool_contract import is_of
+from tests.waiting import wait_until
 
 # A child in a session of its own, a daemon (two forks), and their parent, which says when all are
 # there.
@@ -199,10 +199,3 @@ def kill(processes):
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
     psutil.wait_procs(processes, timeout=5)
-
-
-def wait_until(is_so, limit_s=10.0):
-    end = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
