@@ -23,8 +23,8 @@ SHOWS = """
 import time
 from posttrain.stage.progress import Progress
 progress = Progress()
-for done in range(1, 41):
-    progress.show("train", done, 40, "a note that is longer than the terminal is wide")
+for done in range(1, 25):
+    progress.show("train", done, 24, "a note that is longer than the terminal is wide")
     time.sleep(0.05)
 progress.end()
 print("over", flush=True)
@@ -148,4 +148,4 @@ def test_a_terminal_that_cannot_go_back_gets_lines(repository):
     text = os.read(ours, 4096).decode()
     os.close(ours), os.close(terminal)
     assert "\x1b" not in text
-    assert [line.split("  ")[0] for line in text.splitlines()] == ["[train] 1/40", "[train] 40/40"]
+    assert [line.split("  ")[0] for line in text.splitlines()] == ["[train] 1/24", "[train] 24/24"]
