@@ -84,6 +84,7 @@ def test_a_policy_waits_for_its_critic(tmp_path):
     assert all(line["value_loss"] > 0 for line in lines)
 
 
+@pytest.mark.needs_large
 def test_a_policy_learns_from_a_critic(tmp_path):
     more = {"max_steps": 80, "tasks_per_step": 4, "group_size": 8}
     credit = chosen("critic apart")["credit"]
@@ -94,7 +95,13 @@ def test_a_policy_learns_from_a_critic(tmp_path):
     assert np.mean([line["explained_variance"] for line in lines[-10:]]) > 0.1
 
 
-@pytest.mark.parametrize("join", ["{type: expert, count: 1, gamma: 0.1}", "{type: expert, count: 1, gamma: null}"])
+@pytest.mark.parametrize(
+    "join",
+    [
+        "{type: expert, count: 1, gamma: 0.1}",
+        pytest.param("{type: expert, count: 1, gamma: null}", marks=pytest.mark.needs_large),
+    ],
+)
 def test_an_expert_teaches_what_nobody_played(tmp_path, join):
     """Imitation alone, too: its words become what the agent writes."""
     credit = {"credit": {"type": "imitation"}} if "null" in join else {}
