@@ -118,7 +118,13 @@ def test_a_result_that_was_superseded_comes_back_and_not_the_one_before(root, tm
     assert (root / "data/one").read_text() == "x: 1\nb\n"
 
 
-@pytest.mark.parametrize("order", [("make", "use@one", "use@two"), ("make", "use@two", "use@one")])
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("make", "use@two", "use@one"),
+        pytest.param(("make", "use@one", "use@two"), marks=pytest.mark.needs_provenance),
+    ],
+)
 def test_the_lock_file_is_that_of_dvc_repro_and_nothing_is_left_to_run(root, tmp_path, order):
     for number, name in enumerate(order):
         snapshot = freeze(root, name, tmp_path / str(number))
@@ -133,6 +139,7 @@ def test_the_lock_file_is_that_of_dvc_repro_and_nothing_is_left_to_run(root, tmp
     assert ((root / "dvc.lock").read_bytes(), sorted((root / "data" / ".gitignore").read_text().split())) == by_jobs
 
 
+@pytest.mark.needs_provenance
 def test_siblings_run_beside_each_other(root, tmp_path):
     dvc(root, "repro", "make")
     snapshots = [freeze(root, name, tmp_path / name) for name in ("use@one", "use@two")]

@@ -195,7 +195,9 @@ def test_the_summary_of_preferences_says_what_the_pairs_are_made_of(trained):
     assert min(summary["chosen_tokens_mean"], summary["rejected_tokens_mean"]) > 0
 
 
-@pytest.mark.parametrize("name", ON_PAIRS)
+@pytest.mark.parametrize(
+    "name", ["dpo", *(pytest.param(name, marks=pytest.mark.needs_large) for name in ("kto", "orpo"))]
+)
 def test_the_policy_can_be_trained_on_the_pairs_instead(name, trained, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
