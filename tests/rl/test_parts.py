@@ -54,13 +54,13 @@ def chosen(name):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    model, lines = run_here("online", tmp_path_factory.mktemp("plain"), max_steps=6, tasks_per_step=4)
+    model, lines = run_here("online", tmp_path_factory.mktemp("plain"), max_steps=9, tasks_per_step=4)
     return digest_of(model), lines
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_each_part_reaches_the_weights_and_tells_the_same_metrics(tmp_path, plain, name):
-    model, lines = run_here("online", tmp_path, max_steps=6, tasks_per_step=4, **chosen(name))
+    model, lines = run_here("online", tmp_path, max_steps=9, tasks_per_step=4, **chosen(name))
     assert digest_of(model) != plain[0]
     assert set(lines[1]) == set(plain[1][1])
     assert all(np.isfinite(value) for line in lines for value in line.values())

@@ -103,13 +103,7 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         assert problem in said
 
 
-def test_knobs_that_contradict_each_other_are_refused(refused: Callable[..., str]):
-    said = refused({"train_policy.algorithm.tasks_per_step": 2000, "sample_preferences.num_tasks": 1})
-    assert "train_policy.algorithm.tasks_per_step is 2000 but world.num_rl_tasks only 16" in said
-    assert "0 tasks would be held out and 1 trained on, and both are needed" in said
-
-
-def test_names_that_lead_nowhere_and_deps_that_any_stage_lacks_are_refused(copy: Path, refused: Callable[..., str]):
+def test_deps_that_any_stage_lacks_are_refused(copy: Path, refused: Callable[..., str]):
     declare(copy, ("check_params", "sample_preferences", "evaluate"))
     said = refused({"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.001}], "generate_data.source": SOURCE})
     assert (
@@ -117,9 +111,6 @@ def test_names_that_lead_nowhere_and_deps_that_any_stage_lacks_are_refused(copy:
         "which are not among the deps of train_policy in dvc.yaml" in said
     )
     assert "generate_data.source.path = 'data/imported/ours.jsonl': the file has 1 rows" in said
-    declare(copy, ("train_policy",))
-    said = refused({"reward.extra": [{"name": "ours.scores:brevitty", "weight": 0.001}]})
-    assert "reward.extra names 'ours.scores:brevitty', but 'brevitty' is not there (did you mean 'brevity'?)" in said
 
 
 def test_a_name_that_leads_somewhere_passes_and_its_code_is_looked_at_again_when_edited(

@@ -152,16 +152,6 @@ def test_the_reward_model_is_judged_beside_two_baselines_on_tasks_it_did_not_see
     assert summary["num_held_out_tasks"] == 3
 
 
-def test_metrics_have_a_line_for_each_step(trained):
-    assert [line["step"] for line in read_metrics(trained / "reports/train_policy/metrics.jsonl")] == [1, 2]
-    assert [line["step"] for line in read_metrics(trained / "reports/train_sft/metrics.jsonl") if "loss" in line] == [
-        1,
-        2,
-        3,
-        4,
-    ]
-
-
 def traced_of(trained, stage, steps=None):
     """Newest first."""
     with contextlib.closing(open_to_read(trained / ".posttrain" / "traces.db")) as connection:
