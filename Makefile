@@ -19,7 +19,7 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain run
 
-test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained, llamacpp): those of real components
+test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained, llamacpp, keys, large): those of real components
 	$(if $(NEEDS),begin=$$(date +%s) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) $$(($$(date +%s) - begin)),pytest -n 2 --dist loadgroup)
 
 test-all:  ## lint, the tests and every suite of real components, as .ci/run without leaving any out

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from copy import deepcopy
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,10 @@ def make_small_copy(root: Path, overrides: Mapping[str, Any] | None = None) -> P
             and (not name.startswith("reports/") or name == "reports/experiments/seeds.json")
         ):
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            shutil.copy2(source, target)
+            if source.suffix == ".py" and Path(cache_from_source(str(source))).exists():  # else each is compiled anew
+                Path(cache_from_source(str(target))).parent.mkdir(exist_ok=True)
+                shutil.copy2(cache_from_source(str(source)), cache_from_source(str(target)))
     apply_overrides(root / "params.yaml", {**SMALL, **(overrides or {})})
     git = ["git", "-c", "user.name=copy", "-c", "user.email=copy@localhost"]
     for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):

@@ -26,6 +26,7 @@ def test_an_override_of_a_knob_that_is_not_there_is_an_error(tmp_path: Path, rep
         apply_overrides(params, {"train_policy.rate": 0.5})
 
 
+@pytest.mark.needs_large
 def test_a_part_on_a_gpu_that_fails_or_is_too_long_ends_no_other_and_leaves_a_record(tmp_path: Path):
     (tmp_path / "cpu.json").write_text(json.dumps({"parts": {"earlier": {"found": [1]}}}), encoding="utf-8")
     parts = [Part("no_such_part", 60, "fails"), Part("tokens", 0, "is ended")]

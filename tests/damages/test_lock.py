@@ -12,7 +12,7 @@ from posttrain.provenance.receipts import apply_receipts
 from posttrain.runtime.exits import StageError
 from tests.damages.damaged import NUM_DAMAGES, REMEDY, damage
 
-pytestmark = pytest.mark.xdist_group("windows")
+pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 
 
 def test_a_damaged_lock_is_put_back_or_calls_nothing_current_that_is_not(tmp_path: Path):

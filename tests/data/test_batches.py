@@ -140,7 +140,7 @@ def test_a_page_damaged_in_the_middle_is_bad_data(path):
         list(batches_of(path, 7))
 
 
-@pytest.mark.parametrize("num_rows", [7, 64])
+@pytest.mark.parametrize("num_rows", [20, 64])
 def test_a_verdict_does_not_know_of_batches(path, table, tasks, num_rows):
     held_out = read_parquet(tasks, TASKS_SCHEMA)
     whole = validate([table], [held_out], max_tokens=200, source=path)

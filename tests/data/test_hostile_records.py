@@ -94,10 +94,10 @@ def test_whatever_passes_the_rules_ends_a_message_once_for_each_of_the_agents(tm
         assert num_ends == sum(message.role == "assistant" for message in messages)
 
 
-def test_ten_thousand_fuzzed_records_go_through_import_and_rules_within_a_minute(tmp_path):
+def test_three_thousand_fuzzed_records_go_through_import_and_rules_within_twenty_seconds(tmp_path):
     """A file for each format, so that most of what is in it is read as one."""
     lines: dict[str, list[bytes]] = {}
-    for record in hostile_records(10_000, seed=3):
+    for record in hostile_records(3_000, seed=3):
         found = format_of(record)
         name = "tau2" if "simulations" in record else found.name if found else "openai"
         lines.setdefault(name, []).append(line(record))
@@ -113,7 +113,7 @@ def test_ten_thousand_fuzzed_records_go_through_import_and_rules_within_a_minute
         rows += imported.rows
     table = trajectories_table(rows)
     verdict = validate([table], [TASKS_SCHEMA.empty_table()], max_tokens=2000, source=tmp_path)
-    assert len(verdict.is_kept) == len(rows) > 3000
+    assert len(verdict.is_kept) == len(rows) > 900
     assert 0 < verdict.is_kept.sum() < len(rows)
     render_page(verdict, [table], max_quarantine_frac=1.0).encode()
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 20

@@ -20,6 +20,7 @@ import pytest
 from posttrain.pipeline.executor import NodeOutcome
 from posttrain.pipeline.graph import StageNode
 from posttrain.pipeline.run_status import RunStatus, stages_markdown
+from tests.dvc_trees import init_dvc
 from tests.pipeline.toy import ask, environment_of, run, start
 
 DVC_YAML = """
@@ -61,7 +62,7 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "a repository"
     folder.mkdir()
     subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, check=True)
+    init_dvc(folder)
     (folder / ".gitignore").write_text("/.posttrain/\n/pid\n")
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "evaluate.py").write_text(EVALUATE)

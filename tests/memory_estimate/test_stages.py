@@ -147,6 +147,7 @@ def test_a_large_vocabularys_logits_are_never_there_at_once():
     assert 0 < parts[LOGITS] <= 1 << 30
 
 
+@pytest.mark.needs_large
 def test_seven_billion_weights_are_reckoned_and_none_is_made():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = stage_memory("train_sft", knobs(dtype="bfloat16", gradient_checkpointing=True), SEVEN_BILLION)

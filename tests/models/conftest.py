@@ -12,6 +12,7 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import save_model
 from posttrain.models.tokenizer import train_tokenizer
 from tests.models.episodes import TOOLS, asked_back, conversation
+from tests.tiny import CONFIG
 
 # In the manner of Qwen2.5's: a system text that lists the tools' schemas, results inside a user's
 # turn, arguments through `tojson`.
@@ -72,11 +73,7 @@ def write_qwen_folder(folder: Path) -> Path:
     tokenizer.chat_template = QWEN_LIKE_TEMPLATE.strip()
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        **CONFIG,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,

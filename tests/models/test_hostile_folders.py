@@ -16,6 +16,7 @@ from posttrain.models.params import FullAdapter, PretrainedModel
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.train.reward_model import load_reward_model
 from tests.models.hostile_folders import HOSTILE, hostile_folder
+from tests.tiny import CONFIG
 
 LOOPS = ["loops for a long text", "a power without end"]
 # every second one of those that are told at once; the benchmark opens all
@@ -70,13 +71,13 @@ def test_weights_that_are_not_the_models_are_refused_wherever_a_model_is_loaded(
 
 
 def test_a_reward_models_head_is_the_one_thing_that_may_be_new(qwen_folder, capfd):
-    assert load_reward_model(qwen_folder).score.weight.shape == (1, 32)
+    assert load_reward_model(qwen_folder).score.weight.shape == (1, CONFIG["hidden_size"])
     assert "LOAD REPORT" not in capfd.readouterr().err
 
 
 def test_a_reward_models_own_head_must_be_there(qwen_folder, tmp_path):
     load_reward_model(qwen_folder).save_pretrained(tmp_path)
-    assert load_reward_model(tmp_path).score.weight.shape == (1, 32)
+    assert load_reward_model(tmp_path).score.weight.shape == (1, CONFIG["hidden_size"])
     weights = load_file(tmp_path / "model.safetensors")
     del weights["score.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})

@@ -19,13 +19,15 @@ from posttrain.train import trainable
 from posttrain.train.reward_model import new_reward_model
 from posttrain.train.trainable import load_trainable
 from tests.models.episodes import SCRATCH_PARAMS
-from tests.rollout.tiny_models import MODELS, tiny_model
+from tests.rollout.tiny_models import tiny_model
 
 IDS = torch.randint(1, 64, (32, 64), generator=torch.Generator().manual_seed(0))
 SMALL = 5e-4  # of what W x is
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(
+    params=["qwen3", "llama", *(pytest.param(name, marks=pytest.mark.needs_large) for name in ("qwen2", "mistral"))]
+)
 def folder(request, tmp_path, scratch_tokenizer):
     """Weights that lie on bfloat16's grid, as a pretrained model's do."""
     save_model(tiny_model(request.param).bfloat16().float(), scratch_tokenizer, tmp_path / "base")

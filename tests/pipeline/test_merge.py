@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.toy_tree import commit, dvc
+from benchmarks.toy_tree import commit
 from posttrain.pipeline.merge_driver import merge_entries, merge_lock, unify_lines
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.runtime.exits import DataError
+from tests.dvc_trees import dvc, init_dvc
 
 pytestmark = pytest.mark.xdist_group("merge")
 KNOBS = "lr: 1.0   # of train\nk: 1      # of count\nn: 1      # of judge\n"
@@ -75,7 +76,7 @@ def experiments(tmp_path_factory: pytest.TempPathFactory, repository: Path, driv
     git(root, "init", "--quiet", "--initial-branch=main")
     for key, value in {"user.name": "a", "user.email": "a@b", "merge.posttrain.driver": driver}.items():
         git(root, "config", key, value)
-    assert dvc(root, "init", "--quiet").returncode == 0
+    init_dvc(root)
     shutil.copy(repository / ".gitattributes", root)
     for name, text in {"source": "s\n", "params.yaml": KNOBS, "dvc.yaml": DVC_YAML}.items():
         (root / name).write_text(text)

@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.dvc_trees import init_dvc
+
 DVC_YAML = """
 stages:
   prepare:
@@ -63,7 +65,7 @@ def make_tree(folder: Path, repository: Path) -> Path:
         ["git", "config", "user.email", "a@b"],
     ):
         subprocess.run(command, cwd=root, check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=root, check=True)
+    init_dvc(root)
     for name in ("flows", "prefect.yaml", "infra/prefect"):  # as in a checkout
         (root / name).symlink_to(repository / name)
     (root / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())

@@ -34,8 +34,8 @@ SHOWS = """
 import time
 from posttrain.provenance.eta import Progress
 progress = Progress()
-for done in range(1, 41):
-    progress.show("train", done, 40, "a note that is longer than the terminal is wide")
+for done in range(1, 25):
+    progress.show("train", done, 24, "a note that is longer than the terminal is wide")
     time.sleep(0.05)
 progress.end()
 print("over", flush=True)
@@ -161,7 +161,7 @@ def test_a_terminal_that_cannot_go_back_gets_lines(repository):
     text = os.read(ours, 4096).decode()
     os.close(ours), os.close(terminal)
     assert "\x1b" not in text
-    assert [line.split("  ")[0] for line in text.splitlines()] == ["[train] 1/40", "[train] 40/40"]
+    assert [line.split("  ")[0] for line in text.splitlines()] == ["[train] 1/24", "[train] 24/24"]
 
 
 MADE = Cost("train_sft", 300.0, 400.0, 900.0, False, 1764000000.0, processor=processor_kind(), num_threads=1)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import python
+from tests.waiting import wait_until
+
 PROGRAM = """
 import sys, time, pathlib
 from posttrain.runtime.exits import DataError
@@ -51,20 +54,19 @@ def start(root: Path, repository: Path) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     _, errors = process.communicate(timeout=60)
     return process.returncode, errors
 
 
-def wait_for(path: Path) -> None:
-    deadline_s = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline_s, f"{path.name} did not appear"
-        time.sleep(0.02)
+def finish(root: Path) -> tuple[int, str]:
+    """One that nothing happens to while it runs."""
+    done = python("toy_stage.py", cwd=root)
+    return done.returncode, done.stderr
 
 
 def test_a_stage_shows_its_progress_and_leaves_its_cost(root: Path, repository: Path):
-    code, errors = finish(start(root, repository))
+    code, errors = finish(root)
     assert code == 0
     assert "[toy_stage] 3/3" in errors
     assert "loss 0.5" in errors
@@ -73,15 +75,15 @@ def test_a_stage_shows_its_progress_and_leaves_its_cost(root: Path, repository: 
 
 def test_each_end_has_its_exit_code_and_a_message_without_a_traceback(root: Path, repository: Path):
     (root / "what").write_text("bad data")
-    code, errors = finish(start(root, repository))
+    code, errors = finish(root)
     assert (code, "Traceback" in errors) == (65, False)
     assert "bad data: rows.parquet has 3 rows" in errors
     (root / "what").write_text("full disk")
-    code, errors = finish(start(root, repository))
+    code, errors = finish(root)
     assert code == 75
     assert "no space left on the disk while writing model.safetensors" in errors
     (root / "params.yaml").write_text("seed: 1\n")
-    code, errors = finish(start(root, repository))
+    code, errors = finish(root)
     assert code == 78
     assert "world: missing" in errors
 
@@ -89,11 +91,11 @@ def test_each_end_has_its_exit_code_and_a_message_without_a_traceback(root: Path
 def test_an_edit_of_a_dependency_or_a_parameter_while_the_stage_runs_fails_it(root: Path, repository: Path):
     (root / "what").write_text("wait")
     process = start(root, repository)
-    wait_for(root / "started")
+    wait_until((root / "started").exists)
     params = (root / "params.yaml").read_text()
     (root / "params.yaml").write_text(params.replace("seed: 1 ", "seed: 2 ", 1))
     (root / "go").touch()
-    code, errors = finish(process)
+    code, errors = ended(process)
     assert code == 75
     assert "params.yaml:seed changed while the stage ran" in errors
 
@@ -101,14 +103,14 @@ def test_an_edit_of_a_dependency_or_a_parameter_while_the_stage_runs_fails_it(ro
 def test_a_second_process_of_the_same_stage_is_refused_until_the_first_is_dead(root: Path, repository: Path):
     (root / "what").write_text("wait")
     first = start(root, repository)
-    wait_for(root / "started")
-    code, errors = finish(start(root, repository))
+    wait_until((root / "started").exists)
+    code, errors = finish(root)
     assert code == 75
     assert f"process {first.pid} is still running this stage" in errors
     first.send_signal(signal.SIGKILL)
-    finish(first)
+    ended(first)
     (root / "go").touch()
-    assert finish(start(root, repository))[0] == 0
+    assert finish(root)[0] == 0
 
 
 def test_two_snapshots_that_share_checkpoints_do_not_write_them_at_once(root: Path, repository: Path):
@@ -119,22 +121,22 @@ def test_two_snapshots_that_share_checkpoints_do_not_write_them_at_once(root: Pa
     (second / ".posttrain").mkdir()
     (second / ".posttrain/checkpoints").symlink_to(root / ".posttrain/checkpoints")
     first = start(root, repository)
-    wait_for(root / "started")
-    code, errors = finish(start(second, repository))
+    wait_until((root / "started").exists)
+    code, errors = finish(second)
     assert (code, f"process {first.pid} is still running this stage" in errors) == (75, True)
     (root / "go").touch()
-    finish(first)
+    ended(first)
     (second / "go").touch()
-    assert finish(start(second, repository))[0] == 0
+    assert finish(second)[0] == 0
 
 
 def test_other_code_data_or_configuration_has_another_checkpoint_folder(root: Path, repository: Path):
-    finish(start(root, repository))
+    finish(root)
     first = (root / "started").read_text()
-    finish(start(root, repository))
+    finish(root)
     assert (root / "started").read_text() == first
     (root / "what").write_text("other data")
-    finish(start(root, repository))
+    finish(root)
     assert (root / "started").read_text() != first
 
 
@@ -142,13 +144,13 @@ def test_checkpoints_of_runs_long_gone_are_removed(root: Path, repository: Path)
     folders = []
     for what in ("one", "two", "three"):
         (root / "what").write_text(what)
-        finish(start(root, repository))
+        finish(root)
         folders.append(root / (root / "started").read_text())
     long_ago_s = time.time() - 20 * 86400
     for path in (folders[0], *folders[0].rglob("*")):
         os.utime(path, (long_ago_s, long_ago_s))
     (root / "what").write_text("four")
-    finish(start(root, repository))
+    finish(root)
     assert [folder.exists() for folder in folders] == [False, True, True]
 
 
@@ -158,5 +160,5 @@ def test_a_file_that_a_knob_names_and_no_dep_covers_is_refused(root: Path, repos
     params = (root / "params.yaml").read_text().replace("extra: []", "extra: [{name: 'brave:brave', weight: 0.001}]")
     (root / "params.yaml").write_text(params)
     (root / "dvc.yaml").write_text((root / "dvc.yaml").read_text().replace("[seed]", "[seed, reward]"))
-    code, errors = finish(start(root, repository))
+    code, errors = finish(root)
     assert (code, "brave:brave leads to brave.py" in errors) == (78, True)

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -17,6 +16,7 @@ import torch
 import yaml
 from accelerate import Accelerator
 from tiny import (
+    Remembering,
     copy_rows,
     expert_words,
     play_words,
@@ -53,6 +53,7 @@ from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainReward
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import train_reward_model
 from posttrain.train.sft import train_sft
+from tests import forked
 
 DEMONSTRATIONS = copy_rows(4)[0]
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
@@ -200,7 +201,7 @@ class WordEpisodes:
     is_elsewhere = False
 
     def __init__(self, model):
-        self.model, self.copy = model, copy.deepcopy(model).eval()
+        self.model, self.copy = model, Remembering(copy.deepcopy(model).eval())
 
     def refresh(self):
         self.copy.load_state_dict(self.model.state_dict())
@@ -300,13 +301,8 @@ def digest_of(model):
 def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, limits=None, **changes):
     """Exit code and, where it ended well, what it made: a digest of the weights and the text of
     metrics.jsonl. `limits` of alarms; None for no alarms."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tiny_runs"])
-    process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, limits, changes))
-    process.start()
-    process.join()
-    result = folder / "result.json"
-    return process.exitcode, json.loads(result.read_text()) if process.exitcode == 0 else None
+    code = forked.call(_train, algorithm, folder, death, is_adapted, limits, changes)
+    return code, json.loads((folder / "result.json").read_text()) if code == 0 else None
 
 
 def _train(algorithm, folder, death, is_adapted, limits, changes):

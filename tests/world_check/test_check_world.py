@@ -13,6 +13,7 @@ from posttrain.cli.named_world import DEFAULT_REWARD
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
 from posttrain.types import SPLITS
+from posttrain.world_check import isolation
 from posttrain.world_check.check import check_world
 from posttrain.world_check.tasks import counts_of
 from posttrain.worlds.catalog import example_params, score_names
@@ -77,7 +78,10 @@ def checked(domain, *, in_child=False):
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_left():
-    yield
+    """Whatever these worlds leave open stays open: half a second of waiting tells."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation, "WAIT_S", 0.5)
+        yield
     end_what_was_left()
 
 

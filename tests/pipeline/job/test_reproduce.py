@@ -1,7 +1,6 @@
 """One stage through DVC: run, taken from the run cache, failed with the stage's own exit code;
 interrupted at a checkpoint."""
 
-import subprocess
 import sys
 import tempfile
 import threading
@@ -11,6 +10,7 @@ import pytest
 
 from posttrain.pipeline.job.shared_disk import Reproducer
 from posttrain.runtime.exits import meaning_of
+from tests.dvc_trees import init_dvc
 from tests.key_examples import SPELLINGS, planted, planted_in
 
 DVC_YAML = """
@@ -62,7 +62,7 @@ else:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    init_dvc(tmp_path, has_git=False)
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     (tmp_path / "zero").write_text("1\n")
     (tmp_path / "slow.py").write_text(SLOW)

@@ -37,6 +37,7 @@ def store(
     return ObjectStore(S3Remote(place, url, patience_s=patience_s), log=([] if told is None else told).append)
 
 
+@pytest.mark.needs_s3
 @pytest.mark.parametrize("place", [f"s3://{BUCKET}", f"s3://{BUCKET}/some/prefix"])
 def test_what_was_put_is_listed_read_and_deleted_under_the_prefix(server, tmp_path, place):
     there = store(server.url, place=place)
@@ -56,6 +57,7 @@ def test_what_was_put_is_listed_read_and_deleted_under_the_prefix(server, tmp_pa
     there.delete("")
 
 
+@pytest.mark.needs_s3
 def test_more_objects_than_a_page_holds_are_all_deleted(server, tmp_path):
     for number in range(3 * NAMES_PER_PAGE + 1):
         server.client.put_object(Bucket=BUCKET, Key=f"pages/{number}", Body=b"")
@@ -66,6 +68,7 @@ def test_more_objects_than_a_page_holds_are_all_deleted(server, tmp_path):
     assert not there.list("")
 
 
+@pytest.mark.needs_s3
 def test_of_those_who_claim_a_name_one_gets_it(server):
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda _: store(server.url).claim("claims/1"), range(8)))
@@ -75,6 +78,7 @@ def test_of_those_who_claim_a_name_one_gets_it(server):
     assert store(server.url).claim("claims/1")
 
 
+@pytest.mark.needs_s3
 def test_a_bucket_that_is_not_there_is_named(server, tmp_path):
     for action in (
         lambda: store(server.url, place="s3://none/x").check(),
@@ -87,6 +91,7 @@ def test_a_bucket_that_is_not_there_is_named(server, tmp_path):
         store(server.url, place="s3://none").put(tmp_path / "file", "x")
 
 
+@pytest.mark.needs_s3
 def test_an_environment_without_keys_is_told_which_to_set(server, monkeypatch, tmp_path):
     for name in KEYS:
         monkeypatch.delenv(name)
@@ -97,6 +102,7 @@ def test_an_environment_without_keys_is_told_which_to_set(server, monkeypatch, t
         store(server.url).check()
 
 
+@pytest.mark.needs_s3
 def test_keys_that_are_refused_are_named_and_not_told(tmp_path, monkeypatch):
     with serve(
         tmp_path / "log", {"INITIAL_NO_AUTH_ACTION_COUNT": "1"}
@@ -111,6 +117,7 @@ def test_keys_that_are_refused_are_named_and_not_told(tmp_path, monkeypatch):
     assert not any(text in str(refused.value) for text in KEYS.values())
 
 
+@pytest.mark.needs_s3
 def test_an_s3_that_is_away_for_some_seconds_is_waited_for(server, tmp_path):
     wire = Wire(server.url)
     timer = threading.Timer(3.0, wire.mend)
@@ -134,6 +141,7 @@ def test_an_s3_that_is_away_for_some_seconds_is_waited_for(server, tmp_path):
     assert len([line for line in told if "does not answer" in line]) == 1
 
 
+@pytest.mark.needs_s3
 def test_an_s3_that_stays_away_interrupts_with_cause_and_remedy(server, tmp_path):
     wire = Wire(server.url)
     wire.cut()

@@ -25,11 +25,6 @@ NONE, STD = {"type": "none"}, {"type": "group_std", "floor": 1e-4}
 START = [Turn(1, "start", None)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def group(*rewards, turns_G=None):
     rewards_G = np.array(rewards, float)
     return Group("t", rewards_G, rewards_G == 1, turns_G or [START] * len(rewards), {"completion": rewards_G})

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from tiny import play_words, word_task
 from tiny_runs import run_here
 
@@ -29,11 +28,6 @@ OF_CREDIT |= {f"advantage_turn_{which}" for which in ("1", "2", "3", "later")}
 OF_ENGINE = {"staleness", "logprob_gap_max", "logprob_gap_turn"}
 OF_ENGINE |= {f"importance_{what}" for what in ("mean", "max", "capped_frac")}
 OF_UPDATES = {"step", "lr", "updates", "grad_norm", "clip_low", "clip_high", "kl", "kl_weight", "demonstration_loss"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def test_every_step_writes_every_metric(tmp_path):

@@ -30,7 +30,7 @@ from tests.rollout.lock_world import ScriptedExpert
 from tests.worlds_of import stocks_params, toy_params
 
 REWARD = load_params(Path(__file__).parents[3] / "params.yaml").reward
-NUM_TASKS = 96
+NUM_TASKS = 64
 NUM_SCRAMBLED = 6  # generated plays of each task
 WORLDS: dict[str, Callable[[], Domain]] = {
     "toy": lambda: ToyDomain(toy_params(max_difficulty=3)),
