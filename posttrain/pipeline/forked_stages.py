@@ -1,8 +1,9 @@
-"""Runs stages by hand (`python -m stages.NAME ITEM`) in the working folder, one after the other,
-each in a process forked from this one: importing torch, transformers and TRL is half of a small
-stage's time, and is done here once.
+"""Runs stages one after the other in the working folder, each in a process forked from this one.
 
-    python forked_stages.py NAME [NAME@ITEM …]
+Importing torch, transformers and TRL is half of a small stage's time, and is done here once. It is
+`python -m stages.NAME ITEM` for each: DVC neither caches nor records the results.
+
+    python -m posttrain.pipeline.forked_stages NAME [NAME@ITEM …]
 """
 
 import importlib
@@ -13,7 +14,7 @@ import sys
 LIBRARIES = ("torch", "transformers", "datasets", "peft", "trl", "sklearn", "pyarrow.parquet")
 
 
-def run(stage: str) -> int:
+def run_forked(stage: str) -> int:
     """The stage's exit code. Nothing has been computed here, so the fork has no threads to lose."""
     name, _, item = stage.partition("@")
     child = os.fork()
@@ -25,11 +26,16 @@ def run(stage: str) -> int:
     os._exit(0)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Exits with the code of the first stage that fails."""
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     sys.path.insert(0, os.getcwd())
     for library in LIBRARIES:
         importlib.import_module(library)
     for stage in sys.argv[1:]:
-        if code := run(stage):
-            sys.exit(f"{stage} ended with {code}")
+        if code := run_forked(stage):
+            sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
