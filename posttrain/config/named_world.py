@@ -59,10 +59,18 @@ def knobs_for_world(
         content["world"], content["agent"] = section_of(name, None).model_dump(mode="json"), DEFAULT_AGENT
         content["evaluate"]["by"] = content["resample_data"]["cells"] = []
         content["train_sft"]["label_weights"] = {}
-        if sampling := content["train_policy"]["algorithm"].get("sampling"):
-            sampling["order"] = {"type": "uniform"}
+        _fit_to_tasks(content, content["world"]["num_rl_tasks"])
     list(set_knobs(content, knobs, source="your setting"))
     return parse_params(content, source=f"{file} with these settings"), is_named
+
+
+def _fit_to_tasks(content: dict[str, Any], num_rl_tasks: int) -> None:
+    """No more tasks at a time than an example has, in an order that needs none of its labels."""
+    content["sample_preferences"]["num_tasks"] = min(content["sample_preferences"]["num_tasks"], num_rl_tasks)
+    algorithm = content["train_policy"]["algorithm"]
+    if algorithm["type"] == "online":
+        algorithm["tasks_per_step"] = min(algorithm["tasks_per_step"], num_rl_tasks)
+        algorithm["sampling"]["order"] = {"type": "uniform"}
 
 
 def demo_knobs() -> Mapping[str, Any]:
