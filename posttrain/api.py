@@ -203,7 +203,7 @@ def evaluate(
     """Play tasks of a split greedily, and `num_samples` times at temperature 1 for pass^k."""
     network, codec, scored = _loaded(model, world)
     player = scored.player(network, codec, seed=world.params.seed)
-    return judged(str(model), world, player, split=split, num_tasks=num_tasks, num_samples=num_samples)
+    return evaluate_player(str(model), world, player, split=split, num_tasks=num_tasks, num_samples=num_samples)
 
 
 def play(
@@ -218,7 +218,7 @@ def play(
     return PlayedEpisode(task, trajectory)
 
 
-def judged(
+def evaluate_player(
     name: str, world: World, player: Player, *, split: Split, num_tasks: int | None, num_samples: int
 ) -> Evaluation:
     """The evaluation of whatever plays. Raises Interrupted where every greedy play was lost."""
@@ -226,7 +226,7 @@ def judged(
     # A summary is of the tasks of `test`; here all are of one split, whichever it is.
     tasks = [replace(task, split="test") for task in own.values()]
     by = sorted({label for task in tasks for label in task.labels})
-    with _said() as progress:
+    with _progress_lines() as progress:
 
         def play(some: Sequence[Task], temperature: float) -> Sequence[Trajectory]:
             part = "sampled" if temperature else "greedy"
@@ -256,11 +256,12 @@ def _model_section(world: World, model: Model) -> ScratchModel | PretrainedModel
     own = world.params.model
     if not model:
         return own
+    name = _sound_name(model)
     if isinstance(own, PretrainedModel):
-        return own.model_copy(update={"name": str(model), "revision": None})
+        return own.model_copy(update={"name": name, "revision": None})
     return PretrainedModel(
         type="pretrained",
-        name=_sound_name(model),
+        name=name,
         adapter=own.adapter,
         gradient_checkpointing=own.gradient_checkpointing,
         rows_at_once=own.rows_at_once,
@@ -292,8 +293,9 @@ def _loaded(model: Model, world: World) -> tuple[Any, ChatCodec, ScoredWorld]:
 
 
 def _pretrained(world: World, model: Model) -> PretrainedModel:
-    section = _model_section(world, _sound_name(model))
-    assert isinstance(section, PretrainedModel), "a model that is named"
+    section = _model_section(world, model)
+    if not isinstance(section, PretrainedModel):
+        raise ConfigurationError("no model is named: give the folder that `sft` wrote, or a name of the hub")
     return section
 
 
@@ -305,7 +307,7 @@ def _training(name: str, to: str | Path, world: World) -> Iterator[tuple[Trainin
     knobs = world.params.train_policy
     is_online = name == "train_policy" and isinstance(knobs.algorithm, OnlineParams)
     with (
-        _said() as progress,
+        _progress_lines() as progress,
         tempfile.TemporaryDirectory(prefix="posttrain-") as folder,
         open_run(
             Path(folder),
@@ -318,8 +320,8 @@ def _training(name: str, to: str | Path, world: World) -> Iterator[tuple[Trainin
 
 
 @contextlib.contextmanager
-def _said() -> Iterator[Progress]:
-    """Says on stderr how far it is; computes with the idle cores."""
+def _progress_lines() -> Iterator[Progress]:
+    """Progress on stderr, and as many threads as there are idle cores."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     limit_threads(choose_num_threads())
     progress = Progress()

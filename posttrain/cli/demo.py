@@ -10,9 +10,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from posttrain.cli.command import Commands, add_command
+from posttrain.cli.command import Commands, add_command, add_setting, settings_of
 from posttrain.runtime.exits import ConfigurationError, as_error, as_shell
 from posttrain.runtime.state import STATE_DIR, remove_tree, state_dir
 
@@ -21,19 +23,20 @@ FOLDER = STATE_DIR / "demo"
 
 def add_demo(commands: Commands) -> None:
     """The command `demo`."""
-    add_command(commands, "demo", demo)
+    add_setting(add_command(commands, "demo", demo))
 
 
-def demo() -> None:
+def demo(knobs: Sequence[str]) -> None:
     """The whole pipeline in small: demonstrations in a toy world, fine-tuning, GRPO, evaluation, a
     page with the curves, and whether the policy is better by more than chance. Changes no file of
     the tree."""
+    from posttrain.config.named_world import demo_knobs
     from posttrain.report.knobs import parse_knobs
     from posttrain.report.page import read_reports
     from posttrain.report.table import gain_sentence, summary_table
 
     start_s, folder = time.monotonic(), Path.cwd() / FOLDER
-    _prepare(folder)
+    _prepare(folder, {**demo_knobs(), **settings_of(knobs)})
     _run_stages(folder)
     gain = read_reports(folder / "reports", parse_knobs((folder / "params.yaml").read_bytes())).gain
     print(f"\n{summary_table(folder / 'reports')}")
@@ -42,9 +45,8 @@ def demo() -> None:
     print(f"{time.monotonic() - start_s:.0f} s. What was run: {FOLDER}; the larger experiment: `make run`")
 
 
-def _prepare(folder: Path) -> None:
+def _prepare(folder: Path, knobs: Mapping[str, Any]) -> None:
     """A copy of the tree with small knobs. Raises ConfigurationError outside of a clone."""
-    from posttrain.config.named_world import demo_knobs
     from posttrain.experiments.plan import Variant, with_knobs
     from posttrain.pipeline.tree_copy import copy_tree
 
@@ -55,7 +57,7 @@ def _prepare(folder: Path) -> None:
     remove_tree(folder)
     copy_tree(root, folder)
     params = folder / "params.yaml"
-    small = with_knobs(params.read_text(encoding="utf-8"), Variant("demo", demo_knobs()))
+    small = with_knobs(params.read_text(encoding="utf-8"), Variant("demo", knobs))
     params.write_text(small, encoding="utf-8")
 
 

@@ -63,7 +63,7 @@ def evaluate(
         account = account_of("POSTTRAIN_OPENAI")
         parameters = ChatParameters(_file(model, asked, "refused parameters"))
         player = _endpoint_player(model, asked, split, max_new_tokens or 1024, account, parameters)
-        found = api.judged(model, asked, player, split=split, num_tasks=num_tasks, num_samples=num_samples)
+        found = api.evaluate_player(model, asked, player, split=split, num_tasks=num_tasks, num_samples=num_samples)
         summary = {"cost": account.cost, "endpoint_parameters": parameters.changed, **found.summary}
     else:
         found = api.evaluate(model, asked, split=split, num_tasks=num_tasks, num_samples=num_samples)
