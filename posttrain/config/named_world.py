@@ -77,7 +77,7 @@ def demo_knobs() -> Mapping[str, Any]:
     """What `experiments/demo.yaml` sets."""
     from posttrain.config.params import read_knobs
 
-    knobs: Mapping[str, Any] = read_knobs(_found(DEMO).read_bytes(), source=str(DEMO))["overrides"][0]["set"]
+    knobs: Mapping[str, Any] = read_knobs(_found(DEMO).read_bytes(), source=str(DEMO))["set"]
     return knobs
 
 
