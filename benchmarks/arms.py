@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from posttrain.pipeline.tree_copy import copy_tree
+from posttrain.pipeline.tree_copy import commit_tree, copy_tree
 from posttrain.runtime.plain_yaml import read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -102,9 +102,7 @@ def make_small_copy(root: Path, overrides: Mapping[str, Any] | None = None) -> P
     of `SMALL`, then `overrides`; nothing run."""
     copy_tree(REPOSITORY, root)
     apply_overrides(root / "params.yaml", {**SMALL, **(overrides or {})})
-    git = ["git", "-c", "user.name=copy", "-c", "user.email=copy@localhost"]
-    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
-        subprocess.run([*git, *command], cwd=root, check=True)
+    commit_tree(root)
     return root
 
 

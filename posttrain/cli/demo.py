@@ -48,7 +48,7 @@ def demo(knobs: Sequence[str]) -> None:
 def _prepare(folder: Path, knobs: Mapping[str, Any]) -> None:
     """A copy of the tree with small knobs. Raises ConfigurationError outside of a clone."""
     from posttrain.experiments.plan import Variant, with_knobs
-    from posttrain.pipeline.tree_copy import copy_tree
+    from posttrain.pipeline.tree_copy import commit_tree, copy_tree
 
     root = Path.cwd()
     if not (root / "dvc.yaml").is_file():
@@ -59,6 +59,7 @@ def _prepare(folder: Path, knobs: Mapping[str, Any]) -> None:
     params = folder / "params.yaml"
     small = with_knobs(params.read_text(encoding="utf-8"), Variant("demo", knobs))
     params.write_text(small, encoding="utf-8")
+    commit_tree(folder)
 
 
 def _run_stages(folder: Path) -> None:
