@@ -66,11 +66,8 @@ def _run_stages(folder: Path) -> None:
     """Raises the StageError that a stage ended with, whose own words are on stderr by then."""
     from posttrain.pipeline.graph import read_graph
 
-    graph = read_graph(folder)
-    for number, node in enumerate(graph, 1):
-        print(f"{number:>3}  {node.name:<20} {node.description}", flush=True)
     environment = {"WANDB_MODE": "disabled", **os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-m", "posttrain.pipeline.forked_stages", *(node.name for node in graph)]
+    command = [sys.executable, "-m", "posttrain.pipeline.forked_stages", *(node.name for node in read_graph(folder))]
     if code := subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
         raise as_error(code, f"a stage of the demo failed; its words stand above, its files in {FOLDER}") or SystemExit(
             as_shell(code)

@@ -10,6 +10,9 @@ import importlib
 import os
 import runpy
 import sys
+from pathlib import Path
+
+from posttrain.runtime.plain_yaml import load_yaml
 
 LIBRARIES = ("torch", "transformers", "datasets", "peft", "trl", "sklearn", "pyarrow.parquet")
 
@@ -27,12 +30,15 @@ def run_forked(stage: str) -> int:
 
 
 def main() -> None:
-    """Exits with the code of the first stage that fails."""
+    """Says of each stage what it does; exits with the code of the first that fails."""
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     sys.path.insert(0, os.getcwd())
     for library in LIBRARIES:
         importlib.import_module(library)
+    stages = load_yaml(Path("dvc.yaml").read_text(encoding="utf-8"), "dvc.yaml")["stages"]
     for stage in sys.argv[1:]:
+        entry = stages[stage.partition("@")[0]]
+        print(f"\n{stage}: {entry.get('do', entry)['desc']}", file=sys.stderr, flush=True)
         if code := run_forked(stage):
             sys.exit(code)
 

@@ -19,7 +19,7 @@ def test_the_demo_shows_table_verdict_and_page_and_changes_no_file(make_copy: Ca
     command = [sys.executable, "-m", "posttrain.cli.main", "demo", *settings]
     ended = subprocess.run(command, cwd=root, env=environment_of(root), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
-    assert "  train_policy " in ended.stdout
+    assert "\ntrain_policy: online from multi-turn tool episodes" in ended.stderr
     assert "policy less sft, strict success: " in ended.stdout
     assert "points: the choice of tasks may explain that" in ended.stdout
     assert "<html" in (root / ".posttrain/demo/reports/index.html").read_text()
