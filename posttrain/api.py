@@ -116,7 +116,7 @@ def load_world(
     quick: bool = True,
     params: str | Path = PARAMS,
 ) -> World:
-    """The world of that type (`toy`, `stocks`, your own as `module:name`), by default the one that
+    """The world of that type (such as `toy`, or your own as `module:name`), by default the one that
     the knobs name. These are of `params.yaml`, with the small sizes of `experiments/demo.yaml`
     where `quick`, then `knobs`: dotted keys with their values, `{"train_sft.max_steps": 50}`.
 
