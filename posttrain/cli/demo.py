@@ -1,4 +1,4 @@
-"""`posttrain demo`: the whole graph in small, in a folder of its own, in about a minute.
+"""`posttrain demo`: the whole graph in small, in a folder of its own.
 
 Every stage of `dvc.yaml` runs with the knobs of `experiments/demo.yaml`, on a copy of the tree, so
 that no file of the clone and no entry of its `dvc.lock` changes. Each is forked from one process
