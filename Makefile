@@ -19,6 +19,9 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain run
 
+demo: setup  ## the whole pipeline in small, in the toy world, in .posttrain/demo
+	@posttrain demo
+
 test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained, llamacpp, keys, large): those of real components
 	$(if $(NEEDS),begin=$$(date +%s) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) $$(($$(date +%s) - begin)),pytest -n 2 --dist loadgroup)
 
@@ -79,5 +82,5 @@ pretrained: setup  ## a pretrained 135M model through the whole graph, into repo
 gpu:  ## what a machine with one CUDA GPU can show, in parts, into reports/gpu (15 minutes; docs/gpu.md)
 	$(PYTHON) -m benchmarks.gpu
 
-.PHONY: help setup run test test-all lint bench dashboard seeds experiments pretrained gpu serve serve-vllm
+.PHONY: help setup run demo test test-all lint bench dashboard seeds experiments pretrained gpu serve serve-vllm
 .DEFAULT_GOAL := help

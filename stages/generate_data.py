@@ -21,12 +21,10 @@ from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.endpoint_limits import ChatParameters
-from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
-from posttrain.types import SPLITS, Split, Task
-from posttrain.worlds.catalog import make_domain, require_expert
-from posttrain.worlds.params import WorldParams
+from posttrain.types import SPLITS
+from posttrain.worlds.catalog import make_domain, require_expert, tasks_of
 from posttrain.worlds.protocol import Domain
 
 RAW = Path("data/raw")
@@ -34,7 +32,7 @@ RAW = Path("data/raw")
 
 def generate_data(run: StageRun) -> None:
     domain = make_domain(run.params.world)
-    tasks = {split: _tasks(domain, split, run.params.world) for split in SPLITS}
+    tasks = {split: tasks_of(domain, split, run.params.world) for split in SPLITS}
     params = run.params.generate_data
     bad: Sequence[Bad] = ()
     match params.source:
@@ -86,17 +84,6 @@ def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
     imported = with_tools_of(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
     return hold_out(imported.rows, source.dev_frac), imported.bad
-
-
-def _tasks(domain: Domain, split: Split, world: WorldParams) -> list[Task]:
-    """As many as params.yaml says; the paraphrased split is as large as the test, or empty."""
-    knob = f"num_{split.removesuffix('_paraphrase')}_tasks"
-    try:
-        return domain.tasks(split, getattr(world, knob))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"world.{knob} is {getattr(world, knob)}, which the world {world.type} cannot give: {error}"
-        ) from error
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.cli.named_world import PARAMS, domain_of, read_settings, reward_of, section_of
+from posttrain.config.named_world import PARAMS, domain_of, read_settings, reward_of, section_of
 from posttrain.runtime.exits import ConfigurationError, DataError
 
 if TYPE_CHECKING:

@@ -19,12 +19,14 @@ from posttrain.cli.check_world import add_check_world
 from posttrain.cli.command import add_command
 from posttrain.cli.compare import add_compare
 from posttrain.cli.dashboard import add_dashboard
-from posttrain.cli.evaluate_endpoint import add_evaluate_endpoint
+from posttrain.cli.demo import add_demo
+from posttrain.cli.evaluate import add_evaluate
 from posttrain.cli.get_model import add_get_model
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.serving import add_serving
 from posttrain.cli.traces import add_traces
+from posttrain.cli.train import add_train
 from posttrain.runtime.exits import DataError, Interrupted, exit_codes
 from posttrain.runtime.redaction import redact_uncaught
 
@@ -84,7 +86,9 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")
     add_traces(commands)
     add_check_world(commands)
-    add_evaluate_endpoint(commands)
+    add_evaluate(commands)
+    add_train(commands)
+    add_demo(commands)
     add_jobs(commands)
     command = add_command(commands, "merge-driver", merge_driver)
     command.add_argument("path", help="the file's in the tree")

@@ -98,6 +98,11 @@ def trajectory_row(trajectory: Trajectory, task: Task, domain_tools: Mapping[str
     return TrajectoryRow(trajectory, task.labels, task.split, task.template, task.entities, schemas)
 
 
+def tool_names(rows: Iterable[TrajectoryRow]) -> set[str]:
+    """Names of all tools that were offered in these rows."""
+    return {tool["function"]["name"] for row in rows for tool in row.tools}
+
+
 def write_trajectories(path: Path, rows: Iterable[TrajectoryRow]) -> None:
     """Equal rows in equal order give equal bytes."""
     write_batches(path, _tables(map(_row_columns, rows), TRAJECTORIES_SCHEMA), TRAJECTORIES_SCHEMA)

@@ -30,7 +30,7 @@ from posttrain.report.sources import (
     read_lines,
     read_object,
 )
-from posttrain.report.table import INTERVAL, percent, percent_range, points, read_evaluations
+from posttrain.report.table import INTERVAL, gain_verdict, percent, percent_range, points, read_evaluations
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.alarms import read_alarms
 
@@ -129,6 +129,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         percent=_percent,
         percent_range=percent_range,
         points=points,
+        gain_verdict=gain_verdict,
         between=_between,
         interval_name=INTERVAL,
         knobs=reports.knobs,

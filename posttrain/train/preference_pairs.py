@@ -17,6 +17,7 @@ from posttrain.data.files import read_parquet, write_parquet
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_of_table, trajectories_table
 from posttrain.evals.groups import ROUNDING
 from posttrain.models.codec import ChatCodec, TokenRow
+from posttrain.runtime.exits import DataError
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -52,6 +53,15 @@ def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest
             return best_and_worst(rows)
         case "closest":
             return closest(rows)
+
+
+def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) -> None:
+    """Raises DataError where there is none."""
+    if not pairs:
+        raise DataError(
+            f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: there is nothing to prefer. "
+            "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
+        )
 
 
 def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:

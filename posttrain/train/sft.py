@@ -18,7 +18,9 @@ from torch import Tensor
 from transformers import TrainerState
 from trl import SFTConfig, SFTTrainer
 
-from posttrain.models.codec import CALL, NONE, REASONING, TokenRow
+from posttrain.data.schemas import TrajectoryRow
+from posttrain.data.trajectories import unlearnt
+from posttrain.models.codec import CALL, NONE, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.sharding import learner_of
@@ -28,6 +30,37 @@ from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_ar
 from posttrain.train.sample_order import sort_within_batches, weighted_order
 
 CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}
+
+
+def fine_tune(
+    model: Any,
+    codec: ChatCodec,
+    demonstrations: Sequence[TrajectoryRow],
+    dev: Sequence[TrajectoryRow],
+    *,
+    params: TrainSftParams,
+    seed: int,
+    run: TrainingRun,
+) -> None:
+    """Train `model` in place on what the agent wrote in the demonstrations, those of each value of
+    the label in `params.label_weights` by its share; `dev` chooses the checkpoint."""
+    rows, dev_rows = (
+        codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in split)
+        for split in (demonstrations, dev)
+    )
+    label, shares = next(iter(params.label_weights.items()), ("", {}))
+    values = [row.labels.get(label, "") for row in demonstrations]
+    train_sft(
+        model,
+        codec.tokenizer,
+        rows=rows,
+        values=values,
+        shares=shares,
+        dev_rows=dev_rows,
+        params=params,
+        seed=seed,
+        run=run,
+    )
 
 
 def train_sft(

@@ -12,7 +12,9 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.import_by_name import load_named
+from posttrain.runtime.limits import reason
 from posttrain.runtime.plain_yaml import load_yaml
+from posttrain.types import Split, Task
 from posttrain.worlds.bfcl.params import BfclParams
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.gymnasium.params import GymnasiumParams
@@ -120,3 +122,17 @@ def require_regeneration(domain: Domain, *, needed_by: str) -> RegeneratingDomai
 def score_names(domain: Domain) -> Sequence[str]:
     """The names of the scores in its outcomes, which `params.yaml` may weigh."""
     return (*GENERAL_SCORES, *(domain.scores if isinstance(domain, ScoringDomain) else ()))
+
+
+def tasks_of(domain: Domain, split: Split, world: WorldParams, *, at_most: int | None = None) -> list[Task]:
+    """The tasks of a split: as many as the world's section says, or `at_most`. The paraphrased
+    split is as large as the test, or empty. Raises ConfigurationError where the world cannot give
+    them."""
+    knob = f"num_{split.removesuffix('_paraphrase')}_tasks"
+    count = getattr(world, knob)
+    try:
+        return domain.tasks(split, count if at_most is None else min(at_most, count))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"world.{knob} is {count}, which the world {world.type} cannot give: {reason(error)}"
+        ) from error

@@ -139,9 +139,13 @@ def test_a_second_copy_gives_the_same_bytes(pipeline: Path, make_copy: Callable[
     other = make_copy()
     stages = [stage.name for stage in read_plan(other)]
     environment = environment_of(other) | {"WANDB_MODE": "disabled"}
-    script = Path(__file__).with_name("forked_stages.py")
     ran = subprocess.run(
-        [sys.executable, script, *stages], cwd=other, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "posttrain.pipeline.forked_stages", *stages],
+        cwd=other,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     lock = yaml.safe_load((pipeline / "dvc.lock").read_text())["stages"]

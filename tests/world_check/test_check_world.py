@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posttrain.cli.named_world import DEFAULT_REWARD
+from posttrain.config.named_world import DEFAULT_REWARD
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
 from posttrain.types import SPLITS

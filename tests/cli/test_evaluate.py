@@ -10,7 +10,7 @@ from tests.console import posttrain
 from tests.rollout.openai_endpoint import Endpoint, answer_of
 
 WORLD = "tests.world_check.planted:Boxes"
-ARGUMENTS = ("evaluate-endpoint", "big", "--world", WORLD, "--num-tasks", 4, "--num-samples", 2)
+ARGUMENTS = ("evaluate", "big", "--endpoint", "--world", WORLD, "--num-tasks", 4, "--num-samples", 2)
 
 
 def opens(_, body):
@@ -61,7 +61,7 @@ def test_what_was_played_is_not_asked_for_again_and_more_tasks_are(endpoint):
     summary = json.loads(again.stdout)
     assert summary["success_rate"] == json.loads(first.stdout)["success_rate"] == 0.75
     assert summary["by"] == {"kind": {"box": {name: summary[name] for name in summary["by"]["kind"]["box"]}}}
-    more = posttrain(*ARGUMENTS[:5], 5, "--num-samples", 2, "--json")
+    more = posttrain(*ARGUMENTS[:6], 5, "--num-samples", 2, "--json")
     assert json.loads(more.stdout)["num_tasks"] == 5
     assert len(endpoint.bodies) == num_asked + 3 * 3
     assert posttrain(*ARGUMENTS, "--split", "dev").exit_code == 0
@@ -69,8 +69,8 @@ def test_what_was_played_is_not_asked_for_again_and_more_tasks_are(endpoint):
 
 
 def test_without_a_key_or_a_world_it_ends_with_78(endpoint, monkeypatch):
-    assert posttrain("evaluate-endpoint", "big", "--world", "nowhere").exit_code == 78
-    assert posttrain(*ARGUMENTS[:5], 0).exit_code == 78
+    assert posttrain("evaluate", "big", "--endpoint", "--world", "nowhere").exit_code == 78
+    assert posttrain(*ARGUMENTS[:6], 0).exit_code == 78
     monkeypatch.delenv("OPENAI_API_KEY")
     ended = posttrain(*ARGUMENTS)
     assert ended.exit_code == 78
