@@ -31,12 +31,7 @@ from posttrain.worlds.tools import Tool
 
 _ROWS_AT_ONCE, _CHARS_AT_ONCE = 4096, 2**26  # of texts, of at most 4 bytes each: a column of a table holds 2 GiB
 _TEXT = pa.string()
-_ABOUT = [
-    ("labels", _TEXT),
-    ("split", _TEXT),
-    ("template", _TEXT),
-    ("entities", pa.list_(_TEXT)),
-]
+_ABOUT = [("labels", _TEXT), ("split", _TEXT), ("template", _TEXT), ("entities", pa.list_(_TEXT))]
 TASKS_SCHEMA = pa.schema(
     [
         ("task_id", _TEXT),
@@ -47,9 +42,7 @@ TASKS_SCHEMA = pa.schema(
         ("goal", _TEXT),
     ]
 )
-TRAJECTORIES_SCHEMA = pa.schema(
-    [("trajectory_id", _TEXT), *_ABOUT, ("tools", _TEXT), ("reasoning", _TEXT), *COLUMNS],
-)
+TRAJECTORIES_SCHEMA = pa.schema([("trajectory_id", _TEXT), *_ABOUT, ("tools", _TEXT), ("reasoning", _TEXT), *COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ MESSAGE = pa.struct(
         ("reasoning_content", _TEXT),
         ("tool_calls", pa.list_(_CALL)),
         ("tool_call_id", _TEXT),
-    ],
+    ]
 )
 _TOOL_RUN = pa.struct([("call_id", _TEXT), ("name", _TEXT), ("outcome", _TEXT), ("num_attempts", pa.int32())])
 _TURN = pa.struct(

@@ -258,11 +258,7 @@ class ChatRenderer:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    messages,
-                    tools=schemas,
-                    add_generation_prompt=is_agents_turn,
-                    tokenize=False,
-                    date_string=_DAY,
+                    messages, tools=schemas, add_generation_prompt=is_agents_turn, tokenize=False, date_string=_DAY
                 )
             )
         except Exception as error:  # a template is a program of others, and may raise anything

@@ -139,11 +139,7 @@ def arguments(rng: random.Random, form: str) -> dict[str, object]:
 def a_message(rng: random.Random, form: str) -> Message:
     count = rng.choice([0, 1, 1, 2, 3]) if form != "llama3_json" else rng.choice([0, 1])
     calls = tuple(
-        ToolCall(
-            f"call_{number}",
-            rng.choice(["get_quote", "search_stock"]),
-            json.dumps(arguments(rng, form)),
-        )
+        ToolCall(f"call_{number}", rng.choice(["get_quote", "search_stock"]), json.dumps(arguments(rng, form)))
         for number in range(count)
     )
     is_alone = form == "llama3_json" and calls
