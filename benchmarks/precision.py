@@ -23,7 +23,6 @@ import numpy as np
 from posttrain.config.params import Params, load_params
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_trajectories
-from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec, save_model
 from posttrain.models.params import Dtype, ScratchModel
@@ -53,7 +52,7 @@ def main() -> None:
     params, base = load_params(given.tree / "params.yaml"), given.tree / BASE
     codec = load_codec(base)
     read = read_trajectories(given.tree / DEMONSTRATIONS, "sft")[: BATCH * STEPS]
-    rows = codec.encode_rows([(row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in read])
+    rows = codec.encode_rows(row.conversation for row in read)
     found = []
     for rate, seed in itertools.product(given.lr, range(given.seeds)):
         curves = curves_of(params, base, codec, rows, rate=rate, seed=seed, is_published=given.published)

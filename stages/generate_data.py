@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posttrain.data.files import write_jsonl
-from posttrain.data.importing.held_out import hold_out
+from posttrain.data.importing.dev_split import split_off_dev
 from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad, unread_keys
-from posttrain.data.importing.records import Bad
-from posttrain.data.importing.world_tools import with_tools_of
+from posttrain.data.importing.records import BadRecord
+from posttrain.data.importing.world_tools import match_world_tools
 from posttrain.data.params import ImportSource, OpenAiSource, ScriptedSource
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
 from posttrain.provenance.runner import StageRun, run_stage
@@ -36,7 +36,7 @@ def generate_data(run: StageRun) -> None:
     domain = make_domain(run.params.world)
     tasks = {split: _tasks(domain, split, run.params.world) for split in SPLITS}
     params = run.params.generate_data
-    bad: Sequence[Bad] = ()
+    bad: Sequence[BadRecord] = ()
     match params.source:
         case ScriptedSource():
             with open_traces(run.full_name, key=run.key, params=run.params) as record:
@@ -74,7 +74,7 @@ def generate_data(run: StageRun) -> None:
     write_trajectories(RAW / "demonstrations.parquet", rows)
 
 
-def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list[TrajectoryRow], list[Bad]]:
+def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list[TrajectoryRow], list[BadRecord]]:
     """The rows, some of them for dev, and the records that are none."""
     params, path = run.params, Path(source.path)
     accepted = params.validate_data.max_quarantine_frac
@@ -84,8 +84,8 @@ def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list
     if told := unread_keys(imported):
         print(f"{path}: {told}", file=sys.stderr, flush=True)
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
-    imported = with_tools_of(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
-    return hold_out(imported.rows, source.dev_frac), imported.bad
+    imported = match_world_tools(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
+    return split_off_dev(imported.rows, source.dev_frac), imported.bad
 
 
 def _tasks(domain: Domain, split: Split, world: WorldParams) -> list[Task]:

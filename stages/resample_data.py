@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, rows_of, write_batches, write_json, write_text
+from posttrain.data.files import ParquetBatches, reading_rows, write_batches, write_json, write_text
 from posttrain.data.resampling.cells import cell_of, opening_text
 from posttrain.data.resampling.coreset import choose_coreset, num_kept
 from posttrain.data.resampling.features import features_in_batches
@@ -29,8 +29,7 @@ from posttrain.data.resampling.regenerate import Realised, Rehearsal, regenerate
 from posttrain.data.resampling.report import cells_json, count_cells, draw_classes
 from posttrain.data.resampling.selected import Selected
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
-from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_of_table, trajectories_table
-from posttrain.data.trajectories import unlearnt
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_from_table, trajectories_table
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
@@ -113,8 +112,8 @@ def _look(run: StageRun, codec: ChatCodec) -> _Look:
     tools = make_domain(run.params.world).tools
     read_only = {name for name, tool in tools.items() if tool.is_read_only}
     for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
-        with rows_of(SOURCE):
-            rows = rows_of_table(batch)
+        with reading_rows(SOURCE):
+            rows = rows_from_table(batch)
         for row, tokens in zip(rows, _encoded(codec, rows), strict=True):
             position = len(look.cells)
             look.cells.append(sys.intern(cell_of(row, params.cells)))
@@ -138,7 +137,7 @@ def _look(run: StageRun, codec: ChatCodec) -> _Look:
 
 
 def _encoded(codec: ChatCodec, rows: Sequence[TrajectoryRow]) -> list[TokenRow]:
-    return codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in rows)
+    return codec.encode_rows(row.conversation for row in rows)
 
 
 def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int64]:
@@ -164,8 +163,8 @@ def _losses(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float
         run.progress(num_done + done, len(good))
 
     for table in good.tables():
-        with rows_of(SOURCE):
-            encoded = _encoded(codec, rows_of_table(table))
+        with reading_rows(SOURCE):
+            encoded = _encoded(codec, rows_from_table(table))
         end = num_done + len(encoded)
         losses_N[num_done:end] = row_losses(model, encoded, pad_id=codec.pad_id, progress=progress)
         num_done = end

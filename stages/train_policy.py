@@ -9,7 +9,6 @@ from typing import Any
 
 from posttrain.config.params import Params
 from posttrain.data.schemas import read_tasks, read_trajectories
-from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
@@ -113,7 +112,7 @@ def _online(
         TrainingInputs(
             tasks,
             source,
-            codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in shown),
+            codec.encode_rows(row.conversation for row in shown),
             on_step,
             dev_tasks=dev_tasks,
             play_greedily=lambda own: source.play_greedily(own, [params.seed] * len(own)),

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
-from posttrain.data.trajectories import unlearnt
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
@@ -31,10 +30,7 @@ def train_sft(run: StageRun) -> None:
     dev = [row for row in read if row.split == "dev"] or _played(run)
 
     codec = load_codec(BASE)
-    rows, dev_rows = (
-        codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in split)
-        for split in (demonstrations, dev)
-    )
+    rows, dev_rows = (codec.encode_rows(row.conversation for row in split) for split in (demonstrations, dev))
     model = load_trainable(BASE, params.model, seed=params.seed)
     with open_run(
         run.checkpoint_dir,

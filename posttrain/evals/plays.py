@@ -15,12 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from posttrain.data.importing.episodes import MAX_REWARD
-from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories, refuse_too_many_bad, unread_keys
-from posttrain.data.importing.records import Bad, read_records
+from posttrain.data.importing.importer import NUM_PROBED, import_trajectories, refuse_too_many_bad, unread_keys
+from posttrain.data.importing.records import BadRecord, read_records
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import reason
-from posttrain.types import LOST, Trajectory
+from posttrain.types import LOST, MAX_NUMBER, Trajectory
 
 # what other tools call the end of an episode that infrastructure made: tau2; rLLM; vLLM's requests
 _LOST_WORDS = {*LOST, "infrastructure_error", "error", "abort"}
@@ -58,14 +57,14 @@ class Play:
 
 def read_plays(
     path: Path, file_format: str | None = None, *, reward: str = "", group: str = ""
-) -> tuple[list[Play], list[Bad], str]:
+) -> tuple[list[Play], list[BadRecord], str]:
     """The plays of a file, its records that are none, and a sentence on the keys that were not read
     (empty where all were). `reward` and `group` name the columns
     where they are others than the format's; a group may also be a number, of records in a row.
     Raises DataError where nothing tells what a task or a reward is."""
     if zipfile.is_zipfile(path):
         raise DataError(f"{path} is an archive of Inspect's: `inspect log convert --to json --output-dir DIR {path}`")
-    heads: list[Any] = [record for _, record in islice(read_records(path), NUM_LOOKED_AT) if isinstance(record, dict)]
+    heads: list[Any] = [record for _, record in islice(read_records(path), NUM_PROBED) if isinstance(record, dict)]
     records: Iterable[tuple[int, Any]] = read_records(path)
     if heads and "eval" in heads[0] and isinstance(heads[0].get("samples"), list):  # a log of Inspect
         heads = heads[0]["samples"]
@@ -82,7 +81,10 @@ def read_plays(
             )
         reward = reward or column or _only_reward(path, heads[0])
         found = [_play(path, number, record, columns, reward) for number, record in records]
-        plays, bad = [one for one in found if isinstance(one, Play)], [one for one in found if isinstance(one, Bad)]
+        plays, bad = (
+            [one for one in found if isinstance(one, Play)],
+            [one for one in found if isinstance(one, BadRecord)],
+        )
     else:
         try:
             imported = import_trajectories(path, file_format)
@@ -107,16 +109,16 @@ def is_unscored(value: Any) -> bool:
     return value is None or value != value
 
 
-def _play(path: Path, number: int, record: Any, columns: Sequence[str], reward: str) -> Play | Bad:
+def _play(path: Path, number: int, record: Any, columns: Sequence[str], reward: str) -> Play | BadRecord:
     if not isinstance(record, Mapping):
-        return record if isinstance(record, Bad) else Bad.of(number, "it is no object", record)
+        return record if isinstance(record, BadRecord) else BadRecord.of(number, "it is no object", record)
     task = [(number - 1) // max(1, int(one)) if one.isdecimal() else _at(record, one) for one in columns]
     if task[-1] is None:
-        return Bad.of(number, f"it has no {columns[-1]}", record)
+        return BadRecord.of(number, f"it has no {columns[-1]}", record)
     try:
         text = json.dumps(task, sort_keys=True)
     except RecursionError:
-        return Bad.of(number, "brackets nested too deep", record)
+        return BadRecord.of(number, "brackets nested too deep", record)
     ends = [str(record.get(key)).lower() for key in ("termination_reason", "stop_reason")]
     is_lost = bool(record.get("error") or record.get("invalidation") or _LOST_WORDS.intersection(ends))
     return Play(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), is_lost)
@@ -145,7 +147,7 @@ def _reward(path: Path, record: Any, column: str) -> float | None:
         value = math.fsum(one for one in value if isinstance(one, int | float)) if value else None
     if isinstance(value, str):
         value = INSPECT_VALUES.get(value, INSPECT_VALUES.get(value.lower()))
-    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_REWARD else None
+    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_NUMBER else None
 
 
 def _has(record: Any, keys: Iterable[str]) -> bool:

@@ -1,7 +1,7 @@
-"""Low-rank adapters: train a few matrices beside a frozen model, and fold them in when done.
+"""LoRA adapters (arXiv 2106.09685): adds them to a model and merges them into its weights.
 
-W' = W + (alpha / r) B A with A (r, in) drawn at random and B (out, r) zero (LoRA, arXiv
-2106.09685), so that training starts from the model itself.
+W' = W + (alpha / r) B A, with A (r, in) drawn at random and B (out, r) zero, so that training
+starts from the model itself.
 """
 
 from typing import Any, Literal
@@ -9,9 +9,8 @@ from typing import Any, Literal
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from posttrain.models.adapted import behind_adapters, is_adapted_layer
-from posttrain.models.bf16_rescale import off_grid
-from posttrain.models.dense import dense_layer
+from posttrain.models.adapters import behind_adapters, dense_layer, is_adapted_layer
+from posttrain.models.bf16_rescale import bf16_rescale
 from posttrain.models.params import LoraAdapter
 from posttrain.models.precision import compute_dtype
 from posttrain.models.quantization import is_quantised, without_quantisation
@@ -22,10 +21,10 @@ def add_lora(
     model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM"
 ) -> Any:
     """The model with adapters on every linear layer whose name ends with one of `target_modules`;
-    only they are trainable, and a `SEQ_CLS` head.
+    only they, and a `SEQ_CLS` head, are trainable.
 
-    Raises ConfigurationError where a target is in no layer's name: peft alone accepts a list of
-    which only one is found.
+    Raises ConfigurationError where a target matches no layer: PEFT accepts a list of which only one
+    matches.
     """
     ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     if missing := [target for target in params.target_modules if target.rpartition(".")[2] not in ends]:
@@ -34,27 +33,25 @@ def add_lora(
             f"but this model's linear layers are {', '.join(sorted(ends))}: "
             "an adapter that attaches to nothing trains nothing. Correct the names"
         )
-    config = LoraConfig(
-        r=params.r,
-        lora_alpha=params.alpha,
-        lora_dropout=params.dropout,
-        target_modules=params.target_modules,
-        task_type=task_type,
-    )
+    rank, targets = {"r": params.r, "lora_alpha": params.alpha}, params.target_modules
+    config = LoraConfig(**rank, lora_dropout=params.dropout, target_modules=targets, task_type=task_type)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, config)
 
 
 def merge_adapters(model: Any) -> Any:
-    """The plain model with the adapters folded into its weights (the model given is used up), in
-    single precision: a bfloat16 base would lose most of what they add, a quantised one all. Where
-    products were in bfloat16, and so will be those of who reads it, it is `off_grid`. A model
-    without adapters as it is."""
+    """The plain model with the adapters merged into its weights, which uses up the given model; a
+    model without adapters as it is.
+
+    The weights are float32: in bfloat16 most of what adapters add would be rounded away, in a
+    quantised matrix all of it. A model that computed in bfloat16, and will be served in it, is
+    rescaled (`bf16_rescale`).
+    """
     if not isinstance(model, PeftModel):
         return model
     merged = _merged(model)
-    return merged if compute_dtype(merged) == torch.float32 else off_grid(merged)
+    return merged if compute_dtype(merged) == torch.float32 else bf16_rescale(merged)
 
 
 def _merged(model: Any) -> Any:
@@ -69,11 +66,11 @@ def _merged(model: Any) -> Any:
 
 
 def _untie_adapted_head(causal_lm: Any) -> None:
-    """Give an output matrix with adapters numbers of its own where it is the embedding as well,
-    which the same sum would change, and nobody trained it for that."""
+    """Untie an output matrix with adapters from the embedding: merging would change the embedding
+    too, which was not trained so."""
     head: Any = getattr(causal_lm, "get_output_embeddings", lambda: None)()
     if not is_adapted_layer(head) or head.base_layer.weight is not causal_lm.get_input_embeddings().weight:
         return
     head.base_layer.weight = torch.nn.Parameter(head.base_layer.weight.detach().clone(), requires_grad=False)
     causal_lm.config.get_text_config().tie_word_embeddings = causal_lm.config.tie_word_embeddings = False
-    causal_lm.all_tied_weights_keys = {}  # else saving leaves the head out
+    causal_lm.all_tied_weights_keys = {}  # or save_pretrained leaves the head out

@@ -1,9 +1,9 @@
-"""What a layer with adapters computes in bfloat16, W x + s B A x, rounded once.
+"""LoRA forward pass in bfloat16, W x + s B A x, that is rounded once.
 
-PEFT rounds W x and adds to it s B A x, which is smaller than half a step of the grid that the sum
-is rounded to as long as the adapter is young: most of what was learnt so far is not in the result
-and has no part in the loss. Here both are one product, [W, s B] [x, A x], whose sum is kept in
-float32 by the hardware until it is rounded.
+PEFT rounds W x to bfloat16 before it adds s B A x. A young adapter's term is less than half the
+distance between two bfloat16 numbers there, so most of what was learnt would be missing from the
+result and from the loss. Here both are one product, [W, s B] [x, A x], which the hardware sums in
+float32 and rounds at the end.
 """
 
 from types import MethodType
@@ -17,9 +17,8 @@ from posttrain.models.quantization import dense_weight
 
 
 def rounding_once(model: Any, dtype: torch.dtype) -> Any:
-    """`model`, whose LoRA layers now compute so in `dtype`: those on plain matrices and on such of
-    four bits, which are read as `dtype`. One on eight bits is left alone, whose product rounds x as
-    well. A copy of the model does so, too."""
+    """Patch the LoRA layers of a model to compute so in `dtype`, on plain and on 4-bit matrices;
+    copies of the model keep the patch. 8-bit layers are left alone: their product rounds x, too."""
     for module in model.modules():
         base = getattr(module, "base_layer", None)
         if isinstance(base, nn.Linear) and (type(base) is nn.Linear or type(base).__name__ == "Linear4bit"):
@@ -29,7 +28,7 @@ def rounding_once(model: Any, dtype: torch.dtype) -> Any:
 
 
 def _forward(self: Any, x: Tensor) -> Tensor:
-    """A LoRA layer's, of one adapter."""
+    """Forward pass of a LoRA layer with one active adapter."""
     if self.disable_adapters or self.merged:
         plain: Tensor = type(self).forward(self, x)
         return plain
@@ -42,7 +41,8 @@ def _forward(self: Any, x: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """x (…, in), A x (…, r), s B (out, r) and the layer of W (out, in) to (…, out). W is frozen."""
+    """[W, s B] [x, A x] of x (…, in), A x (…, r), s B (out, r) and the frozen layer of W (out, in),
+    shape (…, out). Autograd's own would keep the concatenated matrix for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, low: Tensor, up: Tensor, base: nn.Linear) -> Tensor:

@@ -1,5 +1,4 @@
-"""Measures how hard a model finds each demonstration. The mean negative log-likelihood of what the
-agent wrote, in nats a token."""
+"""Per-row loss of a model: the mean negative log-likelihood of the agent's tokens, in nats."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.data.trajectories import trajectory_columns, trajectory_from_columns
+from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
 from posttrain.rollout.episodes import play_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy

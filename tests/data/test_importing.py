@@ -12,21 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from posttrain.data.importing.dev_split import split_off_dev
 from posttrain.data.importing.formats import FORMATS
-from posttrain.data.importing.held_out import hold_out
 from posttrain.data.importing.importer import Imported, import_trajectories, quarantined, refuse_too_many_bad
-from posttrain.data.importing.inferred_tools import infer_tools
-from posttrain.data.importing.world_tools import with_tools_of
+from posttrain.data.importing.tools import infer_tools
+from posttrain.data.importing.world_tools import match_world_tools
 from posttrain.data.params import ImportFormat
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     TrajectoryRow,
     read_trajectories,
     trajectories_table,
+    untrained_messages,
     write_trajectories,
 )
-from posttrain.data.trajectories import unlearnt
-from posttrain.data.validation.verdict import validate
+from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import MAX_MESSAGE_CHARS
 from posttrain.types import Message, Outcome, StopReason, ToolCall
@@ -98,7 +98,7 @@ def test_the_older_openai_format_pairs_its_results_and_does_not_learn_what_has_n
         ("assistant", "", [("call_0", "quote", '{"code": "00700.HK"}')], None),
         ("tool", "380.20", [], "call_0"),
     ]
-    assert unlearnt(row.trajectory) == {3}
+    assert untrained_messages(row.trajectory) == {3}
     assert row.tools[0]["function"]["parameters"] == QUOTE["function"]["parameters"]
 
 
@@ -123,7 +123,7 @@ def test_of_a_preference_the_chosen_side_is_learnt_and_the_prompt_is_not(write):
         ("user", "HK"),
         ("assistant", "380.20"),
     ]
-    assert unlearnt(row.trajectory) == {1}
+    assert untrained_messages(row.trajectory) == {1}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_step_of_toolbench_teaches_its_last_call(write):
         ("call_0", "quote", '{"code": "00700.HK"}'),
         ("call_1", "Finish", '{"final_answer": "380.20"}'),
     ]
-    assert (unlearnt(row.trajectory), row.trajectory.stop_reason) == ({2}, StopReason.STOP_TOOL)
+    assert (untrained_messages(row.trajectory), row.trajectory.stop_reason) == ({2}, StopReason.STOP_TOOL)
     assert [tool["function"]["name"] for tool in row.tools] == ["quote", "Finish"]
     assert row.trajectory.messages[0].content == "You are AutoGPT."
 
@@ -217,7 +217,7 @@ def test_tau2s_user_keeps_its_own_calls_and_its_greeting_is_not_learnt(write):
         "assistant",
         "user",
     ]
-    assert unlearnt(row.trajectory) == {1}
+    assert untrained_messages(row.trajectory) == {1}
     assert (row.trajectory.task_id, row.trajectory.seed, row.trajectory.outcome) == (
         "airline-3",
         2,
@@ -309,7 +309,7 @@ def _messages(**agent: Any) -> dict[str, Any]:
     ("record", "reason"),
     [
         ({"chat": []}, "it has no 'messages'"),
-        ({"messages": []}, "messages is not a list with messages"),
+        ({"messages": []}, "messages is no list, or an empty one"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot' is none of"),
         ({"messages": [{"role": ["user"], "content": ""}]}, "is none of"),
         ({"messages": ["user: hello"]}, "a message is str, not an object"),
@@ -325,8 +325,8 @@ def _messages(**agent: Any) -> dict[str, Any]:
         (_messages(weight=0.5), "its weight is 0.5"),
         (_messages(content="<tool_call>{]</tool_call>"), "neither JSON nor"),
         ({"messages": [{"role": "user", "content": "\ud800"}, MESSAGES[-1]]}, "half of a character"),
-        ({**OPENAI, "reward": "good"}, "reward is 'good', not a number"),
-        ({**OPENAI, "reward": 1e12}, "1e+09 is the most"),
+        ({**OPENAI, "reward": "good"}, "reward is 'good'; it must be a number"),
+        ({**OPENAI, "reward": 1e12}, "it must be a number from -1e+09 to 1e+09"),
         ({**OPENAI, "success": "yes"}, "neither true nor false"),
         ({**OPENAI, "split": "train"}, "split is 'train', none of sft"),
         ({**OPENAI, "seed": -1}, "seed is '-1', not a whole number"),
@@ -472,46 +472,46 @@ def test_whole_tasks_are_kept_back_by_the_hash_of_their_ids_and_their_words(writ
         return {"messages": [asked, MESSAGES[-1]], "task_id": f"t{task}"}
 
     rows = import_trajectories(write(*[record(task) for task in range(100) for _ in range(2)])).rows
-    split = {row.trajectory.task_id: row.split for row in hold_out(rows, 0.2)}
-    assert [row.split for row in hold_out(rows, 0.2)] == [split[row.trajectory.task_id] for row in rows]
+    split = {row.trajectory.task_id: row.split for row in split_off_dev(rows, 0.2)}
+    assert [row.split for row in split_off_dev(rows, 0.2)] == [split[row.trajectory.task_id] for row in rows]
     assert 10 <= sum(value == "dev" for value in split.values()) <= 30
-    fewer = {row.trajectory.task_id: row.split for row in hold_out(rows[:100], 0.2)}
+    fewer = {row.trajectory.task_id: row.split for row in split_off_dev(rows[:100], 0.2)}
     assert fewer == {task: split[task] for task in fewer}
     alike = [record(task, "the same") for task in range(50)]
     one_question = import_trajectories(write(*alike, *[record(task) for task in range(50, 99)])).rows
-    half = hold_out(one_question, 0.5)
+    half = split_off_dev(one_question, 0.5)
     assert [len({row.split for row in found}) for found in (half[:50], half[50:])] == [1, 2]
     with pytest.raises(DataError, match=r"dev_frac is 0\.01, and of 1 imported tasks none would be kept back"):
-        hold_out(rows[:1], 0.01)
-    assert hold_out(rows, 0.0) == rows
+        split_off_dev(rows[:1], 0.01)
+    assert split_off_dev(rows, 0.0) == rows
 
 
 def test_rows_with_tools_that_the_world_lacks_go_aside_or_are_refused_in_a_sentence(write):
     imported = import_trajectories(write({"messages": []}, OPENAI, OPENAI, _messages()))
     tools = {name: Tool(name, "Its own words.", {"type": "object"}, lambda: None) for name in ("quote", "search")}
-    assert with_tools_of(imported, tools, world="stocks", max_other_frac=0.0) == imported
+    assert match_world_tools(imported, tools, world="stocks", max_other_frac=0.0) == imported
     search = {"search": tools["search"]}
     with pytest.raises(DataError) as caught:
-        with_tools_of(imported, search, world="stocks", max_other_frac=0.1)
+        match_world_tools(imported, search, world="stocks", max_other_frac=0.1)
     assert str(caught.value) == (
         "2 of 3 imported rows use quote, which the world stocks has not (it has search), and the policy is evaluated "
         "there: set world.type to the world that these rows come from, or leave these out by a "
         "validate_data.max_quarantine_frac of 0.67"
     )
-    left = with_tools_of(imported, search, world="stocks", max_other_frac=0.7)
+    left = match_world_tools(imported, search, world="stocks", max_other_frac=0.7)
     assert left.rows == imported.rows[2:]
     assert [(one.number, one.reason) for one in left.bad][1:] == [
         (2, "it uses quote, which the world stocks has not"),
         (3, "it uses quote, which the world stocks has not"),
     ]
     with pytest.raises(DataError, match=r"3 of 3 imported rows .* these rows come from$"):
-        with_tools_of(import_trajectories(write(*[OPENAI] * 3)), search, world="stocks", max_other_frac=1.0)
+        match_world_tools(import_trajectories(write(*[OPENAI] * 3)), search, world="stocks", max_other_frac=1.0)
 
 
 def test_tools_that_a_file_does_not_describe_are_offered_as_the_world_does(write):
     unsaid = {name: value for name, value in OPENAI.items() if name != "tools"}
     tools = {name: Tool(name, "Its own words.", {"type": "object"}, lambda: None) for name in ("search", "quote")}
-    (row,) = with_tools_of(import_trajectories(write(unsaid)), tools, world="w", max_other_frac=0.0).rows
+    (row,) = match_world_tools(import_trajectories(write(unsaid)), tools, world="w", max_other_frac=0.0).rows
     assert row.tools == (tools["quote"].schema(),)
 
 

@@ -13,7 +13,7 @@ from posttrain.data.resampling.quality import mistakes
 from posttrain.data.resampling.regenerate import Rehearsal, regenerate
 from posttrain.data.resampling.smote import plan_points
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table
-from posttrain.data.validation.verdict import refuse_too_many, validate
+from posttrain.data.validation.validate import refuse_too_many, validate
 from posttrain.runtime.exits import DataError
 from tests.limits import limits_of
 

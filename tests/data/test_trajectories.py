@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from posttrain.data.trajectories import COLUMNS, trajectory_columns, trajectory_from_columns
+from posttrain.data.schemas import TRAJECTORY_COLUMNS, trajectory_columns, trajectory_from_columns
 from tests.traces.drawn import TEXTS, Draw
 
 
@@ -18,8 +18,8 @@ class Utf8Draw(Draw):
 
 
 def through_a_table(trajectories):
-    schema = pa.schema(COLUMNS)
-    rows = [{name: trajectory_columns(one)[name] for name, _ in COLUMNS} for one in trajectories]
+    schema = pa.schema(TRAJECTORY_COLUMNS)
+    rows = [{name: trajectory_columns(one)[name] for name, _ in TRAJECTORY_COLUMNS} for one in trajectories]
     assert all(set(row) == set(schema.names) for row in map(trajectory_columns, trajectories))
     return [trajectory_from_columns(row) for row in pa.Table.from_pylist(rows, schema=schema).to_pylist()]
 

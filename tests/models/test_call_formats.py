@@ -12,9 +12,8 @@ import pytest
 from posttrain.models.call_formats.choice import FORMS
 from posttrain.models.call_formats.response_template import response_template_of
 from posttrain.models.chat_template import named_template
-from posttrain.models.codec import ChatCodec
+from posttrain.models.codec import ChatCodec, parse_assistant
 from posttrain.models.loading import load_codec
-from posttrain.models.parsing import parse_assistant
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema
@@ -61,7 +60,7 @@ WRITTEN = {
 
 def test_a_call_is_written_as_the_family_writes_it(codec: ChatCodec, family: str) -> None:
     message = Message("assistant", "", None, (call("search_stock", '{"name":"Pine Crane"}'),))
-    assert codec.form.name == TEMPLATES[family]
+    assert codec.call_format.name == TEMPLATES[family]
     written = codec.decode(codec.encode_assistant(message))
     assert written.endswith(WRITTEN.get(family, WRITTEN["qwen2_5"]))
     assert ("<think>" in written) == (family in ("qwen3", "glm4moe"))
@@ -205,7 +204,7 @@ def test_any_text_is_a_message_to_a_response_template(codec: ChatCodec) -> None:
     pieces += ["<think>", "</think>", "[" * 5000, "{" * 5000, "1" * 5000, "NaN", "\x01", "\u2028", " " * 3000]
     for _ in range(200):
         text = "".join(rng.choices(pieces, k=rng.randint(1, 4)))
-        message = parse_assistant(text, codec.form, tools=TYPED_TOOLS)
+        message = parse_assistant(text, codec.call_format, tools=TYPED_TOOLS)
         json.dumps([message.content, *(one.arguments for one in message.tool_calls)]).encode()
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from posttrain.models import placement
-from posttrain.models.loading import load_model, load_whole, save_model
+from posttrain.models.loading import load_model, load_on_cpu, save_model
 from posttrain.models.params import LoraAdapter
 from posttrain.models.scratch import scratch_model
 from posttrain.train.reward_model import load_reward_model, new_reward_model
@@ -43,7 +43,7 @@ def test_what_computes_lives_where_models_live(monkeypatch, folder, load):
 
 def test_what_is_saved_or_sharded_stays_in_main_memory(monkeypatch, folder):
     monkeypatch.setattr(placement, "device", lambda: GPU)
-    assert {weight.device.type for weight in load_whole(folder).parameters()} == {"cpu"}
+    assert {weight.device.type for weight in load_on_cpu(folder).parameters()} == {"cpu"}
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     for model in (load_trainable(folder, SCRATCH_PARAMS, seed=0), load_reward_model(folder)):

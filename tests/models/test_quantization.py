@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
 from posttrain.models.params import LoraAdapter

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, rows_of, taken
-from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_of_table
-from posttrain.data.trajectories import messages_from_columns
+from posttrain.data.files import ParquetBatches, reading_rows, rows_at
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, messages_from_columns, rows_from_table
 from posttrain.types import Message
 
 
@@ -27,13 +26,13 @@ class Selected:
         return len(self.positions_N)
 
     def __iter__(self) -> Iterator[Sequence[Sequence[Message]]]:
-        for table in taken(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
-            with rows_of(self.path):
+        for table in rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
+            with reading_rows(self.path):
                 yield [messages_from_columns(messages) for messages in table["messages"].to_pylist()]
 
     def tables(self) -> Iterator[pa.Table]:
         """All columns, in batches."""
-        return taken(ParquetBatches(self.path, TRAJECTORIES_SCHEMA), self.positions_N)
+        return rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA), self.positions_N)
 
     def at(self, places_M: NDArray[np.int64]) -> "Selected":
         """Those at some places among these, which ascend."""
@@ -45,5 +44,5 @@ class Selected:
 
 
 def _rows(path: Path, table: pa.Table) -> list[TrajectoryRow]:
-    with rows_of(path):
-        return rows_of_table(table)
+    with reading_rows(path):
+        return rows_from_table(table)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from posttrain.evals.groups import are_equal
 from posttrain.models import distributed, sharding
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.token_logprobs import placed
+from posttrain.models.token_logprobs import scatter_scores
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.advantages.params import CriticParams
 from posttrain.train.online.batch import Rows
@@ -56,7 +56,7 @@ class Critic:
             for part in parts:
                 rows = part.to(self._device)
                 picked = self._head(self._hidden(rows)[rows.is_scored_N_T])
-                found.append(placed(picked, rows.is_scored_N_T))
+                found.append(scatter_scores(picked, rows.is_scored_N_T))
         return found
 
     def learn(self, parts: Sequence[Rows], returns: Sequence[Tensor]) -> float:
