@@ -1,8 +1,8 @@
-"""Makes the world's tasks of every split, and demonstrations of the sft tasks: by the scripted
-expert with its flaws, by a model behind an endpoint, or from a team's own file.
+"""Stage `generate_data`: makes the world's tasks of every split, and demonstrations of the sft
+tasks: by the scripted expert with its flaws, by a model behind an endpoint, or from a file.
 
-The demonstrations carry no goal and no reward; their outcome is read by `success_filter` alone, the
-control arm.
+The demonstrations have no goal and no reward; only `success_filter`, a control arm, reads their
+outcome.
 """
 
 import sys
@@ -75,21 +75,21 @@ def generate_data(run: StageRun) -> None:
 
 
 def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list[TrajectoryRow], list[BadRecord]]:
-    """The rows, some of them for dev, and the records that are none."""
+    """The rows of a file, split into sft and dev, and its bad records."""
     params, path = run.params, Path(source.path)
     accepted = params.validate_data.max_quarantine_frac
     ends = [name for name, tool in domain.tools.items() if tool.ends_episode]
     imported = import_trajectories(path, source.format, stop_tools=[*source.stop_tools, *ends])
-    write_jsonl(RAW / "quarantine.jsonl", quarantined(imported.bad))  # a person needs it where the next lines stop
-    if told := unread_keys(imported):
-        print(f"{path}: {told}", file=sys.stderr, flush=True)
+    write_jsonl(RAW / "quarantine.jsonl", quarantined(imported.bad))  # before the next lines may stop the run
+    if unread := unread_keys(imported):
+        print(f"{path}: {unread}", file=sys.stderr, flush=True)
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
     imported = match_world_tools(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
     return split_off_dev(imported.rows, source.dev_frac), imported.bad
 
 
 def _tasks(domain: Domain, split: Split, world: WorldParams) -> list[Task]:
-    """As many as params.yaml says; the paraphrased split is as large as the test, or empty."""
+    """The tasks of a split; the paraphrased split is as large as the test split, or empty."""
     knob = f"num_{split.removesuffix('_paraphrase')}_tasks"
     try:
         return domain.tasks(split, getattr(world, knob))

@@ -1,7 +1,7 @@
-"""Sends bad demonstrations to quarantine with their reasons, lets the others go on, and stops where
-there are too many bad ones.
+"""Stage `validate_data`: checks demonstrations by rules and quarantines bad ones with their
+reasons.
 
-The page, the counts and the quarantine are written before it stops: they are what a person needs to
+Too many bad ones stop the run, after the report and the quarantine are written: they are needed to
 mend the source.
 """
 

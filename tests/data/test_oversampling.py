@@ -9,7 +9,7 @@ import pytest
 from posttrain.data.resampling.cells import cell_of, opening_text, steps_of
 from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import mistakes
-from posttrain.data.resampling.regenerate import Rehearsal, regenerate
+from posttrain.data.resampling.regenerate import ReplayContext, regenerate
 from posttrain.data.resampling.report import CellCounts, cells_json, count_cells, draw_classes
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated, wanted_sizes
 from posttrain.data.schemas import TrajectoryRow
@@ -34,7 +34,7 @@ def good_rows(toy_rows, toy):
 @pytest.fixture(scope="module")
 def rehearsal(toy, toy_tasks, replay, good_rows):
     own = {task.task_id: task for task in toy_tasks["sft"]}
-    return Rehearsal(good_rows, own, toy, replay, [*toy.tasks("rl", 40), *toy_tasks["dev"], *toy_tasks["test"]])
+    return ReplayContext(good_rows, own, toy, replay, [*toy.tasks("rl", 40), *toy_tasks["dev"], *toy_tasks["test"]])
 
 
 @pytest.fixture(scope="module")

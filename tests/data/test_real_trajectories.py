@@ -10,7 +10,7 @@ from posttrain.data.importing.importer import import_trajectories
 from posttrain.data.resampling.cells import cell_of
 from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import mistakes
-from posttrain.data.resampling.regenerate import Rehearsal, regenerate
+from posttrain.data.resampling.regenerate import ReplayContext, regenerate
 from posttrain.data.resampling.smote import plan_points
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table
 from posttrain.data.validation.validate import refuse_too_many, validate
@@ -72,7 +72,7 @@ def test_their_visible_mistakes(rows):
 def test_rare_cells_of_imported_trajectories_grow_by_duplicates(rows, toy, replay):
     cells = [cell_of(row, CELLS) for row in rows]
     points = plan_points("smote", features(rows, seed=1), cells, target_frac=0.5, num_neighbors=5, seed=1)
-    made = regenerate(points, Rehearsal(rows, {}, toy, replay, []), seed=1)
+    made = regenerate(points, ReplayContext(rows, {}, toy, replay, []), seed=1)
     assert sorted(Counter(cells).values()) == [18, 18, 164]
     assert len(points) == 2 * (82 - 18)
     assert len(made.rows) == len(points)

@@ -4,8 +4,8 @@ call fails."""
 import time
 
 import pytest
-from posttrain.models.call_formats.json_formats import Llama3Json
 
+from posttrain.models.call_formats.json_formats import Llama3Json
 from posttrain.models.codec import parse_assistant
 from posttrain.types import Message, ToolCall
 from posttrain.worlds.tools import ToolError, tool_from
