@@ -216,9 +216,7 @@ def _new_rows(run: StageRun, points: Sequence[Point], core: Selected) -> Iterato
             ids = {row.trajectory.task_id for row in rows}
             own = {task.task_id: task for task in read_tasks(TASKS, "sft", ids=ids)}
             context = ReplayContext(rows, own, new_tasks, replay, held_out, asked)
-            made = regenerate(
-                some, ReplayContext(rows, own, new_tasks, replay, held_out, asked), seed=params.seed + start
-            )
+            made = regenerate(some, context, seed=params.seed + start)
             asked |= {opening_text(row.trajectory.messages) for row in made.rows}
             yield made
 

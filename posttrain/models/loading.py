@@ -23,9 +23,9 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from posttrain.models import distributed
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
-from posttrain.models.distributed import device
 from posttrain.models.limited_process import Say, raise_memory, run_limited
 from posttrain.models.local_config import read_config
 from posttrain.models.params import Dtype, PretrainedModel
@@ -52,7 +52,7 @@ _NUM_PROBE_TURNS = 24  # of an episode at its turn limit
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     """The causal LM of a folder on `device()`, in evaluation mode. Raises ConfigurationError where
     the folder has pickled weights or none, DataError where they are cut off."""
-    return load_on_cpu(path, dtype=dtype).to(device())
+    return load_on_cpu(path, dtype=dtype).to(distributed.device())
 
 
 def load_on_cpu(path: Path, *, dtype: Dtype = "float32") -> Any:

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
-from posttrain.models.distributed import device, is_sharded
+from posttrain.models import distributed
 from posttrain.models.optimizers import OptimizerPair
 from posttrain.models.params import LoraAdapter, OptimizerKind, PretrainedModel, Quantization, ScratchModel
 from posttrain.runtime.exits import ConfigurationError
@@ -28,25 +28,25 @@ def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
     Raises ConfigurationError where the optimizer cannot work on shards: Muon needs whole matrices
     and DeepSpeed's shards are flat; 8-bit averages have scales per whole tensor.
     """
-    if optimizer == "adamw_8bit" and is_sharded():
+    if optimizer == "adamw_8bit" and distributed.is_sharded():
         raise ConfigurationError("optimizer is adamw_8bit, and FSDP shards what it keeps: take adamw")
     if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
         raise ConfigurationError(
             "optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml"
         )
-    return copy.deepcopy(model) if is_sharded() else model
+    return copy.deepcopy(model) if distributed.is_sharded() else model
 
 
 def place_for_training(model: Any) -> Any:
     """The model in main memory where FSDP will shard it, else on `device()`."""
-    return model if is_sharded() else model.to(device())
+    return model if distributed.is_sharded() else model.to(distributed.device())
 
 
 def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
     """The quantization of the weights beneath adapters. Raises ConfigurationError where FSDP would
     shard them: a shard of a quantised matrix has no scales."""
     kind = params.adapter.quantization if isinstance(params.adapter, LoraAdapter) else "none"
-    if kind != "none" and is_sharded():
+    if kind != "none" and distributed.is_sharded():
         raise ConfigurationError(
             f"model.adapter.quantization is {kind}, and FSDP would cut quantised matrices: take none, or processes "
             "that each have the whole model (infra/accelerate/ddp.yaml)"

@@ -20,8 +20,7 @@ from posttrain.models.loading import (
     save_model,
     use_gradient_checkpointing,
 )
-from posttrain.models.lora import add_lora, merge_adapters
-from posttrain.models.lora_product import rounding_once
+from posttrain.models.lora import add_lora, merge_adapters, round_lora_once
 from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
 from posttrain.models.precision import computing_in, loaded_dtype
 from posttrain.models.sharding import place_for_training, quantization_of
@@ -47,7 +46,7 @@ def prepared(
     if not isinstance(params.adapter, LoraAdapter):
         return model
     model = add_lora(model, params.adapter, seed=seed, task_type=task_type)
-    return model if params.dtype == "float32" else rounding_once(model, getattr(torch, params.dtype))
+    return model if params.dtype == "float32" else round_lora_once(model, getattr(torch, params.dtype))
 
 
 def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:

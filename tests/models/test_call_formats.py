@@ -211,13 +211,13 @@ def test_any_text_is_a_message_to_a_response_template(codec: ChatCodec) -> None:
 def test_a_response_template_of_no_use_is_refused(qwen_folder: Path) -> None:
     tokenizer = load_codec(qwen_folder).tokenizer
     tokenizer.chat_template = trl_template("qwen3_5_think") + "\n"  # nobody knows this one
-    with pytest.raises(ConfigurationError, match="a form that is not read back"):
+    with pytest.raises(ConfigurationError, match="a format that is not read back"):
         ChatCodec(tokenizer)
     tokenizer.response_template = {"start_anchor": "a", "fields": {"content": {}}}
     with pytest.raises(ConfigurationError, match=r"describes no calls that could be read: KeyError\('tool_calls'\)"):
         ChatCodec(tokenizer)
     tokenizer.response_template = response_template_of(SimpleNamespace(chat_template=trl_template("gemma4_v5")))
-    with pytest.raises(ConfigurationError, match="a form that is not read back"):
+    with pytest.raises(ConfigurationError, match="a format that is not read back"):
         ChatCodec(tokenizer)
 
 

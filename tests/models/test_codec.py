@@ -239,7 +239,7 @@ def test_the_scratch_prompt_names_each_tool_in_one_token(scratch_codec: ChatCode
             "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] "
             "%}[CALL]{{ call.function.arguments }}"
             "{% endfor %}<|end|>{% endfor %}",
-            "in a form that is not read back",
+            "in a format that is not read back",
         ),
     ],
 )

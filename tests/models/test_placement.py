@@ -4,7 +4,7 @@ sharded is not. `meta` stands for the GPU: a tensor there knows its place and ha
 import pytest
 import torch
 
-from posttrain.models import placement
+from posttrain.models import distributed
 from posttrain.models.loading import load_model, load_on_cpu, save_model
 from posttrain.models.params import LoraAdapter
 from posttrain.models.scratch import scratch_model
@@ -37,12 +37,12 @@ def folder(tmp_path, scratch_tokenizer):
     ids=["evaluated", "trained", "with adapters", "a reward model", "a new reward model"],
 )
 def test_what_computes_lives_where_models_live(monkeypatch, folder, load):
-    monkeypatch.setattr(placement, "device", lambda: GPU)
+    monkeypatch.setattr(distributed, "device", lambda: GPU)
     assert {weight.device.type for weight in load(folder).parameters()} == {"meta"}
 
 
 def test_what_is_saved_or_sharded_stays_in_main_memory(monkeypatch, folder):
-    monkeypatch.setattr(placement, "device", lambda: GPU)
+    monkeypatch.setattr(distributed, "device", lambda: GPU)
     assert {weight.device.type for weight in load_on_cpu(folder).parameters()} == {"cpu"}
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
@@ -51,10 +51,10 @@ def test_what_is_saved_or_sharded_stays_in_main_memory(monkeypatch, folder):
 
 
 def test_each_process_has_a_gpu_of_its_own_and_may_be_told_to_use_none(monkeypatch):
-    assert placement.device() == torch.device("cpu") or torch.cuda.is_available()
+    assert distributed.device() == torch.device("cpu") or torch.cuda.is_available()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert placement.device() == torch.device("cuda", 0)
+    assert distributed.device() == torch.device("cuda", 0)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert placement.device() == torch.device("cuda", 3)
+    assert distributed.device() == torch.device("cuda", 3)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    assert placement.device() == torch.device("cpu")
+    assert distributed.device() == torch.device("cpu")

@@ -50,9 +50,9 @@ def split_calls(text: str, offered: Collection[str] | None) -> tuple[str, list[T
     None where the record does not say. Raises ValueError where a call cannot be read."""
     if _GLAIVE.search(text):
         text = _GLAIVE.sub(r"<\1tool_call>", text.replace("<|endoftext|>", "</tool_call>"))
-    if form := next((form for marker, form in _MARKERS.items() if marker in text), None):
-        content, calls = form.read(text, ())
-        return content, [_call(one) for one in calls]
+    if call_format := next((one for marker, one in _MARKERS.items() if marker in text), None):
+        content, raw_calls = call_format.read(text, ())
+        return content, [_call(one) for one in raw_calls]
     if found := _UNKNOWN_FORMATS.search(text):
         raise ValueError(f"its agent writes a call as {found[0]!r}, which is not read: give calls as tool_calls")
     calls = _bare_calls(text, offered or ())

@@ -73,7 +73,7 @@ def read_toolbench(fields: Fields) -> Mapping[str, Any]:
     if step := _STEP.match(str(own_id)):
         for index in [index for index, message in enumerate(messages) if role_of(message) == "assistant"][:-1]:
             messages[index] = {**messages[index], "weight": 0}
-    calls = messages[-1].get("tool_calls")
+    calls = messages[-1].get("tool_calls", ())
     is_open = bool(calls) and calls[0]["name"] not in TOOLBENCH_STOP_TOOLS
     return {
         "task_id": None if own_id is None else str(own_id)[step.end() if step else 0 :][:512] or None,

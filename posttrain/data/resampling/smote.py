@@ -64,8 +64,8 @@ def plan_points(
         by_neighbors.setdefault(min(num_neighbors, sizes[cell] - 1), {})[number_of[cell]] = size
     for neighbors, group in sorted(by_neighbors.items()):
         if neighbors == 0:
-            for cell, size in group.items():
-                points += [Point(names[cell], (int(np.argmax(numbers_N == cell)),))] * (size - 1)
+            for number, size in group.items():
+                points += [Point(names[number], (int(np.argmax(numbers_N == number)),))] * (size - 1)
             continue
         search = NearestInCells(n_neighbors=neighbors + 1)  # a row is its own nearest
         sampler = SMOTE(sampling_strategy=group, k_neighbors=search, random_state=seed)
