@@ -50,11 +50,7 @@ def said_otherwise(row: TrajectoryRow, record: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_there_are_75_hostile_records():
-    assert len(HOSTILE) == 75
-
-
-@pytest.mark.parametrize("number", range(75))
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_a_hostile_record_becomes_what_it_says_or_goes_aside(number, tmp_path):
     path = tmp_path / "ours.jsonl"
     path.write_bytes(b"\n".join(map(line, (OPENAI, HOSTILE[number], OPENAI))))
