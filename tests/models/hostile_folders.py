@@ -218,16 +218,9 @@ HOSTILE: dict[str, Change] = {
     "own code": _json("config.json", lambda config: config | _OWN_CODE | {"model_type": "own"}),
     "no type": _json("config.json", lambda config: {"hidden_size": 16}),
     "no language model": _config(model_type="vit"),
-    "a table of 10^12 positions": _json(
+    "a table of 10^12 positions": _text(
         "config.json",
-        lambda config: {
-            "model_type": "gpt2",
-            "n_positions": 10**6,
-            "n_embd": 8,
-            "n_head": 1,
-            "n_layer": 1,
-            "vocab_size": 8,
-        },
+        '{"model_type":"gpt2","n_positions":1000000,"n_embd":8,"n_head":1,"n_layer":1,"vocab_size":8}',
     ),
     "config with deep brackets": _text("config.json", _DEEP),
     "config that is a list": _text("config.json", "[]"),

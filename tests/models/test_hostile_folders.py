@@ -36,16 +36,8 @@ NOT_OPENED = {  # by whichever stage reads the folder, without a child process
 
 
 def opened(folder: Path, chat_template: str | None = None):
-    return load_pretrained(
-        PretrainedModel(
-            type="pretrained",
-            name=str(folder),
-            chat_template=chat_template,
-            adapter=FullAdapter(type="full"),
-            gradient_checkpointing=False,
-            dtype="float32",
-        )
-    )
+    full = {"adapter": FullAdapter(type="full"), "gradient_checkpointing": False, "dtype": "float32"}
+    return load_pretrained(PretrainedModel(type="pretrained", name=str(folder), chat_template=chat_template, **full))
 
 
 def test_there_are_sixty_and_more():
@@ -137,9 +129,5 @@ def test_a_hubs_repository_gives_its_texts_and_the_weights_that_its_index_names(
 
     monkeypatch.setattr(loading, "snapshot_download", download)
     model, _ = opened(Path("ours/model"))
-    assert model.model.norm.weight.equal(
-        parts["a.safetensors" if "model.norm.weight" in parts["a.safetensors"] else "b.safetensors"][
-            "model.norm.weight"
-        ]
-    )
+    assert model.model.norm.weight.equal((parts["a.safetensors"] | parts["b.safetensors"])["model.norm.weight"])
     assert [[name for name in patterns if "safetensors" in name] for patterns in asked] == [[], sorted(parts)]

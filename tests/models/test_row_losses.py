@@ -13,14 +13,8 @@ from posttrain.models.row_losses import row_losses
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=20,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=16,
-    )
+    sizes = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = Qwen2Config(**sizes, num_attention_heads=2, num_key_value_heads=1)
     return Qwen2ForCausalLM(config).eval()
 
 

@@ -1,13 +1,12 @@
-"""Every model that a stage computes with is asked to go where models live; what is only saved or
-sharded is not. `meta` stands for the GPU: a tensor there knows its place and has no values."""
+"""Models that a stage computes with are moved to the device; what is only saved or sharded is not.
+`meta` stands for the GPU."""
 
 import pytest
 import torch
 
 from posttrain.models import distributed
-from posttrain.models.loading import load_model, load_on_cpu, save_model
+from posttrain.models.loading import load_model, load_on_cpu
 from posttrain.models.params import LoraAdapter
-from posttrain.models.scratch import scratch_model
 from posttrain.train.reward_model import load_reward_model, new_reward_model
 from posttrain.train.trainable import load_trainable
 from tests.models.episodes import SCRATCH_PARAMS
@@ -16,13 +15,6 @@ LORA = SCRATCH_PARAMS.model_copy(
     update={"adapter": LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj"])}
 )
 GPU = torch.device("meta")
-
-
-@pytest.fixture
-def folder(tmp_path, scratch_tokenizer):
-    model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=64, seed=0)
-    save_model(model, scratch_tokenizer, tmp_path / "model")
-    return tmp_path / "model"
 
 
 @pytest.mark.parametrize(
@@ -36,17 +28,17 @@ def folder(tmp_path, scratch_tokenizer):
     ],
     ids=["evaluated", "trained", "with adapters", "a reward model", "a new reward model"],
 )
-def test_what_computes_lives_where_models_live(monkeypatch, folder, load):
+def test_what_computes_lives_where_models_live(monkeypatch, scratch_folder, load):
     monkeypatch.setattr(distributed, "device", lambda: GPU)
-    assert {weight.device.type for weight in load(folder).parameters()} == {"meta"}
+    assert {weight.device.type for weight in load(scratch_folder).parameters()} == {"meta"}
 
 
-def test_what_is_saved_or_sharded_stays_in_main_memory(monkeypatch, folder):
+def test_what_is_saved_or_sharded_stays_in_main_memory(monkeypatch, scratch_folder):
     monkeypatch.setattr(distributed, "device", lambda: GPU)
-    assert {weight.device.type for weight in load_on_cpu(folder).parameters()} == {"cpu"}
+    assert {weight.device.type for weight in load_on_cpu(scratch_folder).parameters()} == {"cpu"}
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    for model in (load_trainable(folder, SCRATCH_PARAMS, seed=0), load_reward_model(folder)):
+    for model in (load_trainable(scratch_folder, SCRATCH_PARAMS, seed=0), load_reward_model(scratch_folder)):
         assert {weight.device.type for weight in model.parameters()} == {"cpu"}
 
 
