@@ -84,8 +84,8 @@ class TrajectoryRow:
     def trajectory_id(self) -> str:
         """16 hex digits of the content: equal for equal episodes of one task under one seed and
         policy version, and for no others."""
-        played = self.trajectory
-        content = [played.task_id, played.seed, played.policy_version, message_columns(played.messages)]
+        one = self.trajectory
+        content = [one.task_id, one.seed, one.policy_version, message_columns(one.messages)]
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

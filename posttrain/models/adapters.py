@@ -12,12 +12,12 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def is_adapted(model: Any) -> bool:
-    """Whether a model has LoRA adapters."""
+    """True if a model has LoRA adapters."""
     return hasattr(model, "get_base_model")
 
 
 def is_adapted_layer(module: Any) -> bool:
-    """Whether a linear layer has LoRA adapters."""
+    """True if a linear layer has LoRA adapters."""
     return hasattr(module, "get_delta_weight")
 
 

@@ -25,7 +25,7 @@ def channel_scales(size: int, device: torch.device) -> Tensor:
 
 
 def has_bf16_weights(model: Any) -> bool:
-    """Whether the matrices of the first layer hold bfloat16 numbers only, as in a model published
+    """True if the matrices of the first layer hold bfloat16 numbers only, as in a model published
     in bfloat16; False for architectures that `bf16_rescale` leaves as they are."""
     first = _layers(model)[:1]
     matrices = [module.weight for module in first.modules() if isinstance(module, nn.Linear)]

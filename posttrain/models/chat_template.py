@@ -40,7 +40,7 @@ def named_template(name: str, tokenizer: Any) -> str:
     if name not in TEMPLATES:
         raise ConfigurationError(f"model.chat_template is {name!r}; there are {', '.join(TEMPLATES)}")
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-    if missing := [mark for mark in CHATML if mark not in added]:
+    if missing := [token for token in CHATML if token not in added]:
         raise ConfigurationError(
             f"model.chat_template {name} is written with {', '.join(missing)}, which the tokenizer of "
             f"{tokenizer.name_or_path!r} does not have: leave model.chat_template out, or choose a model that was "

@@ -28,12 +28,12 @@ _TIMEOUT = timedelta(hours=4)
 
 
 def is_launched() -> bool:
-    """Whether accelerate launched this process, possibly as the only one."""
+    """True if accelerate launched this process, possibly as the only one."""
     return "LOCAL_RANK" in os.environ
 
 
 def is_sharded() -> bool:
-    """Whether accelerate will shard the model in training (FSDP)."""
+    """True if accelerate will shard the model in training (FSDP)."""
     return is_launched() and os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
 
 

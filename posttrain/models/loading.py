@@ -351,8 +351,8 @@ def _try_codec(codec: ChatCodec) -> None:
     calls = tuple(ToolCall(f"call_{index}", name, '{"a": 1}') for index, name in enumerate("fg"))
     results = [Message("tool", text, tool_call_id=call.id) for call in calls]
     opening = [Message("system", text), Message("user", text)]
-    for said, thought, made in (("", None, calls[:1]), (text, text, calls), (text, None, ())):
-        turn = [Message("assistant", said, thought, made), *(results[: len(made)] or [Message("user", text)])]
+    for content, reasoning, made in (("", None, calls[:1]), (text, text, calls), (text, None, ())):
+        turn = [Message("assistant", content, reasoning, made), *(results[: len(made)] or [Message("user", text)])]
         with contextlib.suppress(ConfigurationError):
             codec.encode_row([*opening, *turn * _NUM_PROBE_TURNS, Message("assistant", "t")], tools)
 

@@ -55,7 +55,7 @@ def unpacked(model: Any) -> Any:
 
 
 def is_quantised(module: Any) -> bool:
-    """Whether a module is a quantised linear layer; a LoRA layer around one is not."""
+    """True if a module is a quantised linear layer; a LoRA layer around one is not."""
     kind = type(module)
     return kind.__module__.startswith("bitsandbytes.") and kind.__name__ in _QUANTISED
 

@@ -193,7 +193,7 @@ class ChatRenderer:
         return self._first_added(behind, but=self.call_format.markers) or self._text_end, _TOOL in behind
 
     def _find_thought(self) -> tuple[bool, tuple[str, str]]:
-        """Whether the template has a place for reasoning, and the markers around it."""
+        """A flag that the template has a place for reasoning, and the markers around it."""
         thinks = {"role": "assistant", "content": "c", "reasoning_content": _MARKER}
         before, marker, behind = self._render([_USER, thinks]).partition(_MARKER)
         start, end = max(map(before.rfind, self._added), default=-1), self._first_added(behind)
@@ -232,7 +232,7 @@ class ChatRenderer:
         )
 
     def _find_may_repeat(self) -> bool:
-        """Whether a message may have several calls: Llama's templates refuse them, although its
+        """True if a message may have several calls: Llama's templates refuse them, although its
         models write them."""
         calls = [ToolCall(f"call_{number}", "f", "{}") for number in range(2)]
         try:

@@ -101,7 +101,7 @@ def scatter_scores(values_P: Tensor, is_scored_N_T: Tensor) -> Tensor:
 
 
 def _is_wrapped(model: Any) -> bool:
-    """Whether DDP or FSDP wraps the model."""
+    """True if DDP or FSDP wraps the model."""
     return isinstance(model, (DistributedDataParallel, FSDPModule))
 
 

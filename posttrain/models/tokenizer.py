@@ -69,7 +69,7 @@ def train_tokenizer(
 
 
 def _bpe(*, whole: Sequence[str], rest: Mapping[str, int], num_merges: int) -> Tokenizer:
-    """A BPE of 256 bytes, up to `num_merges` merges learnt from `rest` (piece -> count), and the
+    """A BPE of 256 bytes, up to `num_merges` merges trained on `rest` (piece -> count), and the
     pieces of `whole` without merges (`ignore_merges`)."""
     learner = _with_pieces(Tokenizer(models.BPE()))
     trainer = trainers.BpeTrainer(
@@ -79,11 +79,11 @@ def _bpe(*, whole: Sequence[str], rest: Mapping[str, int], num_merges: int) -> T
         show_progress=False,
     )
     learner.train_from_iterator((piece for piece, count in rest.items() for _ in range(count)), trainer)
-    learnt = json.loads(learner.to_str())["model"]
-    vocabulary: dict[str, int] = dict(sorted(learnt["vocab"].items(), key=lambda item: int(item[1])))
+    trained = json.loads(learner.to_str())["model"]
+    vocabulary: dict[str, int] = dict(sorted(trained["vocab"].items(), key=lambda item: int(item[1])))
     for piece in whole:
         vocabulary.setdefault(_as_bytes(piece), len(vocabulary))
-    merges = [(left, right) for left, right in learnt["merges"]]
+    merges = [(left, right) for left, right in trained["merges"]]
     return _with_pieces(Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True)))
 
 

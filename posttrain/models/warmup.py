@@ -147,7 +147,7 @@ def _scalar_fields(content: str) -> Fields:
 
 
 def _requests(messages: Sequence[Message]) -> list[_Request]:
-    """What the calls of one conversation take word for word from the last message that has it."""
+    """Texts that calls of a conversation copy from the last message that has them."""
     copies: dict[Message, dict[str, tuple[str, str, str]]] = {}
     for place, message in enumerate(messages):
         sources = [source for source in messages[:place] if source.role in ("user", "tool")]

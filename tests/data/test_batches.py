@@ -61,7 +61,7 @@ def path(table, tmp_path) -> Path:
 
 
 def test_a_table_of_rows_ends_with_the_row_that_takes_it_over_a_size(toy_rows, tmp_path, monkeypatch):
-    """Of 2,000 rows of a megabyte each, no column of one table would hold the texts."""
+    """No column of one table could hold the texts of 2,000 rows of a megabyte each."""
     played = toy_rows[0].trajectory
     long = replace(played.messages[0], content="x" * 400)
     rows = [replace(toy_rows[0], trajectory=replace(played, messages=(long, *played.messages[1:])))] * 7

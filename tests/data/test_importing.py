@@ -291,7 +291,7 @@ def _messages(**agent: Any) -> dict[str, Any]:
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot' is none of"),
         ({"messages": [{"role": ["user"], "content": ""}]}, "is none of"),
         ({"messages": ["user: hello"]}, "a message is str, not an object"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text can be learnt from"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text can be trained on"),
         ({"messages": [{"role": "user", "content": 7}]}, "content is int"),
         (_messages(tool_calls=[{"id": "1", "function": {"name": 5, "arguments": "{}"}}]), "no name as text"),
         (
@@ -299,7 +299,7 @@ def _messages(**agent: Any) -> dict[str, Any]:
             "neither text nor an object",
         ),
         (_messages(tool_calls=[{"id": 1, "function": {"name": "f", "arguments": "{}"}}]), "id is not text"),
-        (_messages(weight=0), "none of its messages is to be learnt"),
+        (_messages(weight=0), "none of its messages is to be trained on"),
         (_messages(weight=0.5), "its weight is 0.5"),
         (_messages(content="<tool_call>{]</tool_call>"), "neither JSON nor"),
         ({"messages": [{"role": "user", "content": "\ud800"}, MESSAGES[-1]]}, "half of a character"),

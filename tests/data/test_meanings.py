@@ -147,12 +147,12 @@ def test_what_is_marked_as_not_learnt_is_not_learnt(read, name):
     first = {"role": "assistant", "content": "Well.", name: False}
     row = only(read({"messages": [ASKED, first, ASKED, {**ANSWERED, name: True}]}))
     assert untrained_messages(row.trajectory) == {1}
-    assert "only what the agent says is learnt" in reason(read({"messages": [{**ASKED, name: 1}, ANSWERED]}))
+    assert "only messages of the agent are trained on" in reason(read({"messages": [{**ASKED, name: 1}, ANSWERED]}))
 
 
 def test_a_conversation_that_ends_with_the_user_is_no_demonstration_and_may_be_a_play(read):
     asked_back = {"messages": [ASKED, ANSWERED, {"role": "user", "content": "And Lima?"}]}
-    assert "nobody shows what the agent should say" in reason(read(asked_back))
+    assert "nothing shows what the agent should answer" in reason(read(asked_back))
     assert only(read({**asked_back, "reward": 0.5})).trajectory.messages[-1].role == "user"
     assert "'response', which is not read" in reason(read({"messages": [ASKED, CALLED, RESULT], "response": "Yes."}))
 

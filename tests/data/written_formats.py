@@ -134,7 +134,7 @@ def toolbench(played: Trajectory, tools: Schemas) -> dict[str, Any]:
 
 
 def agentgym(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    """Of a world of text; the instruction is the first turn."""
+    """A world of text; the instruction is the first turn."""
     del tools
     system, rest = _without_system(played)
     turns: list[dict[str, Any]] = [

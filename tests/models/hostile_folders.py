@@ -43,7 +43,7 @@ def _without(part: str) -> Change:
 
 
 def _header(change: Callable[[dict[str, Any]], Any]) -> Change:
-    """Of the safetensors file; what `change` gives may be text."""
+    """Changes the header of the safetensors file; `change` may return text."""
 
     def apply(folder: Path) -> None:
         file = folder / "model.safetensors"

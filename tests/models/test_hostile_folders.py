@@ -77,7 +77,7 @@ def test_a_reward_models_own_head_must_be_there(qwen_folder, tmp_path):
 
 
 def test_tables_that_a_model_computes_may_stand_in_an_older_file(qwen_folder, tmp_path):
-    """As of Llama 2: the frequencies of its rotary embedding, which nobody learnt."""
+    """Llama 2 has the frequencies of its rotary embedding there, which are not trained."""
     shutil.copytree(qwen_folder, tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     weights = load_file(file)

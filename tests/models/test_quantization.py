@@ -58,7 +58,7 @@ def test_layers_but_the_head_are_quantised_and_only_adapters_are_learnt(folder, 
 
 
 def test_no_processor_packs_the_bits_otherwise(folder, rows, monkeypatch):
-    """As bitsandbytes does where there are bfloat16 instructions, at the first evaluation."""
+    """bitsandbytes repacks them at the first evaluation where there are bfloat16 instructions."""
     monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: True)
     model = load_trainable(folder, params_of("nf4"), seed=0).eval()
     layers = [module for module in model.modules() if is_quantised(module)]

@@ -89,7 +89,7 @@ class Fields:
         self._taken: set[str] = set()
 
     def has(self, meaning: str) -> bool:
-        """Whether a key of this meaning has a value, be it empty."""
+        """True if a key of this meaning has a value, be it empty."""
         return any(self.content.get(key) is not None for key in self._spellings(meaning))
 
     def key(self, meaning: str) -> str:
@@ -140,7 +140,7 @@ class Fields:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is null or an empty text, list or object; false and zero are values."""
+    """True if a value is null or an empty text, list or object; false and zero are values."""
     return value is None or (isinstance(value, (str, list, dict)) and not without_nulls(value))
 
 
@@ -152,7 +152,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def has_type(value: Any, *types: str) -> bool:
-    """Whether a value is an object of one of these types."""
+    """True if a value is an object of one of these types."""
     return isinstance(value, Mapping) and value.get("type") in types
 
 

@@ -29,7 +29,7 @@ from posttrain.data.importing.research_sets import (
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`matches` tells a record of the format by its keys, `read` takes its fields for
+    """`matches` recognises a record by its keys, `read` takes its fields for
     `rows.row_of`, `keys` describes such a record in error messages, and calls of `stop_tools` end
     its episodes."""
 

@@ -46,7 +46,7 @@ def import_trajectories(path: Path, file_format: str | None = None, *, stop_tool
     records = read_records(path)
     head = list(itertools.islice(records, NUM_PROBED))
     if not head:
-        raise DataError(f"{path} has no trajectory; nothing can be learnt or measured from it: check the path")
+        raise DataError(f"{path} has no trajectory; nothing can be trained on or measured: check the path")
     readable = [record for _, record in head if not isinstance(record, BadRecord)]
     if not readable:
         first = next(record for _, record in head if isinstance(record, BadRecord))

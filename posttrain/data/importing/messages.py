@@ -124,9 +124,9 @@ def _read(message: Any, unread: set[str]) -> Iterator[_Parsed]:
     name = fields.take("role")
     weight, key = fields.take("weight"), fields.key("weight")
     if weight not in (None, 0, 1):
-        raise ValueError(f"its {key} is {str(weight)[:80]}; a message is learnt (1) or not (0)")
+        raise ValueError(f"its {key} is {str(weight)[:80]}; a message is trained on (1) or not (0)")
     if weight and role != "assistant":
-        raise ValueError(f"the {key} of a message of the {role} is {weight}; only what the agent says is learnt")
+        raise ValueError(f"the {key} of a message of the {role} is {weight}; only messages of the agent are trained on")
     if name in _CALL_ROLES:
         calls = _read_calls(from_json(fields.take("content"), f"a {name}"), unread)
         if not calls:
@@ -152,7 +152,7 @@ def _assistant(fields: Fields, is_trained: bool) -> Iterator[_Parsed]:
     """One message, or several where results stand between the parts of one (Vercel's)."""
     has_content, content, refusal = fields.has("content"), fields.take("content"), fields.take("refusal")
     if refusal and content:
-        raise ValueError("a message has a refusal beside its content, and nobody knows which the agent said")
+        raise ValueError("a message has a refusal beside its content, and nobody knows which of them the agent wrote")
     steps = _steps(content if isinstance(content, list) else [refusal or content or ""], fields.unread)
     last = steps[-1]
     beside = _read_calls(from_json(fields.take("calls"), "tool_calls"), fields.unread)
@@ -242,7 +242,7 @@ def _read_part(part: Mapping[str, Any], found: _Parts, unread: set[str]) -> None
         (found.reasoning if kind in _REASONING else found.texts).append(text)
         fields.close()
     elif kind not in _WITHOUT_TEXT:
-        raise ValueError(f"a part of its content is {str(kind)[:80]!r}; only text can be learnt from")
+        raise ValueError(f"a part of its content is {str(kind)[:80]!r}; only text can be trained on")
 
 
 def _read_ui_tool(part: Mapping[str, Any], kind: str, found: _Parts, unread: set[str]) -> None:

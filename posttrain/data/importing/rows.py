@@ -96,7 +96,7 @@ def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any], f
         )
     if messages[-1].role in ("user", "system") and record.get("stop_reason") is None and record.get("reward") is None:
         raise ValueError(
-            f"its last message is the {messages[-1].role}'s, so nobody shows what the agent should say to it: put the "
+            f"its last message is the {messages[-1].role}'s, so nothing shows what the agent should answer: put the "
             "answer behind it, or cut it off"
         )
 
@@ -107,7 +107,7 @@ def _turns(messages: Sequence[Message], untrained: Collection[int]) -> tuple[Tur
         return ()
     trained = [index for index, one in enumerate(messages) if one.role == "assistant" and index not in untrained]
     if not trained:
-        raise ValueError("none of its messages is to be learnt")
+        raise ValueError("none of its messages is to be trained on")
     return tuple(Turn(num_read=0, num_written=0, policy_version=0, message_index=index) for index in trained)
 
 

@@ -74,7 +74,7 @@ def infer_tools(conversations: Iterable[Sequence[Message]]) -> tuple[Mapping[str
 
 
 def is_inferred(tool: Mapping[str, Any]) -> bool:
-    """Whether a schema came from `infer_tools`."""
+    """True if a schema came from `infer_tools`."""
     return bool(tool["function"].get("description") == _INFERRED)
 
 

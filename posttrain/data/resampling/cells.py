@@ -51,7 +51,7 @@ def opening_text(messages: Sequence[Message]) -> str:
 
 
 def failed(result: str) -> bool:
-    """Whether a tool's result is an error: in the format of this project's worlds, or as in
+    """True if a tool's result is an error: in the format of this project's worlds, or as in
     tau-bench plain text that begins with `Error`."""
     return is_error(result) or result.startswith("Error")
 

@@ -93,8 +93,8 @@ def _drafts(
     for index, point in enumerate(points):
         if index in progress.found or which >= len(point.seeds):
             continue
-        played = context.rows[point.seeds[which]].trajectory
-        task = context.tasks.get(played.task_id)
+        source = context.rows[point.seeds[which]].trajectory
+        task = context.tasks.get(source.task_id)
         if task is None:
             continue
         draw = random.Random(f"{seed} {index} {attempt}")
@@ -104,7 +104,7 @@ def _drafts(
         if opening_text(new.messages) in progress.texts:
             del progress.tasks[index]
             continue
-        drafts.append(_Draft(index, point.seeds[which], new, draw.getrandbits(31) if again else played.seed))
+        drafts.append(_Draft(index, point.seeds[which], new, draw.getrandbits(31) if again else source.seed))
     return drafts
 
 

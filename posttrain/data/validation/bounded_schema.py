@@ -40,12 +40,12 @@ class _Steps:
 
 
 def is_schema(text: str) -> bool:
-    """Whether `text` is a JSON schema for a tool's arguments."""
+    """True if `text` is a JSON schema for a tool's arguments."""
     return _validator(text) is not None
 
 
 def fits(text: str, given: Mapping[str, Any]) -> bool:
-    """Whether the arguments fit the schema, or cannot be judged by it. An argument that the schema
+    """True if the arguments fit the schema, or cannot be judged by it. An argument that the schema
     does not list does not fit, unless additionalProperties or patternProperties allow it. Raises
     ValueError where `is_schema` is False."""
     validator = _validator(text)

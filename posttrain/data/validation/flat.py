@@ -209,10 +209,10 @@ def _roles_alternate(messages: _Messages, num_rows: int) -> NDArray[np.bool_]:
 def _tokens_estimate(messages: _Messages, calls: _Calls, num_rows: int) -> NDArray[np.int64]:
     """Tokens of users, agent and tools, shape (N,). System messages are left out: their cost
     depends on the model's chat template."""
-    spoken = ~bool_array(pc.equal(messages.role, "system"))
+    is_counted = ~bool_array(pc.equal(messages.role, "system"))
     of_message = _num_tokens(messages.text("content")) + _num_tokens(messages.text("reasoning_content"))
     of_call = _num_tokens(calls.table["name"].combine_chunks()) + _num_tokens(calls.table["arguments"].combine_chunks())
-    total = np.bincount(messages.rows[spoken], weights=of_message[spoken], minlength=num_rows)
+    total = np.bincount(messages.rows[is_counted], weights=of_message[is_counted], minlength=num_rows)
     total += np.bincount(calls.rows, weights=of_call, minlength=num_rows)
     return total.astype(np.int64)
 

@@ -86,7 +86,7 @@ class NearDuplicates:
                 self._by_rarest.setdefault(min(pieces, key=self._num_texts), []).append(text)
 
     def has(self, text: str) -> bool:
-        """Whether a known text equals this one, or one of the two nearly is the other."""
+        """True if a known text equals this one or nearly does, as one contains the other."""
         own = text.encode()
         pieces = _pieces(own)
         if own in self._exact or not pieces:

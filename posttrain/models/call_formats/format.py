@@ -42,7 +42,7 @@ class ToolCallFormat(Protocol):
 
 
 def is_nested_deep(text: str) -> bool:
-    """Whether more than MAX_NESTING brackets are open at one place, those in texts included."""
+    """True if more than MAX_NESTING brackets are open at one place, those in texts included."""
     depth = 0
     for bracket in _BRACKET.finditer(text) if text.count("[") + text.count("{") > MAX_NESTING else ():
         depth += 1 if bracket[0] in "[{" else -1

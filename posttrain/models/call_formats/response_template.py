@@ -71,7 +71,7 @@ class ResponseTemplateFormat:
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether the response template describes reasoning."""
+        """True if the response template describes reasoning."""
         return _THINKING in self.served_content()["fields"]
 
     def placeholder(self, key: str, rendered: str) -> str | None:
