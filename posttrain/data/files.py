@@ -113,7 +113,7 @@ def reading_rows(path: Path) -> Iterator[None]:
         yield
     except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path} has a row that cannot be read ({type(error).__name__}: {_first_line(error)}): {_REMEDY}"
+            f"{path} has a row that cannot be read ({type(error).__name__}: {first_line(error)}): {_REMEDY}"
         ) from error
 
 
@@ -203,7 +203,7 @@ def _cast(path: Path, table: pa.Table, wanted: list[str], schema: pa.Schema) -> 
     try:
         return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted]))
     except (pa.ArrowException, ValueError) as error:
-        raise DataError(f"{path} has columns of other types than are read ({_first_line(error)}): {_REMEDY}") from error
+        raise DataError(f"{path} has columns of other types than are read ({first_line(error)}): {_REMEDY}") from error
 
 
 def _refuse_missing(path: Path, wanted: list[str], found: list[str], num_rows: int) -> None:
@@ -222,9 +222,12 @@ def _reading(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         size = path.stat().st_size if path.exists() else 0
         raise DataError(
-            f"{path} has {size} bytes but is no whole Parquet file, nothing was read ({_first_line(error)}): {_REMEDY}"
+            f"{path} has {size} bytes but is no whole Parquet file, nothing was read ({first_line(error)}): {_REMEDY}"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; its class where it has none."""
+    if isinstance(error, RecursionError):  # of a parser of JSON
+        return "brackets nested too deep"
     return (str(error).splitlines() or [type(error).__name__])[0]

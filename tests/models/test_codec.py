@@ -54,7 +54,8 @@ def masked(codec: ChatCodec, row: TokenRow, value: int) -> str:
 
 
 def ids_of_a_rollout(codec: ChatCodec, messages: Sequence[Message]) -> list[int]:
-    """The ids of an engine: the prompt once, then each message as written and the results between."""
+    """The ids of an engine: the prompt once, then each message as written and the results
+    between."""
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
     ids = codec.encode_prompt(messages[: turns[0]], TOOLS)
     for turn, next_turn in zip(turns, [*turns[1:], None], strict=True):

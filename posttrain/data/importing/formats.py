@@ -5,26 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.data.importing.benchmark_results import (
-    TAU_STOP_TOOLS,
-    is_bfcl,
-    is_tau2,
-    is_tau_bench,
-    read_bfcl,
-    read_tau2,
-    read_tau_bench,
-)
-from posttrain.data.importing.chats import is_chat, is_preference, is_sharegpt, read_chat, read_preference
+from posttrain.data.importing import benchmark_results as bench
+from posttrain.data.importing import chats
+from posttrain.data.importing import research_sets as sets
 from posttrain.data.importing.fields import Fields
-from posttrain.data.importing.research_sets import (
-    TOOLBENCH_STOP_TOOLS,
-    is_agentgym,
-    is_toolbench,
-    is_xlam,
-    read_agentgym,
-    read_toolbench,
-    read_xlam,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +27,15 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     one.name: one
     for one in (
-        Format("tau_bench", "traj, reward, trial", is_tau_bench, read_tau_bench, TAU_STOP_TOOLS),
-        Format("tau2", "simulations of messages, reward_info", is_tau2, read_tau2, TAU_STOP_TOOLS),
-        Format("xlam", "query, answers, tools", is_xlam, read_xlam),
-        Format("agentgym", "item_id, conversations with loss", is_agentgym, read_agentgym),
-        Format("toolbench", "conversations with Action Input:", is_toolbench, read_toolbench, TOOLBENCH_STOP_TOOLS),
-        Format("sharegpt", "conversations of from and value", is_sharegpt, read_chat),
-        Format("openai", "messages of role and content", is_chat, read_chat),
-        Format("trl", "prompt and completion, or chosen and rejected", is_preference, read_preference),
-        Format("bfcl", "id, result, inference_log", is_bfcl, read_bfcl),
+        Format("tau_bench", "traj, reward, trial", bench.is_tau_bench, bench.read_tau_bench, bench.TAU_STOP_TOOLS),
+        Format("tau2", "simulations with reward_info", bench.is_tau2, bench.read_tau2, bench.TAU_STOP_TOOLS),
+        Format("xlam", "query, answers, tools", sets.is_xlam, sets.read_xlam),
+        Format("agentgym", "item_id, conversations with loss", sets.is_agentgym, sets.read_agentgym),
+        Format("toolbench", "Action Input: in turns", sets.is_toolbench, sets.read_toolbench, sets.TOOLBENCH_ENDS),
+        Format("sharegpt", "conversations of from and value", chats.is_sharegpt, chats.read_chat),
+        Format("openai", "messages of role and content", chats.is_chat, chats.read_chat),
+        Format("trl", "prompt and completion, or chosen and rejected", chats.is_preference, chats.read_preference),
+        Format("bfcl", "id, result, inference_log", bench.is_bfcl, bench.read_bfcl),
     )
 }
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from posttrain.data.files import first_line
 from posttrain.data.importing.fields import Fields
 from posttrain.data.importing.formats import FORMATS, Format, detect_format, format_of
-from posttrain.data.importing.records import BadRecord, first_line, read_records
+from posttrain.data.importing.records import BadRecord, read_records
 from posttrain.data.importing.rows import UNKNOWN_TOOLS, row_of
 from posttrain.data.importing.tools import infer_tools
 from posttrain.data.schemas import TrajectoryRow

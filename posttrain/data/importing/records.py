@@ -23,6 +23,7 @@ from typing import IO, Any, NoReturn, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from posttrain.data.files import first_line
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import MAX_LINE_BYTES, clip, reason
 
@@ -228,13 +229,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text; its class where it has none."""
-    if isinstance(error, RecursionError):
-        return "brackets nested too deep"
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _text_of(content: object) -> str:

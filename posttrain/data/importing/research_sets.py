@@ -7,7 +7,7 @@ from typing import Any
 from posttrain.data.importing.fields import Fields, from_json, listed, read_literal
 from posttrain.data.importing.messages import role_of
 
-TOOLBENCH_STOP_TOOLS = ("Finish",)
+TOOLBENCH_ENDS = ("Finish",)
 _ACTION = re.compile(
     r"\s*Thought:(?P<thought>.*?)\n?\s*Action:\s*(?P<name>[^\n]*)\n\s*Action Input:(?P<input>.*)", re.DOTALL
 )
@@ -74,7 +74,7 @@ def read_toolbench(fields: Fields) -> Mapping[str, Any]:
         for index in [index for index, message in enumerate(messages) if role_of(message) == "assistant"][:-1]:
             messages[index] = {**messages[index], "weight": 0}
     calls = messages[-1].get("tool_calls", ())
-    is_open = bool(calls) and calls[0]["name"] not in TOOLBENCH_STOP_TOOLS
+    is_open = bool(calls) and calls[0]["name"] not in TOOLBENCH_ENDS
     return {
         "task_id": None if own_id is None else str(own_id)[step.end() if step else 0 :][:512] or None,
         "messages": messages,

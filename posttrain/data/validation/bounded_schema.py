@@ -20,7 +20,7 @@ from referencing.exceptions import Unresolvable
 MAX_STEPS = 100_000  # per call: keywords, and entries of lists in them
 MAX_PATTERN_CHARS = 2_000
 PATTERN_TIMEOUT_S = 0.2  # per search; an ordinary pattern takes microseconds
-MAX_TIMEOUTS = 3  # per pattern; then it is ignored
+_TOO_SLOW: set[str] = set()  # patterns that timed out; they are ignored then
 
 Keyword = Callable[[Any, Any, Any, Any], Any]
 
@@ -119,7 +119,7 @@ def _counted(check: Keyword, steps: _Steps) -> Keyword:
 
 
 def _pattern(_: Any, pattern: Any, instance: Any, __: Any) -> Iterator[Any]:
-    if isinstance(instance, str) and not _search(pattern).finds(instance):
+    if isinstance(instance, str) and not _matches(pattern, instance):
         yield _error("pattern")
 
 
@@ -147,28 +147,23 @@ def _error(keyword: str) -> Any:
     return jsonschema.ValidationError(keyword)
 
 
-class _Search:
-    """A compiled pattern with a time limit; None, for one that does not compile, always matches."""
-
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
-        self._num_timeouts = 0
-
-    def finds(self, text: str) -> bool:
-        if self._compiled is None or self._num_timeouts >= MAX_TIMEOUTS:
-            return True
-        try:
-            return self._compiled.search(text, timeout=PATTERN_TIMEOUT_S) is not None
-        except TimeoutError:
-            self._num_timeouts += 1
-            return True
+def _matches(pattern: Any, text: str) -> bool:
+    """Search with a time limit; True where the pattern does not compile or once took too long."""
+    compiled = _compiled(pattern)
+    if compiled is None or pattern in _TOO_SLOW:
+        return True
+    try:
+        return compiled.search(text, timeout=PATTERN_TIMEOUT_S) is not None
+    except TimeoutError:
+        _TOO_SLOW.add(pattern)
+        return True
 
 
 @functools.lru_cache(maxsize=4096)
-def _search(pattern: Any) -> _Search:
+def _compiled(pattern: Any) -> Any:
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN_CHARS:
-        return _Search(None)
+        return None
     try:
-        return _Search(regex.compile(pattern))
+        return regex.compile(pattern)
     except (regex.error, RecursionError, MemoryError, OverflowError, ValueError):
-        return _Search(None)
+        return None

@@ -34,12 +34,12 @@ _MAY_FOLLOW = {
 
 @dataclass(frozen=True, slots=True)
 class FlatTables:
-    """Arrow tables; the columns that rules judge are beside the ones that locate a row (`row`,
-    `turn`, `call`, counted from 0).
+    """Arrow tables of the values and checks that rules read, with the position of each row: `row`
+    is the trajectory in the batch, `turn` the agent's turn in it, both from 0.
 
-    trajectories: row, trajectory_id, task_id, split, stop_reason, num_turns, tokens_estimate,
-    roles_alternate. turns: row, turn, num_calls, num_results, says_something,
-    results_are_asked_for. calls: row, turn, call, id, name, arguments, is_answered, is_id_unique.
+    trajectories: row, split, stop_reason, tokens_estimate, roles_alternate. turns: row, turn,
+    says_something, results_are_asked_for. calls: row, turn, name, arguments, is_answered,
+    is_id_unique.
     """
 
     trajectories: pa.Table
@@ -50,32 +50,27 @@ class FlatTables:
 def flatten(rows: pa.Table) -> FlatTables:
     """The flat tables of a batch of TRAJECTORIES_SCHEMA. Raises KeyError where a column lacks."""
     messages = _Messages(rows)
-    turns = _turns(messages)
     calls = _calls(messages)
-    found = _pair(messages, calls)
-    is_answered = found.is_answered | _ends_the_episode(calls, rows)
-    calls_table = with_columns(calls.table, is_answered=is_answered, is_id_unique=found.is_id_unique)
-    num_calls = np.bincount(calls.turn_ids, minlength=len(turns.message_ids))
-    turns_table = pa.table(
-        {
-            **turns.columns,
-            "num_calls": num_calls,
-            "num_results": np.bincount(messages.turn_ids[found.result_messages], minlength=len(turns.message_ids)),
-            "says_something": turns.has_text | (num_calls > 0),
-            "results_are_asked_for": found.asked,
-        }
-    )
-    columns = {name: pc.fill_null(rows[name], "") for name in ("trajectory_id", "task_id", "split", "stop_reason")}
-    trajectories = pa.table(
-        {
-            "row": np.arange(rows.num_rows),
-            **columns,
-            "num_turns": np.bincount(turns.rows, minlength=rows.num_rows),
-            "tokens_estimate": _tokens_estimate(messages, calls, rows.num_rows),
-            "roles_alternate": _roles_alternate(messages, rows.num_rows),
-        }
-    )
-    return FlatTables(trajectories, turns_table, calls_table)
+    is_answered, is_id_unique, is_asked_for = _pair(messages, calls)
+    is_answered |= _ends_the_episode(calls, rows)
+    agent_ids = np.flatnonzero(messages.is_agent)
+    turn_rows = messages.rows[agent_ids]
+    has_text = bool_array(pc.not_equal(pc.utf8_trim_whitespace(messages.text("content")), ""))[agent_ids]
+    has_calls = np.bincount(calls.turn_ids, minlength=len(agent_ids)) > 0
+    trajectories = {
+        "row": np.arange(rows.num_rows),
+        **{name: pc.fill_null(rows[name], "") for name in ("split", "stop_reason")},
+        "tokens_estimate": _tokens_estimate(messages, calls, rows.num_rows),
+        "roles_alternate": _roles_alternate(messages, rows.num_rows),
+    }
+    turns = {
+        "row": turn_rows,
+        "turn": _count_within(turn_rows),
+        "says_something": has_text | has_calls,
+        "results_are_asked_for": is_asked_for,
+    }
+    with_checks = with_columns(calls.table, is_answered=is_answered, is_id_unique=is_id_unique)
+    return FlatTables(pa.table(trajectories), pa.table(turns), with_checks)
 
 
 class _Messages:
@@ -101,15 +96,9 @@ class _Messages:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turns:
-    message_ids: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    has_text: NDArray[np.bool_]
-    columns: dict[str, NDArray[np.int64]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Calls:
+    """The agents' calls: the message, trajectory and turn of each, counted over the batch."""
+
     message_ids: NDArray[np.int64]
     rows: NDArray[np.int64]
     turn_ids: NDArray[np.int64]
@@ -117,64 +106,40 @@ class _Calls:
     table: pa.Table
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    is_answered: NDArray[np.bool_]
-    is_id_unique: NDArray[np.bool_]
-    asked: NDArray[np.bool_]
-    result_messages: NDArray[np.int64]
-
-
-def _turns(messages: _Messages) -> _Turns:
-    message_ids = np.flatnonzero(messages.is_agent)
-    rows = messages.rows[message_ids]
-    has_text = bool_array(pc.not_equal(pc.utf8_trim_whitespace(messages.text("content")), ""))[message_ids]
-    return _Turns(message_ids, rows, has_text, {"row": rows, "turn": _count_within(rows)})
-
-
 def _calls(messages: _Messages) -> _Calls:
     lists = messages.structs.field("tool_calls")
-    structs = pc.list_flatten(lists)
     message_ids = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     by_agent = messages.is_agent[message_ids]
-    structs, message_ids = structs.filter(pa.array(by_agent)), message_ids[by_agent]
+    structs, message_ids = pc.list_flatten(lists).filter(pa.array(by_agent)), message_ids[by_agent]
     rows, turn_ids = messages.rows[message_ids], messages.turn_ids[message_ids]
     first_turn = np.searchsorted(messages.rows[messages.is_agent], rows)
     function = structs.field("function")
-    ids = pc.fill_null(structs.field("id"), "")
-    table = pa.table(
-        {
-            "row": rows,
-            "turn": turn_ids - first_turn,
-            "call": _count_within(turn_ids),
-            "id": ids,
-            "name": pc.fill_null(function.field("name"), ""),
-            "arguments": pc.fill_null(function.field("arguments"), ""),
-        }
-    )
-    return _Calls(message_ids, rows, turn_ids, ids, table)
+    texts = {name: pc.fill_null(function.field(name), "") for name in ("name", "arguments")}
+    table = pa.table({"row": rows, "turn": turn_ids - first_turn, **texts})
+    return _Calls(message_ids, rows, turn_ids, pc.fill_null(structs.field("id"), ""), table)
 
 
-def _pair(messages: _Messages, calls: _Calls) -> _Pairs:
-    """Pair calls and results by turn and id: a call is answered by exactly one result, and a result
-    is asked for by a call."""
+def _pair(messages: _Messages, calls: _Calls) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Pair calls and results by turn and id. Of calls: answered by exactly one result of their
+    turn; with an id that no other call of the trajectory has. Of turns: no result without a call.
+    """
     result_messages = np.flatnonzero(messages.is_tool & (messages.turn_ids >= 0))
+    result_turns = messages.turn_ids[result_messages]
     result_ids = messages.text("tool_call_id").take(pa.array(result_messages))
     encoded = pa.concat_arrays([calls.ids, result_ids]).dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     # (turn, id) as one number, so that NumPy can sort and search pairs
     width = int(codes.max(initial=0)) + 1
     call_codes, result_codes = codes[: len(calls.rows)], codes[len(calls.rows) :]
-    call_keys = calls.turn_ids * width + call_codes
-    result_keys = messages.turn_ids[result_messages] * width + result_codes
+    call_keys, result_keys = calls.turn_ids * width + call_codes, result_turns * width + result_codes
     keys, counts = np.unique(result_keys, return_counts=True)
     place = np.minimum(np.searchsorted(keys, call_keys), max(len(keys) - 1, 0))
     is_answered = (keys[place] == call_keys) & (counts[place] == 1) if len(keys) else np.zeros(len(call_keys), bool)
     _, inverse, uses = np.unique(calls.rows * width + call_codes, return_inverse=True, return_counts=True)
     has_id = bool_array(pc.not_equal(calls.ids, ""))
-    unasked = messages.turn_ids[result_messages[~np.isin(result_keys, call_keys)]]
-    asked = np.bincount(unasked, minlength=int(messages.is_agent.sum())) == 0
-    return _Pairs(is_answered, (uses[inverse] == 1) & has_id, asked, result_messages)
+    unasked = result_turns[~np.isin(result_keys, call_keys)]
+    is_asked_for = np.bincount(unasked, minlength=int(messages.is_agent.sum())) == 0
+    return is_answered, (uses[inverse] == 1) & has_id, is_asked_for
 
 
 def _ends_the_episode(calls: _Calls, table: pa.Table) -> NDArray[np.bool_]:
