@@ -95,7 +95,7 @@ def read_plays(
         unread = unread_keys(imported)
         if reward:
             rewards = {number: _reward(path, record, reward) for number, record in records}
-            plays = [replace(play, reward=rewards[at]) for at, play in zip(imported.numbers, plays, strict=True)]
+            plays = [replace(play, reward=rewards[at]) for at, play in zip(imported.record_numbers, plays, strict=True)]
     if any(play.reward is not None for play in plays):
         return plays, bad, unread
     raise DataError(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from posttrain.models.call_formats.choice import FORMS
+from posttrain.models.call_formats.choice import FORMATS
 from posttrain.models.call_formats.response_template import response_template_of
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec, parse_assistant
@@ -19,7 +19,7 @@ from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema
 from tests.models.families import ENDS, TEMPLATES, TYPED_TOOLS, a_message, codec_of, trl_template
 
-BY_NAME = {form.name: form for form in FORMS}
+BY_NAME = {form.name: form for form in FORMATS}
 
 by_response_templates = pytest.mark.parametrize(
     "family", [family for family, form in TEMPLATES.items() if form == "hf"], indirect=True
@@ -221,7 +221,7 @@ def test_a_response_template_of_no_use_is_refused(qwen_folder: Path) -> None:
         ChatCodec(tokenizer)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_any_text_is_a_message(form) -> None:
     """Cut off, doubled and shuffled pieces of what the forms write; nesting beyond Python's."""
     rng = random.Random(1)
