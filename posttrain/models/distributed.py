@@ -162,6 +162,7 @@ def join() -> None:
         )
     if is_cpu and is_sharded():
         os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+        # accelerate has no public way to say so
         PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
     elif is_cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"

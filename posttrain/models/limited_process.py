@@ -39,7 +39,7 @@ def run_limited(work: Callable[[Say], None], *, subject: str, times: int = 1) ->
     Raises the StageError that `work` raises, and ConfigurationError, with `subject` and the step,
     where it raises anything else, uses up its time or memory, or dies.
     """
-    reading, writing = os.pipe()
+    reading, writing = os.pipe()  # the child writes a line of JSON per step and one at its end
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of forking with threads
         child = os.fork()
     if child == 0:
@@ -88,7 +88,7 @@ def _work(work: Callable[[Say], None], pipe: int, times: int) -> NoReturn:
 def _limit(pipe: int, times: int) -> None:
     for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL)
-    faulthandler.disable()
+    faulthandler.disable()  # or a crash would print the parent's stack
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):  # panics and warnings of libraries go there
         if standard != pipe:

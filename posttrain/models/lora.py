@@ -120,6 +120,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        # y = W x + up low: the gradients are Wᵀ dy, upᵀ dy and dy lowᵀ, rows of a batch summed
         low, up = ctx.saved_tensors
         of_x = grad @ dense_weight(ctx.base).to(grad.dtype) if ctx.needs_input_grad[0] else None
         return of_x, grad @ up, grad.flatten(0, -2).T @ low.flatten(0, -2), None

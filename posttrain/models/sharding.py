@@ -95,6 +95,7 @@ def sum_without_average(model: nn.Module) -> None:
 
 def _sharded_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    # averages have the weight's shape and are sharded like it; step counts and the like are not
     own = {
         index: {
             name: _like(value, weights[index]) if _has_shape(value, weights[index]) else value

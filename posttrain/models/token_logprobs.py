@@ -71,6 +71,8 @@ def agent_scores(
     size = max(1, MAX_LOGITS // head.weight.shape[0])
     if len(targets_P) <= size:
         return of(hidden_P_H, targets_P)
+    # checkpoint frees each piece's logits after the forward pass and recomputes them in the
+    # backward
     cuts = list(range(size, len(targets_P), size))
     pieces = [
         TokenScores(*checkpoint(of, *both, use_reentrant=False))

@@ -74,7 +74,7 @@ def _farthest_first(features_N_D: NDArray[np.float64], given: NDArray[np.int64],
         cover.add(features_N_D[index])
     for index in chosen:
         cover.leave_out(index)
-    while len(chosen) < count:
+    while len(chosen) < count:  # O(count · N · D): each choice updates all distances once
         index = cover.farthest()[1]
         chosen.append(index)
         cover.add(features_N_D[index])
@@ -109,7 +109,7 @@ def _farthest_first_in(
     heapq.heapify(offers)
     with threadpool_limits(1):  # the products are too small for threads
         while len(chosen) < count:
-            _, index, number = offers[0]
+            _, index, number = offers[0]  # the farthest offer, possibly stale
             if waiting[number]:
                 covers[number].add_all(features_N_D[waiting[number]])
                 waiting[number] = []
@@ -153,6 +153,7 @@ class _Cover:
             np.minimum(self._nearest_N, self._squares_N + found_M_N.min(axis=0), out=self._nearest_N)
 
     def _distances(self, centre_D: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Squared distances to a centre."""
+        """Squared distances to a centre, as |x|² − 2 x·c + |c|²: one product, no (N, D)
+        temporary."""
         found_N: NDArray[np.float64] = self._squares_N - 2 * self._features_N_D @ centre_D + centre_D @ centre_D
         return found_N

@@ -118,6 +118,7 @@ def _located(
     for number in np.unique(numbers_M):
         mine, own = np.flatnonzero(numbers_M == number), np.flatnonzero(numbers_N == number)
         seeds = own[_nearest(features_N_D[own], points_M_D[mine], num_neighbors)]
+        # (M, K) of bool: which of a point's nearest rows belong to another cell
         foreign = numbers_N[near_M_K[mine][:, : len(own)]] != number
         for index, seed_rows, share in zip(mine, seeds.tolist(), foreign.mean(axis=1), strict=True):
             located[index] = Point(names[number], tuple(seed_rows), bool(share > 0.5))

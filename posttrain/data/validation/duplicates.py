@@ -36,6 +36,7 @@ def digests(texts: Any) -> list[bytes]:
     """A hash per text; nulls count as empty."""
     array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     array = pc.fill_null(array, "")
+    # Arrow keeps all texts in one buffer, with the offset of each: no Python string is made.
     _, offsets, characters = array.buffers()
     if characters is None:  # not one text has a character
         return [hashlib.blake2b(digest_size=_DIGEST_BYTES).digest()] * len(array)

@@ -84,6 +84,7 @@ class _Messages:
         self.role = pc.fill_null(self.structs.field("role"), "")
         self.is_agent: NDArray[np.bool_] = bool_array(pc.equal(self.role, "assistant"))
         self.is_tool: NDArray[np.bool_] = bool_array(pc.equal(self.role, "tool"))
+        # a turn begins with each agent message; what precedes a trajectory's first has none
         turn_ids = np.cumsum(self.is_agent) - 1
         agent_rows = self.rows[self.is_agent]
         in_own_row = (
@@ -163,6 +164,7 @@ def _roles_alternate(messages: _Messages, num_rows: int) -> NDArray[np.bool_]:
     allowed = np.zeros((7, 7), bool)
     for before, after in _MAY_FOLLOW.items():
         allowed[before, list(after)] = True
+    # a transition table over all messages at once; a trajectory's first message follows _START
     previous = np.roll(state, 1)
     previous[np.diff(messages.rows, prepend=-1) != 0] = _START
     broken = np.bincount(messages.rows[~allowed[previous, state]], minlength=num_rows) > 0
