@@ -25,10 +25,10 @@ from posttrain.data.resampling.coreset import choose_coreset
 from posttrain.data.resampling.features import Space, features_in_batches
 from posttrain.data.resampling.selected import Selected
 from posttrain.data.resampling.smote import contamination, plan_points, wanted_sizes
-from posttrain.data.schemas import TASKS_SCHEMA, TRAJECTORIES_SCHEMA, rows_of_table
+from posttrain.data.schemas import TASKS_SCHEMA, TRAJECTORIES_SCHEMA, rows_from_table
 from posttrain.data.validation.leakage import TASK_COLUMNS
 from posttrain.data.validation.page import render_page
-from posttrain.data.validation.verdict import kept, quarantined, summary, validate
+from posttrain.data.validation.validate import kept, quarantined, summary, validate
 
 RAW = Path("data/raw")
 MAX_TOKENS, TARGET_FRAC, NUM_NEIGHBORS, SEED = 1024, 0.5, 5, 1
@@ -138,7 +138,7 @@ def plan(folder: Path, *, is_whole: bool) -> dict[str, float]:
     cells = [
         cell_of(row, labels)
         for batch in ParquetBatches(folder / "rows.parquet", TRAJECTORIES_SCHEMA)
-        for row in rows_of_table(batch)
+        for row in rows_from_table(batch)
     ]
     clock = _Clock()
     if is_whole:

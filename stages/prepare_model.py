@@ -1,5 +1,5 @@
-"""Makes the model that training starts from: a small one with a tokenizer of its own, warmed up on
-copying, or a pretrained one by name."""
+"""Stage `prepare_model`: makes the base model, a small one from scratch with a tokenizer of its
+own, warmed up on copying, or a pretrained one by name."""
 
 from pathlib import Path
 

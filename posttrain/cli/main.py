@@ -211,10 +211,10 @@ def clean(names: Sequence[str], is_agreed: bool) -> None:
 def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat16"]) -> None:
     """Copy a model's folder as vLLM serves it for rollouts: with the output matrix written out, so
     that a weight update reaches it."""
-    from posttrain.models.loading import load_whole
+    from posttrain.models.loading import load_on_cpu
     from posttrain.rollout.engines.weight_files import write_served_folder
 
-    write_served_folder(folder, load_whole(folder, dtype=dtype), target)
+    write_served_folder(folder, load_on_cpu(folder, dtype=dtype), target)
 
 
 def merge_driver(path: str, base: Path, ours: Path, theirs: Path) -> None:

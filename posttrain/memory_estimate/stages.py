@@ -30,7 +30,7 @@ from posttrain.memory_estimate.tracker import (
     MemoryTracker,
     tracked,
 )
-from posttrain.models.adapted import behind_adapters, is_adapted
+from posttrain.models.adapters import behind_adapters, is_adapted
 from posttrain.models.distributed import pair_parts, parts_of
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind

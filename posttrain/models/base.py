@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.models.codec import ChatCodec
-from posttrain.models.loading import load_pretrained, save_model, whole_folder
+from posttrain.models.loading import atomic_folder, load_pretrained, save_model
 from posttrain.models.params import PrepareModelParams, PretrainedModel, ScratchModel
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
@@ -53,5 +53,5 @@ def write_base(
         case PretrainedModel():
             model, tokenizer = load_pretrained(params)
             ChatCodec(tokenizer)  # refuses a template that cannot carry an agent, before hours of training
-    with whole_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         save_model(model, tokenizer, partial)

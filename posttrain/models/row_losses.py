@@ -1,5 +1,4 @@
-"""Measures how hard a model finds each demonstration. The mean negative log-likelihood of what the
-agent wrote, in nats a token."""
+"""Per-row loss of a model: the mean negative log-likelihood of the agent's tokens, in nats."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,7 +35,7 @@ def row_losses(
 
 
 def _next_batch(order: Sequence[int], rows: Sequence[TokenRow], start: int) -> list[int]:
-    """As many rows from `start` as fit into BATCH_TOKENS padded tokens, one at least."""
+    """The next rows that fit into BATCH_TOKENS padded tokens, at least one."""
     end = start + 1
     while end < len(order) and (end + 1 - start) * len(rows[order[end]].input_ids) <= BATCH_TOKENS:
         end += 1

@@ -1,5 +1,5 @@
-"""Teaches a new model to copy, before it learns from demonstrations what to copy. Next-token
-training on scrambled messages, before the first demonstration.
+"""Warm-up of a model from scratch: next-token training on scrambled messages, which teaches it to
+copy before demonstrations teach it what to copy.
 
 Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its
 field behind it. A row here is nothing else, and only its values are trained. A result and some of
@@ -147,7 +147,7 @@ def _scalar_fields(content: str) -> Fields:
 
 
 def _requests(messages: Sequence[Message]) -> list[_Request]:
-    """What the calls of one conversation take word for word from the last message that has it."""
+    """Texts that calls of a conversation copy from the last message that has them."""
     copies: dict[Message, dict[str, tuple[str, str, str]]] = {}
     for place, message in enumerate(messages):
         sources = [source for source in messages[:place] if source.role in ("user", "tool")]

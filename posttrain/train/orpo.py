@@ -19,7 +19,7 @@ from torch import Tensor
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of

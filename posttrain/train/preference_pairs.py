@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 
 from posttrain.data.files import read_parquet, write_parquet
-from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_of_table, trajectories_table
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_from_table, trajectories_table
 from posttrain.evals.groups import ROUNDING
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.runtime.exits import DataError
@@ -166,7 +166,7 @@ def read_pairs(path: Path) -> list[Pair]:
     table = read_parquet(path, PAIRS_SCHEMA)
     width = len(TRAJECTORIES_SCHEMA)
     chosen, rejected = (
-        rows_of_table(pa.Table.from_arrays(table.columns[start : start + width], schema=TRAJECTORIES_SCHEMA))
+        rows_from_table(pa.Table.from_arrays(table.columns[start : start + width], schema=TRAJECTORIES_SCHEMA))
         for start in (0, width)
     )
     return [Pair(*sides) for sides in zip(chosen, rejected, strict=True)]

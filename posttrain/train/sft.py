@@ -19,7 +19,6 @@ from transformers import TrainerState
 from trl import SFTConfig, SFTTrainer
 
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import CALL, NONE, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
 from posttrain.models.optimizers import build_optimizer
@@ -44,10 +43,7 @@ def fine_tune(
 ) -> None:
     """Train `model` in place on what the agent wrote in the demonstrations, those of each value of
     the label in `params.label_weights` by its share; `dev` chooses the checkpoint."""
-    rows, dev_rows = (
-        codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in split)
-        for split in (demonstrations, dev)
-    )
+    rows, dev_rows = (codec.encode_rows(row.conversation for row in split) for split in (demonstrations, dev))
     label, shares = next(iter(params.label_weights.items()), ("", {}))
     values = [row.labels.get(label, "") for row in demonstrations]
     train_sft(

@@ -14,9 +14,9 @@ import pytest
 from posttrain.data.files import read_parquet
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table, write_tasks
 from posttrain.data.validation.flat import flatten
-from posttrain.data.validation.near_duplicates import HeldOutTexts
+from posttrain.data.validation.leakage import NearDuplicates
 from posttrain.data.validation.page import render_page
-from posttrain.data.validation.verdict import Verdict, quarantined, refuse_too_many, summary, validate
+from posttrain.data.validation.validate import Validation, quarantined, refuse_too_many, summary, validate
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import DataError
 from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
@@ -51,7 +51,7 @@ def call(arguments: str, name: str = "quote") -> Message:
     return Message("assistant", tool_calls=(ToolCall("c1", name, arguments),))
 
 
-def verdict_of(*rows: TrajectoryRow, tasks: pa.Table = NO_TASKS, max_tokens: int = 100) -> Verdict:
+def verdict_of(*rows: TrajectoryRow, tasks: pa.Table = NO_TASKS, max_tokens: int = 100) -> Validation:
     return validate([trajectories_table(rows)], [tasks], max_tokens=max_tokens, source=Path("d.parquet"))
 
 
@@ -335,7 +335,7 @@ def test_alike_texts_are_found_as_a_comparison_of_all_pairs_finds_them():
     def is_alike(inner: str, outer: str) -> bool:
         return inner in outer and len(inner) >= 12 and (len(inner) >= len(outer) / 2 or len(inner) >= 96)
 
-    index = HeldOutTexts(held_out)
+    index = NearDuplicates(held_out)
     expected = [
         any(text == held or is_alike(text, held) or is_alike(held, text) for held in held_out) for text in asked
     ]

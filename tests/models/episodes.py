@@ -61,5 +61,5 @@ def asked_back() -> tuple[Message, ...]:
 
 
 def logprobs(model: Any, rows: Tensor) -> Tensor:
-    """Of every token of the rows but the first."""
+    """Log-probabilities of every token but the first of each row."""
     return agent_logprobs(model, rows, rows)

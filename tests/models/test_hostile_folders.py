@@ -37,16 +37,8 @@ NOT_OPENED = {  # by whichever stage reads the folder, without a child process
 
 
 def opened(folder: Path, chat_template: str | None = None):
-    return load_pretrained(
-        PretrainedModel(
-            type="pretrained",
-            name=str(folder),
-            chat_template=chat_template,
-            adapter=FullAdapter(type="full"),
-            gradient_checkpointing=False,
-            dtype="float32",
-        )
-    )
+    full = {"adapter": FullAdapter(type="full"), "gradient_checkpointing": False, "dtype": "float32"}
+    return load_pretrained(PretrainedModel(type="pretrained", name=str(folder), chat_template=chat_template, **full))
 
 
 def test_there_are_sixty_and_more():
@@ -86,7 +78,7 @@ def test_a_reward_models_own_head_must_be_there(qwen_folder, tmp_path):
 
 
 def test_tables_that_a_model_computes_may_stand_in_an_older_file(qwen_folder, tmp_path):
-    """As of Llama 2: the frequencies of its rotary embedding, which nobody learnt."""
+    """Llama 2 has the frequencies of its rotary embedding there, which are not trained."""
     shutil.copytree(qwen_folder, tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     weights = load_file(file)
@@ -138,9 +130,5 @@ def test_a_hubs_repository_gives_its_texts_and_the_weights_that_its_index_names(
 
     monkeypatch.setattr(loading, "snapshot_download", download)
     model, _ = opened(Path("ours/model"))
-    assert model.model.norm.weight.equal(
-        parts["a.safetensors" if "model.norm.weight" in parts["a.safetensors"] else "b.safetensors"][
-            "model.norm.weight"
-        ]
-    )
+    assert model.model.norm.weight.equal((parts["a.safetensors"] | parts["b.safetensors"])["model.norm.weight"])
     assert [[name for name in patterns if "safetensors" in name] for patterns in asked] == [[], sorted(parts)]

@@ -19,6 +19,7 @@ from tests.tiny import CONFIG
 
 LORA = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.0, target_modules=["q_proj", "v_proj"])
 IDS = torch.arange(1, 25).view(1, -1)
+SIZES = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 
 
 def trained(folder: Path, *, kind: str = "adamw", lora: LoraAdapter = LORA) -> torch.nn.Module:
@@ -108,12 +109,6 @@ def test_the_layers_that_knobs_are_held_against_are_those_of_the_policy_and_the_
     stages would refuse it."""
     config = AutoConfig.for_model(kind, vocab_size=8, **CONFIG)
     with torch.device("meta"):
-        policy, reward = (
-            AutoModelForCausalLM.from_config(config),
-            AutoModelForSequenceClassification.from_config(config),
-        )
-    named = [
-        {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-        for model in (policy, reward)
-    ]
+        made = [one.from_config(config) for one in (AutoModelForCausalLM, AutoModelForSequenceClassification)]
+    named = [{name for name, one in model.named_modules() if isinstance(one, torch.nn.Linear)} for model in made]
     assert named[0] & named[1] == {f"model.layers.{index}.{name}" for index in range(2) for name in LINEAR_LAYERS}

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from posttrain.evals.groups import are_equal
 from posttrain.models import distributed, sharding
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.token_logprobs import placed
+from posttrain.models.token_logprobs import scatter_scores
 from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.online.batch import Batch
@@ -55,7 +55,7 @@ class Critic:
             for one in micro_batches:
                 batch = one.to(self._device)
                 picked = self._head(self._hidden(batch)[batch.is_scored_N_T])
-                found.append(placed(picked, batch.is_scored_N_T))
+                found.append(scatter_scores(picked, batch.is_scored_N_T))
         return found
 
     def learn(self, micro_batches: Sequence[Batch], returns: Sequence[Tensor]) -> float:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import ScoredWorld
@@ -73,7 +72,7 @@ def learn_online(
         TrainingInputs(
             tasks,
             source,
-            codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in shown),
+            codec.encode_rows(row.conversation for row in shown),
             lambda step, played, advantages: on_step(step, list(map(_as_learnt, played)), advantages),
             dev_tasks=dev_tasks,
             play_greedily=lambda own: source.play_greedily(own, [seed] * len(own)),

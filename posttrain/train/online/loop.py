@@ -12,7 +12,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from posttrain.models import distributed, sharding
-from posttrain.models.adapted import is_adapted
+from posttrain.models.adapters import is_adapted
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
 from posttrain.models.precision import frozen_copy

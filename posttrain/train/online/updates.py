@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.models import distributed
-from posttrain.models.token_logprobs import agent_scores, placed
+from posttrain.models.token_logprobs import agent_scores, scatter_scores
 from posttrain.train.losses.importance import importance_weights
 from posttrain.train.losses.kl import kl_estimates
 from posttrain.train.losses.objectives import clip_side, expert_losses, token_losses
@@ -86,8 +86,8 @@ def score(model: Any, batch: Batch, temperature: float, *, with_entropies: bool 
         temperature=temperature,
         with_entropies=with_entropies,
     )
-    entropies = placed(found.entropies_P, is_scored_N_T) if found.entropies_P is not None else None
-    return Scored(placed(found.logprobs_P, is_scored_N_T), entropies)
+    entropies = scatter_scores(found.entropies_P, is_scored_N_T) if found.entropies_P is not None else None
+    return Scored(scatter_scores(found.logprobs_P, is_scored_N_T), entropies)
 
 
 def batch_loss(

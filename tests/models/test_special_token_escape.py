@@ -1,6 +1,5 @@
 """What users, tools and system texts say reads as they said it and is never a control token."""
 
-import importlib.util
 import json
 import random
 from dataclasses import replace
@@ -14,6 +13,7 @@ from posttrain.models.loading import load_codec
 from posttrain.models.special_token_escape import BREAK
 from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema
+from tests.models.families import trl_template
 
 SCRATCH = ("<|pad|>", "<|end|>", "<|tools|>", "<|user|>", "<|assistant|>", "<|tool|>")
 QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -27,8 +27,7 @@ def codec(request: pytest.FixtureRequest) -> ChatCodec:
         return request.getfixturevalue("scratch_codec")
     codec = load_codec(request.getfixturevalue("qwen_folder"))
     if request.param == "qwen3":
-        (package,) = importlib.util.find_spec("trl").submodule_search_locations
-        codec.tokenizer.chat_template = (Path(package) / "chat_templates" / "qwen3.jinja").read_text(encoding="utf-8")
+        codec.tokenizer.chat_template = trl_template("qwen3")
     return ChatCodec(codec.tokenizer)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from posttrain.models import lora
-from posttrain.models.bf16_rescale import is_on_grid, off_grid
+from posttrain.models.bf16_rescale import bf16_rescale, has_bf16_weights
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
 from posttrain.models.params import LINEAR_LAYERS, LoraAdapter
@@ -73,7 +73,7 @@ def params(to, dtype):
 def test_a_model_off_the_grid_computes_the_same(folder):
     model = load_model(folder)
     before, weights = logits(model), [weight.clone() for weight in model.parameters()]
-    torch.testing.assert_close(logits(off_grid(model)), before, atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(logits(bf16_rescale(model)), before, atol=2e-4, rtol=1e-4)
     moved = [new for new, old in zip(model.parameters(), weights, strict=True) if not torch.equal(new, old)]
     assert len(moved) >= 3 * 9, "seven matrices and two norms a layer"
     for layer in model.model.layers:
@@ -99,7 +99,7 @@ def test_an_engine_plays_with_a_young_adapter(folder, monkeypatch):
     """On matrices that no norm is folded into."""
     measured = {"size": 2.0, "to": ["o_proj", "down_proj"]}
     assert passed(played, folder, **measured) == pytest.approx(1.0, abs=0.35)
-    monkeypatch.setattr(fused_weights, "spread", lambda size, device: torch.ones(size, device=device))
+    monkeypatch.setattr(fused_weights, "channel_scales", lambda size, device: torch.ones(size, device=device))
     assert passed(played, folder, **measured) < 0.65, "it is why the weights are moved"
 
 
@@ -110,7 +110,7 @@ def test_a_folded_model_read_in_bfloat16_has_a_young_adapter(folder, tmp_path, s
         return load_model(path, dtype="bfloat16")
 
     assert passed(logits, folder, folded, size=2.0) == pytest.approx(1.0, abs=0.35)
-    monkeypatch.setattr(lora, "off_grid", lambda model: model)
+    monkeypatch.setattr(lora, "bf16_rescale", lambda model: model)
     assert passed(logits, folder, folded, size=2.0) < 0.65, "it is why the weights are moved"
 
 
@@ -141,7 +141,7 @@ def test_an_optimizers_small_steps_are_in_the_products_of_a_published_model(fold
         return float(learnt(folder, "bfloat16") @ exact / exact.square().sum())
 
     assert share() == pytest.approx(1.0, abs=0.35)
-    monkeypatch.setattr(trainable, "off_grid", lambda model: model)
+    monkeypatch.setattr(trainable, "bf16_rescale", lambda model: model)
     assert share() < 0.1, "it is why the weights are moved"
 
 
@@ -154,7 +154,7 @@ def test_only_weights_that_are_learnt_in_bfloat16_and_lie_on_its_grid_are_moved(
     full = SCRATCH_PARAMS.model_copy(update={"dtype": "bfloat16"})
     assert is_moved(full)
     assert not is_moved(SCRATCH_PARAMS)
-    save_model(off_grid(load_model(folder)), scratch_tokenizer, tmp_path / "learnt")
+    save_model(bf16_rescale(load_model(folder)), scratch_tokenizer, tmp_path / "learnt")
     assert not is_moved(full, tmp_path / "learnt")
     model = new_reward_model(folder, full, seed=0)
-    assert not is_on_grid(model)
+    assert not has_bf16_weights(model)
