@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from posttrain.models.cpu_kernels import use_cpu_kernels
+
 
 def device() -> torch.device:
     """The GPU where there is one, of several processes each its own, else the CPU. It is where
@@ -16,5 +18,6 @@ def device() -> torch.device:
 
 
 def placed(model: Any) -> Any:
-    """The model, where it lives."""
-    return model.to(device())
+    """The model, where it lives; on a CPU it computes with the kernels that are fast there."""
+    home = device()
+    return use_cpu_kernels(model.to(home)) if home.type == "cpu" else model.to(home)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from posttrain.models.cpu_kernels import use_cpu_kernels
 from posttrain.params import ScratchModel
 
 NUM_FAST_PAIRS = 4  # of a head's rotary pairs; they turn by 0.4 to 1 radian a token, so neighbours are told apart
@@ -27,6 +28,7 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     _look_back(model)
+    use_cpu_kernels(model)  # it is warmed up here
     return model
 
 
