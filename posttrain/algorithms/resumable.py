@@ -30,7 +30,9 @@ from transformers.utils import logging
 from posttrain.algorithms import processes, sharding
 from posttrain.algorithms.checkpointing import PREFIX, is_complete, newest_complete, no_room, prune, seal
 from posttrain.exits import Interrupted
+from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
+from posttrain.models.parts import parts_beside
 from posttrain.stage.rank import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
@@ -161,6 +163,11 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     def train_or_resume(self) -> None:
         """Train from the start, or from the run's checkpoint; where that checkpoint was the end
         already, only load its result."""
+        with fast_products(self.args.device), parts_beside(self.model):
+            self._train_or_resume()
+        self.refresh_whole()
+
+    def _train_or_resume(self) -> None:
         checkpoint = self.run.checkpoint
         if checkpoint is None:
             self.train()
@@ -170,7 +177,6 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
                 self._load_from_checkpoint(str(self._whole(Path(state.best_model_checkpoint or checkpoint))))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint))
-        self.refresh_whole()
 
     def refresh_whole(self) -> None:
         """Give `whole` the weights as they are now; all processes must call it. They are one model

@@ -8,6 +8,7 @@ step in which nothing has an advantage makes no optimizer step: the weights stay
 bit, and so does an optimizer's momentum.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,9 @@ from posttrain.algorithms.rollouts import RolloutSchedule
 from posttrain.algorithms.sharding import learner_of
 from posttrain.exits import Interrupted
 from posttrain.models.adapted import is_adapted
+from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
 from posttrain.params import OptimizerKind
 from posttrain.rl import checkpoints, measures
@@ -80,7 +83,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         memory.restore(state["memory"])
         step = state["step"]
 
-    with RolloutSchedule(setup.source) as rollouts:
+    with parts_beside(model), RolloutSchedule(setup.source) as rollouts:
         player = Player(rollouts, memory, params, seed=seed)
         while (done_frac := memory.done_frac(step)) < 1:
             metrics = memory.dev.played(step) if step % params.dev.every_steps == 0 else {}
@@ -113,8 +116,13 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             if has_signal(learnt, params) and not crediting.is_warming(step):
                 parts = own_parts(teaching(learnt, params), tokenizer.pad_token_id, run.rows_at_once)
                 weights = weights_of(parts, learnt, params, max_context_tokens)
-                references = [by_start(part) if memory.kl.weight else None for part in parts]
-                updates = learn(accelerator, learner, moved, parts, weights, references, memory.kl.weight, params)
+                # the switch of `fast_products` is one for all threads: not while one plays ahead
+                products = nullcontext() if params.max_staleness else fast_products(accelerator.device)
+                with products:
+                    # without a copy the reference is the learner, its adapters off for all threads
+                    each = map if reference is None else in_threads
+                    references = list(each(by_start, parts)) if memory.kl.weight else [None] * len(parts)
+                    updates = learn(accelerator, learner, moved, parts, weights, references, memory.kl.weight, params)
             if kl is not None:
                 memory.kl.hear(kl)
             metrics |= {**measures.engine_gap(updates, params), **updates.metrics(), "lr": moved.param_groups[0]["lr"]}

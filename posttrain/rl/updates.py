@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from posttrain.algorithms import processes
 from posttrain.algorithms.importance import importance_weights
+from posttrain.models.parts import add_gradients
 from posttrain.models.token_logprobs import agent_scores, placed
 from posttrain.rl.joining.params import JoinsExpert
 from posttrain.rl.objective.kl import kl_estimates
@@ -161,24 +162,28 @@ def learn(
     by the model that training began from where they are asked for, belong to the parts."""
     updates = Updates()
     updates.parts = parts
+    places = range(len(parts))
+
+    def loss_of(place: int) -> tuple[Tensor, Tensor]:
+        rows = parts[place].to(accelerator.device)
+        now = scored(learner, rows, params.temperature, with_entropies=params.entropy_bonus > 0)
+        before_N_T = updates.before[place] if updates.before else now.logprobs.detach()
+        loss = part_loss(
+            now,
+            before_N_T,
+            rows,
+            weights[place].to(accelerator.device),
+            params,
+            reference_N_T=references[place],
+            kl_weight=kl_weight,
+        )
+        return loss * processes.count(), now.logprobs.detach()  # gradients are averaged over them
+
     for _ in range(params.updates_per_step):
-        for index, part in enumerate(parts):
-            rows = part.to(accelerator.device)
-            now = scored(learner, rows, params.temperature, with_entropies=params.entropy_bonus > 0)
-            if len(updates.before) == index:
-                updates.before.append(now.logprobs.detach())
-            before_N_T = updates.before[index]
-            updates.hear(now.logprobs - before_N_T, rows, params)
-            loss = part_loss(
-                now,
-                before_N_T,
-                rows,
-                weights[index].to(accelerator.device),
-                params,
-                reference_N_T=references[index],
-                kl_weight=kl_weight,
-            )
-            accelerator.backward(loss * processes.count())  # gradients are averaged over them
+        logprobs = add_gradients(learner, loss_of, places, backward=accelerator.backward)
+        updates.before = updates.before or logprobs
+        for place in places:
+            updates.hear(logprobs[place] - updates.before[place], parts[place].to(accelerator.device), params)
         updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
         optimizer.step()
         optimizer.zero_grad()
