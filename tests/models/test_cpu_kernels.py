@@ -1,4 +1,4 @@
-"""Attention in blocks against PyTorch's own, values and gradients; fast products against exact ones."""
+"""Attention in blocks against PyTorch's, values and gradients; fast products against exact ones."""
 
 import pytest
 import torch
