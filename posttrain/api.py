@@ -29,7 +29,7 @@ from posttrain.evals.significance import Verdict, difference
 from posttrain.evals.summary import evaluate_policy, task_record
 from posttrain.models.base import write_base
 from posttrain.models.codec import ChatCodec
-from posttrain.models.distributed import device
+from posttrain.models.distributed import to_device
 from posttrain.models.loading import load_codec, load_pretrained
 from posttrain.models.params import PretrainedModel, ScratchModel
 from posttrain.provenance.eta import Progress
@@ -289,7 +289,7 @@ def _loaded(model: Model, world: World) -> tuple[Any, ChatCodec, ScoredWorld]:
     if positions < limits.max_context_tokens:
         shorter = {"max_context_tokens": positions, "max_new_tokens": min(limits.max_new_tokens, positions - 1)}
         limits = limits.model_copy(update=shorter)
-    return network.to(device()), ChatCodec(tokenizer), replace(world.scored, limits=limits)
+    return to_device(network), ChatCodec(tokenizer), replace(world.scored, limits=limits)
 
 
 def _pretrained(world: World, model: Model) -> PretrainedModel:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from posttrain.models.cpu_kernels import use_cpu_kernels
 from posttrain.runtime.exits import ConfigurationError
 
 T = TypeVar("T")
@@ -43,6 +44,12 @@ def device() -> torch.device:
     if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "false") == "true":
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def to_device(model: Any) -> Any:
+    """The model on `device()`; on a CPU with the kernels that are fast there."""
+    home = device()
+    return use_cpu_kernels(model.to(home)) if home.type == "cpu" else model.to(home)
 
 
 def count() -> int:

@@ -52,7 +52,7 @@ _NUM_PROBE_TURNS = 24  # of an episode at its turn limit
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     """The causal LM of a folder on `device()`, in evaluation mode. Raises ConfigurationError where
     the folder has pickled weights or none, DataError where they are cut off."""
-    return load_on_cpu(path, dtype=dtype).to(distributed.device())
+    return distributed.to_device(load_on_cpu(path, dtype=dtype))
 
 
 def load_on_cpu(path: Path, *, dtype: Dtype = "float32") -> Any:

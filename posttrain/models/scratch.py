@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from posttrain.models.cpu_kernels import use_cpu_kernels
 from posttrain.models.params import ScratchModel
 
 NUM_FAST_PAIRS = 4  # fastest rotary pairs of a head: 0.4 to 1 radian a token tells neighbours apart
@@ -26,6 +27,7 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     _attend_to_previous(model)
+    use_cpu_kernels(model)  # it is warmed up here
     return model
 
 

@@ -39,7 +39,7 @@ def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
 
 def place_for_training(model: Any) -> Any:
     """The model in main memory where FSDP will shard it, else on `device()`."""
-    return model if distributed.is_sharded() else model.to(distributed.device())
+    return model if distributed.is_sharded() else distributed.to_device(model)
 
 
 def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:

@@ -28,7 +28,9 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerContr
 from transformers.utils import logging
 
 from posttrain.models import distributed, sharding
+from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
+from posttrain.models.parts import parts_beside
 from posttrain.runtime.exits import Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
@@ -232,7 +234,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / STATE))
         if checkpoint is None or not self.is_over(state):
-            with interrupted_when_full(self.run.folder):
+            with interrupted_when_full(self.run.folder), fast_products(self.args.device), parts_beside(self.model):
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             state, checkpoint = self.state, None
         if result := state.best_model_checkpoint or checkpoint:

@@ -6,6 +6,7 @@ which nothing has an advantage makes no optimizer step: the weights stay as they
 and so does an optimizer's momentum.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,10 @@ from accelerate import Accelerator
 
 from posttrain.models import distributed, sharding
 from posttrain.models.adapters import is_adapted
+from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
+from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
 from posttrain.models.sharding import learner_of
 from posttrain.rollout.generator import RolloutSchedule
@@ -85,7 +88,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         state.restore(saved["state"])
         step = saved["step"]
 
-    with RolloutSchedule(inputs.source) as rollouts:
+    with parts_beside(model), RolloutSchedule(inputs.source) as rollouts:
         collector = RolloutCollector(rollouts, state, params, seed=seed)
         while (done_frac := state.done_frac(step)) < 1:
             # Rollouts, by the weights as they are after `step` steps
@@ -123,8 +126,12 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             if has_signal(trained, params) and not estimator.is_warming(step):
                 batches = own_micro_batches(samples_with_signal(trained, params), pad_id, run.rows_at_once)
                 weights = weights_of(batches, trained, params, max_context_tokens)
-                references = [by_start(batch) if state.kl.weight else None for batch in batches]
-                updates = learn(accelerator, learner, optim, batches, weights, references, state.kl.weight, params)
+                # `fast_products` switches all threads: not while one collects ahead
+                with nullcontext() if params.max_staleness else fast_products(accelerator.device):
+                    # without a copy the reference is the learner, its adapters off for all threads
+                    each = map if reference is None else in_threads
+                    references = list(each(by_start, batches)) if state.kl.weight else [None] * len(batches)
+                    updates = learn(accelerator, learner, optim, batches, weights, references, state.kl.weight, params)
             if kl is not None:
                 state.kl.observe(kl)
             logged |= {**metrics.engine_gap(updates, params), **updates.metrics(), "lr": optim.param_groups[0]["lr"]}

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.models import distributed
+from posttrain.models.parts import add_gradients
 from posttrain.models.token_logprobs import agent_scores, scatter_scores
 from posttrain.train.losses.importance import importance_weights
 from posttrain.train.losses.kl import kl_estimates
@@ -165,24 +166,30 @@ def learn(
     `references` log-probs by the model that training began from, where the loss has a KL term."""
     updates = Updates()
     updates.micro_batches = micro_batches
+    places = range(len(micro_batches))
+
+    def loss_of(place: int) -> tuple[Tensor, Tensor]:
+        batch = micro_batches[place].to(accelerator.device)
+        now = score(learner, batch, params.temperature, with_entropies=params.entropy_bonus > 0)
+        before_N_T = updates.before[place] if updates.before else now.logprobs.detach()
+        loss = batch_loss(
+            now,
+            before_N_T,
+            batch,
+            weights[place].to(accelerator.device),
+            params,
+            reference_N_T=references[place],
+            kl_weight=kl_weight,
+        )
+        return loss * distributed.count(), now.logprobs.detach()  # gradients are averaged over processes
+
     for _ in range(params.updates_per_step):
-        for index, micro_batch in enumerate(micro_batches):
-            batch = micro_batch.to(accelerator.device)
-            now = score(learner, batch, params.temperature, with_entropies=params.entropy_bonus > 0)
-            if len(updates.before) == index:
-                updates.before.append(now.logprobs.detach())
-            before_N_T = updates.before[index]
-            updates.observe(now.logprobs - before_N_T, batch, params)
-            loss = batch_loss(
-                now,
-                before_N_T,
-                batch,
-                weights[index].to(accelerator.device),
-                params,
-                reference_N_T=references[index],
-                kl_weight=kl_weight,
+        logprobs = add_gradients(learner, loss_of, places, backward=accelerator.backward)
+        updates.before = updates.before or logprobs
+        for place in places:
+            updates.observe(
+                logprobs[place] - updates.before[place], micro_batches[place].to(accelerator.device), params
             )
-            accelerator.backward(loss * distributed.count())  # gradients are averaged over them
         updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
         optimizer.step()
         optimizer.zero_grad()
