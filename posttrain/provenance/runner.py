@@ -9,6 +9,7 @@ a stage's outs before it runs again, so checkpoints live outside.
 """
 
 import errno
+import gc
 import os
 import resource
 import signal
@@ -79,6 +80,8 @@ def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = Fal
     this process (`launcher.py`).
     """
     redact_uncaught()
+    gc.freeze()  # what is imported lives as long as the process: trainers collect garbage every few steps
+    gc.enable()
     # Before the stage's own work imports torch; harmless where that is not used.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the sums of cuBLAS in one order
