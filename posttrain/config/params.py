@@ -106,7 +106,8 @@ def set_knobs(content: Any, knobs: Mapping[str, Any], *, source: str) -> Iterato
 
 
 def parse_params(content: Any, *, source: str) -> Params:
-    """As `load_params`, for content already read; `source` is named in the message."""
+    """Check content that is read already; `source` is named in the message. Raises ParamsError like
+    `load_params`."""
     return _checked(content, [], source)
 
 
