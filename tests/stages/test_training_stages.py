@@ -24,6 +24,7 @@ from posttrain.worlds.lookups.grade import SCORES
 from posttrain.worlds.lookups.scores import completion
 from stages.generate_data import generate_data
 from stages.sample_preferences import sample_preferences
+from stages.select_policy_inputs import select_policy_inputs
 from stages.train_policy import train_policy
 from stages.train_reward_model import train_reward_model
 from stages.train_sft import train_sft
@@ -91,7 +92,7 @@ def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
         Path("data/resampled").mkdir()
         Path("data/raw/demonstrations.parquet").rename("data/resampled/demonstrations.parquet")
         save_model(load_model(qwen_folder), load_codec(qwen_folder).tokenizer, Path("data/models/base"))
-        for stage in (train_sft, sample_preferences, train_reward_model, train_policy):
+        for stage in (train_sft, sample_preferences, train_reward_model, select_policy_inputs, train_policy):
             stage(StageRun(stage.__name__, "", params, folder / "checkpoints" / stage.__name__))
     return folder
 
@@ -198,7 +199,8 @@ def test_the_policy_can_be_trained_on_the_pairs_instead(name, trained, content, 
     knobs = content["train_policy"] | {"algorithm": algorithm, "reward_model_weight": 0.0}
     params = parse_params(content | {"train_policy": knobs}, source="params.yaml")
 
-    train_policy(StageRun("train_policy", "", params, tmp_path / "checkpoints"))
+    for stage in (select_policy_inputs, train_policy):
+        stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints"))
 
     policy = weights(Path("data/models/policy"))
     assert {key.split(".")[-2] for key in sft if not torch.equal(sft[key], policy[key])} == {

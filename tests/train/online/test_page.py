@@ -13,7 +13,8 @@ from posttrain.train.online.params import OnlineParams
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "learning-online.md").read_text(encoding="utf-8")
-METHODS = yaml.safe_load((REPOSITORY / "infra" / "ablation" / "methods.yaml").read_text(encoding="utf-8"))["methods"]
+OVERRIDES = yaml.safe_load((REPOSITORY / "experiments" / "methods.yaml").read_text(encoding="utf-8"))["overrides"]
+METHODS = {one["name"]: one for one in OVERRIDES}
 DEFAULT = {"type": "online", **yaml.safe_load(OnlineParams.example)}
 ROWS = [
     (cells[0].strip(), lines)
@@ -54,9 +55,11 @@ def test_each_row_of_the_page_is_accepted(repository, name, lines):
 
 
 @pytest.mark.parametrize("name", [name for name, _ in ROWS if method_of(name) in METHODS])
-def test_a_method_is_on_the_page_what_it_is_in_the_ablation(name):
+def test_a_method_is_on_the_page_what_it_is_in_the_experiments(name):
     [lines] = [lines for of_name, lines in ROWS if of_name == name]
-    compared = {key.removeprefix("algorithm."): value for key, value in METHODS[method_of(name)]["set"].items()}
+    compared = {
+        key.removeprefix("train_policy.algorithm."): value for key, value in METHODS[method_of(name)]["set"].items()
+    }
     assert algorithm_of({key: yaml.safe_load(text) for key, text in lines}) == algorithm_of(compared)
 
 
