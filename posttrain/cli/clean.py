@@ -12,8 +12,7 @@ import psutil
 
 from posttrain.cli.traces import prune
 from posttrain.dispatch.cleanup import JOB_FOLDERS, KEYS, LOGS, SNAPSHOTS, Cleaning, Limits, disk_bytes
-from posttrain.dispatch.records import JobRecords
-from posttrain.dispatch.submitter_lock import Owner
+from posttrain.dispatch.records import JobRecords, Owner
 from posttrain.provenance.lockfile import pids_of_dvc
 from posttrain.provenance.old_checkpoints import CheckpointLimits, remove_old_checkpoints
 from posttrain.runtime.exits import ConfigurationError, Interrupted

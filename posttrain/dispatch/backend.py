@@ -29,8 +29,8 @@ class JobSpec:
     """One command in one folder. `name` is unique among all jobs that ever were, and of letters,
     digits and `-` only, 63 at most.
 
-    `command` is a list of arguments: no pool puts it through a shell unquoted. `environment` is
-    added to what the pool gives; keys (secrets) are not in it. stdout and stderr go to `log`.
+    `command` is a list of arguments: no backend puts it through a shell unquoted. `environment` is
+    added to what the backend gives; keys (secrets) are not in it. stdout and stderr go to `log`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class JobSpec:
 
 
 class JobState(StrEnum):
-    """`GONE` is a job that the pool does not know (any more)."""
+    """`GONE` is a job that the backend does not know (any more)."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -67,7 +67,7 @@ class Cause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """`exit_code` and `cause` are of an ended job; a shell's 128 + n stands for death by signal n.
-    `note` is the pool's own word for why it waits or how it ended."""
+    `note` is the backend's own word for why it waits or how it ended."""
 
     state: JobState
     exit_code: int | None = None
@@ -83,13 +83,13 @@ class Backend(Protocol):
     """Somewhere that jobs run. Every method may be called from any process on the submitter's
     machine, and by one that did not submit the job.
 
-    All raise Interrupted where the pool cannot be reached at the moment, ConfigurationError where
-    it refuses what it was asked.
+    All raise Interrupted where the backend cannot be reached at the moment, ConfigurationError
+    where it refuses what it was asked.
     """
 
     def submit(self, spec: JobSpec) -> str:
-        """Start the job and return the pool's id of it. A job of that name that is there already is
-        not started again: its id comes back."""
+        """Start the job and return the backend's id of it. A job of that name that is there already
+        is not started again: its id comes back."""
         ...
 
     def status(self, job_id: str) -> JobStatus:

@@ -11,8 +11,7 @@ from posttrain.dispatch import cleanup
 from posttrain.dispatch.backend import Cause, JobSpec, JobState, JobStatus
 from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.cleanup import Cleaning, Limits, disk_bytes, limits_of
-from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.submitter_lock import Owner, is_alive
+from posttrain.dispatch.records import JobRecord, JobRecords, Owner, is_alive
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.locks import hold
 
@@ -38,7 +37,7 @@ def owner(state):
 
 
 @pytest.fixture
-def pool(state):
+def backend(state):
     return LocalBackend(state / "local", num_gpus=1)
 
 
@@ -207,18 +206,18 @@ def test_two_runs_that_clean_at_once_remove_each_thing_once(state, records, owne
     other.close()
 
 
-def test_a_job_that_is_over_and_that_nobody_waits_for_is_ended_and_its_tree_goes(state, records, owner, pool):
+def test_a_job_that_is_over_and_that_nobody_waits_for_is_ended_and_its_tree_goes(state, records, owner, backend):
     job, wanted = record(state, "given-up"), record(state, "wanted", key="b" * 64, owner=owner.name)
     for one in (job, wanted):
         records.add(one)
         one.folder.mkdir(parents=True)
-        pool.submit(
+        backend.submit(
             JobSpec(one.name, (sys.executable, "-c", "raise SystemExit(3)"), one.folder, state / f"{one.name}.log")
         )
-        wait_until(lambda one=one: pool.status(one.name).is_over)
+        wait_until(lambda one=one: backend.status(one.name).is_over)
     elsewhere = record(state, "elsewhere", key="c" * 64, target="slurm")
     records.add(elsewhere)
-    ended = cleaner(state, records, owner).end_abandoned(lambda target: pool if target == "local" else None)
+    ended = cleaner(state, records, owner).end_abandoned(lambda target: backend if target == "local" else None)
     assert [one.name for one in ended] == ["given-up"]
     assert (records.latest(KEY).exit_code, records.latest("b" * 64).is_over, records.latest("c" * 64).is_over) == (
         3,
@@ -228,17 +227,17 @@ def test_a_job_that_is_over_and_that_nobody_waits_for_is_ended_and_its_tree_goes
     assert left(state, "snapshots") == [wanted.folder.name]
 
 
-def test_a_job_that_still_runs_or_that_a_run_is_taking_over_is_not_given_up(state, records, owner, pool):
+def test_a_job_that_still_runs_or_that_a_run_is_taking_over_is_not_given_up(state, records, owner, backend):
     job = record(state, "running")
     records.add(job)
     job.folder.mkdir(parents=True)
-    pool.submit(JobSpec(job.name, ("sleep", "600"), job.folder, state / "log"))
-    wait_until(lambda: pool.status(job.name).state is JobState.RUNNING)
-    assert cleaner(state, records, owner).end_abandoned(lambda _: pool) == []
-    pool.cancel(job.name)
+    backend.submit(JobSpec(job.name, ("sleep", "600"), job.folder, state / "log"))
+    wait_until(lambda: backend.status(job.name).state is JobState.RUNNING)
+    assert cleaner(state, records, owner).end_abandoned(lambda _: backend) == []
+    backend.cancel(job.name)
     with hold(state / "keys" / KEY):
-        assert cleaner(state, records, owner).end_abandoned(lambda _: pool) == []
-    assert [one.name for one in cleaner(state, records, owner).end_abandoned(lambda _: pool)] == ["running"]
+        assert cleaner(state, records, owner).end_abandoned(lambda _: backend) == []
+    assert [one.name for one in cleaner(state, records, owner).end_abandoned(lambda _: backend)] == ["running"]
 
 
 def test_what_would_go_and_what_there_is_can_be_asked_without_removing_anything(state, records, owner):

@@ -13,7 +13,7 @@ from posttrain.dispatch.backend import Cause, JobSpec, JobState, JobStatus
 from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.records import JobRecords
-from posttrain.dispatch.retries import MAX_ATTEMPTS, Verdict, reason, verdict
+from posttrain.dispatch.retries import MAX_ATTEMPTS, NextStep, next_step, reason
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 
 
@@ -22,9 +22,9 @@ def records(tmp_path):
     return JobRecords(tmp_path / "jobs.db")
 
 
-def dispatcher(tmp_path, records, *, pool=None, owner="run-1"):
+def dispatcher(tmp_path, records, *, backend=None, owner="run-1"):
     return Dispatcher(
-        pool or LocalBackend(tmp_path / "state", num_gpus=2),
+        backend or LocalBackend(tmp_path / "state", num_gpus=2),
         records,
         target="local",
         owner=owner,
@@ -91,10 +91,10 @@ dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
 
 def left_by_a_killed_run(tmp_path, records, script):
     """A job that is over, and whose run died before it heard."""
-    pool = LocalBackend(tmp_path / "state", num_gpus=0)
-    record = dispatcher(tmp_path, records, pool=pool, owner="run-0")._attached(work(tmp_path, script), str)
+    backend = LocalBackend(tmp_path / "state", num_gpus=0)
+    record = dispatcher(tmp_path, records, backend=backend, owner="run-0")._attached(work(tmp_path, script), str)
     end = time.monotonic() + 30
-    while not pool.status(record.handle).is_over:
+    while not backend.status(record.handle).is_over:
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -172,19 +172,19 @@ def test_a_run_that_is_stopped_while_its_job_is_being_started_cancels_it_until_i
             if self.num_unheard < 0:
                 super().cancel(job_id)
 
-    pool, looks = Slow(tmp_path / "state", num_gpus=0), iter([False] * 3)
+    backend, looks = Slow(tmp_path / "state", num_gpus=0), iter([False] * 3)
     with pytest.raises(Interrupted, match="cancelled"):
-        dispatcher(tmp_path, records, pool=pool).run(
+        dispatcher(tmp_path, records, backend=backend).run(
             work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: next(looks, True)
         )
     assert records.all()[0].cause is Cause.CANCELLED
 
-    pool.num_unheard = 3
-    name = pool.submit(JobSpec("another", ("sleep", "600"), tmp_path, tmp_path / "log"))
+    backend.num_unheard = 3
+    name = backend.submit(JobSpec("another", ("sleep", "600"), tmp_path, tmp_path / "log"))
     assert records.add(
         replace(records.all()[0], name=name, key="another", job_id=name, ended_at=None, cause=None, exit_code=None)
     )
-    dispatcher(tmp_path, records, pool=pool).cancel_all()
+    dispatcher(tmp_path, records, backend=backend).cancel_all()
     assert records.latest("another").cause is Cause.CANCELLED
 
 
@@ -192,12 +192,12 @@ def test_a_job_that_is_just_being_submitted_is_not_taken_for_over(tmp_path, reco
     first = dispatcher(tmp_path, records)
     record = first._new(work(tmp_path, ""), attempt=1)
     assert records.add(record)
-    first.cancel_all()  # its pool knows nothing of it yet
+    first.cancel_all()  # its backend knows nothing of it yet
     assert (records.latest(record.key).is_over, first.has_job(record.key)) == (False, True)
     assert dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, ""), str).record.name == record.name
 
 
-def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
+def test_a_backend_that_cannot_be_reached_is_asked_again(tmp_path, records):
     class Down(LocalBackend):
         num_failures = 2
 
@@ -208,7 +208,9 @@ def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
             return super().status(job_id)
 
     told = []
-    end = dispatcher(tmp_path, records, pool=Down(tmp_path / "state", num_gpus=0)).run(work(tmp_path, ""), told.append)
+    end = dispatcher(tmp_path, records, backend=Down(tmp_path / "state", num_gpus=0)).run(
+        work(tmp_path, ""), told.append
+    )
     status = end.status
     assert status.exit_code == 0
     assert len([line for line in told if "cannot be reached" in line]) == 1
@@ -217,21 +219,21 @@ def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
 @pytest.mark.parametrize(
     ("exit_code", "cause", "attempt", "expected"),
     [
-        (0, Cause.EXITED, 1, Verdict.DONE),
-        (75, Cause.EXITED, 1, Verdict.AGAIN),
-        (75, Cause.EXITED, MAX_ATTEMPTS, Verdict.FAILED),
-        (None, Cause.PREEMPTED, 1, Verdict.AGAIN),
-        (None, Cause.NODE_LOST, 1, Verdict.AGAIN),
-        (137, Cause.OUT_OF_MEMORY, 1, Verdict.FAILED),
-        (None, Cause.OUT_OF_DISK, 1, Verdict.FAILED),
-        (None, Cause.TIME_LIMIT, 1, Verdict.FAILED),
-        (None, Cause.CANCELLED, 1, Verdict.FAILED),
-        (70, Cause.EXITED, 1, Verdict.FAILED),
-        (78, Cause.EXITED, 1, Verdict.FAILED),
-        (1, Cause.EXITED, 1, Verdict.FAILED),
+        (0, Cause.EXITED, 1, NextStep.DONE),
+        (75, Cause.EXITED, 1, NextStep.AGAIN),
+        (75, Cause.EXITED, MAX_ATTEMPTS, NextStep.FAILED),
+        (None, Cause.PREEMPTED, 1, NextStep.AGAIN),
+        (None, Cause.NODE_LOST, 1, NextStep.AGAIN),
+        (137, Cause.OUT_OF_MEMORY, 1, NextStep.FAILED),
+        (None, Cause.OUT_OF_DISK, 1, NextStep.FAILED),
+        (None, Cause.TIME_LIMIT, 1, NextStep.FAILED),
+        (None, Cause.CANCELLED, 1, NextStep.FAILED),
+        (70, Cause.EXITED, 1, NextStep.FAILED),
+        (78, Cause.EXITED, 1, NextStep.FAILED),
+        (1, Cause.EXITED, 1, NextStep.FAILED),
     ],
 )
 def test_the_verdict_is_read_off_the_jobs_end(exit_code, cause, attempt, expected):
     status = JobStatus(JobState.ENDED, exit_code, cause)
-    assert verdict(status, attempt=attempt) is expected
+    assert next_step(status, attempt=attempt) is expected
     assert reason(status, attempt=attempt)
