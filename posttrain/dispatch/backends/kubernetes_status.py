@@ -22,15 +22,13 @@ from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 END, FIRST_POD = "posttrain/end", "posttrain/pod"  # annotations
 STARTING = "ContainerCreating"  # Kubernetes' word for a pod that has its place
 STUCK_S = 30.0  # a pod that should be gone for so long, on a node that does not answer, is taken for dead
-_NO_IMAGE = tuple(
-    [
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "RegistryUnavailable",
-        "ImageInspectError",
-    ]
+_NO_IMAGE = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+    "ImageInspectError",
 )
 _WRONG = ("CreateContainerConfigError", "CreateContainerError")
 # Kubelet's messages for a pod over a limit of its own (pkg/kubelet/eviction/helpers.go). Those for
