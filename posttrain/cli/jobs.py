@@ -10,7 +10,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from posttrain.cli.command import Commands, add_command
+from posttrain.cli.command import Commands, add_command, add_commands
 from posttrain.dispatch.backend import Backend
 from posttrain.dispatch.dispatcher import CANCEL_PATIENCE_S, LogTail, cancel_jobs
 from posttrain.dispatch.records import JobRecord, JobRecords, is_alive
@@ -24,8 +24,7 @@ _LOOK_S = 0.5
 
 def add_jobs(commands: Commands) -> None:
     """The command `jobs` with its own."""
-    about = "What flows started on the backends: list, tail, cancel, reconcile."
-    jobs = commands.add_parser("jobs", help=about, description=about).add_subparsers(metavar="COMMAND", required=True)
+    jobs = add_commands(commands, "jobs", "List, read, cancel and reconcile the jobs that flows started.")
     one_job = argparse.ArgumentParser(add_help=False)
     one_job.add_argument("job", metavar="JOB", help="a job's name from `posttrain jobs list`, or its beginning")
     parser = add_command(jobs, "list", list_jobs)

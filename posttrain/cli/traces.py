@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posttrain.cli.command import Commands, add_command
+from posttrain.cli.command import Commands, add_command, add_commands
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 def add_traces(commands: Commands) -> None:
     """The command `traces` with its own."""
-    about = "Every episode of every stage: find, show, export, import, replay."
-    traces = commands.add_parser("traces", help=about, description=about).add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    traces = add_commands(commands, "traces", "Find, show, export, import and replay recorded episodes.")
     conditions, one_episode = _conditions(), argparse.ArgumentParser(add_help=False)
     one_episode.add_argument(
         "episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`"

@@ -327,7 +327,7 @@ def test_a_model_in_the_hubs_cache_is_looked_at_as_well(repository: Path, tmp_pa
 
 @pytest.mark.parametrize("name", ["no/such/folder", "Qwen Qwen2.5", "~/models/ours", "", "/no/such/folder"])
 def test_a_name_that_can_be_no_models_is_refused(check: Check, name: str):
-    (problem,) = check(model=pretrained(name))
+    problem = check(model=pretrained(name))[-1]
     assert (problem.key, problem.kind, problem.value) == ("model.name", "not_found", repr(name))
 
 
