@@ -218,14 +218,14 @@ def is_done(state: State[Any] | None) -> bool:
 
 
 def folder_of(root: Path, variant: Variant) -> Path:
-    """Its worktree."""
+    """Worktree of an experiment."""
     return root / STATE_DIR / "experiments" / variant.name
 
 
 def _run(
     variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, State[Any]], targets: Sequence[str]
 ) -> None:
-    """One experiment as a flow run of its own, in `ended` when it is over."""
+    """Run one experiment as a flow run of its own, and put its state into `ended`."""
     if under_way.is_stopped:
         return
 
@@ -237,7 +237,7 @@ def _run(
         task_runner=BESIDE_EACH_OTHER,
     )
     def experiment(knobs: dict[str, Any]) -> State[Any]:
-        """One branch: brought up to date, and what came out committed there."""
+        """Bring one branch up to date, and commit its results there."""
         get_run_logger().info("%s: %s", variant.branch, ", ".join(f"{key} = {value}" for key, value in knobs.items()))
         try:
             return _bring_up_to_date(variant, root, under_way, targets)

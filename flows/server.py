@@ -36,7 +36,7 @@ _COULD_NOT_START = 3  # uvicorn's own exit code for it
 
 
 def new_secret() -> str:
-    """In the form `user:password`, which curl and browsers want of Prefect's auth string."""
+    """A new secret of the form `user:password`, which curl and browsers need."""
     return f"posttrain:{secrets.token_urlsafe(32)}"
 
 
@@ -90,7 +90,7 @@ def start_server(
 
 
 def wait_for_server(server: subprocess.Popen[bytes], port: int, *, patience_s: float, log: Path | None = None) -> None:
-    """Until it answers. Raises Interrupted where it ends instead, or takes longer than
+    """Wait until the server answers. Raises Interrupted where it ends instead, or takes longer than
     `patience_s`; `log` is its log file."""
     where = f"see {log}" if log else "see its output"
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=patience_s)

@@ -98,7 +98,8 @@ def _trace_store() -> Path:
 
 
 def _cache() -> Path:
-    """Relative where it lies in the tree. Raises ConfigurationError where this is none."""
+    """Folder of DVC's cache, relative where it lies in the tree. Raises ConfigurationError outside
+    of a tree."""
     from posttrain.provenance.cache_integrity import cache_folder
 
     if not Path("dvc.yaml").exists():
@@ -108,8 +109,8 @@ def _cache() -> Path:
 
 
 def _sizes(places: Sequence[Place]) -> dict[str, int]:
-    """In bytes; what has several names (a link into DVC's cache) counts for the first of `places`
-    that has it."""
+    """Bytes of each place. A file with several names (a link into DVC's cache) counts for the first
+    of `places` that has it."""
     from posttrain.dispatch.cleanup import disk_bytes
 
     seen: set[tuple[int, int]] = set()
@@ -174,7 +175,7 @@ def _remove_wandb() -> None:
 
 
 def _refuse_while_living() -> None:
-    """Raises Interrupted while something of this tree runs that might need what is about to go."""
+    """Raises Interrupted while something of this tree runs that might need the files to remove."""
     if living := list(_living()):
         raise Interrupted(f"{', '.join(living)} lives, and what it needs could go: ask again when it is done")
 

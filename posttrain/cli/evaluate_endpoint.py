@@ -1,5 +1,5 @@
-"""`posttrain evaluate-endpoint`: how well a model behind any OpenAI-compatible endpoint does in any
-world, as `evaluate` says it of a trained one."""
+"""`posttrain evaluate-endpoint`: evaluates a model behind any OpenAI-compatible endpoint in any
+world, with the figures of the stage `evaluate`."""
 
 import hashlib
 import json
@@ -93,7 +93,7 @@ def evaluate_endpoint(
         [replace(task, split="test") for task in tasks], greedy, sampled, num_samples=num_samples
     )
     if all(one.greedy.is_aborted for one in evaluated):
-        raise Interrupted("every greedy play was lost: nothing can be said; run it again")
+        raise Interrupted("every greedy episode was aborted, so there is no result: run it again")
     by = sorted({name for task in tasks for name in task.labels})
     summary = {
         "model": model,
@@ -134,14 +134,13 @@ def page(summary: Mapping[str, Any]) -> str:
     lines += ["", f"failures: {escape_control_chars(', '.join(failures)) or 'none'}"]
     scores = [f"{name} {score['mean']:.3f}" for name, score in summary["scores"].items()]
     lines.append(f"scores: {escape_control_chars(', '.join(scores))}")
-    lost = summary["num_lost"] + summary["num_lost_samples"]
-    if lost:
-        lines.append(f"{lost} plays were lost and do not count; run it again to play them")
+    if aborted := summary["num_lost"] + summary["num_lost_samples"]:
+        lines.append(f"{aborted} episodes were aborted and do not count; run it again to play them")
     return "\n".join(lines)
 
 
 def _limits(settings: "Params | None", section: "WorldParams") -> "AgentParams":
-    """Those of params.yaml where it names this world."""
+    """Episode limits: those of params.yaml where it names this world, else the default."""
     from posttrain.rollout.params import AgentParams
 
     is_named = settings is not None and settings.world == section
@@ -170,8 +169,8 @@ def _file(model: str, section: "WorldParams", limits: "AgentParams", others: str
 
 
 def _progress(part: str) -> Callable[[int, int], None]:
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         if sys.stderr.isatty():
             print(f"\r{part}: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
-    return tell
+    return show

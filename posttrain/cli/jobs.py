@@ -1,8 +1,7 @@
-"""`posttrain jobs`: what the flows of this folder started on its backends, read as it comes,
-cancelled, and set right after a crash.
+"""`posttrain jobs`: lists, follows and cancels the jobs of flows, and reconciles them after a
+crash.
 
-What asks the backends is imported where it is asked: the console command loads this page for every
-command.
+Backends are imported where they are used: the console command loads this module for every command.
 """
 
 import argparse
@@ -93,7 +92,7 @@ def reconcile(is_dry: bool) -> None:
 
 
 class _Backends(dict[str, Backend]):
-    """By target, each made when it is first asked for: one remembers what it has read."""
+    """Backends by target, each made at its first use and kept for its caches."""
 
     def __missing__(self, target: str) -> Backend:
         from posttrain.dispatch.settings import load_settings

@@ -35,7 +35,7 @@ class Times:
     spread: float = 1.0
 
     def of(self, stage: "PlannedStage") -> float | None:
-        """With DVC's share; None where nobody knows."""
+        """Seconds of a stage, with DVC's share; None where no run of it is known."""
         if stage.fate == "cached":
             return _DVC_S
         seconds = self.here.get(stage.name, self.committed.get(stage.name))
@@ -61,7 +61,7 @@ class Times:
         return f"{'over ' * (len(known) < len(found))}{' to '.join(ends)}" if known else "?"
 
     def _foreign(self, stages: Sequence["PlannedStage"]) -> list["PlannedStage"]:
-        """Those whose times are of committed runs."""
+        """Stages whose times are of committed runs."""
         run = [stage for stage in stages if stage.fate != "cached"]
         return [stage for stage in run if stage.name in self.committed and stage.name not in self.here]
 

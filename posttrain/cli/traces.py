@@ -98,7 +98,7 @@ def list_runs() -> None:
 
 
 def show(episode: int) -> None:
-    """One episode as the conversation that it was."""
+    """Print one episode as a conversation."""
     from posttrain.traces.show import conversation
 
     with _store() as connection:
@@ -137,7 +137,7 @@ def check() -> None:
 
 
 def replay(episode: int, model: Path | None, params: Path | None) -> None:
-    """Say again what the agent said, run world and tools again, and show every difference. Exits
+    """Replay an episode: repeat the agent's messages, run world and tools, show differences. Exits
     with 1 where there is one."""
     from posttrain.traces.replay import replay as play_again
     from posttrain.worlds.catalog import make_domain

@@ -18,8 +18,7 @@ _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux
 
 
 def adopt_orphans() -> None:
-    """From now on a descendant that loses its parent becomes this process's child, not the init
-    process's."""
+    """Make descendants that lose their parent children of this process, not of the init process."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: a daemon gets away
         ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
 

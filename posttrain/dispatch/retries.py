@@ -36,7 +36,7 @@ def next_step(status: JobStatus, *, attempt: int, is_left_over: bool = False) ->
 
 
 def reason(status: JobStatus, *, attempt: int) -> str:
-    """One sentence for a person: what happened, and what to do."""
+    """Explain a failed job in a sentence: its end, and the remedy."""
     note = f" ({status.note})" if status.note else ""
     match status.cause:
         case Cause.OUT_OF_MEMORY:

@@ -114,7 +114,7 @@ def say_end(stage: str, message: str, code: int) -> int:
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """Around a console command: prints a StageError on stderr and exits with its code."""
+    """Print a StageError of a console command on stderr, and exit with its code."""
     try:
         yield
     except StageError as error:

@@ -193,7 +193,8 @@ def _accepted(field: FieldInfo) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Its repr, shortened: a few letters of YAML can stand for a list of billions (`*name`)."""
+    """The value's repr, shortened: a few letters of YAML can stand for a list of billions
+    (`*name`)."""
     short = reprlib.Repr()
     short.maxlevel, short.maxlist, short.maxdict = 3, 20, 20
     short.maxstring, short.maxlong, short.maxother = MAX_KEY_CHARS, 80, MAX_KEY_CHARS
@@ -201,7 +202,7 @@ def _shown(value: Any) -> str:
 
 
 def _flow(value: Any) -> str:
-    """One line of YAML."""
+    """The value as one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
     return text.removesuffix("\n...\n").strip()
 
@@ -229,7 +230,7 @@ def _place(model: type[BaseModel], location: Keys) -> Place:
 
 
 def _choice(field: FieldInfo | None) -> Choice:
-    """What a knob chooses from, empty where it is no choice."""
+    """Sections that a knob chooses from, by type; empty where it is no choice."""
     if field is None or field.discriminator is None:
         return {}
     return {_tag(member): _unwrapped(member) for member in get_args(field.annotation)}

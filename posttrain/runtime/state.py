@@ -70,7 +70,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _is_shared(mode: int) -> bool:
-    """Whether a folder is its group's on purpose, and no /tmp."""
+    """True for a folder that its group may write on purpose, not /tmp."""
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_ISVTX
 
 

@@ -43,8 +43,8 @@ def idle_cores(busy_percent: float, *, num_cores: int, num_allowed: int) -> int:
 
 
 def limit_threads(num_threads: int) -> None:
-    """Of this process, in every library that computes, loaded already or not, and of the processes
-    that it starts."""
+    """Limit the threads of this process, in every library that computes, loaded already or not, and
+    of the processes that it starts."""
     free_bits_of_threads()
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(num_threads)
@@ -53,8 +53,8 @@ def limit_threads(num_threads: int) -> None:
 
 
 def free_bits_of_threads() -> None:
-    """Before the first matrix product of a process: MKL adds in one order for any number of threads
-    ("strict conditional numerical reproducibility").
+    """Have MKL add in one order for any number of threads ("strict conditional numerical
+    reproducibility"). Must be called before the first matrix product of a process.
 
     Elsewhere than on Intel's processors MKL adds so by itself, and what it would make of the
     request there is not documented.

@@ -69,7 +69,8 @@ class WandbSink:
 
 
 def wandb_sinks(stage: TrackedStage, checkpoint_dir: Path) -> tuple[Sink, ...]:
-    """One sink, or none where `open_wandb` gives no run; raises what it raises."""
+    """A sink for the stage's run; none where `open_wandb` gives none. Raises as `open_wandb`
+    does."""
     memory = checkpoint_dir / MEMORY
     run_id, sent_step = _remembered(memory)
     run = open_wandb(stage, run_id=run_id)

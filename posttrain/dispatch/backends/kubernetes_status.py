@@ -92,7 +92,7 @@ def read(
 
 
 def to_text(end: JobStatus) -> str:
-    """As the annotation `END` has it."""
+    """Serialise an end for the annotation `END`."""
     return json.dumps({"exit_code": end.exit_code, "cause": end.cause, "note": end.note})
 
 
@@ -195,13 +195,13 @@ def _is_over(pod: Json) -> bool:
 
 
 def may_run(pod: Json) -> bool:
-    """Its command runs, or may yet start."""
+    """True where the pod's command runs, or may yet start."""
     reason = _main(pod).get("state", {}).get("waiting", {}).get("reason")
     return not _is_over(pod) and bool(pod["spec"].get("nodeName")) and reason not in (*_NO_IMAGE, *_WRONG)
 
 
 def _is_stuck(pod: Json, nodes: Nodes, now: datetime) -> bool:
-    """It should be gone, and its node cannot say whether it is."""
+    """True where the pod should be gone by now, and its node does not answer."""
     due = pod["metadata"].get("deletionTimestamp")
     is_overdue = bool(due) and (now - _time(due)).total_seconds() > STUCK_S
     return is_overdue and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
@@ -216,8 +216,8 @@ def _is_ready(name: str, nodes: Nodes) -> bool | None:
 
 
 def _fits_nowhere(pod: Json, nodes: Sequence[Json] | None) -> bool:
-    """Also an empty node could not hold it. An empty list of nodes says nothing: a cluster may grow
-    its first."""
+    """True where even an empty node could not hold the pod. False without nodes: a cluster may
+    start its first on demand."""
     wanted = _container(pod)["resources"]
     need = {**wanted.get("requests", {}), **wanted.get("limits", {})}
     if not nodes:

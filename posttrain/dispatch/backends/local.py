@@ -114,8 +114,9 @@ class LocalBackend:
         return self.status(job.name)
 
     def _end_unstarted(self, job: Path, cause: Cause, note: str) -> None:
-        """Its supervisor looks for an end once it has the lock, and we for the lock once there is
-        an end: one of us sees the other."""
+        """End a job whose supervisor has no lock yet. The supervisor looks for an end once it has
+        the lock, and this method for the lock once the end is written: one of them sees the
+        other."""
         write_json(job / END, {"exit_code": None, "cause": cause, "note": note})
         if (supervisor := _supervisor(job)) is not None:
             self._kill(job, supervisor)

@@ -92,7 +92,7 @@ def _run(
 
 
 def _die_with(supervisor: int, lock: IO[str], slots: Sequence[IO[str]]) -> None:
-    """From now on this process ends when the supervisor dies, and kills all below first."""
+    """Have this process end when the supervisor dies, after killing all below it."""
 
     def end(*_: object) -> NoReturn:
         _sign(lock)  # it is held by this process alone now
