@@ -1,8 +1,7 @@
 """Contract of a backend: it starts a command, reports its status, and cancels it. A job is known by
 its name, so that a submitter who lost its id finds it again.
 
-Nothing here decides: whether a job is started again is the dispatcher's business, and it reads it
-off the job's real end.
+A backend decides nothing: the dispatcher decides by a job's end whether to start it again.
 """
 
 from collections.abc import Mapping
@@ -42,7 +41,7 @@ class JobSpec:
 
 
 class JobState(StrEnum):
-    """`GONE` is a job that the backend does not know (any more)."""
+    """State of a job. `GONE` is one that the backend does not know (any more)."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -67,7 +66,7 @@ class Cause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """`exit_code` and `cause` are of an ended job; a shell's 128 + n stands for death by signal n.
-    `note` is the backend's own word for why it waits or how it ended."""
+    `note` is the backend's own reason for waiting, or for the end."""
 
     state: JobState
     exit_code: int | None = None

@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 
 STATE_DIR = Path(".posttrain")
-JOBS = "jobs.db"  # records of the jobs that flows started on pools
+JOBS = "jobs.db"  # records of the jobs that flows started
 RUNS = "runs"  # locks of the flows that live
 TRACES = "traces.db"
 WANDB = "wandb"  # runs of Weights & Biases

@@ -49,26 +49,26 @@ class Api:
 
     def get(self, path: Sequence[str], **query: str) -> dict[str, Any]:
         """Raises Absent."""
-        content: dict[str, Any] = json.loads(self._ask("GET", path, query=query))
+        content: dict[str, Any] = json.loads(self._request("GET", path, query=query))
         return content
 
     def text(self, path: Sequence[str], **query: str) -> bytes:
         """Raises Absent."""
-        return self._ask("GET", path, query=query)
+        return self._request("GET", path, query=query)
 
     def create(self, path: Sequence[str], body: Mapping[str, Any]) -> None:
         """Raises Taken."""
-        self._ask("POST", path, body=body)
+        self._request("POST", path, body=body)
 
     def patch(self, path: Sequence[str], body: Mapping[str, Any]) -> None:
         """A merge patch. Raises Absent."""
-        self._ask("PATCH", path, body=body, content_type="application/merge-patch+json")
+        self._request("PATCH", path, body=body, content_type="application/merge-patch+json")
 
     def delete(self, path: Sequence[str], *, grace_s: int) -> None:
         """Raises Absent."""
-        self._ask("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace_s})
+        self._request("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace_s})
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: Sequence[str],
