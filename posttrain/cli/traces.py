@@ -155,7 +155,7 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
         print(difference.text())
     print(
         f"episode {episode}: {len(differences)} differences; "
-        + ("token ids were fed back" if codec else "messages were said again")
+        + ("token ids were fed back" if codec else "messages were repeated")
     )
     raise SystemExit(1 if differences else 0)
 
