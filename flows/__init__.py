@@ -8,8 +8,8 @@ import os
 
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-# A server of its own has a secret and dies with its flow (by_hand.py). Prefect's has neither: where
-# no server is named, it must start none.
+# A server of its own has a secret and dies with its flow (local_server.py). Prefect's has neither:
+# where no server is named, it must start none.
 os.environ.setdefault("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "false")
 # A fresh server migrates its database first; on a busy laptop the default of 20 s is too short.
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")

@@ -1,8 +1,8 @@
-"""Everything of ours that a Prefect server keeps: work pools, the deployments of `prefect.yaml`,
-the automation that marks dead runs.
+"""Creates or updates our objects on a Prefect server: work pools, the deployments of
+`prefect.yaml`, and the automation that marks dead runs.
 
-`python -m flows.deploy` in the repository, with PREFECT_API_URL naming the server. What is there
-already is brought up to date, so twice is once; a pool that a person has paused stays paused.
+`python -m flows.deploy` in the repository, with PREFECT_API_URL naming the server. It may be run
+again and again; a pool that a person has paused stays paused.
 """
 
 import json
@@ -32,26 +32,26 @@ def deploy() -> None:
     deployment, with the command's own words before."""
     if not PREFECT_API_URL.value():
         raise ConfigurationError(
-            "PREFECT_API_URL is not set, so there is no server to deploy to; `make serve` starts one and says its URL"
+            "PREFECT_API_URL is not set, so there is no server to deploy to; `make serve` starts one and prints its URL"
         )
     with get_client(sync_client=True) as client:
-        bring_pool(client, POOL, "process", ProcessWorker.get_default_base_job_template())
+        update_pool(client, POOL, "process", ProcessWorker.get_default_base_job_template())
         # One run at a time: their pods may be on two nodes, and the records of jobs are a SQLite
         # file, which the processes of one machine may share.
-        bring_pool(client, KUBERNETES, "kubernetes", json.loads(KUBERNETES_POOL.read_text(encoding="utf-8")), limit=1)
+        update_pool(client, KUBERNETES, "kubernetes", json.loads(KUBERNETES_POOL.read_text(encoding="utf-8")), limit=1)
         if subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=False).returncode:
             raise Interrupted(
                 "the deployments of prefect.yaml are not all on the server; see above, and run this again"
             )
         for content in read_yaml(AUTOMATIONS)["automations"]:
-            bring_automation(client, AutomationCore.model_validate(content))
+            update_automation(client, AutomationCore.model_validate(content))
 
 
-def bring_pool(
+def update_pool(
     client: SyncPrefectClient, name: str, kind: str, template: dict[str, Any], *, limit: int | None = None
 ) -> None:
-    """Made, or given this template, and the limit of runs at a time where there is one: a person
-    may have set another."""
+    """Create or update a work pool. Without a `limit` of runs at a time, one that a person has set
+    stays."""
     limits: Any = {} if limit is None else {"concurrency_limit": limit}
     try:
         client.read_work_pool(name)
@@ -62,8 +62,8 @@ def bring_pool(
     print(f"work pool {name}", flush=True)
 
 
-def bring_automation(client: SyncPrefectClient, wanted: AutomationCore) -> None:
-    """Made, or made to be this one where there is one of that name."""
+def update_automation(client: SyncPrefectClient, wanted: AutomationCore) -> None:
+    """Create the automation, or replace the one of that name."""
     if there := client.read_automations_by_name(wanted.name):
         client.update_automation(there[0].id, wanted)
     else:

@@ -105,7 +105,7 @@ def experiments(
         key="experiments",
         description="what each experiment came to",
     )
-    return came_to(under_way, ended)
+    return total_state(under_way, ended)
 
 
 def run_variants(
@@ -119,11 +119,9 @@ def run_variants(
     log.info("%d experiments: %s", len(chosen), ", ".join(variant.branch for variant in chosen))
     under_way, ended = UnderWay(), dict[str, State[Any]]()
     with ThreadPoolExecutor(max(num_beside, 1), thread_name_prefix="experiment") as pool:
-        futures: list[Future[None]] = []
-        for variant in chosen:  # each in a copy of this context, so that its run is a child of this one
-            futures.append(
-                pool.submit(contextvars.copy_context().run, partial(_run, variant, root, under_way, ended, targets))
-            )
+        # each in a copy of this context, so that its run is a child of this one
+        starts = [partial(_run, variant, root, under_way, ended, targets) for variant in chosen]
+        futures = [pool.submit(contextvars.copy_context().run, start) for start in starts]
         try:
             _wait_for(futures, under_way)
         except BaseException:  # the job of a stage is ended by no signal to this process
@@ -132,7 +130,7 @@ def run_variants(
     return under_way, ended
 
 
-def came_to(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[Any]:
+def total_state(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[Any]:
     """The state of all experiments together: failed with the exit code of the first that did."""
     if under_way.is_stopped:
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
@@ -195,17 +193,9 @@ def experiments_markdown(
         if is_done(state) and not targets:
             evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
             figures = f"{told_success(evaluations['sft'])} | {told_success(evaluations['policy'])}"
-        told = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
-        rows.append(
-            " | ".join(
-                [
-                    f"| `{variant.branch}`",
-                    variant.sentence().replace("|", "\\|"),
-                    figures,
-                    told.replace("|", "\\|") + " |",
-                ]
-            )
-        )
+        ending = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
+        knobs, ending = (text.replace("|", "\\|") for text in (variant.sentence(), ending))
+        rows.append(f"| `{variant.branch}` | {knobs} | {figures} | {ending} |")
     return "\n".join(rows) + "\n"
 
 
@@ -228,14 +218,14 @@ def is_done(state: State[Any] | None) -> bool:
 
 
 def folder_of(root: Path, variant: Variant) -> Path:
-    """Its worktree."""
+    """Worktree of an experiment."""
     return root / STATE_DIR / "experiments" / variant.name
 
 
 def _run(
     variant: Variant, root: Path, under_way: UnderWay, ended: dict[str, State[Any]], targets: Sequence[str]
 ) -> None:
-    """One experiment as a flow run of its own, in `ended` when it is over."""
+    """Run one experiment as a flow run of its own, and put its state into `ended`."""
     if under_way.is_stopped:
         return
 
@@ -247,7 +237,7 @@ def _run(
         task_runner=BESIDE_EACH_OTHER,
     )
     def experiment(knobs: dict[str, Any]) -> State[Any]:
-        """One branch: brought up to date, and what came out committed there."""
+        """Bring one branch up to date, and commit its results there."""
         get_run_logger().info("%s: %s", variant.branch, ", ".join(f"{key} = {value}" for key, value in knobs.items()))
         try:
             return _bring_up_to_date(variant, root, under_way, targets)
@@ -259,8 +249,8 @@ def _run(
 
 def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay, targets: Sequence[str]) -> State[Any]:
     state, folder = root / STATE_DIR, folder_of(root, variant)
-    tell = get_run_logger().info
-    with lock_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
+    log = get_run_logger().info
+    with lock_key(state / "keys", f"experiment-{variant.name}", log, is_stopped=lambda: under_way.is_stopped):
         with under_way.one_opens:
             open_worktree(root, variant, folder)
         runs = StageExecutor(folder, settings=load_settings(root), state=state)
@@ -268,8 +258,8 @@ def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay, targets
         came_out = run_graph(runs, folder / REPORTS, targets)
         if not came_out.is_completed():
             return came_out
-        told = "" if targets else f": policy {told_success(read_evaluations(folder / REPORTS)['policy'])}"
-        commit = commit_results(folder, f"{variant.branch}{told}")
+        figure = "" if targets else f": policy {told_success(read_evaluations(folder / REPORTS)['policy'])}"
+        commit = commit_results(folder, f"{variant.branch}{figure}")
         return Completed(message=f"{came_out.message}; at {commit}")
 
 

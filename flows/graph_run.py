@@ -39,11 +39,10 @@ from posttrain.runtime.redaction import redact, redact_logs
 from posttrain.tracking.alarms import alarms_markdown
 from posttrain.tracking.metrics_log import read_metrics
 
-BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(
-    max_workers=16
-)  # Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
+# Any: @flow's hint wants a runner of PrefectFuture itself and refuses its subclasses
+BESIDE_EACH_OTHER: Any = ThreadPoolTaskRunner(max_workers=16)
 MAX_MESSAGE_LINES = 8
-LOOK_S = 2.0  # a cancelled run's jobs are to be dead in 15 s, and a pool may take five of them
+LOOK_S = 2.0  # a cancelled run's jobs are to be dead in 15 s, and a backend may take five of them
 
 
 def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ()) -> State[Any]:
@@ -100,8 +99,8 @@ def _needed(nodes: Sequence[StageNode], targets: Collection[str]) -> list[StageN
 
 
 def is_worth_retrying(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    """A pool that could not be reached or a held lock, and not a stage's own end: the dispatcher
-    has started that again where it can help."""
+    """True for a backend that could not be reached or a held lock. A stage's own failure is retried
+    by the dispatcher, where that can help."""
     return state.name == "Interrupted"
 
 
@@ -113,12 +112,12 @@ def run_stage(node: StageNode, runs: StageExecutor, status: RunStatus) -> State[
     that it left and starts no second."""
     log = get_run_logger()
 
-    def tell(line: str) -> None:
+    def log_line(line: str) -> None:
         log.info(line)
         status.update(node.name, line)
 
     try:
-        outcome = runs.run(node, tell, _show)
+        outcome = runs.run(node, log_line, _show)
     except Interrupted as error:
         return Cancelled(message=str(error))
     status.finish(node.name, outcome)
@@ -132,7 +131,7 @@ def run_stage(node: StageNode, runs: StageExecutor, status: RunStatus) -> State[
 
 
 def _show(status: JobStatus, num_preempted: int) -> None:
-    """As the state of the task that this is called in."""
+    """Show a job's status as the state of the task that this is called in."""
     run = TaskRunContext.get()
     if run is None:
         return
@@ -140,7 +139,7 @@ def _show(status: JobStatus, num_preempted: int) -> None:
     if status.is_over:
         state: State[Any] = Running(
             name="Preempted",
-            message=f"{status.cause or 'lost'}{note}{preempted(num_preempted)}; it goes on from its checkpoint",
+            message=f"{status.cause or 'gone'}{note}{preempted(num_preempted)}; it goes on from its checkpoint",
         )
     elif status.state is JobState.WAITING:
         state = Running(name="Waiting", message=f"for a machine{note}{preempted(num_preempted)}")
@@ -176,9 +175,9 @@ class _Progress:
 
 
 def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: StageExecutor, status: RunStatus) -> None:
-    """Until all are done. Meanwhile the server hears how far it is, and is asked whether the run
-    was cancelled: a worker would send a signal, but a run that a person started by hand has
-    none."""
+    """Wait until all are done. Meanwhile update the progress on the server, and ask it whether the
+    run was cancelled: a worker would send a signal, but a run started in a terminal has no
+    worker."""
     done: queue.Queue[PrefectFuture[Any]] = queue.Queue()
     for future in futures:
         future.add_done_callback(done.put)

@@ -52,8 +52,8 @@ def keep_secret_from_jobs() -> None:
 
 
 def _report_to(named: dict[str, str]) -> None:
-    """As if the environment had named it when Prefect was imported, and it does not stay there:
-    what a flow starts has no part in its server."""
+    """Point Prefect to the server, without leaving it in the environment: processes that a flow
+    starts must not report to its server."""
     before = {name: os.environ.get(name) for name in named}
     os.environ.update(named)
     refresh_global_settings_context()

@@ -1,9 +1,9 @@
 """Brings the tree up to date and compares each policy with what is committed: does the branch still
 give the figures that it claims?
 
-Fetching the branch is the deployment's (`infra/prefect/pull.sh`), not the flow's. A run fails where
-a stage fails, and where a figure is not the committed one by more than tasks and seeds do by
-chance; an edited tree is said so and runs, because a nightly that is silent tells nobody anything.
+The deployment fetches the branch (`infra/prefect/pull.sh`), not the flow. A run fails where a stage
+fails, and where a figure differs from the committed one by more than chance over tasks and seeds.
+An edited tree is reported and runs all the same.
 """
 
 from collections.abc import Sequence

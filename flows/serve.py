@@ -1,10 +1,9 @@
 """A Prefect server with our deployments and a worker for them, on this machine only, as one process
 that leaves none behind.
 
-`make serve`, or `python -m flows.serve` in the repository. Everything listens on loopback and
-answers whoever knows what is in `.posttrain/prefect/auth`; runs and their logs lie there, too.
-Ctrl-C or SIGTERM ends the worker first, so that its runs cancel their jobs while there is a server
-to tell.
+`make serve`, or `python -m flows.serve` in the repository. Everything listens on loopback and needs
+the secret in `.posttrain/prefect/auth`; runs and their logs lie there, too. Ctrl-C or SIGTERM ends
+the worker first, so that its runs cancel their jobs while the server still answers.
 """
 
 import argparse
@@ -51,7 +50,8 @@ def serve(root: Path, port: int) -> None:
     """Returns after SIGINT or SIGTERM. Raises ConfigurationError where this tree is served already,
     Interrupted where a part of it ended or did not start."""
     home = root / HOME
-    make_private(home)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.chmod(0o700)
     url = f"http://{LOOPBACK}:{port}"
     with contextlib.ExitStack() as ends:
         if not ends.enter_context(held_if_free(home / "serve.lock")):
@@ -67,9 +67,7 @@ def serve(root: Path, port: int) -> None:
             "PATH": path_with_python(),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
         }
-        environment.pop(
-            "POSTTRAIN_ROOT", None
-        )  # while deploying: it is the worker's, and would be written into the deployments
+        environment.pop("POSTTRAIN_ROOT", None)  # the worker's: it would be written into the deployments
         server = ends.enter_context(_server(home, listening, secret, environment))
         print(f"starting the server at {url}", flush=True)
         wait_for_server(server, port, patience_s=_START_PATIENCE_S, log=home / "server.log")
@@ -91,9 +89,7 @@ def main() -> None:
 
     def leave(number: int, _: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(
-                each, signal.SIG_IGN
-            )  # the end takes a while, and a second Ctrl-C would leave a part of it alive
+            signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C would leave a part of it alive
         raise SystemExit(0 if number == signal.SIGINT else 128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -111,30 +107,15 @@ def read_secret(path: Path) -> str:
     """
     with contextlib.suppress(FileNotFoundError), path.open(encoding="ascii") as file:
         stat = os.fstat(file.fileno())
-        if (
-            not path.is_symlink()
-            and stat.st_uid == os.geteuid()
-            and not stat.st_mode & 0o077
-            and (secret := file.read().strip())
-        ):
+        is_private = not path.is_symlink() and stat.st_uid == os.geteuid() and not stat.st_mode & 0o077
+        if is_private and (secret := file.read().strip()):
             return secret
     path.unlink(missing_ok=True)
     secret = new_secret()
-    with open(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="ascii"
-    ) as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
         file.write(secret)
     return secret
-
-
-def make_private(home: Path) -> None:
-    """The folder is this user's alone, with what an earlier version has left in it for all to
-    read."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home.chmod(0o700)
-    for path in home.iterdir():
-        if path.is_file() and not path.is_symlink():
-            path.chmod(path.stat().st_mode & 0o700)
 
 
 @contextlib.contextmanager
@@ -151,20 +132,9 @@ def _server(
 @contextlib.contextmanager
 def _worker(home: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     with _log(home, "worker") as log:
+        worker = f"prefect worker start --pool {POOL} --type process".split()
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "flows.die_with_parent",
-                str(os.getpid()),
-                "prefect",
-                "worker",
-                "start",
-                "--pool",
-                POOL,
-                "--type",
-                "process",
-            ],
+            [sys.executable, "-m", "flows.die_with_parent", str(os.getpid()), *worker],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -177,7 +147,7 @@ def _worker(home: Path, environment: Mapping[str, str]) -> Iterator[subprocess.P
 
 @contextlib.contextmanager
 def _ended(name: str, process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """At the end it is asked to leave, and killed with all it started where it has not."""
+    """Terminate the process at the end, and kill it with all it started where it does not end."""
     try:
         yield process
     finally:
@@ -196,8 +166,8 @@ def _log(home: Path, name: str) -> IO[bytes]:
 
 
 def _end_runs(worker: subprocess.Popen[bytes]) -> None:
-    """Before the worker: it kills its runs at once, and the jobs of a run that was killed live on.
-    One that is asked cancels them."""
+    """Terminate the worker's runs, each of which then cancels its jobs. The worker would kill its
+    runs, and the jobs of a killed run live on."""
     with contextlib.suppress(psutil.NoSuchProcess):
         runs = psutil.Process(worker.pid).children()
         for run in runs:

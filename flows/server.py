@@ -1,11 +1,11 @@
-"""A Prefect server for this user alone: who asks it must know its secret, call this machine by its
-own name, and come from no other site's page.
+"""A Prefect server for this user alone: a client must send its secret, name a loopback host, and
+come from no other site's page.
 
-Whoever may start a run may have a worker run any command. Prefect's server asks nobody who they are
-and lets every page of a browser read its answers, so ours is started by `start_server` only. Its
-secret goes by the environment: a command line is for all users of a machine to read. There are no
-CSRF tokens: a browser has nothing of its own to send that this server would take for its user (no
-cookie, no password that it was asked for), and tokens would keep out who asks with curl.
+Whoever may start a run may have a worker run any command. Prefect's server authenticates nobody by
+default and lets every page of a browser read its answers, so ours is started by `start_server`
+only. The secret is passed in the environment, because all users of a machine can read command
+lines. There are no CSRF tokens: a browser sends no credentials by itself (no cookie, no stored
+password), and tokens would keep out curl.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _COULD_NOT_START = 3  # uvicorn's own exit code for it
 
 
 def new_secret() -> str:
-    """In the form `user:password`, which curl and browsers want of Prefect's auth string."""
+    """A new secret of the form `user:password`, which curl and browsers need."""
     return f"posttrain:{secrets.token_urlsafe(32)}"
 
 
@@ -82,7 +82,7 @@ def start_server(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
-            # a terminal's Ctrl-C would reach it before those who still have something to tell it
+            # a terminal's Ctrl-C would end it before its clients
             start_new_session=True,
             pass_fds=[listening.fileno()],
             umask=0o077,
@@ -90,9 +90,9 @@ def start_server(
 
 
 def wait_for_server(server: subprocess.Popen[bytes], port: int, *, patience_s: float, log: Path | None = None) -> None:
-    """Until it answers. Raises Interrupted where it ends instead, or takes longer than
-    `patience_s`; `log` is where it says why."""
-    where = f"{log} says why" if log else "what it printed says why"
+    """Wait until the server answers. Raises Interrupted where it ends instead, or takes longer than
+    `patience_s`; `log` is its log file."""
+    where = f"see {log}" if log else "see its output"
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=patience_s)
     try:
         connection.request("GET", "/api/health")
@@ -105,7 +105,7 @@ def wait_for_server(server: subprocess.Popen[bytes], port: int, *, patience_s: f
     finally:
         connection.close()
     if status != http.client.OK:
-        raise Interrupted(f"the Prefect server answers {status} when it is asked how it is; {where}")
+        raise Interrupted(f"the Prefect server answers {status} to a health check; {where}")
 
 
 def own_origins(port: int) -> tuple[str, ...]:

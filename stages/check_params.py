@@ -8,6 +8,7 @@ and none runs again because an unrelated knob was edited. No name is looked up i
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.provenance.undeclared_deps import SOURCE_KNOB, score_knob, tree_root, undeclared, world_knob
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
-from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import ConfigurationError, DataError, Problem
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
 from posttrain.train.online.params import OnlineParams
@@ -42,7 +43,7 @@ NUM_TASKS_SEEN = 300  # enough to see every value of a label
 def check_params(run: StageRun) -> None:
     hidden = undeclared(read_all_inputs(Path("dvc.yaml")), run.params, checked_by="check_params")
     knobs = {knob for knob, _ in hidden}  # these lead out of the copy that this stage works in
-    problems = [line for _, line in hidden]
+    problems = [Problem(knob.partition(":")[0], "undeclared", line) for knob, line in hidden]
     problems += [*_names(run.params, besides=knobs), *_import(run.params, besides=knobs), *_model(run.params)]
     if problems := problems or list(_memory(run.params)):
         raise refusal(problems, "params.yaml")
@@ -51,7 +52,7 @@ def check_params(run: StageRun) -> None:
     output.write_text("params.yaml has known keys, values in range and no contradiction.\n", encoding="utf-8")
 
 
-def _names(params: Params, *, besides: Collection[str]) -> Iterator[str]:
+def _names(params: Params, *, besides: Collection[str]) -> Iterator[Problem]:
     """The world and the scores, made as training will make them. Of a world that cannot be made,
     the scores are not known either."""
     domain = None
@@ -68,45 +69,48 @@ def _names(params: Params, *, besides: Collection[str]) -> Iterator[str]:
             yield from _score(RewardParams.model_construct(weights={}, penalties={}, extra=[extra]), known)
 
 
-def _world(params: Params) -> Generator[str, None, Domain | None]:
-    world = params.world
+def _world(params: Params) -> Generator[Problem, None, Domain | None]:
+    world, key = params.world, "world.type"
     if isinstance(world, OwnWorldParams):
         try:
             inspect.signature(load_named(world.type, knob="world.type is")).bind(world)
         except ConfigurationError as error:
-            yield str(error)
+            yield Problem(key, "not_found", str(error))
             return None
-        except (TypeError, ValueError) as error:  # ValueError: one that Python cannot tell the arguments of
-            yield f"world.type is {world.type!r}, which does not take the world's section alone ({error}); it must"
+        except (TypeError, ValueError) as error:  # ValueError: Python does not know its arguments
+            reason = f"it does not take the world's section alone ({error}), and must"
+            yield Problem(key, "wrong_arguments", reason, value=repr(world.type))
             return None
     try:
         domain = make_domain(world)
     except Exception as error:  # whatever a person's own code raises
-        yield f"world.type is {world.type!r}, which cannot be made of its section: {type(error).__name__}: {error}"
+        reason = f"it cannot be made of its section: {type(error).__name__}: {error}"
+        yield Problem(key, "not_made", reason, value=repr(world.type))
         return None
     if missing := [name for name in ("name", "tools", "tasks", "open") if not hasattr(domain, name)]:
-        yield f"world.type is {world.type!r}, which makes no Domain: it has no {', '.join(missing)}"
+        yield Problem(key, "no_domain", f"it makes no Domain: it has no {', '.join(missing)}", value=repr(world.type))
         return None
     return domain
 
 
-def _score(reward: RewardParams, known: Sequence[str]) -> Iterator[str]:
+def _score(reward: RewardParams, known: Sequence[str]) -> Iterator[Problem]:
+    key = "reward.extra" if reward.extra else "reward"
     try:
         load_reward(reward, known)
     except ConfigurationError as error:
-        yield str(error)
-    except ValueError as error:  # of a function that Python cannot tell the arguments of
-        name = reward.extra[0].name
-        yield f"reward.extra names {name!r}: {error}; it must take (trajectory, task) and return a Score"
+        yield Problem(key, "not_found", str(error))
+    except ValueError as error:  # Python does not know the function's arguments
+        reason = f"reward.extra names {reward.extra[0].name!r}: {error}; it must take (trajectory, task)"
+        yield Problem(key, "wrong_arguments", f"{reason} and return a Score")
 
 
-def _needs(params: Params, domain: Domain) -> Iterator[str]:
-    """Problems of knobs that ask of a world what not every world has."""
+def _needs(params: Params, domain: Domain) -> Iterator[Problem]:
+    """Problems of knobs that need an optional part of a world which this one lacks."""
     needs: list[tuple[Callable[..., object], str]] = []
     if isinstance(params.generate_data.source, ScriptedSource):
         needs.append((require_expert, "generate_data.source.type scripted"))
     if not (isinstance(params.generate_data.source, ImportSource) and params.generate_data.source.dev_frac):
-        needs.append((require_expert, "the dev loss of train_sft (or generate_data.source.dev_frac above 0)"))
+        needs.append((require_expert, "train_sft, for its dev loss, (or generate_data.source.dev_frac above 0)"))
     if isinstance(params.evaluate.teacher, ExpertTeacher):
         needs.append((require_expert, "evaluate.teacher.type expert"))
     if params.resample_data.oversample.type == "smote":
@@ -119,12 +123,12 @@ def _needs(params: Params, domain: Domain) -> Iterator[str]:
         try:
             need(domain, needed_by=needed_by)
         except ConfigurationError as error:
-            yield str(error)
+            yield Problem(re.match(r"[\w.]+", needed_by)[0], "not_offered", str(error))  # type: ignore[index]
 
 
-def _labels(params: Params, domain: Domain) -> Iterator[str]:
-    """Labels that no task has: results would be broken down by nothing. An import brings labels of
-    its own."""
+def _labels(params: Params, domain: Domain) -> Iterator[Problem]:
+    """Problems of labels that no task has: results would be broken down by nothing. An import
+    brings its own labels."""
     if isinstance(params.generate_data.source, ImportSource):
         return
     try:
@@ -143,19 +147,17 @@ def _labels(params: Params, domain: Domain) -> Iterator[str]:
     named |= _order_labels(params)
     for knob, labels in named.items():
         if unknown := [label for label in labels if label not in values]:
-            meant = nearest(unknown[0], values)
-            yield f"{knob} names {', '.join(unknown)}; the tasks of {domain.name} have {', '.join(values)}.{meant}"
+            reason = f"{knob} names {', '.join(unknown)}; the tasks of {domain.name} have {', '.join(values)}"
+            yield Problem(knob, "no_such_label", reason, nearest(unknown[0], values).strip())
     for label, weights in params.train_sft.label_weights.items():
         if unknown := [value for value in weights if value not in values.get(label, weights)]:
-            meant = nearest(unknown[0], values[label])
-            yield (
-                f"train_sft.label_weights.{label} names {', '.join(unknown)}; the {len(tasks)} first tasks have "
-                f"{', '.join(sorted(values[label]))}.{meant}"
-            )
+            known, knob = ", ".join(sorted(values[label])), f"train_sft.label_weights.{label}"
+            reason = f"{knob} names {', '.join(unknown)}; the {len(tasks)} first tasks have {known}"
+            yield Problem(knob, "no_such_label", reason, nearest(unknown[0], values[label]).strip())
 
 
 def _order_labels(params: Params) -> dict[str, list[str]]:
-    """Those that tasks are ordered by in learning online."""
+    """Labels by which the sampling order of online training orders tasks."""
     algorithm, order = params.train_policy.algorithm, "train_policy.algorithm.sampling.order"
     match algorithm.sampling.order if isinstance(algorithm, OnlineParams) else None:
         case HorizonSampling(label=label):
@@ -165,7 +167,7 @@ def _order_labels(params: Params) -> dict[str, list[str]]:
     return {}
 
 
-def _import(params: Params, *, besides: Collection[str]) -> Iterator[str]:
+def _import(params: Params, *, besides: Collection[str]) -> Iterator[Problem]:
     source = params.generate_data.source
     if not isinstance(source, ImportSource) or SOURCE_KNOB in besides:
         return
@@ -183,38 +185,40 @@ def _import(params: Params, *, besides: Collection[str]) -> Iterator[str]:
             imported, max_quarantine_frac=params.validate_data.max_quarantine_frac, source=Path(source.path)
         )
     except DataError as error:
-        yield f"{SOURCE_KNOB}: {error}"
+        yield Problem(SOURCE_KNOB, "not_importable", str(error))
         return
     if len(rows := imported.rows) < at_least:
-        yield (
-            f"{SOURCE_KNOB} = {source.path!r}: the file has {len(rows)} rows, and train_sft.batch_size is "
-            f"{params.train_sft.batch_size}: each step would learn all of them, and the same ones again. "
-            f"Import {at_least} or more{', or lower the batch' if len(rows) > 1 else ''}"
+        reason = (
+            f"the file has {len(rows)} rows, and train_sft.batch_size is {params.train_sft.batch_size}: each step "
+            "would learn all of them, and the same ones again"
         )
+        remedy = f"Import {at_least} or more{', or lower the batch' if len(rows) > 1 else ''}"
+        yield Problem(SOURCE_KNOB, "too_few_rows", reason, remedy, repr(source.path))
 
 
-def _model(params: Params) -> Iterator[str]:
-    """Problems of a pretrained model that can be told without loading it; one from scratch has no
-    names but its adapter's."""
+def _model(params: Params) -> Iterator[Problem]:
+    """Problems of a pretrained model that can be found without loading it. A model from scratch has
+    no names but its adapter's, which its section checks."""
     model = params.model
     if not isinstance(model, PretrainedModel):
         return
     try:
         config = local_config(model, root=tree_root())
     except (OSError, ValueError) as error:
-        yield (
-            f"model.name = {model.name!r}: {error}. It must be a name of the hub (organisation/model), or a folder "
-            "with config.json, safetensors and a tokenizer"
+        remedy = (
+            "It must be a name of the hub (organisation/model), or a folder with config.json, safetensors and a "
+            "tokenizer"
         )
+        yield Problem("model.name", "not_found", str(error), remedy, repr(model.name))
         return
     num_layers = config.get("num_hidden_layers")
     is_known = config.get("model_type") in LIKE_QWEN3
     if is_known and isinstance(num_layers, int) and isinstance(model.adapter, LoraAdapter):
         problem = target_problem(model.adapter.target_modules, num_layers)
-        yield from [f"model: {problem}"] if problem else []
+        yield from [Problem("model", "no_such_layer", problem)] if problem else []
 
 
-def _memory(params: Params) -> Iterator[str]:
+def _memory(params: Params) -> Iterator[Problem]:
     """Problems of stages that have a GPU of known size to themselves. It takes as many seconds as a
     large model has layers, so it is asked only there."""
     cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
@@ -222,7 +226,8 @@ def _memory(params: Params) -> Iterator[str]:
         return
     from posttrain.memory_estimate.gpu_cards import refused_by_cards
 
-    yield from refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=tree_root())
+    for line in refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=tree_root()):
+        yield Problem("model", "no_room", line)
 
 
 if __name__ == "__main__":

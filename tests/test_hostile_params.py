@@ -1,5 +1,4 @@
-"""Thirty-five files of knobs as nobody should write them: each is refused with a reason, or read as
-a person reads it."""
+"""Hostile files of knobs: each is refused with a reason, or read as a person reads it."""
 
 import time
 from collections.abc import Callable
@@ -58,7 +57,6 @@ REFUSED: dict[str, str | bytes] = {
     "a number for a key": BASE + "\n1: 2\n",
     "a key that steers a terminal": BASE + '\n"a\\e[2J\\u202e": 1\n',
     "a key of 100,000 letters": BASE + f"\n? {'k' * 100_000}\n: 1\n",
-    "more tokens than the context": edit("max_tokens: 1024", "max_tokens: 2048"),
 }
 
 
@@ -72,10 +70,6 @@ def load(tmp_path: Path) -> Callable[[str | bytes], object]:
     return written
 
 
-def test_there_are_thirty_five():
-    assert len(REFUSED) == 35
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_hostile_file_is_refused_with_a_reason(name, load):
     start = time.monotonic()
@@ -86,11 +80,6 @@ def test_a_hostile_file_is_refused_with_a_reason(name, load):
     assert len(message) < 30_000
     assert not set(message) & set("\x00\x1b\u202e")
     assert time.monotonic() - start < 5
-
-
-def test_knobs_that_cannot_agree_are_named_with_both_values(load):
-    with pytest.raises(ParamsError, match=r"validate_data\.max_tokens is 2048 and agent\.max_context_tokens 1024"):
-        load(REFUSED["more tokens than the context"])
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,8 @@ def add_check_world(commands: Commands) -> None:
 
 
 def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -> None:
-    """Checks that a world keeps the contract of posttrain/worlds/protocol.py: plays its tasks,
-    calls every tool, and prints for each rule whether it holds. Exits with 65 where one is
-    broken."""
+    """Check that a world keeps the contract of posttrain/worlds/protocol.py: play its tasks, call
+    every tool, and print for each rule whether it holds. Exits with 65 where one is broken."""
     from posttrain.world_check.check import check_world as check
     from posttrain.world_check.tasks import counts_of
 

@@ -8,14 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from posttrain.cli.command import Commands, add_command
 from posttrain.cli.traces import prune
-from posttrain.dispatch.cleanup import JOB_FOLDERS, KEYS, LOGS, SNAPSHOTS, Cleaning, Limits, disk_bytes
-from posttrain.dispatch.records import JobRecords
-from posttrain.dispatch.submitter_lock import Owner
-from posttrain.provenance.lockfile import pids_of_dvc
-from posttrain.provenance.old_checkpoints import CheckpointLimits, remove_old_checkpoints
+from posttrain.dispatch.records import JobRecords, Owner
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import is_held
 from posttrain.runtime.state import JOBS, RUNS, STATE_DIR, TRACES, WANDB
@@ -37,12 +32,16 @@ class Place:
     remove: Callable[[], None] | None
 
 
-def clean(names: Sequence[str], *, is_agreed: bool) -> None:
-    """Print what is named, or all, with its size; where the person agrees, what is named goes.
+def add_clean(commands: Commands) -> None:
+    """The command `clean`."""
+    command = add_command(commands, "clean", clean)
+    command.add_argument("names", nargs="*", metavar="NAME", help="places to empty; all are shown by default")
+    command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove the files")
 
-    Raises ConfigurationError of a name that is none, Interrupted where something that lives might
-    need it.
-    """
+
+def clean(names: Sequence[str], is_agreed: bool) -> None:
+    """Show the disk space by place. With names and --yes these places are emptied, but for files
+    that a living run or job needs."""
     places = _places()
     removable = {place.name: place for place in places if place.remove}
     if unknown := set(names) - removable.keys():
@@ -70,54 +69,27 @@ def clean(names: Sequence[str], *, is_agreed: bool) -> None:
 
 
 def _places() -> list[Place]:
+    from posttrain.dispatch.cleanup import JOB_FOLDERS, KEYS, LOGS, SNAPSHOTS
+
     state = {STATE_DIR / name for name in (SNAPSHOTS, LOGS, KEYS, RUNS, JOB_FOLDERS.parts[0])}
     jobs = tuple(sorted(state))
     store = _trace_store()
     traces = tuple(sorted(store.parent.glob(f"{store.name}*"))) or (store,)  # with its write-ahead log
     named = {*jobs, *traces, CHECKPOINTS, EXPERIMENTS, STATE_DIR / "prefect", *VLLM, *WANDB_RUNS}
     others = tuple(sorted(path for path in (STATE_DIR.iterdir() if STATE_DIR.is_dir() else ()) if path not in named))
-    return [
-        Place(
-            "cache",
-            (_cache(),),
-            "DVC's, with the run cache; stays: what a commit, this tree or a worktree names",
-            _collect_garbage,
-        ),
-        Place(
-            "checkpoints",
-            (CHECKPOINTS,),
-            "of stages, to go on from when they are killed; stays: those of stages that run",
-            _remove_checkpoints,
-        ),
-        Place(
-            "jobs",
-            jobs,
-            "trees, folders and logs of flows' jobs; stays: those of runs and jobs that live",
-            _remove_jobs,
-        ),
-        Place(
-            "traces",
-            traces,
-            "episodes of all stages (`posttrain traces prune` removes the oldest alone)",
-            _remove_traces,
-        ),
-        Place(
-            "experiments",
-            (EXPERIMENTS,),
-            "worktrees; stays: their branches, and what is not committed",
-            _remove_experiments,
-        ),
-        Place(
-            "vllm",
-            VLLM,
-            "vLLM's environment and copies of models that it serves; `make serve-vllm` makes both again",
-            _remove_vllm,
-        ),
-        Place("wandb", WANDB_RUNS, "runs of Weights & Biases that may not be synchronized yet", _remove_wandb),
-        Place("prefect", (STATE_DIR / "prefect",), "of `make serve`: its database, logs and secret", None),
-        Place("records", others, "what the runs of this tree remember: small, and needed", None),
-        Place("python", (Path(".venv"),), "this program; `make setup` makes it", None),
-    ]
+    places = {
+        "cache": ((_cache(),), "DVC's cache and run cache; stays: files of a commit, this tree or a worktree"),
+        "checkpoints": ((CHECKPOINTS,), "from which killed stages go on; stays: those of stages that run"),
+        "jobs": (jobs, "trees, folders and logs of flows' jobs; stays: those of living runs and jobs"),
+        "traces": (traces, "episodes of all stages (`posttrain traces prune` removes the oldest alone)"),
+        "experiments": ((EXPERIMENTS,), "worktrees; stays: their branches, and edits that are not committed"),
+        "vllm": (VLLM, "vLLM's environment and copies of served models; `make serve-vllm` makes both again"),
+        "wandb": (WANDB_RUNS, "runs of Weights & Biases that may not be synchronized yet"),
+        "prefect": ((STATE_DIR / "prefect",), "of `make serve`: its database, logs and secret"),
+        "records": (others, "small records of this tree's runs, which are needed"),
+        "python": ((Path(".venv"),), "this program; `make setup` makes it"),
+    }
+    return [Place(name, paths, about, REMOVERS.get(name)) for name, (paths, about) in places.items()]
 
 
 def _trace_store() -> Path:
@@ -126,7 +98,8 @@ def _trace_store() -> Path:
 
 
 def _cache() -> Path:
-    """Relative where it lies in the tree. Raises ConfigurationError where this is none."""
+    """Folder of DVC's cache, relative where it lies in the tree. Raises ConfigurationError outside
+    of a tree."""
     from posttrain.provenance.cache_integrity import cache_folder
 
     if not Path("dvc.yaml").exists():
@@ -136,8 +109,10 @@ def _cache() -> Path:
 
 
 def _sizes(places: Sequence[Place]) -> dict[str, int]:
-    """In bytes; what has several names (a link into DVC's cache) counts for the first of `places`
-    that has it."""
+    """Bytes of each place. A file with several names (a link into DVC's cache) counts for the first
+    of `places` that has it."""
+    from posttrain.dispatch.cleanup import disk_bytes
+
     seen: set[tuple[int, int]] = set()
     return {place.name: sum(disk_bytes(path, seen) for path in place.paths) for place in places}
 
@@ -150,11 +125,15 @@ def _collect_garbage() -> None:
 
 
 def _remove_checkpoints() -> None:
+    from posttrain.provenance.old_checkpoints import CheckpointLimits, remove_old_checkpoints
+
     for stage in CHECKPOINTS.iterdir() if CHECKPOINTS.is_dir() else ():
         remove_old_checkpoints(stage, CheckpointLimits(0.0, 0.0), keep=Path())
 
 
 def _remove_jobs() -> None:
+    from posttrain.dispatch.cleanup import Cleaning, Limits
+
     if (STATE_DIR / JOBS).exists():
         with contextlib.closing(Owner(STATE_DIR / RUNS)) as owner:
             Cleaning(STATE_DIR, JobRecords(STATE_DIR / JOBS), Limits(0.0, 0), owner).clean(at_most=None)
@@ -167,6 +146,8 @@ def _remove_traces() -> None:
 
 
 def _remove_experiments() -> None:
+    from posttrain.dispatch.cleanup import KEYS
+
     for folder in sorted(EXPERIMENTS.iterdir()) if EXPERIMENTS.is_dir() else ():
         if is_held(STATE_DIR / KEYS / f"experiment-{folder.name}"):
             print(f"{folder} stays: it runs")
@@ -177,9 +158,11 @@ def _remove_experiments() -> None:
 
 
 def _remove_vllm() -> None:
-    if users := [
-        process.pid for process in psutil.process_iter(["cmdline"]) if _runs_from(process, VLLM[0].absolute())
-    ]:
+    import psutil
+
+    folder = f"{VLLM[0].absolute()}{os.sep}"
+    lines = {process.pid: process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"])}
+    if users := [pid for pid, words in lines.items() if any(word.startswith(folder) for word in words)]:
         raise Interrupted(f"{VLLM[0]} is in use by process {', '.join(map(str, users))}: end it, and ask again")
     for path in VLLM:
         shutil.rmtree(path, ignore_errors=True)
@@ -191,17 +174,17 @@ def _remove_wandb() -> None:
         shutil.rmtree(path)
 
 
-def _runs_from(process: psutil.Process, folder: Path) -> bool:
-    return any(argument.startswith(f"{folder}{os.sep}") for argument in process.info["cmdline"] or ())
-
-
 def _refuse_while_living() -> None:
-    """Raises Interrupted while something of this tree runs that might need what is about to go."""
+    """Raises Interrupted while something of this tree runs that might need the files to remove."""
     if living := list(_living()):
         raise Interrupted(f"{', '.join(living)} lives, and what it needs could go: ask again when it is done")
 
 
 def _living() -> Iterator[str]:
+    import psutil
+
+    from posttrain.provenance.lockfile import pids_of_dvc
+
     yield from (f"dvc (process {pid})" for pid in sorted(pids_of_dvc(Path())) if psutil.pid_exists(pid))
     yield from (f"stage {lock.stem}" for lock in sorted((STATE_DIR / "locks").glob("*.lock")) if is_held(lock))
     yield from (f"run {lock.name[:8]}" for lock in sorted((STATE_DIR / RUNS).glob("*")) if is_held(lock))
@@ -211,3 +194,14 @@ def _living() -> Iterator[str]:
 
 def _megabytes(number: int) -> str:
     return f"{number / 1e6:,.1f} MB"
+
+
+REMOVERS = {
+    "cache": _collect_garbage,
+    "checkpoints": _remove_checkpoints,
+    "jobs": _remove_jobs,
+    "traces": _remove_traces,
+    "experiments": _remove_experiments,
+    "vllm": _remove_vllm,
+    "wandb": _remove_wandb,
+}

@@ -2,7 +2,8 @@
 docstring; and the arguments that name a world and its knobs."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,8 +16,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_command(commands: Commands, name: str, command: Callable[..., None], **options: Any) -> argparse.ArgumentParser:
-    """A parser that leaves the function in `command`."""
-    parser = commands.add_parser(name, help=command.__doc__, description=command.__doc__, **options)
+    """Add a command whose parsed arguments have the function in `command`."""
+    parser = commands.add_parser(name, description=command.__doc__, **options)
     parser.set_defaults(command=command)
     return parser
 
@@ -57,3 +58,19 @@ def load_asked_world(world: str, quick: bool, params: Path | None, knobs: Sequen
     from posttrain.config.named_world import PARAMS
 
     return load_world(world, named, quick=quick, params=params or PARAMS)
+
+
+def add_commands(commands: Commands, name: str, about: str) -> Commands:
+    """Add a command that has commands of its own."""
+    return commands.add_parser(name, description=about).add_subparsers(metavar="COMMAND", required=True)
+
+
+def grouped_help(commands: Commands, groups: Mapping[str, str]) -> str:
+    """The commands by group, a line for each with the beginning of its description."""
+    lines = []
+    for title, names in groups.items():
+        lines += ["", f"{title}:"]
+        for name in names.split():
+            description = " ".join(str(commands.choices[name].description).split())
+            lines.append(f"  {name:<18}{re.split('[.:](?: |$)', description)[0]}")
+    return "\n".join(lines[1:])

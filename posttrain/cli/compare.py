@@ -1,4 +1,5 @@
-"""`posttrain compare`: which branch is better, and is the difference real?"""
+"""`posttrain compare` and `dashboard`: branches side by side, with the significance of
+differences."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ _POINTS = 5.0  # `posttrain.evals.significance.MARGIN`, which takes a while to i
 
 
 def add_compare(commands: Commands) -> None:
-    """The command `compare`."""
+    """The commands `compare` and `dashboard`."""
     command = add_command(commands, "compare", compare)
     command.add_argument(
         "names",
@@ -21,17 +22,23 @@ def add_compare(commands: Commands) -> None:
     command.add_argument("--policy", default="policy", help="whose success: policy, sft, base or teacher")
     command.add_argument("--score", default="", help="of files with several scores the one that counts")
     command.add_argument(
-        "--margin", type=float, default=_POINTS, metavar="POINTS", help="fewer matter to nobody; %(default)g by default"
+        "--margin",
+        type=float,
+        default=_POINTS,
+        metavar="POINTS",
+        help="smaller ones count as none (%(default)g)",
     )
     command.add_argument(
         "--price",
         default="",
         metavar="GPU[,CPU]",
-        help="of a GPU hour, and of an hour of a stage without one: 2.50,0.10; by default what POSTTRAIN_PRICE says",
+        help="of a GPU hour, and of an hour of a stage without one: 2.50,0.10 (POSTTRAIN_PRICE)",
     )
     command.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write a page that opens offline")
     command.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="write one object")
     command.add_argument("--md", dest="markdown_file", type=Path, metavar="FILE", help="write a Markdown table")
+    command = add_command(commands, "dashboard", dashboard)
+    command.add_argument("--port", type=int, default=0, help="of 127.0.0.1; any free one by default")
 
 
 def compare(
@@ -44,8 +51,8 @@ def compare(
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Compare branches: which is better, is the difference real, and what differs? Reads git,
-    without a checkout; runs that differ in the seed alone are one setting."""
+    """Compare the results of branches, with intervals and significance, and list what differs.
+    Reads git, without a checkout; runs that differ in the seed alone are one setting."""
     from posttrain.report.comparison.foreign import are_files, read_files
     from posttrain.report.comparison.runs import read_runs
     from posttrain.report.comparison.settings import compare_settings
@@ -76,6 +83,16 @@ def compare(
         from posttrain.report.comparison.page import comparison_page
 
         _write(html_file, lambda: comparison_page(settings))
+
+
+def dashboard(port: int) -> None:
+    """Serve a page of all local branches and running trainings, until Ctrl-C. For this user alone:
+    the printed address has a key."""
+    from posttrain.report.comparison.dashboard import Dashboard
+
+    with Dashboard(Path(), port) as server:
+        print(f"the dashboard, until Ctrl-C: {server.address}", flush=True)
+        server.serve_forever()
 
 
 def _write(file: Path | None, text: Callable[[], str]) -> None:

@@ -1,8 +1,7 @@
-"""`posttrain jobs`: what the flows of this folder started on its pools, read as it comes,
-cancelled, and set right after a crash.
+"""`posttrain jobs`: lists, follows and cancels the jobs of flows, and reconciles them after a
+crash.
 
-What asks the pools is imported where it is asked: the console command loads this page for every
-command.
+Backends are imported where they are used: the console command loads this module for every command.
 """
 
 import argparse
@@ -10,12 +9,10 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from posttrain.cli.command import Commands, add_command
+from posttrain.cli.command import Commands, add_command, add_commands
 from posttrain.dispatch.backend import Backend
-from posttrain.dispatch.cancel import PATIENCE_S, cancel_jobs
-from posttrain.dispatch.log_tail import LogTail
-from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.submitter_lock import is_alive
+from posttrain.dispatch.dispatcher import CANCEL_PATIENCE_S, LogTail, cancel_jobs
+from posttrain.dispatch.records import JobRecord, JobRecords, is_alive
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.redaction import redact
@@ -26,8 +23,7 @@ _LOOK_S = 0.5
 
 def add_jobs(commands: Commands) -> None:
     """The command `jobs` with its own."""
-    about = "What flows started on the pools: list, tail, cancel, reconcile."
-    jobs = commands.add_parser("jobs", help=about, description=about).add_subparsers(metavar="COMMAND", required=True)
+    jobs = add_commands(commands, "jobs", "List, read, cancel and reconcile the jobs that flows started.")
     one_job = argparse.ArgumentParser(add_help=False)
     one_job.add_argument("job", metavar="JOB", help="a job's name from `posttrain jobs list`, or its beginning")
     parser = add_command(jobs, "list", list_jobs)
@@ -55,10 +51,10 @@ def list_jobs(is_running: bool, limit: int) -> None:
 
 def tail(job: str, is_followed: bool) -> None:
     """Print the log of a job."""
-    record, pools = _find(job), _Backends()
+    record, backends = _find(job), _Backends()
     log = LogTail(record.log)
     while True:
-        is_over = record.is_over or not is_followed or pools[record.target].status(record.handle).is_over
+        is_over = record.is_over or not is_followed or backends[record.target].status(record.handle).is_over
         for line in log.new_lines(is_whole=is_over):
             print(escape_control_chars(redact(line)), flush=True)
         if is_over:
@@ -77,14 +73,14 @@ def cancel(job: str) -> None:
 
 
 def reconcile(is_dry: bool) -> None:
-    """Set the records right with the pools, and kill every job that no living run waits for."""
-    records, pools = _records(), _Backends()
+    """Set the records right with the backends, and kill every job that no living run waits for."""
+    records, backends = _records(), _Backends()
     for record in [record for record in records.all() if not record.is_over]:
-        status = pools[record.target].status(record.handle)
+        status = backends[record.target].status(record.handle)
         if is_alive(STATE_DIR / RUNS, record.owner):  # which records its end, and may be submitting it right now
             print(f"{record.name}: {status.state}, and a living run waits for it")
         elif status.is_over:
-            print(f"{record.name}: it is over ({status.cause or 'the pool does not know it'})")
+            print(f"{record.name}: it is over ({status.cause or 'the backend does not know it'})")
             if not is_dry:
                 records.end(record.name, status)
         else:
@@ -92,24 +88,24 @@ def reconcile(is_dry: bool) -> None:
                 f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled"
             )
             if not is_dry:
-                _cancel(record, pools[record.target])
+                _cancel(record, backends[record.target])
 
 
 class _Backends(dict[str, Backend]):
-    """By target, each made when it is first asked for: one remembers what it has read."""
+    """Backends by target, each made at its first use and kept for its caches."""
 
     def __missing__(self, target: str) -> Backend:
         from posttrain.dispatch.settings import load_settings
 
-        self[target] = load_settings(Path()).pool(target, Path(), STATE_DIR)
+        self[target] = load_settings(Path()).backend(target, Path(), STATE_DIR)
         return self[target]
 
 
-def _cancel(record: JobRecord, pool: Backend) -> None:
-    [status] = cancel_jobs(pool, _records(), [record])
+def _cancel(record: JobRecord, backend: Backend) -> None:
+    [status] = cancel_jobs(backend, _records(), [record])
     if not status.is_over:
         raise Interrupted(
-            f"{record.name} is still {status.state} on {record.target} {PATIENCE_S:g} s after it was cancelled; "
+            f"{record.name} is still {status.state} on {record.target} {CANCEL_PATIENCE_S:g} s after it was cancelled; "
             "ask again"
         )
     print(f"{record.name} is cancelled")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posttrain.cli.command import Commands, add_command
+from posttrain.cli.command import Commands, add_command, add_commands
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 def add_traces(commands: Commands) -> None:
     """The command `traces` with its own."""
-    about = "Every episode of every stage: find, show, export, import, replay."
-    traces = commands.add_parser("traces", help=about, description=about).add_subparsers(
-        metavar="COMMAND", required=True
-    )
+    traces = add_commands(commands, "traces", "Find, show, export, import and replay recorded episodes.")
     conditions, one_episode = _conditions(), argparse.ArgumentParser(add_help=False)
     one_episode.add_argument(
         "episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`"
@@ -101,7 +98,7 @@ def list_runs() -> None:
 
 
 def show(episode: int) -> None:
-    """One episode as the conversation that it was."""
+    """Print one episode as a conversation."""
     from posttrain.traces.show import conversation
 
     with _store() as connection:
@@ -140,7 +137,7 @@ def check() -> None:
 
 
 def replay(episode: int, model: Path | None, params: Path | None) -> None:
-    """Say again what the agent said, run world and tools again, and show every difference. Exits
+    """Replay an episode: repeat the agent's messages, run world and tools, show differences. Exits
     with 1 where there is one."""
     from posttrain.traces.replay import replay as play_again
     from posttrain.worlds.catalog import make_domain
@@ -158,7 +155,7 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
         print(difference.text())
     print(
         f"episode {episode}: {len(differences)} differences; "
-        + ("token ids were fed back" if codec else "messages were said again")
+        + ("token ids were fed back" if codec else "messages were repeated")
     )
     raise SystemExit(1 if differences else 0)
 

@@ -1,10 +1,9 @@
 """The one reader of `params.yaml`: every knob, its range, and the rules between knobs.
 
 No knob has a default here: a default is a hyper-parameter that DVC cannot see. Unknown keys are
-refused. `load_params` raises `ParamsError` with one line per problem (key, value, what is
-accepted); `stages/check_params.py` runs it on the whole file before any other stage, and looks up
-the names in it that lead to code or files. One file, however long: it is `params.yaml` with its
-types, read from top to bottom beside it.
+refused. `load_params` raises `ParamsError` with all problems (key, value, reason, remedy);
+`stages/check_params.py` runs it on the whole file before any other stage, and looks up the names in
+it that lead to code or files.
 
 A section that is one of a choice has an `example`, the knobs besides its type as they might stand
 in the file: shown to who changed the type, and never read in place of a knob.
@@ -24,13 +23,9 @@ from posttrain.models.params import PrepareModelParams, PretrainedModel, Scratch
 from posttrain.rewards.params import RewardParams
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.control_chars import escape_control_chars
-from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError, Problem
 from posttrain.runtime.knob_errors import explain
-from posttrain.runtime.knobs import (
-    SLIP,
-    Section,
-    Seed,
-)
+from posttrain.runtime.knobs import SLIP, Section, Seed
 from posttrain.runtime.plain_yaml import read_plain
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import SamplePreferencesParams, TrainRewardModelParams, TrainSftParams
@@ -74,7 +69,7 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
         content, problems = _read(path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise ParamsError(f"{path} is not here; run from the root of the repository") from error
-    return _checked(content, problems, str(path))
+    return parse_params(content, source=str(path), problems=problems)
 
 
 def read_knobs(text: str | bytes, *, source: str) -> Any:
@@ -105,27 +100,22 @@ def set_knobs(content: Any, knobs: Mapping[str, Any], *, source: str) -> Iterato
             yield path, last, value
 
 
-def parse_params(content: Any, *, source: str) -> Params:
-    """Check content that is read already; `source` is named in the message. Raises ParamsError like
-    `load_params`."""
-    return _checked(content, [], source)
+def refusal(problems: Sequence[Problem], source: str) -> ParamsError:
+    """One error with a line for each problem."""
+    lines = "\n".join(f"  - {escape_control_chars(str(one))}" for one in problems)
+    return ParamsError(f"{source} has {len(problems)} problem(s), nothing was run:\n{lines}", problems=problems)
 
 
-def refusal(problems: Sequence[str], source: str) -> ParamsError:
-    """One error of a line for each problem."""
-    lines = "\n".join(f"  - {escape_control_chars(line)}" for line in problems)
-    return ParamsError(f"{source} has {len(problems)} problem(s), nothing was run:\n{lines}")
-
-
-def _read(text: str | bytes, source: str) -> tuple[Any, list[str]]:
+def _read(text: str | bytes, source: str) -> tuple[Any, list[Problem]]:
     try:
-        content, odd_numbers, double_keys = read_plain(text)
+        return read_plain(text)
     except ValueError as error:
         raise ParamsError(f"{source} cannot be read as YAML: {error}") from error
-    return content, odd_numbers + double_keys
 
 
-def _checked(content: Any, problems: Sequence[str], source: str) -> Params:
+def parse_params(content: Any, *, source: str, problems: Sequence[Problem] = ()) -> Params:
+    """Check content that was read already, in which the reader found `problems`; the message names
+    `source`. Raises ParamsError."""
     try:
         params = Params.model_validate(content)
     except ValidationError as error:
@@ -135,48 +125,48 @@ def _checked(content: Any, problems: Sequence[str], source: str) -> Params:
     return params
 
 
-def _contradictions(params: Params) -> Iterator[str]:
-    """Between sections; those within one are the section's own to refuse."""
+def _contradictions(params: Params) -> Iterator[Problem]:
+    """Contradictions between sections; each section refuses its own."""
     world, algorithm, preferences = params.world, params.train_policy.algorithm, params.sample_preferences
+
+    def problem(key: str, value: float, reason: str, remedy: str) -> Problem:
+        return Problem(key, "contradiction", reason, remedy, f"{value:g}")
+
     if preferences.num_tasks > world.num_rl_tasks:
-        yield (
-            f"sample_preferences.num_tasks is {preferences.num_tasks} but world.num_rl_tasks only "
-            f"{world.num_rl_tasks}; preferences are sampled on the rl split: raise the split or lower the number"
-        )
+        reason = f"world.num_rl_tasks is only {world.num_rl_tasks}, and preferences are sampled on the rl split"
+        yield problem("sample_preferences.num_tasks", preferences.num_tasks, reason, "Raise the split or lower it")
     if isinstance(algorithm, OnlineParams) and algorithm.tasks_per_step > world.num_rl_tasks:
-        yield (
-            f"train_policy.algorithm.tasks_per_step is {algorithm.tasks_per_step} but world.num_rl_tasks only "
-            f"{world.num_rl_tasks}; one step would play a task as two groups: raise the split or lower the number"
-        )
+        key, reason = "train_policy.algorithm.tasks_per_step", f"world.num_rl_tasks is only {world.num_rl_tasks}"
+        reason += ", so one step would play a task as two groups"
+        yield problem(key, algorithm.tasks_per_step, reason, "Raise the split or lower it")
     if isinstance(algorithm, OnlineParams):
         most = _most_to_earn(params)
-        for key, best in algorithm.virtual_bests.items():
+        for name, best in algorithm.virtual_bests.items():
             if best < most:
-                yield (
-                    f"train_policy.algorithm.credit.{key}.best is {best:g} and an episode can earn {most:g}: what is "
-                    f"better than the best would be pushed down; raise it to {most:g}"
-                )
+                key = f"train_policy.algorithm.credit.{name}.best"
+                reason = f"an episode can earn {most:g}, and one that is better than the best would be pushed down"
+                yield problem(key, best, reason, f"Raise it to {most:g}")
     if params.validate_data.max_tokens > params.agent.max_context_tokens:
-        yield (
-            f"validate_data.max_tokens is {params.validate_data.max_tokens} and agent.max_context_tokens "
-            f"{params.agent.max_context_tokens}: demonstrations would be validated that no episode could hold, and "
-            "that the quality filter drops; lower the first or raise the second"
+        reason = (
+            f"agent.max_context_tokens is {params.agent.max_context_tokens}, so demonstrations would be validated "
+            "that no episode could hold, and that the quality filter drops"
         )
+        remedy = "Lower it or raise agent.max_context_tokens"
+        yield problem("validate_data.max_tokens", params.validate_data.max_tokens, reason, remedy)
     num_held_out = round(params.train_reward_model.holdout_frac * preferences.num_tasks)
     if not 0 < num_held_out < preferences.num_tasks:
-        yield (
-            f"train_reward_model.holdout_frac is {params.train_reward_model.holdout_frac:g} and "
-            f"sample_preferences.num_tasks {preferences.num_tasks}: {num_held_out} tasks would be held out and "
-            f"{preferences.num_tasks - num_held_out} trained on, and both are needed; change either"
+        reason = (
+            f"of {preferences.num_tasks} tasks (sample_preferences.num_tasks) {num_held_out} would be held out and "
+            f"{preferences.num_tasks - num_held_out} trained on, and both are needed"
         )
+        frac = params.train_reward_model.holdout_frac
+        yield problem("train_reward_model.holdout_frac", frac, reason, "Change either knob")
     if params.agent.max_new_tokens < (needed := getattr(world, "num_answer_tokens", 1)):
-        yield (
-            f"agent.max_new_tokens is {params.agent.max_new_tokens}, and the world {world.type} asks for messages of "
-            f"{needed} tokens, which would be cut off: raise it to {needed}"
-        )
+        reason = f"the world {world.type} asks for messages of {needed} tokens, which would be cut off"
+        yield problem("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")
 
 
 def _most_to_earn(params: Params) -> float:
-    """By rules and by a reward model, of scores that are all 1."""
+    """The highest reward of an episode, by rules and by a reward model, where all scores are 1."""
     own = sum(params.reward.weights.values()) + sum(max(extra.weight, 0.0) for extra in params.reward.extra)
     return round(own + params.train_policy.reward_model_weight, 9)

@@ -1,8 +1,7 @@
 """Contract of a backend: it starts a command, reports its status, and cancels it. A job is known by
 its name, so that a submitter who lost its id finds it again.
 
-Nothing here decides: whether a job is started again is the dispatcher's business, and it reads it
-off the job's real end.
+A backend decides nothing: the dispatcher decides by a job's end whether to start it again.
 """
 
 from collections.abc import Mapping
@@ -29,8 +28,8 @@ class JobSpec:
     """One command in one folder. `name` is unique among all jobs that ever were, and of letters,
     digits and `-` only, 63 at most.
 
-    `command` is a list of arguments: no pool puts it through a shell unquoted. `environment` is
-    added to what the pool gives; keys (secrets) are not in it. stdout and stderr go to `log`.
+    `command` is a list of arguments: no backend puts it through a shell unquoted. `environment` is
+    added to what the backend gives; keys (secrets) are not in it. stdout and stderr go to `log`.
     """
 
     name: str
@@ -42,7 +41,7 @@ class JobSpec:
 
 
 class JobState(StrEnum):
-    """`GONE` is a job that the pool does not know (any more)."""
+    """State of a job. `GONE` is one that the backend does not know (any more)."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -67,7 +66,7 @@ class Cause(StrEnum):
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """`exit_code` and `cause` are of an ended job; a shell's 128 + n stands for death by signal n.
-    `note` is the pool's own word for why it waits or how it ended."""
+    `note` is the backend's own reason for waiting, or for the end."""
 
     state: JobState
     exit_code: int | None = None
@@ -83,13 +82,13 @@ class Backend(Protocol):
     """Somewhere that jobs run. Every method may be called from any process on the submitter's
     machine, and by one that did not submit the job.
 
-    All raise Interrupted where the pool cannot be reached at the moment, ConfigurationError where
-    it refuses what it was asked.
+    All raise Interrupted where the backend cannot be reached at the moment, ConfigurationError
+    where it refuses what it was asked.
     """
 
     def submit(self, spec: JobSpec) -> str:
-        """Start the job and return the pool's id of it. A job of that name that is there already is
-        not started again: its id comes back."""
+        """Start the job and return the backend's id of it. A job of that name that is there already
+        is not started again: its id comes back."""
         ...
 
     def status(self, job_id: str) -> JobStatus:

@@ -1,11 +1,11 @@
 """Garbage-collects the state folder with each run: files that no living run, job or lock needs.
 
-Dead is told by locks alone. A run that was killed leaves its lock file, those of the keys that it
-computed, and trees of jobs: a tree goes when its job's record is over and the run that waits for
-the job is dead. Jobs that are over leave their log, their folder in the local pool and their
-record: they go by age (`POSTTRAIN_LOGS_MAX_AGE_DAYS`, 30), logs also by size
+A run is dead when nobody holds its lock. A killed run leaves its lock file, those of the keys that
+it computed, and trees of jobs: a tree is removed when its job is over by the records and the run
+that waits for the job is dead. Jobs that are over leave a log, a folder of the local backend and a
+record, which are removed by age (`POSTTRAIN_LOGS_MAX_AGE_DAYS`, 30), logs also by size
 (`POSTTRAIN_LOGS_MAX_GB`, 1), the oldest first. The record of the last attempt at each key stays:
-the next attempt is numbered after it, and pools remember names for longer than we do.
+the next attempt is numbered after it, and SLURM and Kubernetes remember names for longer.
 
 Any number of runs may do this at once.
 """
@@ -25,8 +25,7 @@ from typing import Literal, TypeAlias
 
 from posttrain.dispatch.backend import Backend
 from posttrain.dispatch.backends.local import LOCK
-from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.submitter_lock import Owner, is_alive
+from posttrain.dispatch.records import JobRecord, JobRecords, Owner, is_alive
 from posttrain.runtime.environment import positive_number
 from posttrain.runtime.locks import held_if_free, is_held
 from posttrain.runtime.state import RUNS, private_folder, remove_tree
@@ -115,8 +114,8 @@ class Cleaning:
             yield from kind
 
     def clean(self, *, at_most: int | None = AT_MOST, within_s: float = math.inf) -> list[Leftover]:
-        """Take leftovers away, `at_most` of each kind (None: all), and records of old jobs; what
-        has gone. Once `within_s` is over only trees go on to be removed: they alone are large."""
+        """Remove leftovers, `at_most` of each kind (None: all), and records of old jobs. Returns
+        what was removed. Once `within_s` is over only trees are removed: they alone are large."""
         deadline, gone = time.monotonic() + within_s, []
         for kind in self._kinds():
             for found in islice(kind, at_most):
@@ -127,20 +126,20 @@ class Cleaning:
         self._records.forget(self._now() - self._limits.max_age_s)
         return gone
 
-    def kill_lost(self, pool_of: Callable[[str], Backend | None]) -> None:
+    def kill_abandoned(self, backend_of: Callable[[str], Backend | None]) -> None:
         """Kills processes of jobs whose supervisor and whose run are dead: a local backend kills
-        them when asked for their status. `pool_of` a target is None where it is not local."""
+        them when asked for their status. `backend_of` a target is None where it is not local."""
         for record in self._abandoned():
-            if (pool := pool_of(record.target)) is not None:
-                pool.status(record.handle)
+            if (backend := backend_of(record.target)) is not None:
+                backend.status(record.handle)
 
-    def end_abandoned(self, pool_of: Callable[[str], Backend | None]) -> list[JobRecord]:
+    def end_abandoned(self, backend_of: Callable[[str], Backend | None]) -> list[JobRecord]:
         """Record the ends of jobs that are over and that no living run waits for, and take their
         trees away: for a run that has asked for all that it wants. A result is in the run cache."""
         ended, keys = [], private_folder(self._state / KEYS)
         for record in self._abandoned():
-            pool = pool_of(record.target)
-            if pool is None or not (status := pool.status(record.handle)).is_over:
+            backend = backend_of(record.target)
+            if backend is None or not (status := backend.status(record.handle)).is_over:
                 continue
             with held_if_free(keys / record.key) as is_ours:  # nobody attaches to it meanwhile
                 if not is_ours or self._records.latest(record.key) != record:
@@ -155,7 +154,7 @@ class Cleaning:
         return [record for record in self._records.not_over() if not is_alive(self._state / RUNS, record.owner)]
 
     def _kinds(self) -> Iterator[Iterator[Leftover]]:
-        yield self._trees()  # before keys: who prepared a tree that nobody recorded holds its key
+        yield self._trees()  # before keys: a run that prepares a tree not yet recorded holds its key
         yield (Leftover("run", path) for path in _files(self._state / RUNS) if not is_held(path))
         yield (Leftover("key", path) for path in _files(self._state / KEYS) if not is_held(path))
         yield self._job_folders()
@@ -177,8 +176,8 @@ class Cleaning:
         return is_ours and (bool(self._keys_of(tree)) or self._now() - _changed(tree) > _PREPARING_S)
 
     def _keys_of(self, tree: Path) -> list[Path]:
-        """Lock files of the keys that a tree may be of: who prepares a tree or takes its result
-        holds one."""
+        """Lock files of the keys that a tree may be of: a run that prepares a tree or takes its
+        result holds one."""
         found = _TREE.fullmatch(tree.name)
         return sorted((self._state / KEYS).glob(f"{found.group(1)}*")) if found else []
 
@@ -190,9 +189,8 @@ class Cleaning:
         for number, (changed, _, name) in enumerate(found):
             if number >= too_many and changed >= too_old:
                 return
-            living = (
-                self._names_not_over() if living is None else living
-            )  # asked after the folder: a record is made before its job
+            # read after the folder, because a record is made before its job
+            living = self._names_not_over() if living is None else living
             if name not in living and not is_held(folder / name / LOCK):
                 yield Leftover("job", folder / name)
 
@@ -229,8 +227,8 @@ class Cleaning:
         return True
 
     def _remove_tree(self, tree: Path) -> bool:
-        """Taken over first, by a name that says whose it is to remove: of several runs one can do
-        that."""
+        """Rename the tree after this run, then remove it: of several runs only one can rename
+        it."""
         ours = tree.with_name(f".{self._owner.name}-{uuid.uuid4().hex}")
         try:
             tree.rename(ours)

@@ -1,30 +1,30 @@
-"""Runs one stage as a job, from its first attempt to its end: found again after a crash, started
-again where that can help, and never two at once.
+"""Runs one stage as a job, from its first attempt to its end: it is found again after a crash,
+started again where that can help, and never runs twice at once.
 
-The record is written before the job is started and names it, and a pool starts a name once. So
-whatever dies in between, the next to come finds the same job, or starts the one that was never
+The record is written before the job is started and names it, and a backend starts a name once. So
+whatever process dies in between, the next run finds the same job, or starts the one that was never
 started.
 """
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from posttrain.dispatch.backend import Backend, Cause, JobSpec, JobState, JobStatus, Resources
-from posttrain.dispatch.cancel import cancel_jobs
-from posttrain.dispatch.log_tail import LogTail
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.retries import Verdict, reason, verdict
+from posttrain.dispatch.retries import NextStep, next_step, reason
 from posttrain.runtime.exits import ConfigurationError, Interrupted, meaning_of
 from posttrain.runtime.state import private, private_folder
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # in a job's environment: its number, from 1
 MAX_PAUSE_S = 60.0
-OUTAGE_PATIENCE_S = 600.0  # a pool's controller may be down for so long; its jobs live on
+CANCEL_PATIENCE_S = 15.0
+OUTAGE_PATIENCE_S = 600.0  # a backend's controller may be down for so long; its jobs live on
+_CANCEL_POLL_S = 0.1
 _KEY_DIGITS, _SUBMITTER_DIGITS = 10, 6
 T = TypeVar("T")
 
@@ -58,50 +58,44 @@ class WorkEnd:
 
 
 class Dispatcher:
-    """Runs work on one pool for one run (`owner`). `tell` gets a line whenever something about a
+    """Runs work on one backend for one run (`owner`). `log` gets a line whenever something about a
     job changes."""
 
     def __init__(
-        self, pool: Backend, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0
+        self, backend: Backend, records: JobRecords, *, target: str, owner: str, logs: Path, poll_s: float = 1.0
     ) -> None:
-        self._pool, self._records, self._target, self._owner, self._logs, self._poll_s = (
-            pool,
-            records,
-            target,
-            owner,
-            logs,
-            poll_s,
-        )
+        self._backend, self._records, self._target = backend, records, target
+        self._owner, self._logs, self._poll_s = owner, logs, poll_s
 
     def run(
         self,
         work: Work,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         *,
         follow: Callable[[str], None] = lambda _: None,
         watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> WorkEnd:
-        """From its first attempt to its last; `follow` gets the lines that they print, `watch` the
-        status whenever it is another, with how many attempts were preempted, interrupted or lost
-        before. Once `is_stopped`, it is cancelled and Interrupted raised."""
+        """Run all attempts. `follow` gets the lines that they print; `watch` gets each new status,
+        with the number of attempts that were preempted, interrupted or on a node that died. Once
+        `is_stopped`, the job is cancelled and Interrupted raised."""
         pause_s = 0.0
         for attempt in itertools.count(1):
             if is_stopped():
                 raise Interrupted(
                     f"{work.stage} was not started, because its run was stopped. Run it again: what is done is kept"
                 )
-            is_left_over = self._is_left_over(work.key, tell)
-            record = self._attached(work, tell)
-            status = self._wait(record, tell, follow, watch, is_stopped, num_preempted=attempt - 1)
+            is_left_over = self._is_left_over(work.key, log)
+            record = self._attached(work, log)
+            status = self._wait(record, log, follow, watch, is_stopped, num_preempted=attempt - 1)
             self._records.end(record.name, status)
-            match verdict(status, attempt=attempt, is_left_over=is_left_over):
-                case Verdict.DONE:
+            match next_step(status, attempt=attempt, is_left_over=is_left_over):
+                case NextStep.DONE:
                     return WorkEnd(record, status, "", attempt - 1)
-                case Verdict.FAILED:
+                case NextStep.FAILED:
                     return WorkEnd(record, status, reason(status, attempt=attempt), attempt - 1)
             ended = meaning_of(status.exit_code or 0) if status.cause is Cause.EXITED else status.cause
-            tell(
+            log(
                 f"{record.name}: {ended}{f' ({status.note})' if status.note else ''}; "
                 "it is started again and goes on from its checkpoint"
             )
@@ -130,7 +124,7 @@ class Dispatcher:
             for record in self._records.all()
             if (record.owner, record.target) == (self._owner, self._target) and not record.is_over
         ]
-        cancel_jobs(self._pool, self._records, own)
+        cancel_jobs(self._backend, self._records, own)
 
     def _pause(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
         """Between two attempts, longer each time: what ends at once (a checkpoint that another
@@ -139,20 +133,16 @@ class Dispatcher:
         while time.monotonic() < deadline and not is_stopped():
             time.sleep(min(self._poll_s, seconds))
 
-    def _is_left_over(self, key: str, tell: Callable[[str], None]) -> bool:
+    def _is_left_over(self, key: str, log: Callable[[str], None]) -> bool:
         """True where the job of another run is over, and nobody has recorded how."""
         latest = self._records.latest(key)
-        if (
-            latest is None
-            or latest.is_over
-            or latest.owner == self._owner
-            or latest.target != self._target
-            or latest.job_id is None
-        ):
+        if latest is None or latest.is_over or latest.job_id is None:
             return False
-        return self._reached(partial(self._pool.status, latest.handle), tell).is_over
+        if latest.owner == self._owner or latest.target != self._target:
+            return False
+        return self._reached(partial(self._backend.status, latest.handle), log).is_over
 
-    def _attached(self, work: Work, tell: Callable[[str], None]) -> JobRecord:
+    def _attached(self, work: Work, log: Callable[[str], None]) -> JobRecord:
         """The job that runs this work already, or a new attempt."""
         while True:
             record = self._records.latest(work.key)
@@ -168,72 +158,111 @@ class Dispatcher:
                 )
             elif record.owner != self._owner:
                 self._records.set_owner(record.name, self._owner)
-                tell(f"{record.name}: found again, {'started' if record.job_id else 'not started'} by an earlier run")
+                log(f"{record.name}: found again, {'started' if record.job_id else 'not started'} by an earlier run")
             if record.job_id is None:
                 environment = {**work.environment, ATTEMPT: str(record.attempt)}
                 spec = JobSpec(record.name, work.command, record.folder, record.log, work.resources, environment)
-                job_id = self._reached(partial(self._pool.submit, spec), tell)
+                job_id = self._reached(partial(self._backend.submit, spec), log)
                 self._records.set_job_id(record.name, job_id)
-                tell(f"{record.name}: submitted to {self._target} as {job_id}")
+                log(f"{record.name}: submitted to {self._target} as {job_id}")
             return self._records.latest(work.key) or record
 
     def _new(self, work: Work, *, attempt: int) -> JobRecord:
         name = f"{_slug(work.stage)}-{work.key[:_KEY_DIGITS]}-{self._records.submitter[:_SUBMITTER_DIGITS]}-{attempt}"
         folder = work.prepare(attempt)
         log = private_folder(self._logs) / f"{name}.log"
-        with open(log, "ab", opener=private):  # a pool that opens it itself would let all users read it
+        with open(log, "ab", opener=private):  # a backend that opens it itself would let all users read it
             pass
         return JobRecord(name, work.stage, work.key, attempt, self._target, None, folder, log, self._owner, time.time())
 
     def _wait(
         self,
         record: JobRecord,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         follow: Callable[[str], None],
         watch: Callable[[JobStatus, int], None],
         is_stopped: Callable[[], bool],
         *,
         num_preempted: int,
     ) -> JobStatus:
-        told, log, is_cancelled = "", LogTail(record.log), False
+        shown, tail, is_cancelled = "", LogTail(record.log), False
         while True:
-            status = self._reached(partial(self._pool.status, record.handle), tell)
-            for line in log.new_lines(is_whole=status.is_over):
+            status = self._reached(partial(self._backend.status, record.handle), log)
+            for line in tail.new_lines(is_whole=status.is_over):
                 follow(line)
             if status.is_over and is_cancelled:
                 self._records.end(record.name, status)
                 raise Interrupted(f"{record.name} was cancelled, because its run was. Run again: what is done is kept")
             if status.is_over:
                 return status
-            if is_stopped():  # at every look: a pool may have had nothing to cancel yet
-                self._reached(partial(self._pool.cancel, record.handle), tell)
+            if is_stopped():  # at every look: a backend may have had nothing to cancel yet
+                self._reached(partial(self._backend.cancel, record.handle), log)
                 is_cancelled = True  # and is over when it is dead: recorded sooner, another attempt could run beside it
             now = f"{record.name}: {status.state}{f', {status.note}' if status.note else ''}"
-            if now != told and (status.state is not JobState.WAITING or status.note):
-                tell(now)
+            if now != shown and (status.state is not JobState.WAITING or status.note):
+                log(now)
                 watch(status, num_preempted)
-                told = now
+                shown = now
             time.sleep(self._poll_s)
 
-    def _reached(self, ask: Callable[[], T], tell: Callable[[str], None]) -> T:
+    def _reached(self, ask: Callable[[], T], log: Callable[[str], None]) -> T:
         """The backend's answer; one that cannot be reached is asked again for a while, because its
         jobs live on without it."""
-        deadline, has_told = time.monotonic() + OUTAGE_PATIENCE_S, False
+        deadline, is_logged = time.monotonic() + OUTAGE_PATIENCE_S, False
         while True:
             try:
                 return ask()
             except Interrupted as error:
                 if time.monotonic() > deadline:
                     raise
-                if not has_told:
-                    tell(f"{self._target} cannot be reached ({error}); asking again, jobs that run there live on")
-                    has_told = True
+                if not is_logged:
+                    log(f"{self._target} cannot be reached ({error}); asking again, jobs that run there live on")
+                    is_logged = True
                 time.sleep(max(self._poll_s, 1.0))
+
+
+class LogTail:
+    """Follows a growing log that may not be there yet, each line once. Bytes that are no UTF-8
+    become replacement characters, a progress bar's overwritten states become lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self._rest = path, 0, b""
+
+    def new_lines(self, *, is_whole: bool) -> Iterator[str]:
+        """Lines added since the last call, without empty ones; with `is_whole` the last one too,
+        though no newline ends it."""
+        if self._path.exists():
+            with self._path.open("rb") as log:
+                log.seek(self._offset)
+                added = log.read()
+            self._offset += len(added)
+            *lines, self._rest = (self._rest + added).replace(b"\r", b"\n").split(b"\n")
+            lines += [self._rest] if is_whole else []
+            yield from (line.decode(errors="replace").rstrip() for line in lines if line.strip())
+
+
+def cancel_jobs(backend: Backend, records: JobRecords, jobs: Sequence[JobRecord]) -> list[JobStatus]:
+    """Cancel jobs of one backend, wait at most 15 s until it reports them over, and record the ends
+    of those that are. Returns the last status of each.
+
+    A job that is just being submitted, and so unknown to its backend, is left to its submitter, or
+    to the next run, which finds it by its name.
+    """
+    for job in jobs:
+        backend.cancel(job.handle)
+    deadline, last = time.monotonic() + CANCEL_PATIENCE_S, []
+    for job in jobs:
+        while not (status := backend.status(job.handle)).is_over and time.monotonic() < deadline:
+            time.sleep(_CANCEL_POLL_S)
+            backend.cancel(job.handle)  # again: it may have had nothing to cancel yet
+        # Recorded only once it is dead: recorded sooner, another attempt could run beside it.
+        if status.is_over and (job.job_id or status.state is not JobState.GONE):
+            records.end(job.name, status)
+        last.append(status)
+    return last
 
 
 def _slug(stage: str) -> str:
     """The part of a stage's name that a job's name may hold."""
-    return (
-        "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower()).strip("-")[:36]
-        or "stage"
-    )
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in stage.lower())
+    return "".join(letters).strip("-")[:36] or "stage"

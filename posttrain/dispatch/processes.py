@@ -1,40 +1,31 @@
 """Ends a process with all its descendants, daemons included.
 
-As long as who adopts orphans lives, all is below it. What is left when that is dead, too, is known
-by a mark in its environment, which children inherit. A process that was started with an empty
-environment *and* whose parents are all dead is not found.
+As long as the process that adopts orphans lives, all others are below it. Those left when it is
+dead, too, carry a mark in their environment, which children inherit. A process that was started
+with an empty environment *and* whose parents are all dead is not found.
 """
 
 import contextlib
 import ctypes
 import os
-import signal
 import time
 from collections.abc import Mapping
 
 import psutil
 
 MARK = "POSTTRAIN_JOB"  # in the environment of all that belongs to a job: the job's folder
-_ADOPT_ORPHANS, _PARENT_DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG of Linux
+_ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux
 
 
 def adopt_orphans() -> None:
-    """From now on who loses its parent below this process becomes its child, and not the init
-    process's."""
+    """Make descendants that lose their parent children of this process, not of the init process."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux: a daemon gets away
         ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
 
 
-def hear_of_parents_death(number: signal.Signals) -> None:
-    """From now on the kernel sends this signal when the parent dies; whether it is dead already is
-    for the caller to look."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
-
-
 def kill_tree(pid: int, *, keep_root: bool = False, timeout_s: float = 4.0) -> bool:
-    """Kill a process and all below it, its children first so that it still adopts what they leave
-    behind; nothing where it is gone. Whether all below is dead."""
+    """Kill a process and all below it, its children first so that it still adopts their orphans;
+    nothing where it is gone. True where all below is dead."""
     deadline = time.monotonic() + timeout_s
     try:
         root = psutil.Process(pid)
@@ -49,9 +40,9 @@ def kill_tree(pid: int, *, keep_root: bool = False, timeout_s: float = 4.0) -> b
 
 
 def kill_marked(mark: str, *, timeout_s: float = 4.0) -> list[int]:
-    """Kill every process of this user that carries the mark, and all below; but for who asks. The
-    numbers of those that still live in the end: a process that waits for a device dies when the
-    device answers."""
+    """Kill every process of this user that carries the mark, and all below, but for the caller and
+    its parents. Returns the pids that still live in the end: a process that waits for a device dies
+    when the device answers."""
     deadline = time.monotonic() + timeout_s
     while (found := _marked(mark)) and time.monotonic() < deadline:
         _kill(found)
@@ -98,7 +89,7 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
-    """As it was started with; empty where it may not be read."""
+    """Environment that the process was started with; empty where it may not be read."""
     try:
         environment: Mapping[str, str] = process.environ()
     except (psutil.Error, OSError):

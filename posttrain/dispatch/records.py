@@ -1,16 +1,17 @@
 """Job records: the submitter writes each job as a row of a local SQLite file before the job is
 started.
 
-So a flow that died finds its jobs again by what they run (`key`), and what was started and not
-recorded does not exist. An attempt has a number of its own; the highest of a key is the one whose
-result counts. A job that is forgotten or taken for another would run twice, so every row has a
-checksum, and a file that is damaged is refused as a whole.
+So a flow that died finds its jobs again by what they compute (`key`), and no job is started without
+a record. Attempts at a key are numbered; the result of the highest counts. A job that is forgotten
+or mistaken for another would run twice, so every row has a checksum, and a damaged file is refused
+as a whole.
 """
 
 import contextlib
 import os
 import sqlite3
 import time
+import uuid
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -19,10 +20,10 @@ from typing import Any
 
 from posttrain.dispatch.backend import Cause, JobStatus
 from posttrain.runtime.exits import ConfigurationError, Interrupted, StageError
-from posttrain.runtime.locks import one_at_a_time
+from posttrain.runtime.locks import hold, is_held, one_at_a_time
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.sqlite import transaction
-from posttrain.runtime.state import private
+from posttrain.runtime.state import private, private_folder
 
 _BUSY_TIMEOUT_S = 60.0
 _SCHEMA = """
@@ -32,7 +33,7 @@ CREATE TABLE jobs (
     key TEXT NOT NULL,
     attempt INTEGER NOT NULL,
     target TEXT NOT NULL,
-    job_id TEXT,  -- the pool's; null until it has taken the job
+    job_id TEXT,  -- the backend's; null until it has accepted the job
     folder TEXT NOT NULL,
     log TEXT NOT NULL,
     owner TEXT NOT NULL,  -- the run that waits for it
@@ -50,7 +51,7 @@ CREATE TABLE submitter (name TEXT NOT NULL, checksum INTEGER);
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One attempt at one stage. `job_id` is None until the pool has taken it; `ended_at`,
+    """One attempt at one stage. `job_id` is None until the backend has accepted it; `ended_at`,
     `exit_code` and `cause` until it is known to be over."""
 
     name: str
@@ -78,7 +79,31 @@ class JobRecord:
         return self.ended_at is not None
 
 
+class Owner:
+    """A run that waits for jobs: it holds a lock named after it, in a folder that all runs of the
+    machine share, as long as this object and the process live. The kernel frees the lock when the
+    run dies, so a held lock means a living run; a PID may be another process's by then.
+
+    `name` is unique among all runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.name = uuid.uuid4().hex
+        self._lock = hold(private_folder(folder) / self.name)
+
+    def close(self) -> None:
+        """The run waits for no job any more."""
+        Path(self._lock.name).unlink(missing_ok=True)
+        self._lock.close()
+
+
+def is_alive(folder: Path, name: str) -> bool:
+    """True where a process holds the run's lock."""
+    return is_held(folder / name)
+
+
 _COLUMNS = ", ".join(field.name for field in fields(JobRecord))
+_SELECT = f"SELECT {_COLUMNS}, checksum FROM jobs"
 
 
 class JobRecords:
@@ -95,37 +120,31 @@ class JobRecords:
             if not path.exists():
                 self._create()
         with self._transaction() as connection:
-            self._seal_an_old_one(connection)
-            (found,) = connection.execute(
-                "PRAGMA integrity_check(1)"
-            ).fetchone()  # some milliseconds: there are hundreds of jobs
+            # some milliseconds: there are hundreds of jobs
+            (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
                 raise self._damaged(found)
 
     @property
     def submitter(self) -> str:
-        """32 hex digits that no other records have: a pool remembers names for longer than a folder
-        lives, and has other submitters."""
+        """32 hex digits that no other records have: a backend remembers names for longer than a
+        folder lives, and has other submitters."""
         with self._transaction() as connection:
             rows = connection.execute("SELECT name, checksum FROM submitter").fetchall()
         if len(rows) != 1 or rows[0][1] != _checksum(rows[0][:1]):
-            raise self._damaged("the name that jobs get on pools is not what was written")
+            raise self._damaged("the name that jobs get on backends is not what was written")
         return str(rows[0][0])
 
     def latest(self, key: str) -> JobRecord | None:
         """The last attempt at what `key` names."""
         with self._transaction() as connection:
-            row = connection.execute(
-                f"SELECT {_COLUMNS}, checksum FROM jobs WHERE key = ? ORDER BY attempt DESC LIMIT 1", (key,)
-            ).fetchone()
+            row = connection.execute(f"{_SELECT} WHERE key = ? ORDER BY attempt DESC LIMIT 1", (key,)).fetchone()
         return self._record(row) if row else None
 
     def all(self) -> list[JobRecord]:
         """Newest first."""
         with self._transaction() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS}, checksum FROM jobs ORDER BY submitted_at DESC, attempt DESC"
-            ).fetchall()
+            rows = connection.execute(f"{_SELECT} ORDER BY submitted_at DESC, attempt DESC").fetchall()
         return [self._record(row) for row in rows]
 
     def add(self, record: JobRecord) -> bool:
@@ -143,11 +162,11 @@ class JobRecords:
         return True
 
     def set_job_id(self, name: str, job_id: str) -> None:
-        """The pool has taken it."""
+        """Record the id that the backend gave the job."""
         self._change(name, "job_id = ?", job_id)
 
     def set_owner(self, name: str, owner: str) -> None:
-        """Another run waits for it now."""
+        """Record that another run waits for the job now."""
         self._change(name, "owner = ?", owner)
 
     def end(self, name: str, status: JobStatus) -> None:
@@ -160,21 +179,21 @@ class JobRecords:
                 self._write(connection, name, "ended_at = ?, exit_code = ?, cause = ?, note = ?", *values)
 
     def not_over(self) -> list[JobRecord]:
-        """Those that are not known to be over."""
+        """Jobs whose end is not recorded."""
         with self._transaction() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS}, checksum FROM jobs WHERE ended_at IS NULL").fetchall()
+            rows = connection.execute(f"{_SELECT} WHERE ended_at IS NULL").fetchall()
         return [self._record(row) for row in rows]
 
     def of_folder(self, name: str) -> JobRecord | None:
-        """The one whose job had the folder of that name, wherever the folder above it lay then."""
-        query = f"SELECT {_COLUMNS}, checksum FROM jobs WHERE substr(folder, -length(:end)) = :end"
+        """Record of the job whose folder had that name, wherever the folder above it lay then."""
+        query = f"{_SELECT} WHERE substr(folder, -length(:end)) = :end"
         with self._transaction() as connection:
             row = connection.execute(query, {"end": f"/{name}"}).fetchone()
         return self._record(row) if row else None
 
     def forget(self, before: float) -> int:
-        """Those that were over before then (seconds since 1970), but never the last attempt at a
-        key. How many."""
+        """Delete records of jobs that ended before then (seconds since 1970), but never that of the
+        last attempt at a key. Returns how many."""
         old = "ended_at < ? AND attempt < (SELECT max(attempt) FROM jobs AS other WHERE other.key = jobs.key)"
         with self._transaction() as connection:
             return int(connection.execute(f"DELETE FROM jobs WHERE {old}", (before,)).rowcount)
@@ -187,9 +206,7 @@ class JobRecords:
                 self._write(connection, name, assignment, value)
 
     def _row(self, connection: sqlite3.Connection, name: str) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = connection.execute(
-            f"SELECT {_COLUMNS}, checksum FROM jobs WHERE name = ?", (name,)
-        ).fetchone()
+        row: tuple[Any, ...] | None = connection.execute(f"{_SELECT} WHERE name = ?", (name,)).fetchone()
         return row
 
     def _write(self, connection: sqlite3.Connection, name: str, assignments: str, *values: Any) -> None:
@@ -217,10 +234,7 @@ class JobRecords:
                 yield connection
         except (sqlite3.ProgrammingError, sqlite3.NotSupportedError):
             raise
-        except (
-            sqlite3.DatabaseError,
-            UnicodeDecodeError,
-        ) as error:  # the latter where SQLite's own message quotes what is no text
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: SQLite's message quotes no text
             raise self._end_of(error) from error
 
     def _create(self) -> None:
@@ -236,23 +250,12 @@ class JobRecords:
             )
         partial.rename(self._path)
 
-    def _seal_an_old_one(self, connection: sqlite3.Connection) -> None:
-        """Records from before there were checksums get them, as they stand."""
-        if "checksum" in (name for _, name, *_ in connection.execute("PRAGMA table_info(submitter)")):
-            return
-        for table in ("jobs", "submitter"):
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER")
-        for (name,) in connection.execute("SELECT name FROM jobs").fetchall():
-            _seal(connection, name)
-        for (name,) in connection.execute("SELECT name FROM submitter").fetchall():
-            connection.execute("UPDATE submitter SET checksum = ? WHERE name = ?", (_checksum((name,)), name))
-
     def _end_of(self, error: sqlite3.DatabaseError | UnicodeDecodeError) -> StageError:
         match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
             case sqlite3.SQLITE_FULL:
                 return Interrupted(
                     f"no space left for {self._path}, the records of jobs: free some and run again, "
-                    "jobs that run are found again"
+                    "running jobs are found again"
                 )
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return Interrupted(
@@ -262,20 +265,17 @@ class JobRecords:
             case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
                 return ConfigurationError(
                     f"the records of jobs in {self._path} cannot be opened ({error}): it must be a file, "
-                    "and it and its folder writable; move away "
-                    "what is there in its place"
+                    "and it and its folder writable; move away what is there in its place"
                 )
         return self._damaged(str(error))
 
     def _damaged(self, what: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self._path} is damaged ({what}), so which jobs run where is not known for sure, "
-            "and one might be started twice. End those that still "
-            "run: they are named STAGE-KEY-SUBMITTER-ATTEMPT on their pools (`squeue --me`, "
-            "`kubectl get jobs`) and have a log of that name in "
-            f"{self._path.parent}/logs. Then move {self._path.name} away (with -wal and -shm beside it): "
-            "the next flow begins new records, and what "
-            "is done stays done"
+            f"{self._path} is damaged ({what}), so it is not certain which jobs run where, and one might be "
+            "started twice. End those that still run: they are named STAGE-KEY-SUBMITTER-ATTEMPT (`squeue --me`, "
+            f"`kubectl get jobs`) and have a log of that name in {self._path.parent}/logs. Then move "
+            f"{self._path.name} away (with -wal and -shm beside it): the next flow begins new records, "
+            "and what is done stays done"
         )
 
 

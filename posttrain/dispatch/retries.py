@@ -6,12 +6,12 @@ from enum import StrEnum
 from posttrain.dispatch.backend import Cause, JobStatus
 from posttrain.runtime.exits import Interrupted, is_death_by_signal, meaning_of
 
-MAX_ATTEMPTS = (
-    20  # a job that is preempted again and again gets on, a checkpoint at a time; one that is lost so often never will
-)
+# A job that is preempted again and again advances by a checkpoint each time; one whose node dies so
+# often never will.
+MAX_ATTEMPTS = 20
 
 
-class Verdict(StrEnum):
+class NextStep(StrEnum):
     """The dispatcher's next action."""
 
     DONE = "done"
@@ -19,51 +19,50 @@ class Verdict(StrEnum):
     FAILED = "failed"
 
 
-def verdict(status: JobStatus, *, attempt: int, is_left_over: bool = False) -> Verdict:
-    """`status` is of a job that is over; attempts count from 1. Preempted, lost and interrupted
-    jobs run again, nothing else does.
+def next_step(status: JobStatus, *, attempt: int, is_left_over: bool = False) -> NextStep:
+    """Preempted jobs, interrupted jobs and those whose node died run again, nothing else does.
+    `status` is of a job that is over; attempts count from 1.
 
-    One that `is_left_over` was over before its run, which died, could hear of it: it runs again
-    where it was killed, too, because what killed the one may have killed the other, and nobody has
-    decided about it yet.
+    A job `is_left_over` that ended after its run had died: it runs again also where a signal killed
+    it, because the same event may have killed both, and no run has decided about it yet.
     """
     if status.cause is Cause.EXITED and status.exit_code == 0:
-        return Verdict.DONE
+        return NextStep.DONE
     is_no_fault = status.cause in (Cause.PREEMPTED, Cause.NODE_LOST, None) or (
         status.cause is Cause.EXITED and status.exit_code == Interrupted.code
     )
     is_no_fault |= is_left_over and status.cause is Cause.EXITED and is_death_by_signal(status.exit_code or 0)
-    return Verdict.AGAIN if is_no_fault and attempt < MAX_ATTEMPTS else Verdict.FAILED
+    return NextStep.AGAIN if is_no_fault and attempt < MAX_ATTEMPTS else NextStep.FAILED
 
 
 def reason(status: JobStatus, *, attempt: int) -> str:
-    """One sentence for a person: what happened, and what to do."""
-    told = f" ({status.note})" if status.note else ""
+    """Explain a failed job in a sentence: its end, and the remedy."""
+    note = f" ({status.note})" if status.note else ""
     match status.cause:
         case Cause.OUT_OF_MEMORY:
             return (
-                f"out of memory{told}: give the stage more memory in infra/dispatch.yaml, "
+                f"out of memory{note}: give the stage more memory in infra/dispatch.yaml, "
                 "or a smaller batch in params.yaml"
             )
         case Cause.OUT_OF_DISK:
             return (
-                f"out of disk{told}: raise that limit in infra/kubernetes/job.yaml (ephemeral-storage of the "
+                f"out of disk{note}: raise that limit in infra/kubernetes/job.yaml (ephemeral-storage of the "
                 "container, sizeLimit of the volume) or in the namespace's LimitRange"
             )
         case Cause.TIME_LIMIT:
             return (
-                f"time limit{told}: what is done is kept; give the stage more time in infra/dispatch.yaml and run again"
+                f"time limit{note}: what is done is kept; give the stage more time in infra/dispatch.yaml and run again"
             )
         case Cause.UNSCHEDULABLE:
-            return f"never scheduled{told}: no node can give what the stage asks for in infra/dispatch.yaml"
+            return f"never scheduled{note}: no node can give what the stage asks for in infra/dispatch.yaml"
         case Cause.NO_IMAGE:
-            return f"its image cannot be pulled{told}: is its name right, and may the pool read it?"
+            return f"its image cannot be pulled{note}: is its name right, and may the backend read it?"
         case Cause.CANCELLED:
-            return f"cancelled{told}"
+            return f"cancelled{note}"
         case Cause.EXITED:
-            return f"exit code {status.exit_code}{told} ({meaning_of(status.exit_code or 0)})"
+            return f"exit code {status.exit_code}{note} ({meaning_of(status.exit_code or 0)})"
         case Cause.PREEMPTED | Cause.NODE_LOST | None:
             return (
-                f"{status.cause or 'lost'}{told}, {attempt} times: what is done is kept; "
-                "run again when the pool is steady"
+                f"{status.cause or 'gone'}{note}, {attempt} times: what is done is kept; "
+                "run again when the backend is steady"
             )

@@ -45,11 +45,11 @@ class S3Section(_Section):
 
 
 class _Target(_Section):
-    """`storage` is how files get to a job; None: by a disk that submitter and jobs share, the
-    tree's folder under the same path. `python` is the interpreter that a job is started with, on
-    the PATH there or in full; None: the path of the submitter's own. `environment` is what its jobs
-    are told besides (WANDB_MODE, HF_HOME, POSTTRAIN_ENGINE): a pool hands on nothing of the
-    submitter's. It is written down, so no keys."""
+    """Settings that all targets have. `storage` carries files to a job; None: submitter and jobs
+    share a disk, with the tree's folder under the same path. `python` is the interpreter that
+    starts a job, on the PATH there or in full; None: the path of the submitter's own. `environment`
+    has further variables for its jobs (WANDB_MODE, HF_HOME, POSTTRAIN_ENGINE): a backend passes on
+    none of the submitter's. It is stored with the job, so no keys."""
 
     storage: S3Section | None = None
     python: str | None = None
@@ -109,15 +109,15 @@ class Reservation(_Section):
     memory_gb: float | None = pydantic.Field(None, gt=0, le=_MOST)
     time_limit_min: int | None = pydantic.Field(None, ge=1, le=_MOST)
     shm_gb: float | None = pydantic.Field(None, ge=0, le=_MOST)
-    launch: str | None = (
-        None  # one of infra/accelerate/: the stage runs in several processes, one for each GPU where it reserves any
-    )
+    # one of infra/accelerate/: the stage runs in several processes, one for each GPU that it
+    # reserves
+    launch: str | None = None
 
 
 class DispatchSettings(_Section):
-    """The whole file. `target` is the one string that a person edits to run elsewhere: there stages
-    go that reserve a GPU. `beside` is the target of all others, which are too cheap to queue for;
-    None: the same."""
+    """The whole file. `target` is the one string that a person edits to run elsewhere: the target
+    of stages that reserve a GPU. `beside` is the target of all others, which are too cheap to queue
+    for; None: the same."""
 
     target: str
     beside: str | None = None
@@ -159,29 +159,29 @@ class DispatchSettings(_Section):
         found = self.targets.get(target)
         return (found.python if found else None) or sys.executable
 
-    def told_on(self, target: str) -> dict[str, str]:
+    def environment_on(self, target: str) -> dict[str, str]:
         """A target's `environment`."""
         found = self.targets.get(target)
         return dict(found.environment) if found else {}
 
-    def pool(self, target: str, root: Path, state: Path) -> Backend:
-        """A target's pool, for the tree at `root`; `state` is a folder on a local disk for what it
-        keeps. Raises ConfigurationError."""
+    def backend(self, target: str, root: Path, state: Path) -> Backend:
+        """A target's backend, for the tree at `root`; `state` is a folder on a local disk for what
+        it keeps. Raises ConfigurationError."""
         match self.targets.get(target):
             case LocalTarget(num_gpus=num_gpus):
                 return LocalBackend(state / "local", num_gpus=num_gpus)
             case SlurmTarget(options=options):
                 return SlurmBackend(state / "slurm", options=options)
             case KubernetesTarget() as found:
-                return _kubernetes_pool(found, root)
+                return _kubernetes_backend(found, root)
         raise ConfigurationError(
             f"{DISPATCH_YAML} has no target {target!r} (any more): its jobs cannot be asked for. Name it there again"
         )
 
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""
-        said = self._said(stage)
-        reserved = {key: value for key, value in said.items() if key not in ("launch", "gpu_memory_gb")}
+        found = self._reservation(stage)
+        reserved = {key: value for key, value in found.items() if key not in ("launch", "gpu_memory_gb")}
         if "time_limit_min" in reserved:
             reserved["time_limit_s"] = 60 * reserved.pop("time_limit_min")
         return Resources(**reserved)
@@ -189,21 +189,21 @@ class DispatchSettings(_Section):
     def environment_of(self, stage: str) -> dict[str, str]:
         """Environment variables of this machine that a job gets and no fingerprint holds; `stage`
         is the name without its item."""
-        said = self._said(stage)
-        told = {"POSTTRAIN_CARDS": cards} if stage == "check_params" and (cards := self._cards()) else {}
-        if "launch" in said:
-            told["POSTTRAIN_LAUNCH"] = said["launch"]
-            if gpus := said.get("gpus"):
-                told["POSTTRAIN_PROCESSES"] = str(gpus)
-        return told
+        found = self._reservation(stage)
+        variables = {"POSTTRAIN_CARDS": cards} if stage == "check_params" and (cards := self._cards()) else {}
+        if "launch" in found:
+            variables["POSTTRAIN_LAUNCH"] = found["launch"]
+            if gpus := found.get("gpus"):
+                variables["POSTTRAIN_PROCESSES"] = str(gpus)
+        return variables
 
     def _cards(self) -> str:
         """`train_sft=80,default=24`: the GiB of the GPU that a stage has to itself."""
-        said = {name: self._said(name) for name in self.resources}
-        alone = {name: one for name, one in said.items() if one.get("gpus") == 1 and "launch" not in one}
+        found = {name: self._reservation(name) for name in self.resources}
+        alone = {name: one for name, one in found.items() if one.get("gpus") == 1 and "launch" not in one}
         return ",".join(f"{name}={one['gpu_memory_gb']:g}" for name, one in alone.items() if "gpu_memory_gb" in one)
 
-    def _said(self, stage: str) -> dict[str, Any]:
+    def _reservation(self, stage: str) -> dict[str, Any]:
         sections = [found for name in ("default", stage) if (found := self.resources.get(name))]
         return {key: value for one in sections for key, value in one.model_dump(exclude_none=True).items()}
 
@@ -218,27 +218,25 @@ def load_settings(root: Path) -> DispatchSettings:
         content = read_yaml(path, source=str(DISPATCH_YAML), has_plain_numbers=True)
         settings = DispatchSettings.model_validate(content)
     except pydantic.ValidationError as error:
-        said = clip(escape_control_chars(str(error)), _MAX_CHARS)
-        raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {said}") from error
+        problems = clip(escape_control_chars(str(error)), _MAX_CHARS)
+        raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {problems}") from error
     _refuse_keys(settings)
     return settings
 
 
 def _refuse_keys(settings: DispatchSettings) -> None:
-    """By their names: what a target's jobs are told is written into specs, scripts and manifests.
-    Not by pydantic, whose message has the value."""
+    """Refuses variables whose names say that they are keys: a target's environment is written into
+    specs, scripts and manifests. Not by pydantic, whose message would quote the value."""
     for name, target in settings.targets.items():
         if keys := sorted(variable for variable in target.environment if _KEY.fullmatch(variable)):
             raise ConfigurationError(
                 f"{DISPATCH_YAML}: {', '.join(keys)} in the environment of target {name}: the file is in git, "
-                "and what it tells a job is written "
-                "down with the job. A local job has the keys of your environment, "
-                "a pod those of the target's `secret`; a SLURM job reads them from "
-                "a file in your home"
+                "and the environment is stored with the job. A local job has the keys of your environment, "
+                "a pod those of the target's `secret`; a SLURM job reads them from a file in your home"
             )
 
 
-def _kubernetes_pool(target: KubernetesTarget, root: Path) -> Backend:
+def _kubernetes_backend(target: KubernetesTarget, root: Path) -> Backend:
     from posttrain.dispatch.backends.kubernetes import KubernetesBackend
     from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 

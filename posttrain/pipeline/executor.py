@@ -19,11 +19,10 @@ from time import monotonic
 from typing import Literal
 
 from posttrain.dispatch.backend import JobStatus
-from posttrain.dispatch.cancel import PATIENCE_S
 from posttrain.dispatch.cleanup import KEYS, SNAPSHOTS, Cleaning, limits_of
-from posttrain.dispatch.dispatcher import Work
+from posttrain.dispatch.dispatcher import CANCEL_PATIENCE_S, Work
+from posttrain.dispatch.records import Owner
 from posttrain.dispatch.settings import DispatchSettings, load_settings
-from posttrain.dispatch.submitter_lock import Owner
 from posttrain.pipeline.dedup_lock import lock_key
 from posttrain.pipeline.graph import StageNode, is_current, read_tree
 from posttrain.pipeline.remote.storage import restore
@@ -138,7 +137,7 @@ class StageExecutor:
         self._stopped.set()
         self._targets.cancel_all()
         with self._is_idle:
-            self._is_idle.wait_for(lambda: not self._num_running, PATIENCE_S)
+            self._is_idle.wait_for(lambda: not self._num_running, CANCEL_PATIENCE_S)
 
     def close(self) -> None:
         """End the run after the last node: jobs that dead runs waited for are given up."""
@@ -163,7 +162,7 @@ class StageExecutor:
         """Remove what killed runs have left; trees of their jobs that are not known to be over are
         still needed."""
         with _logged():
-            self._cleaning.kill_lost(self._targets.local_backend)
+            self._cleaning.kill_abandoned(self._targets.local_backend)
             self._cleaning.clean(within_s=_CLEAN_WITHIN_S)
 
     def _is_current(self, node: StageNode) -> bool:

@@ -52,7 +52,7 @@ class Targets:
 
     def local_backend(self, target: str) -> Backend | None:
         """Backend of a target whose jobs run on this machine; None for all others."""
-        return self._settings.pool(target, self._root, self._state) if self._settings.is_local(target) else None
+        return self._settings.backend(target, self._root, self._state) if self._settings.is_local(target) else None
 
     def cancel_all(self) -> None:
         """Kill every job of the run."""
@@ -62,10 +62,10 @@ class Targets:
             place.dispatcher.cancel_all()
 
     def _make(self, target: str) -> Target:
-        pool = self._settings.pool(target, self._root, self._state)
+        backend = self._settings.backend(target, self._root, self._state)
         poll_s = _LOCAL_POLL_S if self._settings.is_local(target) else _POLL_S
         logs = private_folder(self._state / LOGS)
-        dispatcher = Dispatcher(pool, self._records, target=target, owner=self._owner, logs=logs, poll_s=poll_s)
+        dispatcher = Dispatcher(backend, self._records, target=target, owner=self._owner, logs=logs, poll_s=poll_s)
         return Target(dispatcher, self._storage(target), self._environment(target))
 
     def _storage(self, target: str) -> Storage:
@@ -79,7 +79,7 @@ class Targets:
         """A job on this machine writes its traces to the common store; elsewhere they lie with its
         other files. A WANDB_DIR by a relative path is the person's folder, and not the job's."""
         if not self._settings.is_local(target) or self._settings.storage(target) is not None:
-            return self._settings.told_on(target)
+            return self._settings.environment_on(target)
         traces = {} if VARIABLE in os.environ else {VARIABLE: str(self._state / TRACES)}
         runs = {"WANDB_DIR": os.path.abspath(os.environ["WANDB_DIR"])} if os.environ.get("WANDB_DIR") else {}
-        return traces | runs | self._settings.told_on(target)
+        return traces | runs | self._settings.environment_on(target)

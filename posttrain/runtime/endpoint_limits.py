@@ -38,7 +38,7 @@ class Account:
     _next_s: float = field(default=0.0)
 
     async def wait(self) -> None:
-        """Until the next request may be sent. Raises Interrupted where the money is spent."""
+        """Wait until the next request may be sent. Raises Interrupted where the money is spent."""
         if self.cost >= self.max_cost:
             raise Interrupted(
                 f"the endpoint has cost {self.cost:.2f} and {self.name}_MAX_COST is {self.max_cost:g}; "
@@ -70,7 +70,7 @@ class ChatParameters:
 
     @property
     def changed(self) -> dict[str, str]:
-        """What was done with each refused parameter, for the record of what was measured."""
+        """Treatment of each refused parameter, for the record of the measurement."""
         return {name: f"sent as {_INSTEAD[name]}" if _INSTEAD[name] else "not sent" for name in self._refused}
 
     def taken(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,9 +79,9 @@ class ChatParameters:
         return {names[name]: value for name, value in request.items() if names[name]}
 
     def learn(self, sent: Mapping[str, Any], refusal: str) -> bool:
-        """Whether the refusal of the request `sent` names a parameter that can be done without;
-        then `taken` does without it. Of several names the first is meant: those behind it are
-        often the ones that would be right."""
+        """True where the refusal of the request `sent` names a parameter that can be left out;
+        `taken` then leaves it out. Of several names the first counts: later ones are often
+        suggestions."""
         found = re.search(rf"(?<![\w.])({'|'.join(_INSTEAD)})(?!\w)", refusal[:1000])
         if found is None or found[1] not in sent:
             return False

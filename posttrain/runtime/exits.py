@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from posttrain.runtime.redaction import redact
@@ -17,11 +18,36 @@ class StageError(Exception):
     meaning: ClassVar[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One wrong knob. `key` is its dotted place in the file; `kind` a short name of what is wrong,
+    for code and tests (`unknown`, `missing`, `out_of_range`, `contradiction`); `reason` and
+    `remedy` are sentences for a person; `value` is what stands there, shortened, None where nothing
+    does."""
+
+    key: str
+    kind: str
+    reason: str
+    remedy: str = ""
+    value: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.key}: " if self.value is None else f"{self.key} = {self.value}: "
+        if self.reason.startswith(self.key):  # a sentence of the code that looked the name up
+            place = ""
+        return f"{place}{self.reason}{f'. {self.remedy}' if self.remedy else ''}"
+
+
 class ConfigurationError(StageError):
-    """Wrong knobs, environment or arguments (EX_CONFIG)."""
+    """Wrong knobs, environment or arguments (EX_CONFIG). `problems` has those of a file of
+    knobs."""
 
     code = 78
     meaning = "wrong configuration: running again without an edit cannot help"
+
+    def __init__(self, message: str = "", *, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class DataError(StageError):
@@ -88,7 +114,7 @@ def say_end(stage: str, message: str, code: int) -> int:
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """Around a console command: prints a StageError on stderr and exits with its code."""
+    """Print a StageError of a console command on stderr, and exit with its code."""
     try:
         yield
     except StageError as error:

@@ -1,5 +1,5 @@
-"""Turns pydantic's errors about `params.yaml` into sentences: key, value, what is accepted, what
-was probably meant.
+"""Turns pydantic's errors about `params.yaml` into problems: key, value, what is accepted, what was
+probably meant.
 
 A choice (`algorithm: {type: online, …}`) is a discriminated union, whose tag pydantic puts among
 the keys (`algorithm.online.group_size`); here it is left out. Where the type was changed and the
@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
+from posttrain.runtime.exits import Problem
 from posttrain.runtime.knobs import nearest
 from posttrain.runtime.limits import cut
 from posttrain.runtime.plain_yaml import load_yaml
@@ -30,6 +31,15 @@ _BOUNDS = {
     annotated_types.Lt: "below",
 }
 MAX_KEY_CHARS = 200  # shown of a key, and of a text that is a value
+_KINDS = {
+    "extra_forbidden": "unknown",
+    "missing": "missing",
+    "literal_error": "no_such_choice",
+    "union_tag_invalid": "no_such_type",
+    "union_tag_not_found": "no_type",
+    "model_attributes_type": "no_section",
+    "value_error": "contradiction",
+}
 _PUT = "Put this block in its place (your values where it says so, an example's else; beside them what is accepted):"
 
 
@@ -49,71 +59,80 @@ class Place:
         return cut(".".join(map(str, self.path)), MAX_KEY_CHARS) or "(whole file)"
 
 
-def explain(error: ValidationError, model: type[BaseModel], content: Any) -> list[str]:
-    """A line for each problem, or several lines where they end with a block to paste. `model`
-    refused `content`, the file as it was read."""
+def explain(error: ValidationError, model: type[BaseModel], content: Any) -> list[Problem]:
+    """The problems for which `model` refused `content`, the file as it was read."""
     problems = [(problem, _place(model, problem["loc"])) for problem in error.errors()]
-    lines: list[str] = []
-    told: set[Keys] = set()
+    found: list[Problem] = []
+    of_another_type: set[Keys] = set()
     for problem, place in problems:
         section = place.path[:-1]
         if place.choice and problem["type"] in ("missing", "extra_forbidden"):
-            if section in told:
+            if section in of_another_type:
                 continue
             same = [(other["type"], one) for other, one in problems if one.choice and one.path[:-1] == section]
             places = [one.path for _, one in problems]
-            if told_as_one := _another_type(place, same, _at(content, section), places):
-                told.add(section)
-                lines.append(told_as_one)
+            if whole := _another_type(place, same, _at(content, section), places):
+                of_another_type.add(section)
+                found.append(whole)
                 continue
-        lines.append(_line(problem, place))
-    return lines
+        found.append(_problem(problem, place))
+    return found
 
 
-def _line(problem: Any, place: Place) -> str:
+def _problem(problem: Any, place: Place) -> Problem:
     key, given, field = place.key, problem["input"], place.field
+    kind = _kind(problem["type"])
     match problem["type"]:
         case "extra_forbidden":
             meant = nearest(str(place.path[-1]), place.section.model_fields) if place.section else ""
-            return (
-                f"{key}: unknown key; no stage reads it, so it would change nothing.{meant} Check the spelling "
-                "or remove "
-                "it"
-            )
+            reason = "unknown key; no stage reads it, so it would change nothing"
+            return Problem(key, kind, reason, f"{meant} Check the spelling or remove it".strip())
         case "missing":
-            return f"{key}: missing; every knob is written out, there are no defaults"
+            return Problem(key, kind, "missing; every knob is written out, there are no defaults")
         case "union_tag_invalid" | "union_tag_not_found" | "model_attributes_type":
             return _no_type(problem, place)
         case "float_type" if isinstance(given, str):
-            return f"{key} = {_shown(given)}: a string, not a number; YAML reads 1e-5 as text, write 1.0e-5"
+            reason = "a string, not a number; YAML reads 1e-5 as text"
+            return Problem(key, kind, reason, "Write 1.0e-5", _shown(given))
         case "int_type" if isinstance(given, str):
-            said = "a string, not an integer; write it in plain decimal digits and without quotes"
-            return f"{key} = {_shown(given)}: {said}"
-    reason = problem["msg"].removeprefix("Value error, ")
+            remedy = "Write it in plain decimal digits and without quotes"
+            return Problem(key, kind, "a string, not an integer", remedy, _shown(given))
+    reason, remedy = problem["msg"].removeprefix("Value error, "), ""
     if problem["type"] == "literal_error" and field is not None:
-        reason += f".{nearest(str(given), map(str, get_args(field.annotation)))}"
+        remedy = nearest(str(given), map(str, get_args(field.annotation))).strip()
     if problem["type"] == "less_than_equal" and field is not None and field.description:
-        reason += f": {field.description}"  # why there is such a bound
-    return f"{key}: {reason}" if isinstance(given, dict) else f"{key} = {_shown(given)}: {reason}"
+        reason += f": {field.description}"  # the reason for such a bound
+    return Problem(key, kind, reason, remedy, None if isinstance(given, dict) else _shown(given))
 
 
-def _no_type(problem: Any, place: Place) -> str:
-    """Line for a choice without a known type, or with its type where the section should stand."""
-    key, given, types = place.key, problem["input"], _choice(place.field)
+def _kind(pydantic_type: str) -> str:
+    """The short name of a problem, from pydantic's many."""
+    if pydantic_type.startswith(("greater_than", "less_than", "too_", "finite_")):
+        return "out_of_range"
+    return _KINDS.get(pydantic_type, "wrong_type" if pydantic_type.endswith("_type") else pydantic_type)
+
+
+def _no_type(problem: Any, place: Place) -> Problem:
+    """A choice that names none of its types, or has its type where the section should stand."""
+    key, given, types, kind = place.key, problem["input"], _choice(place.field), _kind(problem["type"])
     if problem["type"] == "union_tag_invalid":
         tag = problem["ctx"]["tag"]
-        return f"{key}.type = {tag!r}: there is no such type; there are {', '.join(types)}.{nearest(tag, types)}"
+        reason = f"there is no such type; there are {', '.join(types)}"
+        return Problem(f"{key}.type", kind, reason, nearest(tag, types).strip(), repr(tag))
     if problem["type"] == "union_tag_not_found":
-        return f"{key}.type: missing; it says which of {', '.join(types)} is meant"
+        return Problem(f"{key}.type", kind, f"missing; it names one of {', '.join(types)}")
     if isinstance(given, str) and given in types:
         block = _block(place.path, types[given], {}, frozenset())
-        return f"{key} = {_shown(given)}: a type stands among its own knobs, and here alone. {_PUT}\n{block}"
-    return f"{key} = {_shown(given)}: this is a section with a type, one of {', '.join(types)}"
+        reason = "a type stands among its own knobs, and here alone"
+        return Problem(key, kind, reason, f"{_PUT}\n{block}", _shown(given))
+    return Problem(key, kind, f"this is a section with a type, one of {', '.join(types)}", value=_shown(given))
 
 
-def _another_type(place: Place, same: Sequence[tuple[str, Place]], given: Any, refused: Sequence[Keys]) -> str | None:
-    """The one line for all keys that are missing in a section or left over from another type; None
-    where it is of one type and a key is misspelt or forgotten.
+def _another_type(
+    place: Place, same: Sequence[tuple[str, Place]], given: Any, refused: Sequence[Keys]
+) -> Problem | None:
+    """One problem for all keys that are missing in a section or left over from another type; None
+    where the section is of one type and a key is misspelt or forgotten.
 
     `same` are the problems of that section, `refused` the places of all problems.
     """
@@ -140,7 +159,8 @@ def _another_type(place: Place, same: Sequence[tuple[str, Place]], given: Any, r
     ]
     bad = frozenset(str(one[len(path)]) for one in refused if one[: len(path)] == path and len(one) > len(path))
     key = ".".join(map(str, path))
-    return f"{key}: its type is {given['type']}, and {'; '.join(reasons)}. {_PUT}\n{_block(path, section, given, bad)}"
+    block = _block(path, section, given, bad)
+    return Problem(key, "another_type", f"its type is {given['type']}, and {'; '.join(reasons)}", f"{_PUT}\n{block}")
 
 
 def _block(path: Keys, section: type[BaseModel], given: Mapping[str, Any], bad: frozenset[str]) -> str:
@@ -173,7 +193,8 @@ def _accepted(field: FieldInfo) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Its repr, shortened: a few letters of YAML can stand for a list of billions (`*name`)."""
+    """The value's repr, shortened: a few letters of YAML can stand for a list of billions
+    (`*name`)."""
     short = reprlib.Repr()
     short.maxlevel, short.maxlist, short.maxdict = 3, 20, 20
     short.maxstring, short.maxlong, short.maxother = MAX_KEY_CHARS, 80, MAX_KEY_CHARS
@@ -181,7 +202,7 @@ def _shown(value: Any) -> str:
 
 
 def _flow(value: Any) -> str:
-    """One line of YAML."""
+    """The value as one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
     return text.removesuffix("\n...\n").strip()
 
@@ -209,7 +230,7 @@ def _place(model: type[BaseModel], location: Keys) -> Place:
 
 
 def _choice(field: FieldInfo | None) -> Choice:
-    """What a knob chooses from, empty where it is no choice."""
+    """Sections that a knob chooses from, by type; empty where it is no choice."""
     if field is None or field.discriminator is None:
         return {}
     return {_tag(member): _unwrapped(member) for member in get_args(field.annotation)}

@@ -80,7 +80,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def is_at(path: Path, file: IO[str]) -> bool:
-    """Whether the open file is still the one of that name, or was taken away since."""
+    """True where the open file is still the one of that name; False where it was removed since."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:

@@ -15,11 +15,12 @@ from typing import Any
 import yaml
 
 from posttrain.runtime.control_chars import escape_control_chars
-from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError, Problem
 
 MAX_BYTES = 2**24  # of a file
 MAX_DEPTH = 100  # of values within values
 MAX_VALUES = 100_000  # in a file, aliases written out
+NOT_DECIMAL, TWICE = "not_decimal", "twice"  # kinds of problems
 MAX_NUMBER_CHARS = 100  # Python refuses to write an integer of 4,301 digits
 _PLAIN_NUMBER = re.compile(
     r"[-+]?(0|[1-9][0-9]*)"
@@ -46,17 +47,17 @@ def load_yaml(text: str | bytes, source: str, *, has_plain_numbers: bool = False
     """The content; `has_plain_numbers`: a number in another notation is refused too. Raises
     ConfigurationError with the source, the line and what is wrong there."""
     try:
-        content, odd_numbers, double_keys = read_plain(text)
+        content, problems = read_plain(text)
     except ValueError as error:
         raise ConfigurationError(f"{source} cannot be read as YAML: {error}") from error
-    if problems := double_keys + (odd_numbers if has_plain_numbers else []):
-        raise ConfigurationError(f"{source}: {escape_control_chars(problems[0])}")
+    if refused := [one for one in problems if has_plain_numbers or one.kind == TWICE]:
+        raise ConfigurationError(f"{source}: {escape_control_chars(str(refused[0]))}", problems=refused)
     return content
 
 
 @contextlib.contextmanager
 def _said_in_a_sentence() -> Iterator[None]:
-    """Errors of PyYAML as ValueErrors, which say the line in front."""
+    """Raises errors of PyYAML as ValueErrors that begin with the line."""
     try:
         yield
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
@@ -69,9 +70,9 @@ def _said_in_a_sentence() -> Iterator[None]:
 
 
 @_said_in_a_sentence()
-def read_plain(text: str | bytes) -> tuple[Any, list[str], list[str]]:
-    """The content as PyYAML reads it, a line for each number in another notation, and one for each
-    key that stands twice. Raises ValueError, with the line, of what is no YAML or beyond a
+def read_plain(text: str | bytes) -> tuple[Any, list[Problem]]:
+    """The content as PyYAML reads it, and a problem for each number in another notation and each
+    key that stands twice. Raises ValueError with the line where the text is no YAML or beyond a
     bound."""
     text = text if isinstance(text, str) else text.decode("utf-8-sig")
     if len(text) > MAX_BYTES:
@@ -79,10 +80,9 @@ def read_plain(text: str | bytes) -> tuple[Any, list[str], list[str]]:
     check_bounds(text)
     loader = _LOADER(text)
     if (node := loader.get_single_node()) is None:
-        return None, [], []
-    odd_numbers, double_keys = list[str](), list[str]()
-    _look(loader, node, odd_numbers, double_keys)  # first: construction writes merged keys (`<<`) into the nodes
-    return loader.construct_document(node), odd_numbers, double_keys
+        return None, []
+    problems = list(_problems(loader, node))  # first: construction writes merged keys (`<<`) into the nodes
+    return loader.construct_document(node), problems
 
 
 @_said_in_a_sentence()
@@ -114,8 +114,8 @@ def check_bounds(text: str, *, max_values: int = MAX_VALUES) -> None:
             raise ValueError(f"line {line}: it has more than {max_values:,} values, those of aliases counted each time")
 
 
-def _look(loader: Any, root: yaml.Node, odd_numbers: list[str], double_keys: list[str]) -> None:
-    """In the order of the file."""
+def _problems(loader: Any, root: yaml.Node) -> Iterator[Problem]:
+    """Odd numbers and double keys, in the order of the file."""
     waiting: list[tuple[str, yaml.Node]] = [("", root)]
     seen: set[int] = set()  # an alias is the node that it names
     while waiting:
@@ -125,7 +125,7 @@ def _look(loader: Any, root: yaml.Node, odd_numbers: list[str], double_keys: lis
         seen.add(id(node))
         match node:
             case yaml.MappingNode():
-                double_keys += _twice(key, node)
+                yield from _twice(key, node)
                 named = [
                     (name.value if isinstance(name, yaml.ScalarNode) else "?", value) for name, value in node.value
                 ]
@@ -135,11 +135,8 @@ def _look(loader: Any, root: yaml.Node, odd_numbers: list[str], double_keys: lis
             case yaml.ScalarNode() if node.tag not in _WORDS:
                 read = _value(loader, key, node)
                 if node.tag in _NUMBERS and not _PLAIN_NUMBER.fullmatch(node.value):
-                    odd_numbers.append(
-                        f"{key} = {node.value}: YAML reads this as {read}; "
-                        f"write a number in plain decimal digits ({read}, "
-                        "if that is meant), and a text in quotes"
-                    )
+                    remedy = f"Write a number in plain decimal digits ({read}, if that is meant), and a text in quotes"
+                    yield Problem(key, NOT_DECIMAL, f"YAML reads this as {read}", remedy, node.value)
 
 
 def _value(loader: Any, key: str, node: yaml.ScalarNode) -> Any:
@@ -155,24 +152,17 @@ def _value(loader: Any, key: str, node: yaml.ScalarNode) -> Any:
         ) from error
 
 
-def _twice(section: str, node: yaml.MappingNode) -> Iterator[str]:
-    """Lines are counted from 1."""
+def _twice(section: str, node: yaml.MappingNode) -> Iterator[Problem]:
+    """A problem for each key that stands twice, with both lines, counted from 1."""
     lines: dict[tuple[str, str], int] = {}
     for name, _ in node.value:
         if not isinstance(name, yaml.ScalarNode):
             continue
         key, line = (name.tag, name.value), name.start_mark.line + 1
         if key in lines:
-            yield (
-                f"{_joined(section, name.value)}: the key {name.value!r} stands twice, "
-                f"in lines {lines[key]} and {line}, "
-                "and only the last would count; remove one"
-            )
+            reason = f"the key {name.value!r} stands twice, in lines {lines[key]} and {line}"
+            yield Problem(_joined(section, name.value), TWICE, f"{reason}, and only the last would count", "Remove one")
         lines[key] = line
-
-
-def _name(key: yaml.Node) -> str:
-    return str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
 
 
 def _joined(key: str, part: object) -> str:

@@ -54,7 +54,7 @@ _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 class _Span(NamedTuple):
-    """Position of a key; `name` is that of its variable, empty for a key of a known kind."""
+    """Place of a key in a text; `name` is that of its variable, empty for a key of a known kind."""
 
     start: int
     stop: int
@@ -92,8 +92,8 @@ def redact_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def remember_keys(variables: Mapping[str, str]) -> None:
-    """Also these are keys for this process, such as the variables that a server is started with;
-    their names must say so, as the environment's."""
+    """Register further keys of this process, such as the variables that a server is started with.
+    Their names must look like names of keys, as for the environment."""
     _remembered.update(dict.fromkeys(_named_keys(variables)))
 
 
@@ -109,8 +109,7 @@ def redact_values(value: object) -> object:
 
 
 def redacted_traceback(error: BaseException) -> str:
-    """What Python prints of an uncaught exception, its causes included, with a newline at the
-    end."""
+    """Traceback of an exception, its causes included, without keys; it ends with a newline."""
     return redact("".join(traceback.format_exception(error)))
 
 
@@ -202,7 +201,7 @@ def _secrets_in(name: str, content: str) -> Iterator[str]:
 
 
 def _env_file_keys() -> tuple[tuple[str, str], ...]:
-    """Keys in the `.env` of the user's tree: a stage works in a copy, which has none."""
+    """Keys of the tree's `.env`. A stage works in a copy of the tree, which has none."""
     path = os.path.join(os.environ.get("POSTTRAIN_STAGE_ROOT", ""), ".env")
     try:
         status = os.stat(path)
@@ -259,7 +258,7 @@ def _literals(keys: tuple[tuple[str, str], ...]) -> tuple[_Literal, ...]:
 
 
 def _num_of_kind(value: str) -> int:
-    """How many characters say what kind of key it is: `sk-proj-`, `github_pat_`."""
+    """Length of the prefix that names the kind of key: `sk-proj-`, `github_pat_`."""
     kind = _KIND.match(value)
     return kind.end() if kind else 0
 
@@ -272,8 +271,8 @@ def _is_random(value: str) -> bool:
 
 
 def _base64_spellings(content: bytes) -> list[str]:
-    """What base64 makes of it, whatever stands before and behind: of each of the three places where
-    it can begin, the characters that are its own."""
+    """Base64 spellings of a key within a longer text: for each of the three offsets at which it can
+    begin, the characters that depend on the key alone."""
     found = []
     for offset in range(3):
         code = base64.b64encode(b"\0" * offset + content).decode().rstrip("=")
@@ -283,7 +282,7 @@ def _base64_spellings(content: bytes) -> list[str]:
 
 
 def _merged(spans: list[_Span]) -> Iterator[_Span]:
-    """In order and without overlaps. A key with a name keeps it within one that has none."""
+    """Spans in order and without overlaps. A merged span keeps the name of any part."""
     spans.sort(key=lambda span: (span.start, -span.stop))
     for index, span in enumerate(spans[1:], 1):
         before = spans[index - 1]
@@ -295,8 +294,7 @@ def _merged(spans: list[_Span]) -> Iterator[_Span]:
 
 
 class _View(NamedTuple):
-    """Text in another reading; `origin` gives the place in the original of its characters `start`
-    to `stop`."""
+    """A decoded text; `origin(start, stop)` gives the place of these characters in the original."""
 
     text: str
     origin: Callable[[int, int], tuple[int, int]]
@@ -358,9 +356,9 @@ def _look(run: str) -> tuple[Sequence[_Span], Sequence[_View]]:
 
 
 def _coded(begin: int, end: int, num_chars: float, content: bytes) -> _View:
-    """What the code from `begin` to `end` stands for, with so many characters for each byte; one
-    that holds bits of two bytes is of both. A code without its padding stands for more bytes than
-    it has characters for: nothing ends behind it."""
+    """Decoded view of the code from `begin` to `end`, with `num_chars` characters for each byte; a
+    character that holds bits of two bytes belongs to both. A code without its padding stands for
+    more bytes than it has characters for: nothing ends behind it."""
     return _View(
         content.decode("latin-1"),
         lambda start, stop: (begin + math.floor(start * num_chars), min(end, begin + math.ceil(stop * num_chars))),
@@ -439,7 +437,7 @@ def _read(text: str, escapes: re.Pattern[str]) -> Iterator[_View]:
 
     @lru_cache(maxsize=1)
     def ends() -> list[list[int]]:
-        """End of each part in the text that was read, and in the original."""
+        """Ends of each part, in the decoded text and in the original."""
         return [list(itertools.accumulate(map(len, some))) for some in (read, parts)]
 
     def origin(start: int, stop: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 
 STATE_DIR = Path(".posttrain")
-JOBS = "jobs.db"  # records of the jobs that flows started on pools
+JOBS = "jobs.db"  # records of the jobs that flows started
 RUNS = "runs"  # locks of the flows that live
 TRACES = "traces.db"
 WANDB = "wandb"  # runs of Weights & Biases
@@ -70,7 +70,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _is_shared(mode: int) -> bool:
-    """Whether a folder is its group's on purpose, and no /tmp."""
+    """True for a folder that its group may write on purpose, not /tmp."""
     return bool(mode & stat.S_IWGRP) and not mode & stat.S_ISVTX
 
 

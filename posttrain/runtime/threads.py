@@ -54,8 +54,8 @@ def limit_threads(num_threads: int) -> None:
 
 
 def free_bits_of_threads() -> None:
-    """Before the first matrix product of a process: MKL adds in one order for any number of threads
-    ("strict conditional numerical reproducibility").
+    """Have MKL add in one order for any number of threads ("strict conditional numerical
+    reproducibility"). Must be called before the first matrix product of a process.
 
     Elsewhere than on Intel's processors MKL adds so by itself, and what it would make of the
     request there is not documented.

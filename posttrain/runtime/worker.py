@@ -1,8 +1,8 @@
 """Worker process of a stage: writes its pid while it runs and its exit status at the end.
 
-A locked file says that a worker lives: the kernel frees the lock with any death. Where one worker
-dies the others fail in the middle of a collective operation; such a failure is a consequence, and
-is told from a failure of one's own by looking whether another worker has ended.
+A worker lives as long as its file is locked: the kernel frees the lock with any death. Where one
+worker dies the others fail in the middle of a collective operation. A worker's failure counts as
+such a consequence where another worker has ended before.
 """
 
 import ctypes
@@ -104,7 +104,7 @@ def is_alive(folder: Path, rank: int) -> bool:
 
 
 class _Stopped(Interrupted):
-    """By a signal, outside the training."""
+    """Stopped by a signal outside of the training."""
 
 
 def _on_stop_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

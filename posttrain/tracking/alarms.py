@@ -1,10 +1,10 @@
 """Health alarms: rules over the metrics of a training, each with advice.
 
 A rule compares each step with its limit in `params.yaml`, often relative to the first steps of the
-same training, and is raised where `steps` steps in a row broke it; once a step has kept it, it can
-be raised again. All that a rule knows is in the lines of `metrics.jsonl`: a training that was
-killed and gone on with raises what an undisturbed one does. A null is a number that was not finite
-and counts as infinite; a rule whose metrics are not in a line is not asked.
+same training, and is raised where `steps` steps in a row broke it; after a step that kept it, it
+can be raised again. A rule reads nothing but the lines of `metrics.jsonl`, so a resumed training
+raises the same alarms as an undisturbed one. A null is a number that was not finite and counts as
+infinite; a rule whose metrics are not in a line is skipped.
 """
 
 import math
@@ -26,8 +26,8 @@ Line = Mapping[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`is_broken` and `what` (for `str.format`) get the numbers of a step, those of before that it
-    is compared with, and the limit, which `params.yaml` has under `name`."""
+    """One health rule. `is_broken` and `what` (for `str.format`) get the numbers of a step, earlier
+    numbers to compare with, and the limit, which `params.yaml` has under `name`."""
 
     name: str
     metrics: tuple[str, ...]
@@ -38,7 +38,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """`what` has the value and the limit."""
+    """A rule that was broken at a step. `what` has the value and the limit."""
 
     step: int
     name: str
@@ -125,14 +125,14 @@ RULES = (
         lambda now, before, limit: now["demonstration_loss"] > limit * before["demonstration_loss"],
         "loss on demonstrations {now[demonstration_loss]:.2g}, above {limit:g} times the "
         "{before[demonstration_loss]:.2g} at first",
-        f"what SFT taught is lost: lower train_policy.lr or train_policy.algorithm.max_steps, or {_HOLD}",
+        f"what SFT taught is forgotten: lower train_policy.lr or train_policy.algorithm.max_steps, or {_HOLD}",
     ),
 )
 _ADVICE = {rule.name: rule.advice for rule in RULES}
 
 
 class Alarms:
-    """The rules of one training, and what is known of its steps."""
+    """The rules of one training, and the numbers of its steps so far."""
 
     def __init__(self, limits: AlarmParams, *, on_alarm: Literal["warn", "stop"]) -> None:
         self._limits, self._on_alarm = limits, on_alarm
@@ -144,8 +144,6 @@ class Alarms:
     def observe(self, line: Line) -> list[Alarm]:
         """The alarms raised at this line, the next one of `metrics.jsonl`."""
         now = {name: math.inf if value is None else value for name, value in line.items() if not isinstance(value, str)}
-        if "success" in now:  # a line from before the strict one was recorded
-            now.setdefault("strict_success", now["success"])
         if len(self._first) < self._limits.start_steps:
             self._first.append(now)
         before = {name: fmean(first[name] for first in self._first if name in first) for name in self._first[0]}
@@ -168,14 +166,14 @@ class Alarms:
         return raised
 
     def act(self, raised: Sequence[Alarm]) -> None:
-        """Say them on stderr, a line each. Raises StoppedByAlarm where the knobs want it."""
-        said = [f"step {alarm.step}, alarm {alarm.name}: {alarm.what}. Advice: {alarm.advice}" for alarm in raised]
+        """Print the alarms on stderr, a line each. Raises StoppedByAlarm under `on_alarm: stop`."""
+        texts = [f"step {alarm.step}, alarm {alarm.name}: {alarm.what}. Advice: {alarm.advice}" for alarm in raised]
         if raised and self._on_alarm == "stop":
             raise StoppedByAlarm(
-                "; ".join(said) + ". train_policy.on_alarm is stop: running again as it is ends here again; change "
+                "; ".join(texts) + ". train_policy.on_alarm is stop: running again as it is ends here again; change "
                 "knobs, or set on_alarm to warn"
             )
-        for line in said:
+        for line in texts:
             print(line, file=sys.stderr, flush=True)
 
 

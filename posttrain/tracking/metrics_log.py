@@ -1,9 +1,9 @@
 """Metrics log: one JSON object a line for each step, on the disk before any sink gets it.
 
-The file is the truth and every other tracker is a sink that may not exist: a sink is also told the
-lines that a checkpoint brought back, so that a resumed run shows its whole curve there too. No time
-and no host: two runs of one configuration write the same bytes. A line at which a rule was raised
-(`alarms.py`) names it.
+`metrics.jsonl` is the record; every other tracker is a sink that may be absent. A sink also gets
+the lines restored from a checkpoint, so that a resumed run has its whole curve there too. Lines
+hold no time and no host: two runs of one configuration write the same bytes. A line at which an
+alarm was raised (`alarms.py`) names it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ MetricValue = float | int | str | None
 
 
 class Sink(Protocol):
-    """Another place for the numbers."""
+    """Another tracker of the metrics."""
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
         """Take one line of `metrics.jsonl`; `step` never falls."""
@@ -33,8 +33,8 @@ class Sink(Protocol):
 
 
 class MetricsLog:
-    """A `metrics.jsonl` being written; use as a context manager. `earlier` are the lines, newlines
-    included, with which it begins; `alarms` watch them all, and are told of new ones only."""
+    """A `metrics.jsonl` being written; use as a context manager. It begins with the lines
+    `earlier`, newlines included. `alarms` observe all lines and act on new ones only."""
 
     def __init__(
         self, path: Path, *, sinks: Sequence[Sink] = (), earlier: str = "", alarms: Alarms | None = None
@@ -52,7 +52,7 @@ class MetricsLog:
         for line in map(json.loads, earlier.splitlines()):
             if alarms is not None:
                 alarms.observe(line)
-            self._tell(line)
+            self._send(line)
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
         """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null;
@@ -64,7 +64,7 @@ class MetricsLog:
             line[KEY] = " ".join(alarm.name for alarm in raised)
         self._file.write(json.dumps(line, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
         self._file.flush()
-        self._tell(line)
+        self._send(line)
         if self._alarms is not None:
             self._alarms.act(raised)
 
@@ -82,7 +82,7 @@ class MetricsLog:
     ) -> None:
         self.close()
 
-    def _tell(self, line: Mapping[str, MetricValue]) -> None:
+    def _send(self, line: Mapping[str, MetricValue]) -> None:
         for sink in self._sinks:
             sink.write(int(line["step"] or 0), {name: value for name, value in line.items() if name != "step"})
 

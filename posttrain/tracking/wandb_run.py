@@ -32,7 +32,7 @@ class TrackedStage(Protocol):
 
     @property
     def full_name(self) -> str:
-        """With its item: `evaluate@sft`."""
+        """The name with the item: `evaluate@sft`."""
 
     @property
     def params(self) -> BaseModel: ...

@@ -1,9 +1,9 @@
-"""Sends a training's numbers to Weights & Biases, as a sink behind `metrics.jsonl`.
+"""Sends a training's metrics to Weights & Biases, as a sink behind `metrics.jsonl`.
 
-A training that was interrupted goes on in the same run. Beside its checkpoints lies that run's id,
-with the last step of a process that has closed it: lines up to there are not sent again. What a
-killed process had sent is, because wandb may not have written it; on the axis `step` both are one
-point. `wandb sync` puts the folders of one run behind each other.
+A resumed training goes on in the same run. The run's id lies beside the checkpoints, with the last
+step of a process that has closed the run: lines up to that step are not sent again. Lines sent by a
+killed process are sent again, because wandb may not have written them; on the axis `step` both are
+one point. `wandb sync` joins the folders of one run.
 """
 
 import json
@@ -16,7 +16,7 @@ from posttrain.tracking.metrics_log import MetricValue, Sink
 from posttrain.tracking.wandb_run import TrackedStage, close_wandb, open_wandb
 
 MEMORY = "wandb.jsonl"  # a name that jobs without a shared disk ship with the checkpoints
-# What the run's row in a table says of a metric beside its last value.
+# Aggregates of a metric in the run's summary, beside its last value.
 SUMMARIES = {
     "loss": "min,last",
     "eval_loss": "min,last",
@@ -38,12 +38,12 @@ SUMMARIES = {
 
 
 class WandbSink:
-    """One training's run. `memory` is the file of its id and last step; up to the step `told` it
-    has all already."""
+    """One training's run. `memory` is the file of its id and last step; lines up to `sent_step` are
+    in the run already."""
 
-    def __init__(self, run: Any, stage: str, memory: Path, *, told: int) -> None:
+    def __init__(self, run: Any, stage: str, memory: Path, *, sent_step: int) -> None:
         self._run, self._stage, self._memory = run, stage, memory
-        self._told = self._step = told
+        self._sent_step = self._step = sent_step
         self._remember()
         run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")
@@ -51,7 +51,7 @@ class WandbSink:
             run.define_metric(name, step_metric="step", summary=summary)
 
     def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
-        if step <= self._told:
+        if step <= self._sent_step:
             return
         self._step = step
         shown = {name: value for name, value in metrics.items() if value is not None and name != KEY}
@@ -69,18 +69,19 @@ class WandbSink:
 
 
 def wandb_sinks(stage: TrackedStage, checkpoint_dir: Path) -> tuple[Sink, ...]:
-    """One sink, or none where `open_wandb` gives no run; raises what it raises."""
+    """A sink for the stage's run; none where `open_wandb` gives none. Raises as `open_wandb`
+    does."""
     memory = checkpoint_dir / MEMORY
-    run_id, told = _remembered(memory)
+    run_id, sent_step = _remembered(memory)
     run = open_wandb(stage, run_id=run_id)
-    return () if run is None else (WandbSink(run, stage.full_name, memory, told=told),)
+    return () if run is None else (WandbSink(run, stage.full_name, memory, sent_step=sent_step),)
 
 
 def _remembered(memory: Path) -> tuple[str | None, int]:
-    """The run to go on with and the last step that it has; a new one where nothing legible says
-    so."""
+    """Id and last step of the run to go on with; None and 0 for a new run, where the file cannot be
+    read."""
     try:
-        told = json.loads(memory.read_text(encoding="utf-8"))
-        return str(told["id"]), int(told["step"])
+        kept = json.loads(memory.read_text(encoding="utf-8"))
+        return str(kept["id"]), int(kept["step"])
     except (OSError, ValueError, LookupError, TypeError):
         return None, 0

@@ -1,5 +1,4 @@
-"""Saves in a W&B project the workspace that shows whether a training is healthy and what became of
-it.
+"""Saves a workspace in a W&B project: panels for training health, policies and evaluations.
 
 `python -m posttrain.tracking.wandb_workspace TEAM/PROJECT`, in an environment that has
 `wandb-workspaces`; this repository does not need it, nor that environment this repository's.
@@ -47,7 +46,7 @@ FIGURES = (  # of an evaluation
 
 
 def save_workspace(entity: str, project: str) -> str:
-    """Its address."""
+    """Save the workspace. Returns its address."""
     panels: Any = importlib.import_module("wandb_workspaces.reports.v2")
     workspaces: Any = importlib.import_module("wandb_workspaces.workspaces")
     sections = [
@@ -69,7 +68,7 @@ def save_workspace(entity: str, project: str) -> str:
 
 
 def main() -> None:
-    """Prints the address."""
+    """Save the workspace and print its address."""
     parser = argparse.ArgumentParser("posttrain.tracking.wandb_workspace", description="Save W&B's workspace.")
     parser.add_argument("place", metavar="TEAM/PROJECT")
     given = parser.parse_args()

@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks.toy_tree import commit, dvc, make_tree
 from posttrain.dispatch.backend import Cause, JobState, JobStatus
-from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.submitter_lock import Owner
+from posttrain.dispatch.records import JobRecord, JobRecords, Owner
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.runtime.locks import hold
 from posttrain.runtime.state import STATE_DIR

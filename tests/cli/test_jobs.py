@@ -7,8 +7,7 @@ import pytest
 
 from posttrain.dispatch.backend import JobSpec, JobState, Resources
 from posttrain.dispatch.backends.local import LocalBackend
-from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.submitter_lock import Owner, is_alive
+from posttrain.dispatch.records import JobRecord, JobRecords, Owner, is_alive
 from tests.console import posttrain
 
 
@@ -23,25 +22,25 @@ def state(tmp_path, monkeypatch):
 def start(state, name, owner, script="import time; print('begins', flush=True); time.sleep(600)"):
     """What a dispatcher does: the record, then the job."""
     record = JobRecord(name, name, name, 1, "local", None, state.parent, state / f"{name}.log", owner, time.time())
-    records, pool = JobRecords(state / "jobs.db"), LocalBackend(state / "local", num_gpus=1)
+    records, backend = JobRecords(state / "jobs.db"), LocalBackend(state / "local", num_gpus=1)
     assert records.add(record)
     records.set_job_id(
-        name, pool.submit(JobSpec(name, (sys.executable, "-c", script), record.folder, record.log, Resources()))
+        name, backend.submit(JobSpec(name, (sys.executable, "-c", script), record.folder, record.log, Resources()))
     )
     end = time.monotonic() + 60
     while not record.log.exists() or not record.log.read_text():
         assert time.monotonic() < end
         time.sleep(0.05)
-    return pool
+    return backend
 
 
 def test_a_job_is_listed_tailed_and_cancelled_by_the_beginning_of_its_name(state):
-    pool = start(state, "train-sft-1", "nobody")
+    backend = start(state, "train-sft-1", "nobody")
     listed = posttrain("jobs", "list", "--running").stdout
     assert ("train-sft-1" in listed, "not over" in listed, "1 of 1 jobs" in listed) == (True, True, True)
     assert posttrain("jobs", "tail", "train").stdout == "begins\n"
     assert posttrain("jobs", "cancel", "train").stdout == "train-sft-1 is cancelled\n"
-    assert pool.status("train-sft-1").is_over
+    assert backend.status("train-sft-1").is_over
     assert "over already: cancelled" in posttrain("jobs", "cancel", "train").stdout
     assert "0 of 0 jobs" in posttrain("jobs", "list", "--running").stdout
     assert "cancelled" in posttrain("jobs", "list").stdout
@@ -54,13 +53,13 @@ def test_a_followed_log_ends_with_its_job(state):
 
 def test_what_no_living_run_waits_for_is_killed_and_what_one_does_is_not(state):
     owner = Owner(state / "runs")
-    pool = start(state, "owned", owner.name)
+    backend = start(state, "owned", owner.name)
     start(state, "orphan", "dead")
     assert "would be cancelled" in posttrain("jobs", "reconcile", "--dry-run").stdout
-    assert pool.status("orphan").state is JobState.RUNNING
+    assert backend.status("orphan").state is JobState.RUNNING
     told = posttrain("jobs", "reconcile").stdout
     assert ("a living run waits for it" in told, "orphan is cancelled" in told) == (True, True)
-    assert (pool.status("owned").state, pool.status("orphan").is_over) == (JobState.RUNNING, True)
+    assert (backend.status("owned").state, backend.status("orphan").is_over) == (JobState.RUNNING, True)
     owner.close()
     assert not is_alive(state / "runs", owner.name)
     assert "owned is cancelled" in posttrain("jobs", "reconcile").stdout
@@ -72,7 +71,7 @@ def test_a_job_that_a_living_run_is_just_submitting_is_left_to_it(state):
     assert "a living run waits for it" in posttrain("jobs", "reconcile").stdout
     assert not records.latest("new").is_over
     owner.close()
-    assert "it is over (the pool does not know it)" in posttrain("jobs", "reconcile").stdout
+    assert "it is over (the backend does not know it)" in posttrain("jobs", "reconcile").stdout
     assert records.latest("new").is_over
 
 

@@ -112,7 +112,7 @@ def test_an_export_holds_tokens_and_mask(traces, tmp_path, monkeypatch):
 
 def test_a_replay_in_the_runs_own_world_is_the_same_again(traces):
     result = traces("replay", NUM_SFT + 1)
-    assert (result.exit_code, result.stdout) == (0, f"episode {NUM_SFT + 1}: 0 differences; messages were said again\n")
+    assert (result.exit_code, result.stdout) == (0, f"episode {NUM_SFT + 1}: 0 differences; messages were repeated\n")
 
 
 def test_a_replay_in_another_world_shows_the_differences_and_exits_with_1(traces, content, tmp_path):

@@ -97,16 +97,6 @@ def test_a_row_that_is_damaged_is_not_sealed_by_the_next_write(clean, tmp_path):
             write()
 
 
-def test_records_without_checksums_are_sealed_as_they_stand(clean, tmp_path):
-    path = fresh_copy(clean, tmp_path / "damaged") / "jobs.db"
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        for table in ("jobs", "submitter"):
-            connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-    assert everything(path) == everything(clean / "jobs.db")
-    JobRecords(path).set_owner("train-39", "me")
-    assert JobRecords(path).all()[0].owner == "me"
-
-
 def test_the_command_says_it_without_a_traceback(clean, tmp_path, monkeypatch):
     state = fresh_copy(clean, tmp_path / ".posttrain")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from posttrain.dispatch.backend import Cause, JobSpec, JobState, JobStatus
 from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.records import JobRecords
-from posttrain.dispatch.retries import MAX_ATTEMPTS, Verdict, reason, verdict
+from posttrain.dispatch.retries import MAX_ATTEMPTS, NextStep, next_step, reason
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 
 
@@ -22,9 +22,9 @@ def records(tmp_path):
     return JobRecords(tmp_path / "jobs.db")
 
 
-def dispatcher(tmp_path, records, *, pool=None, owner="run-1"):
+def dispatcher(tmp_path, records, *, backend=None, owner="run-1"):
     return Dispatcher(
-        pool or LocalBackend(tmp_path / "state", num_gpus=2),
+        backend or LocalBackend(tmp_path / "state", num_gpus=2),
         records,
         target="local",
         owner=owner,
@@ -44,11 +44,11 @@ def work(tmp_path, script, key="k" * 64):
 
 def test_an_interrupted_job_runs_again_in_a_folder_of_its_own_until_it_is_done(tmp_path, records):
     script = "import os, sys; n = int(os.getcwd()[-1]); sys.exit(75 if n < 3 else 0)"
-    told = []
-    end = dispatcher(tmp_path, records).run(work(tmp_path, script), told.append)
-    record, status = end.record, end.status
-    assert (record.attempt, status.exit_code, len(records.all())) == (3, 0, 3)
-    assert [line for line in told if "started again" in line]
+    lines = []
+    end = dispatcher(tmp_path, records).run(work(tmp_path, script), lines.append)
+    record = end.record
+    assert (record.attempt, end.status.exit_code, len(records.all())) == (3, 0, 3)
+    assert [line for line in lines if "started again" in line]
     assert record.name == f"evaluate-sft-kkkkkkkkkk-{records.submitter[:6]}-3"
 
 
@@ -60,9 +60,8 @@ def test_other_records_name_the_same_work_differently(tmp_path, records):
 @pytest.mark.parametrize("exit_code", [3, 65, 78])
 def test_what_running_again_cannot_mend_runs_once(tmp_path, records, exit_code):
     end = dispatcher(tmp_path, records).run(work(tmp_path, f"import sys; sys.exit({exit_code})"), str)
-    record, status = end.record, end.status
-    assert (status.exit_code, len(records.all())) == (exit_code, 1)
-    assert records.latest(record.key).exit_code == exit_code
+    assert (end.status.exit_code, len(records.all())) == (exit_code, 1)
+    assert records.latest(end.record.key).exit_code == exit_code
 
 
 def test_a_flow_that_was_killed_finds_its_job_again_and_no_second_one_ever_is(tmp_path, records):
@@ -81,20 +80,20 @@ dispatcher(root, JobRecords(root / "jobs.db")).run(work(root, {script!r}), str)
         time.sleep(0.05)
     first.kill()
     first.wait()
-    told = []
-    end = dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, script), told.append)
+    lines = []
+    end = dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, script), lines.append)
     record, status = end.record, end.status
     assert (status.exit_code, record.attempt, (tmp_path / "runs").read_text()) == (0, 1, "x")
-    assert "found again" in told[0]
+    assert "found again" in lines[0]
     assert records.latest(record.key).owner == "run-2"
 
 
 def left_by_a_killed_run(tmp_path, records, script):
-    """A job that is over, and whose run died before it heard."""
-    pool = LocalBackend(tmp_path / "state", num_gpus=0)
-    record = dispatcher(tmp_path, records, pool=pool, owner="run-0")._attached(work(tmp_path, script), str)
+    """A job that ended after its run had died."""
+    backend = LocalBackend(tmp_path / "state", num_gpus=0)
+    record = dispatcher(tmp_path, records, backend=backend, owner="run-0")._attached(work(tmp_path, script), str)
     end = time.monotonic() + 30
-    while not pool.status(record.handle).is_over:
+    while not backend.status(record.handle).is_over:
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -102,12 +101,12 @@ def left_by_a_killed_run(tmp_path, records, script):
 def test_a_job_that_was_killed_together_with_its_run_is_started_again_by_the_next(tmp_path, records):
     script = "import os, signal; os.getcwd().endswith('attempt-1') and os.kill(os.getpid(), signal.SIGKILL)"
     left_by_a_killed_run(tmp_path, records, script)
-    told = []
-    end = dispatcher(tmp_path, records).run(work(tmp_path, script), told.append)
-    assert (end.status.exit_code, end.record.attempt) == (0, 2), told
+    lines = []
+    end = dispatcher(tmp_path, records).run(work(tmp_path, script), lines.append)
+    assert (end.status.exit_code, end.record.attempt) == (0, 2), lines
 
 
-def test_a_failure_that_its_run_did_not_live_to_tell_is_told_by_the_next(tmp_path, records):
+def test_a_failure_whose_run_had_died_is_reported_by_the_next(tmp_path, records):
     left_by_a_killed_run(tmp_path, records, "import sys; sys.exit(65)")
     end = dispatcher(tmp_path, records).run(work(tmp_path, "unused"), str)
     assert (end.status.exit_code, end.record.attempt) == (65, 1)
@@ -172,19 +171,19 @@ def test_a_run_that_is_stopped_while_its_job_is_being_started_cancels_it_until_i
             if self.num_unheard < 0:
                 super().cancel(job_id)
 
-    pool, looks = Slow(tmp_path / "state", num_gpus=0), iter([False] * 3)
+    backend, looks = Slow(tmp_path / "state", num_gpus=0), iter([False] * 3)
     with pytest.raises(Interrupted, match="cancelled"):
-        dispatcher(tmp_path, records, pool=pool).run(
+        dispatcher(tmp_path, records, backend=backend).run(
             work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: next(looks, True)
         )
     assert records.all()[0].cause is Cause.CANCELLED
 
-    pool.num_unheard = 3
-    name = pool.submit(JobSpec("another", ("sleep", "600"), tmp_path, tmp_path / "log"))
+    backend.num_unheard = 3
+    name = backend.submit(JobSpec("another", ("sleep", "600"), tmp_path, tmp_path / "log"))
     assert records.add(
         replace(records.all()[0], name=name, key="another", job_id=name, ended_at=None, cause=None, exit_code=None)
     )
-    dispatcher(tmp_path, records, pool=pool).cancel_all()
+    dispatcher(tmp_path, records, backend=backend).cancel_all()
     assert records.latest("another").cause is Cause.CANCELLED
 
 
@@ -192,12 +191,12 @@ def test_a_job_that_is_just_being_submitted_is_not_taken_for_over(tmp_path, reco
     first = dispatcher(tmp_path, records)
     record = first._new(work(tmp_path, ""), attempt=1)
     assert records.add(record)
-    first.cancel_all()  # its pool knows nothing of it yet
+    first.cancel_all()  # its backend knows nothing of it yet
     assert (records.latest(record.key).is_over, first.has_job(record.key)) == (False, True)
     assert dispatcher(tmp_path, records, owner="run-2").run(work(tmp_path, ""), str).record.name == record.name
 
 
-def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
+def test_a_backend_that_cannot_be_reached_is_asked_again(tmp_path, records):
     class Down(LocalBackend):
         num_failures = 2
 
@@ -207,31 +206,25 @@ def test_a_pool_that_cannot_be_reached_is_asked_again(tmp_path, records):
                 raise Interrupted("its controller is down")
             return super().status(job_id)
 
-    told = []
-    end = dispatcher(tmp_path, records, pool=Down(tmp_path / "state", num_gpus=0)).run(work(tmp_path, ""), told.append)
-    status = end.status
-    assert status.exit_code == 0
-    assert len([line for line in told if "cannot be reached" in line]) == 1
+    lines = []
+    down = Down(tmp_path / "state", num_gpus=0)
+    assert dispatcher(tmp_path, records, backend=down).run(work(tmp_path, ""), lines.append).status.exit_code == 0
+    assert len([line for line in lines if "cannot be reached" in line]) == 1
 
 
 @pytest.mark.parametrize(
     ("exit_code", "cause", "attempt", "expected"),
     [
-        (0, Cause.EXITED, 1, Verdict.DONE),
-        (75, Cause.EXITED, 1, Verdict.AGAIN),
-        (75, Cause.EXITED, MAX_ATTEMPTS, Verdict.FAILED),
-        (None, Cause.PREEMPTED, 1, Verdict.AGAIN),
-        (None, Cause.NODE_LOST, 1, Verdict.AGAIN),
-        (137, Cause.OUT_OF_MEMORY, 1, Verdict.FAILED),
-        (None, Cause.OUT_OF_DISK, 1, Verdict.FAILED),
-        (None, Cause.TIME_LIMIT, 1, Verdict.FAILED),
-        (None, Cause.CANCELLED, 1, Verdict.FAILED),
-        (70, Cause.EXITED, 1, Verdict.FAILED),
-        (78, Cause.EXITED, 1, Verdict.FAILED),
-        (1, Cause.EXITED, 1, Verdict.FAILED),
+        (0, Cause.EXITED, 1, NextStep.DONE),
+        (75, Cause.EXITED, 1, NextStep.AGAIN),
+        (75, Cause.EXITED, MAX_ATTEMPTS, NextStep.FAILED),
+        *((None, cause, 1, NextStep.AGAIN) for cause in (Cause.PREEMPTED, Cause.NODE_LOST)),
+        *((None, cause, 1, NextStep.FAILED) for cause in (Cause.OUT_OF_DISK, Cause.TIME_LIMIT, Cause.CANCELLED)),
+        (137, Cause.OUT_OF_MEMORY, 1, NextStep.FAILED),
+        *((code, Cause.EXITED, 1, NextStep.FAILED) for code in (1, 70, 78)),
     ],
 )
-def test_the_verdict_is_read_off_the_jobs_end(exit_code, cause, attempt, expected):
+def test_the_next_step_depends_on_the_jobs_end(exit_code, cause, attempt, expected):
     status = JobStatus(JobState.ENDED, exit_code, cause)
-    assert verdict(status, attempt=attempt) is expected
+    assert next_step(status, attempt=attempt) is expected
     assert reason(status, attempt=attempt)

@@ -50,8 +50,8 @@ def test_the_check_of_the_knobs_is_told_of_the_cards_that_a_stage_has_to_itself(
 
 def test_a_targets_jobs_are_told_what_it_says():
     target = {"type": "slurm", "environment": {"WANDB_MODE": "offline"}}
-    found = DispatchSettings.model_validate({"target": "pool", "targets": {"pool": target}, "resources": {}})
-    assert (found.told_on("pool"), found.told_on("other")) == ({"WANDB_MODE": "offline"}, {})
+    found = DispatchSettings.model_validate({"target": "backend", "targets": {"backend": target}, "resources": {}})
+    assert (found.environment_on("backend"), found.environment_on("other")) == ({"WANDB_MODE": "offline"}, {})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_only_sounds_like_a_key_is_told(tmp_path):
         "AWS_SHARED_CREDENTIALS_FILE": "/x",
     }
     write(tmp_path, told)
-    assert load_settings(tmp_path).told_on("here") == told
+    assert load_settings(tmp_path).environment_on("here") == told
 
 
 def write(root, environment):
@@ -103,7 +103,7 @@ def test_by_default_every_stage_runs_in_one_process(repository):
         ("beside", '""'),
     ],
 )
-def test_what_no_pool_can_be_told_is_refused_in_plain_letters(tmp_path, key, value):
+def test_what_no_backend_can_pass_on_is_refused_in_plain_letters(tmp_path, key, value):
     chosen = {"source": "{}", "user": "0", "type": "kubernetes", "beside": "k", "memory_gb": "1", "time_limit_min": "1"}
     (tmp_path / "infra").mkdir()
     chosen[key] = value

@@ -148,7 +148,7 @@ class GraphContract:
         self.die_while_it_trains(root, settings)
         hold(root).unlink()
         pool, records = (
-            settings.pool(settings.target, root, root / ".posttrain"),
+            settings.backend(settings.target, root, root / ".posttrain"),
             JobRecords(root / ".posttrain/jobs.db"),
         )
         self.wait_until(lambda: pool.status(records.all()[0].handle).is_over)

@@ -138,7 +138,7 @@ class TestLocal(GraphContract):
     def test_what_a_killed_run_left_is_gone_after_the_next_though_that_wants_something_else(self, root, settings):
         self.die_while_it_trains(root, settings)
         state = root / ".posttrain"
-        pool, records = settings.pool(settings.target, root, state), JobRecords(state / "jobs.db")
+        pool, records = settings.backend(settings.target, root, state), JobRecords(state / "jobs.db")
         assert [len(list((state / folder).iterdir())) for folder in ("snapshots", "runs", "keys")] == [2, 1, 1]
         hold(root).unlink()
         self.wait_until(lambda: pool.status(records.all()[0].handle).is_over)
@@ -290,7 +290,7 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
         "slurm",
         "local",
     ]
-    assert isinstance(ours.pool("slurm", repository, tmp_path), SlurmBackend)
+    assert isinstance(ours.backend("slurm", repository, tmp_path), SlurmBackend)
     (tmp_path / "infra").mkdir()
     (tmp_path / "infra" / "dispatch.yaml").write_text("target: slrum\ntargets: {}\nresources: {train_sft: {gpu: 1}}\n")
     with pytest.raises(ConfigurationError, match="gpu"):
@@ -318,4 +318,4 @@ def test_the_repositorys_own_settings_name_every_stage_and_wrong_ones_are_refuse
     with pytest.raises(ValueError, match="target 'slrum' is none of slurm"):
         DispatchSettings.model_validate({"target": "slrum", "targets": {"slurm": {"type": "slurm"}}, "resources": {}})
     with pytest.raises(ConfigurationError, match="no target 'gone'"):
-        ours.pool("gone", repository, tmp_path)
+        ours.backend("gone", repository, tmp_path)

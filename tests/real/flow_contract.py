@@ -1,5 +1,5 @@
-"""What a run on a real Prefect server promises besides on a real pool: it shows why a stage waits,
-and cancelled there it leaves no job alive."""
+"""What a run on a real Prefect server promises besides on a real backend: it shows why a stage
+waits, and cancelled there it leaves no job alive."""
 
 import subprocess
 from pathlib import Path
@@ -35,9 +35,12 @@ class FlowContract(GraphContract):
             ask(
                 url, f"flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}}, auth=auth
             )  # the button of its page
-            pool, records = settings.pool(settings.target, root, root / STATE_DIR), JobRecords(root / STATE_DIR / JOBS)
+            backend, records = (
+                settings.backend(settings.target, root, root / STATE_DIR),
+                JobRecords(root / STATE_DIR / JOBS),
+            )
             wait_until(
-                lambda: all(pool.status(record.handle).is_over for record in records.all()),
+                lambda: all(backend.status(record.handle).is_over for record in records.all()),
                 limit_s=CANCEL_S,
                 what="the end of its jobs",
             )

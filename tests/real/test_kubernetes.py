@@ -16,7 +16,7 @@ from posttrain.dispatch.backends.kubernetes import KubernetesBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.records import JobRecords
 from posttrain.runtime.exits import ConfigurationError, Interrupted
-from tests.dispatch.backends.pool_contract import BackendContract
+from tests.dispatch.backends.backend_contract import BackendContract
 from tests.real import cluster
 from tests.wire import Wire
 
@@ -43,7 +43,7 @@ def settings(namespace, tmp_path):
 
 
 @pytest.fixture
-def new_pool(settings, namespace):
+def new_backend(settings, namespace):
     return KubernetesBackend(settings, cluster.submitter(namespace))
 
 
@@ -55,9 +55,9 @@ def core():
 class TestKubernetesBackend(BackendContract):
     patience_s = 60.0
 
-    def running(self, pool, folder, script, name, **resources):
-        job_id = pool.submit(self.job(folder, script, name=name, **resources))
-        self.wait(pool, job_id, JobState.RUNNING)
+    def running(self, backend, folder, script, name, **resources):
+        job_id = backend.submit(self.job(folder, script, name=name, **resources))
+        self.wait(backend, job_id, JobState.RUNNING)
         end = time.monotonic() + self.patience_s
         while not (folder / "up").exists():
             assert time.monotonic() < end
@@ -67,36 +67,36 @@ class TestKubernetesBackend(BackendContract):
     def delete_pods(self, core, namespace, job_id):
         core.delete_collection_namespaced_pod(namespace, label_selector=f"job-name={job_id}")
 
-    def test_the_scheduler_says_what_is_lacking(self, pool, folder):
-        pool.submit(self.job(folder, SLEEP, name="holder", gpus=2))
-        self.wait(pool, "holder", JobState.RUNNING)
-        pool.submit(self.job(folder, SLEEP, name="waiter", gpus=1))
+    def test_the_scheduler_says_what_is_lacking(self, backend, folder):
+        backend.submit(self.job(folder, SLEEP, name="holder", gpus=2))
+        self.wait(backend, "holder", JobState.RUNNING)
+        backend.submit(self.job(folder, SLEEP, name="waiter", gpus=1))
         end = time.monotonic() + 2 * 5  # longer than the patience: a full cluster is no reason to end a job
         while time.monotonic() < end:
-            status = pool.status("waiter")
+            status = backend.status("waiter")
             assert status.state is JobState.WAITING
             time.sleep(0.2)
         assert "Insufficient nvidia.com/gpu" in status.note
 
-    def test_what_no_node_could_ever_hold_ends_and_says_so(self, pool, folder):
-        status = self.wait(pool, pool.submit(self.job(folder, SLEEP, name="giant", gpus=64)), JobState.ENDED)
+    def test_what_no_node_could_ever_hold_ends_and_says_so(self, backend, folder):
+        status = self.wait(backend, backend.submit(self.job(folder, SLEEP, name="giant", gpus=64)), JobState.ENDED)
         assert status.cause is Cause.UNSCHEDULABLE
         assert "64 GPUs" in status.note
 
     @pytest.mark.parametrize("image", ["localhost/no-such-image:1", "Not An Image"])
     def test_an_image_that_is_not_there_is_named_once(self, settings, namespace, folder, image, request):
-        pool = KubernetesBackend(replace(settings, image=image), cluster.submitter(namespace))
-        job_id = pool.submit(self.job(folder, SLEEP, name=f"image-{len(image)}"))
-        request.addfinalizer(lambda: pool.cancel(job_id))
-        status = self.wait(pool, job_id, JobState.ENDED)
+        backend = KubernetesBackend(replace(settings, image=image), cluster.submitter(namespace))
+        job_id = backend.submit(self.job(folder, SLEEP, name=f"image-{len(image)}"))
+        request.addfinalizer(lambda: backend.cancel(job_id))
+        status = self.wait(backend, job_id, JobState.ENDED)
         assert status.cause is Cause.NO_IMAGE
         assert image in status.note
 
     def test_a_secret_that_is_not_there_is_a_wrong_configuration(self, settings, namespace, folder, request):
-        pool = KubernetesBackend(replace(settings, secret="no-such-secret"), cluster.submitter(namespace))
-        job_id = pool.submit(self.job(folder, SLEEP, name="keyless"))
-        request.addfinalizer(lambda: pool.cancel(job_id))
-        status = self.wait(pool, job_id, JobState.ENDED)
+        backend = KubernetesBackend(replace(settings, secret="no-such-secret"), cluster.submitter(namespace))
+        job_id = backend.submit(self.job(folder, SLEEP, name="keyless"))
+        request.addfinalizer(lambda: backend.cancel(job_id))
+        status = self.wait(backend, job_id, JobState.ENDED)
         assert (status.exit_code, status.cause, "no-such-secret" in status.note) == (78, Cause.EXITED, True)
 
     def test_keys_come_from_the_secret_and_stand_in_no_object(self, settings, namespace, folder, core, monkeypatch):
@@ -104,27 +104,29 @@ class TestKubernetesBackend(BackendContract):
         core.create_namespaced_secret(
             namespace, {"metadata": {"name": "keys"}, "stringData": {"WANDB_API_KEY": "planted-key"}}
         )
-        pool = KubernetesBackend(replace(settings, secret="keys"), cluster.submitter(namespace))
-        job_id = pool.submit(self.job(folder, "import os; print(os.environ['WANDB_API_KEY'][::-1])", name="keyed"))
-        assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
+        backend = KubernetesBackend(replace(settings, secret="keys"), cluster.submitter(namespace))
+        job_id = backend.submit(self.job(folder, "import os; print(os.environ['WANDB_API_KEY'][::-1])", name="keyed"))
+        assert self.wait(backend, job_id, JobState.ENDED).exit_code == 0
         assert (folder / "keyed.log").read_text() == "yek-detnalp\n"
         assert "planted-key" not in repr(client.BatchV1Api(cluster.admin()).list_namespaced_job(namespace).to_dict())
         assert "planted-key" not in repr(core.list_namespaced_pod(namespace).to_dict())
 
-    def test_a_job_that_takes_too_much_memory_is_out_of_memory(self, pool, folder):
-        job_id = pool.submit(self.job(folder, "x = bytearray(10**9)", name="greedy"))
-        status = self.wait(pool, job_id, JobState.ENDED)
+    def test_a_job_that_takes_too_much_memory_is_out_of_memory(self, backend, folder):
+        job_id = backend.submit(self.job(folder, "x = bytearray(10**9)", name="greedy"))
+        status = self.wait(backend, job_id, JobState.ENDED)
         assert (status.exit_code, status.cause) == (137, Cause.OUT_OF_MEMORY)
         assert "256Mi" in status.note
 
-    def test_both_streams_are_in_the_log_each_in_its_order(self, pool, folder):
+    def test_both_streams_are_in_the_log_each_in_its_order(self, backend, folder):
         script = "import sys\nfor n in range(3): print(n, flush=True); print('e', n, file=sys.stderr, flush=True)"
-        self.wait(pool, pool.submit(self.job(folder, script, name="streams")), JobState.ENDED)
+        self.wait(backend, backend.submit(self.job(folder, script, name="streams")), JobState.ENDED)
         lines = (folder / "streams.log").read_text().splitlines()
         assert [line for line in lines if line[0] != "e"] == ["0", "1", "2"]
         assert [line for line in lines if line[0] == "e"] == ["e 0", "e 1", "e 2"]
 
-    def test_a_job_to_which_kubernetes_gives_no_pod_says_why_and_runs_when_it_may(self, pool, folder, core, namespace):
+    def test_a_job_to_which_kubernetes_gives_no_pod_says_why_and_runs_when_it_may(
+        self, backend, folder, core, namespace
+    ):
         core.create_namespaced_resource_quota(
             namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
         )
@@ -133,8 +135,8 @@ class TestKubernetesBackend(BackendContract):
             while not (core.read_namespaced_resource_quota("none", namespace).status.hard or {}):
                 assert time.monotonic() < end
                 time.sleep(0.1)
-            job_id = pool.submit(self.job(folder, "", name="unwanted"))
-            while "exceeded quota" not in (status := pool.status(job_id)).note:
+            job_id = backend.submit(self.job(folder, "", name="unwanted"))
+            while "exceeded quota" not in (status := backend.status(job_id)).note:
                 assert time.monotonic() < end, status
                 time.sleep(0.2)
             assert (status.state, status.note.startswith("Kubernetes makes no pod for it: ")) == (
@@ -143,45 +145,45 @@ class TestKubernetesBackend(BackendContract):
             )
         finally:
             core.delete_namespaced_resource_quota("none", namespace)
-        assert self.wait(pool, job_id, JobState.ENDED, timeout_s=120).exit_code == 0
+        assert self.wait(backend, job_id, JobState.ENDED, timeout_s=120).exit_code == 0
 
-    def test_a_command_that_is_not_there_is_127(self, pool, folder):
+    def test_a_command_that_is_not_there_is_127(self, backend, folder):
         spec = replace(self.job(folder, "", name="absent"), command=("no-such-program",))
-        assert self.wait(pool, pool.submit(spec), JobState.ENDED).exit_code == 127
+        assert self.wait(backend, backend.submit(spec), JobState.ENDED).exit_code == 127
         assert "no-such-program" in (folder / "absent.log").read_text()
 
-    def test_a_deleted_pod_is_a_preemption_and_no_second_one_runs(self, pool, folder, core, namespace):
-        job_id = self.running(pool, folder, "open('runs', 'a').write('x')\n" + SLEEP, "preempted")
+    def test_a_deleted_pod_is_a_preemption_and_no_second_one_runs(self, backend, folder, core, namespace):
+        job_id = self.running(backend, folder, "open('runs', 'a').write('x')\n" + SLEEP, "preempted")
         self.delete_pods(core, namespace, job_id)
-        status = self.wait(pool, job_id, JobState.ENDED)
+        status = self.wait(backend, job_id, JobState.ENDED)
         assert status.cause is Cause.PREEMPTED
         assert (folder / "runs").read_text() == "x"
 
     def test_nobody_was_there_when_the_pod_was_deleted_and_still_no_second_one_runs(
-        self, pool, folder, core, namespace
+        self, backend, folder, core, namespace
     ):
-        job_id = pool.submit(self.job(folder, "open('runs', 'a').write('x')\n" + SLEEP, name="alone"))
+        job_id = backend.submit(self.job(folder, "open('runs', 'a').write('x')\n" + SLEEP, name="alone"))
         end = time.monotonic() + self.patience_s
         while not (folder / "up").exists():
             assert time.monotonic() < end
             time.sleep(0.05)
         self.delete_pods(core, namespace, job_id)
         time.sleep(10)
-        assert self.wait(pool, job_id, JobState.ENDED).cause is Cause.PREEMPTED
+        assert self.wait(backend, job_id, JobState.ENDED).cause is Cause.PREEMPTED
         assert (folder / "runs").read_text() == "x"
 
     @pytest.mark.parametrize("code", [75, 0])
-    def test_a_deleted_pod_may_write_its_checkpoint(self, pool, folder, core, namespace, code):
-        job_id = self.running(pool, folder, CHECKPOINT.format(code=code), f"checkpoint-{code}")
+    def test_a_deleted_pod_may_write_its_checkpoint(self, backend, folder, core, namespace, code):
+        job_id = self.running(backend, folder, CHECKPOINT.format(code=code), f"checkpoint-{code}")
         self.delete_pods(core, namespace, job_id)
-        status = self.wait(pool, job_id, JobState.ENDED)
+        status = self.wait(backend, job_id, JobState.ENDED)
         assert (status.cause, status.exit_code) in (
             (Cause.EXITED, code),
             (Cause.PREEMPTED, None),
         )  # a pod that is gone tells no code
         assert "checkpoint" in (folder / f"checkpoint-{code}.log").read_text()
 
-    def test_a_preempted_job_is_started_again_by_the_dispatcher(self, pool, folder, core, namespace, tmp_path):
+    def test_a_preempted_job_is_started_again_by_the_dispatcher(self, backend, folder, core, namespace, tmp_path):
         def prepare(attempt):
             (folder / str(attempt)).mkdir()
             return folder / str(attempt)
@@ -195,22 +197,22 @@ class TestKubernetesBackend(BackendContract):
         spec = self.job(folder, script, name="unused")
         work = Work("again", "a" * 64, spec.command, prepare, spec.resources)
         dispatcher = Dispatcher(
-            pool, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner="run-1", logs=folder, poll_s=0.2
+            backend, JobRecords(tmp_path / "jobs.db"), target="kubernetes", owner="run-1", logs=folder, poll_s=0.2
         )
         end = dispatcher.run(work, tell)
         record, status = end.record, end.status
         assert (record.attempt, status.exit_code) == (2, 0)
 
-    def test_a_name_that_another_has_taken_is_refused(self, pool, folder):
+    def test_a_name_that_another_has_taken_is_refused(self, backend, folder):
         spec = self.job(folder, "", name="mine")
-        pool.submit(spec)
+        backend.submit(spec)
         with pytest.raises(ConfigurationError, match="another's"):
-            pool.submit(replace(spec, folder=folder / "other"))
+            backend.submit(replace(spec, folder=folder / "other"))
 
     @pytest.mark.parametrize(("name", "refused"), [("a b", "a b"), ("A", "A"), ("x" * 64, "63")])
-    def test_what_kubernetes_refuses_is_a_wrong_configuration(self, pool, folder, name, refused):
+    def test_what_kubernetes_refuses_is_a_wrong_configuration(self, backend, folder, name, refused):
         with pytest.raises(ConfigurationError, match=refused):
-            pool.submit(self.job(folder, "", name=name))
+            backend.submit(self.job(folder, "", name=name))
 
     def test_an_api_server_that_is_away_for_20_s_is_said_and_costs_a_run_nothing(
         self, settings, namespace, folder, tmp_path
@@ -223,11 +225,11 @@ class TestKubernetesBackend(BackendContract):
                 threading.Timer(20.0, wire.mend).start()
             told.append(line)
 
-        pool = KubernetesBackend(settings, cluster.submitter(namespace, wire.url))
+        backend = KubernetesBackend(settings, cluster.submitter(namespace, wire.url))
         spec = self.job(folder, "import time; time.sleep(10)", name="unused")
         work = Work("outage", "b" * 64, spec.command, lambda _: folder, spec.resources)
         records = JobRecords(tmp_path / "jobs.db")
-        end = Dispatcher(pool, records, target="kubernetes", owner="run-1", logs=folder, poll_s=0.2).run(work, tell)
+        end = Dispatcher(backend, records, target="kubernetes", owner="run-1", logs=folder, poll_s=0.2).run(work, tell)
         wire.cut()
         assert (end.status.exit_code, len(records.all())) == (0, 1)
         assert [line for line in told if "cannot be reached" in line]
@@ -237,16 +239,16 @@ class TestKubernetesBackend(BackendContract):
         self, settings, namespace, folder, how, request
     ):
         wire = Wire(cluster.admin().configuration.host)
-        pool = KubernetesBackend(settings, cluster.submitter(namespace, wire.url))
-        job_id = pool.submit(self.job(folder, "import time; time.sleep(3)", name=f"wire-{how}"))
+        backend = KubernetesBackend(settings, cluster.submitter(namespace, wire.url))
+        job_id = backend.submit(self.job(folder, "import time; time.sleep(3)", name=f"wire-{how}"))
         request.addfinalizer(wire.cut)
         getattr(wire, how)()
         start = time.monotonic()
         with pytest.raises(Interrupted, match="does not answer"):
-            pool.status(job_id)
+            backend.status(job_id)
         assert time.monotonic() - start < 15
         wire.mend()
-        assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
+        assert self.wait(backend, job_id, JobState.ENDED).exit_code == 0
 
     def test_a_lost_node_is_noticed(self, settings, namespace, folder, core, tmp_path, request):
         """The node's agent stands still; that is a cut network to the API server, while the job
@@ -257,13 +259,13 @@ class TestKubernetesBackend(BackendContract):
         """
         hasty = tmp_path / "job.yaml"
         hasty.write_text(cluster.TEMPLATE.read_text().replace("tolerationSeconds: 60", "tolerationSeconds: 2"))
-        pool = KubernetesBackend(replace(settings, template=hasty), cluster.submitter(namespace))
-        job_id = self.running(pool, folder, SLEEP, "lost")
+        backend = KubernetesBackend(replace(settings, template=hasty), cluster.submitter(namespace))
+        job_id = self.running(backend, folder, SLEEP, "lost")
         node = core.list_namespaced_pod(namespace, label_selector=f"job-name={job_id}").items[0].spec.node_name
         kubelets = [one for one in psutil.process_iter(["name", "cmdline"]) if one.info["name"] == "kubelet"]
         agents = [one for one in kubelets if f"--hostname-override={node}" in one.info["cmdline"]]
         if len(agents) != 1:
-            pool.cancel(job_id)
+            backend.cancel(job_id)
             pytest.skip(f"the agent of the node {node} is not a process of this machine")
         os.kill(agents[0].pid, signal.SIGSTOP)
         request.addfinalizer(lambda: cluster.wait_ready(core, node))
@@ -272,9 +274,9 @@ class TestKubernetesBackend(BackendContract):
         while cluster.is_ready(core, node):
             assert time.monotonic() < end
             time.sleep(0.5)
-        notes.add(pool.status(job_id).note)
+        notes.add(backend.status(job_id).note)
         core.patch_node(node, {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}})
-        status = self.wait(pool, job_id, JobState.ENDED, timeout_s=90)
+        status = self.wait(backend, job_id, JobState.ENDED, timeout_s=90)
         assert status.cause is Cause.NODE_LOST
         assert node in status.note
         assert f"its node {node} does not answer" in notes

@@ -1,5 +1,5 @@
-"""A real SLURM on this machine (`make test NEEDS=slurm`): the contract of every pool, and what only
-this one can be asked."""
+"""A real SLURM on this machine (`make test NEEDS=slurm`): the contract of every backend, and what
+only this one can be asked."""
 
 import os
 import shutil
@@ -18,12 +18,12 @@ from posttrain.dispatch.backend import Cause, JobSpec, JobState, Resources
 from posttrain.dispatch.backends.slurm import ANSWER_LIMIT_S, SlurmBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.records import JobRecords
-from posttrain.dispatch.retries import Verdict, verdict
+from posttrain.dispatch.retries import NextStep, next_step
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import Snapshot, freeze
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.conftest import REPOSITORY
-from tests.dispatch.backends.pool_contract import BackendContract
+from tests.dispatch.backends.backend_contract import BackendContract
 from tests.pipeline.test_snapshot import dvc, sh
 from tests.waiting import wait_until
 
@@ -72,7 +72,7 @@ class TestSlurmBackend(BackendContract):
         return folder
 
     @pytest.fixture
-    def new_pool(self, tmp_path):
+    def new_backend(self, tmp_path):
         return SlurmBackend(tmp_path / "state")
 
     def job(self, folder, script, *arguments, name, **resources) -> JobSpec:
@@ -80,32 +80,32 @@ class TestSlurmBackend(BackendContract):
             super().job(folder, script, *arguments, name=name, **{"memory_gb": 0.5} | resources), name=named(name)
         )
 
-    def bring_its_limit_near(self, pool, job_id):
+    def bring_its_limit_near(self, backend, job_id):
         """SLURM's limits are whole minutes: the clock is turned, the end is SLURM's own."""
-        self.wait(pool, job_id, JobState.RUNNING)
+        self.wait(backend, job_id, JobState.RUNNING)
         slurm("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now")
 
-    def test_a_job_that_heeds_the_warning_before_its_limit_is_at_its_limit_too(self, pool, folder):
-        job_id = pool.submit(self.job(folder, CHECKPOINT, name="warned", time_limit_s=60))
+    def test_a_job_that_heeds_the_warning_before_its_limit_is_at_its_limit_too(self, backend, folder):
+        job_id = backend.submit(self.job(folder, CHECKPOINT, name="warned", time_limit_s=60))
         wait_until((folder / "up").exists)
         slurm("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now+1minute")
-        status = self.wait(pool, job_id, JobState.ENDED, timeout_s=120)
-        assert (status.exit_code, status.cause, verdict(status, attempt=1)) == (75, Cause.TIME_LIMIT, Verdict.FAILED)
+        status = self.wait(backend, job_id, JobState.ENDED, timeout_s=120)
+        assert (status.exit_code, status.cause, next_step(status, attempt=1)) == (75, Cause.TIME_LIMIT, NextStep.FAILED)
         assert (folder / "checkpoint").exists()
 
-    def test_why_a_job_waits_is_said_in_slurms_word_and_in_ours(self, pool, folder):
-        jobs = [pool.submit(self.job(folder, WAIT_FOR_GO, name="full", gpus=1)) for _ in range(4)]
+    def test_why_a_job_waits_is_said_in_slurms_word_and_in_ours(self, backend, folder):
+        jobs = [backend.submit(self.job(folder, WAIT_FOR_GO, name="full", gpus=1)) for _ in range(4)]
         notes = {"Resources: waits for free GPUs", "Priority: others that wait for GPUs are before it"}
-        wait_until(lambda: {pool.status(job_id).note for job_id in jobs} == {"", *notes})
+        wait_until(lambda: {backend.status(job_id).note for job_id in jobs} == {"", *notes})
         (folder / "go").touch()
 
     @pytest.mark.parametrize("wanted", [{"gpus": 9}, {"cpus": 1000}, {"memory_gb": 1e5}, {"time_limit_s": 10**6}])
-    def test_what_no_node_can_give_is_refused_at_submission_with_what_to_do(self, pool, folder, wanted):
+    def test_what_no_node_can_give_is_refused_at_submission_with_what_to_do(self, backend, folder, wanted):
         with pytest.raises(
             ConfigurationError, match=r"SLURM refuses impossible.*GPUs.*Running again cannot help: ask for"
         ):
-            pool.submit(spec := self.job(folder, "", name="impossible", **wanted))
-        assert self.wait(pool, pool.submit(replace(spec, resources=Resources())), JobState.ENDED).exit_code == 0
+            backend.submit(spec := self.job(folder, "", name="impossible", **wanted))
+        assert self.wait(backend, backend.submit(replace(spec, resources=Resources())), JobState.ENDED).exit_code == 0
 
     def test_an_unknown_partition_is_refused(self, tmp_path, folder):
         with pytest.raises(ConfigurationError, match="nowhere"):
@@ -113,27 +113,29 @@ class TestSlurmBackend(BackendContract):
                 self.job(folder, "", name="astray")
             )
 
-    def test_too_much_memory_is_told_from_a_failure(self, pool, folder):
+    def test_too_much_memory_is_told_from_a_failure(self, backend, folder):
         script = "block = bytearray(400 << 20); block[::4096] = block[::4096]; import time; time.sleep(60)"
-        status = self.wait(pool, pool.submit(self.job(folder, script, name="large", memory_gb=0.1)), JobState.ENDED)
-        assert (status.cause, verdict(status, attempt=1)) == (Cause.OUT_OF_MEMORY, Verdict.FAILED)
+        status = self.wait(
+            backend, backend.submit(self.job(folder, script, name="large", memory_gb=0.1)), JobState.ENDED
+        )
+        assert (status.cause, next_step(status, attempt=1)) == (Cause.OUT_OF_MEMORY, NextStep.FAILED)
 
-    def test_a_job_whose_node_died_may_run_again_and_slurm_itself_does_not_start_it(self, pool, folder):
-        job_id = pool.submit(self.job(folder, "open('runs', 'a').write('x');" + SLEEP, name="lost"))
+    def test_a_job_whose_node_died_may_run_again_and_slurm_itself_does_not_start_it(self, backend, folder):
+        job_id = backend.submit(self.job(folder, "open('runs', 'a').write('x');" + SLEEP, name="lost"))
         wait_until((folder / "up").exists)
         node = slurm("squeue", "--noheader", f"--jobs={number_of(job_id)}", "--format=%N").strip()
         slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
-            status = self.wait(pool, job_id, JobState.ENDED)
+            status = self.wait(backend, job_id, JobState.ENDED)
         finally:
             subprocess.run(
                 ["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False
             )  # it may have come back by itself
-        assert (status.cause, verdict(status, attempt=1)) == (Cause.NODE_LOST, Verdict.AGAIN)
+        assert (status.cause, next_step(status, attempt=1)) == (Cause.NODE_LOST, NextStep.AGAIN)
         assert (folder / "runs").read_text() == "x"
         wait_until(lambda: "idle" in slurm("sinfo", "--noheader", f"--nodes={node}", "--partition=gpu", "--format=%T"))
 
-    def test_a_preempted_job_writes_its_checkpoint_and_goes_on_from_it_as_another_job(self, tmp_path, pool, folder):
+    def test_a_preempted_job_writes_its_checkpoint_and_goes_on_from_it_as_another_job(self, tmp_path, backend, folder):
         spot = SlurmBackend(tmp_path / "state", options=["--partition=spot"])
         records, ends = JobRecords(tmp_path / "jobs.db"), []
         dispatcher = Dispatcher(spot, records, target="spot", owner="run", logs=tmp_path, poll_s=0.2)
@@ -149,7 +151,7 @@ class TestSlurmBackend(BackendContract):
         thread.start()
         wait_until((folder / "up").exists)
         for _ in range(2):
-            pool.submit(self.job(folder, WAIT_FOR_GO, name="urgent", gpus=1))
+            backend.submit(self.job(folder, WAIT_FOR_GO, name="urgent", gpus=1))
         wait_until(lambda: records.all()[-1].is_over)
         first = records.all()[-1]
         assert (first.exit_code, (folder / "checkpoint").read_text()) == (75, "kept")
@@ -163,16 +165,16 @@ class TestSlurmBackend(BackendContract):
             True,
         )
 
-    def test_a_job_that_heeds_no_warning_is_preempted_all_the_same(self, tmp_path, pool, folder):
+    def test_a_job_that_heeds_no_warning_is_preempted_all_the_same(self, tmp_path, backend, folder):
         spot = SlurmBackend(tmp_path / "state", options=["--partition=spot"])
         job_id = spot.submit(self.job(folder, SLEEP, name="deaf", gpus=1))
         wait_until((folder / "up").exists)
-        urgent = [pool.submit(self.job(folder, WAIT_FOR_GO, name="urgent", gpus=1)) for _ in range(2)]
+        urgent = [backend.submit(self.job(folder, WAIT_FOR_GO, name="urgent", gpus=1)) for _ in range(2)]
         assert self.wait(spot, job_id, JobState.ENDED).cause is Cause.PREEMPTED
         (folder / "go").touch()
-        assert [self.wait(pool, one, JobState.ENDED).exit_code for one in urgent] == [0, 0]
+        assert [self.wait(backend, one, JobState.ENDED).exit_code for one in urgent] == [0, 0]
 
-    def test_a_name_is_found_and_an_end_is_read_when_only_the_accounting_knows_the_job(self, pool, folder):
+    def test_a_name_is_found_and_an_end_is_read_when_only_the_accounting_knows_the_job(self, backend, folder):
         scripts = {
             "three": "import sys; sys.exit(3)",
             "killed": "import os; os.kill(os.getpid(), 11)",
@@ -180,10 +182,10 @@ class TestSlurmBackend(BackendContract):
             "ended": SLEEP,
         }
         specs = [self.job(folder, script, name=name) for name, script in scripts.items()]
-        jobs = [pool.submit(spec) for spec in specs]
+        jobs = [backend.submit(spec) for spec in specs]
         wait_until((folder / "up").exists)
-        pool.cancel(jobs[-1])
-        live = [self.wait(pool, job_id, JobState.ENDED) for job_id in jobs]
+        backend.cancel(jobs[-1])
+        live = [self.wait(backend, job_id, JobState.ENDED) for job_id in jobs]
         assert [(status.exit_code, status.cause) for status in live[:3]] == [
             (3, Cause.EXITED),
             (139, Cause.EXITED),
@@ -191,12 +193,12 @@ class TestSlurmBackend(BackendContract):
         ]
         for job_id in jobs:
             wait_until(lambda job_id=job_id: not is_known_to_controller(job_id), limit_s=FORGET_S)
-        assert [pool.status(job_id).cause for job_id in jobs] == [status.cause for status in live]
-        assert [pool.status(job_id).exit_code for job_id in jobs[:3]] == [3, 139, 0]
-        assert [pool.submit(spec) for spec in specs] == jobs
-        pool.cancel(jobs[0])
+        assert [backend.status(job_id).cause for job_id in jobs] == [status.cause for status in live]
+        assert [backend.status(job_id).exit_code for job_id in jobs[:3]] == [3, 139, 0]
+        assert [backend.submit(spec) for spec in specs] == jobs
+        backend.cancel(jobs[0])
 
-    def test_submitters_that_come_at_once_or_die_meanwhile_start_one_job(self, tmp_path, pool, folder):
+    def test_submitters_that_come_at_once_or_die_meanwhile_start_one_job(self, tmp_path, backend, folder):
         name = named("once")
         submit = (
             "import sys; from pathlib import Path; from posttrain.dispatch.backend import JobSpec\n"
@@ -217,17 +219,17 @@ class TestSlurmBackend(BackendContract):
         others = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
         ids = {other.communicate()[0].strip() for other in others}
         assert len(ids) == 1
-        assert self.wait(pool, ids.pop(), JobState.ENDED).exit_code == 0
+        assert self.wait(backend, ids.pop(), JobState.ENDED).exit_code == 0
         assert (folder / "runs").read_text() == "x\n"
-        assert pool.status(name).state is JobState.ENDED
+        assert backend.status(name).state is JobState.ENDED
 
-    def test_no_key_of_the_submitter_is_in_the_job_or_in_what_slurm_keeps(self, pool, folder, monkeypatch):
+    def test_no_key_of_the_submitter_is_in_the_job_or_in_what_slurm_keeps(self, backend, folder, monkeypatch):
         monkeypatch.setenv("SECRET_API_KEY", "s3cr3t-of-the-submitter")
         monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
         spec = self.job(
             folder, "import os, pathlib; print(dict(os.environ), flush=True);" + WAIT_FOR_GO, name="environment"
         )
-        job_id = pool.submit(replace(spec, environment={"GIVEN": "a 'b'\n$HOME"}))
+        job_id = backend.submit(replace(spec, environment={"GIVEN": "a 'b'\n$HOME"}))
         wait_until(lambda: spec.log.exists() and "}" in spec.log.read_text())
         said = eval(spec.log.read_text())
         assert (said["GIVEN"], said["PATH"], said["CUDA_VISIBLE_DEVICES"]) == ("a 'b'\n$HOME", os.environ["PATH"], "")
@@ -238,11 +240,11 @@ class TestSlurmBackend(BackendContract):
         assert len(kept) == 2  # the script and the environment
         assert not [text for text in [spec.log.read_bytes(), *kept] if b"s3cr3t" in text]
         (folder / "go").touch()
-        assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
+        assert self.wait(backend, job_id, JobState.ENDED).exit_code == 0
 
-    def test_a_stopped_run_is_over_when_its_job_is_dead(self, tmp_path, pool, folder):
+    def test_a_stopped_run_is_over_when_its_job_is_dead(self, tmp_path, backend, folder):
         records = JobRecords(tmp_path / "jobs.db")
-        dispatcher = Dispatcher(pool, records, target="slurm", owner="run", logs=tmp_path, poll_s=0.2)
+        dispatcher = Dispatcher(backend, records, target="slurm", owner="run", logs=tmp_path, poll_s=0.2)
         script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
         work = Work(
             "train", uuid.uuid4().hex, (sys.executable, "-c", script), lambda attempt: folder, Resources(memory_gb=0.5)
@@ -250,17 +252,21 @@ class TestSlurmBackend(BackendContract):
         with pytest.raises(Interrupted, match="was cancelled"):
             dispatcher.run(work, print, is_stopped=(folder / "up").exists)
         [record] = records.all()
-        assert (record.cause, pool.status(record.job_id).state) == (Cause.CANCELLED, JobState.ENDED)
+        assert (record.cause, backend.status(record.job_id).state) == (Cause.CANCELLED, JobState.ENDED)
 
-    def test_while_the_controller_is_down_that_is_said_in_time_and_jobs_live_on(self, pool, folder):
-        job_id = pool.submit(self.job(folder, "import time; time.sleep(15)", name="steady"))
+    def test_while_the_controller_is_down_that_is_said_in_time_and_jobs_live_on(self, backend, folder):
+        job_id = backend.submit(self.job(folder, "import time; time.sleep(15)", name="steady"))
         next_one = self.job(folder, "", name="next")
-        self.wait(pool, job_id, JobState.RUNNING)
+        self.wait(backend, job_id, JobState.RUNNING)
         controller = int((Path(os.environ["SLURM_CONF"]).parents[1] / "run" / "slurmctld.pid").read_text())
         os.kill(controller, signal.SIGTERM)
         try:
             down_at = time.monotonic()
-            for ask in (lambda: pool.status(job_id), lambda: pool.submit(next_one), lambda: pool.cancel(job_id)):
+            for ask in (
+                lambda: backend.status(job_id),
+                lambda: backend.submit(next_one),
+                lambda: backend.cancel(job_id),
+            ):
                 start = time.monotonic()
                 with pytest.raises(Interrupted, match=r"cannot be reached|has not answered"):
                     ask()
@@ -268,8 +274,8 @@ class TestSlurmBackend(BackendContract):
             time.sleep(max(down_at + 20 - time.monotonic(), 0))
         finally:
             slurm(str(REPOSITORY / "infra" / "slurm" / "dev_cluster.sh"), "up")
-        assert self.wait(pool, job_id, JobState.ENDED).exit_code == 0
-        assert self.wait(pool, pool.submit(next_one), JobState.ENDED).exit_code == 0
+        assert self.wait(backend, job_id, JobState.ENDED).exit_code == 0
+        assert self.wait(backend, backend.submit(next_one), JobState.ENDED).exit_code == 0
 
 
 def number_of(job_id: str) -> str:

@@ -44,7 +44,7 @@ def test_a_job_and_a_stage_beside_it_are_one_group_in_weights_and_biases(tmp_pat
 
 
 def test_a_training_that_is_preempted_on_the_spot_partition_ends_with_the_same_bytes(make_copy, dvc, tmp_path):  # noqa: F811
-    pool = SlurmBackend(tmp_path / "state")
+    backend = SlurmBackend(tmp_path / "state")
 
     def preempt(job_id: str) -> None:
         urgent = [
@@ -57,9 +57,11 @@ def test_a_training_that_is_preempted_on_the_spot_partition_ends_with_the_same_b
             )
             for _ in range(2)
         ]
-        ids = [pool.submit(spec) for spec in urgent]
+        ids = [backend.submit(spec) for spec in urgent]
         end = time.monotonic() + 120
-        while not pool.status(job_id).is_over or any(pool.status(one).state is not JobState.RUNNING for one in ids):
+        while not backend.status(job_id).is_over or any(
+            backend.status(one).state is not JobState.RUNNING for one in ids
+        ):
             assert time.monotonic() < end
             time.sleep(0.2)
         (tmp_path / "go").touch()

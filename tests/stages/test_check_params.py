@@ -17,6 +17,7 @@ from benchmarks.arms import SMALL
 from posttrain.config.params import ParamsError, parse_params
 from posttrain.models.params import PretrainedModel, ScratchModel
 from posttrain.provenance.runner import StageRun
+from posttrain.runtime.exits import Problem
 from stages.check_params import check_params
 from tests.tiny import ONLINE
 
@@ -55,9 +56,16 @@ SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.json
 WORLD_STAGES = {"generate_data", "resample_data", "train_sft", "sample_preferences", "train_policy", "evaluate"}
 SCORE_STAGES = {"sample_preferences", "train_policy", "evaluate"}
 
+SOURCE = {
+    "type": "import",
+    "format": "openai",
+    "path": "data/imported/ours.jsonl",
+    "stop_tools": [],
+    "dev_frac": 0.0,
+}
 CONSTANT = "params.yaml has known keys, values in range and no contradiction.\n"
 
-Check = Callable[..., str]
+Check = Callable[..., list[Problem]]
 
 
 @pytest.fixture
@@ -89,7 +97,7 @@ def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "data").mkdir()
 
-    def message(**sections: Any) -> str:
+    def problems(**sections: Any) -> list[Problem]:
         for name in [name for name in sys.modules if name.partition(".")[0] == "ours"]:
             monkeypatch.delitem(sys.modules, name)
         (tmp_path / "dvc.yaml").write_text(yaml.safe_dump(graph, sort_keys=False), encoding="utf-8")
@@ -103,11 +111,15 @@ def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: 
             check_params(run)
         except ParamsError as error:
             assert not output.exists()
-            return str(error)
+            return list(error.problems)
         assert output.read_text() == CONSTANT, "another output runs every stage again"
-        return ""
+        return []
 
-    return message
+    return problems
+
+
+def kinds(problems: list[Problem]) -> list[tuple[str, str]]:
+    return [(one.key, one.kind) for one in problems]
 
 
 def write(path: str, text: str) -> None:
@@ -120,7 +132,7 @@ def extra(*names: str) -> dict[str, Any]:
 
 
 def test_names_of_the_library_are_found(check: Check):
-    assert check(world={"type": "toy"}, reward=extra("accuracy", "length_penalty", "step")) == ""
+    assert check(world={"type": "toy"}, reward=extra("accuracy", "length_penalty", "step")) == []
 
 
 @pytest.mark.parametrize(
@@ -132,28 +144,28 @@ def test_names_of_the_library_are_found(check: Check):
     ids=["horizon", "spread"],
 )
 def test_tasks_are_ordered_by_labels_that_they_have(check: Check, knob: str, order: Any):
-    def ordered_by(name: str) -> str:
+    def ordered_by(name: str) -> list[Problem]:
         return check(train_policy={"algorithm": ONLINE | {"sampling": {"order": order(name), "max_refills": 0}}})
 
-    assert ordered_by("difficulty") == ""
-    assert f"sampling.order.{knob} names dificulty; the tasks of toy have kind, " in ordered_by("dificulty")
+    assert ordered_by("difficulty") == []
+    (problem,) = ordered_by("dificulty")
+    assert (problem.key, problem.kind) == (f"train_policy.algorithm.sampling.order.{knob}", "no_such_label")
+    assert problem.remedy == "Did you mean 'difficulty'?"
 
 
 def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_check(
     check: Check, graph: dict[str, Any]
 ):
     write("ours/scores.py", SCORE)
-    message = check(reward=extra("ours.scores:brevity"))
-    wanted = (
-        "leads to ours/scores.py, which is not among the deps of check_params, sample_preferences, train_policy, "
-        "evaluate in dvc.yaml"
-    )
-    assert f"reward.extra: ours.scores:brevity {wanted}" in message
-    assert "Add it there" in message
+    (problem,) = check(reward=extra("ours.scores:brevity"))
+    assert (problem.key, problem.kind) == ("reward.extra", "undeclared")
+    wanted = "ours/scores.py, which is not among the deps of check_params, sample_preferences, train_policy, evaluate"
+    assert wanted in problem.reason
     declare(graph, "ours", SCORE_STAGES)
-    assert "not among the deps of check_params in dvc.yaml" in check(reward=extra("ours.scores:brevity"))
+    (problem,) = check(reward=extra("ours.scores:brevity"))
+    assert "not among the deps of check_params in dvc.yaml" in problem.reason
     declare(graph, "ours", {"check_params"})
-    assert check(reward=extra("ours.scores:brevity")) == ""
+    assert check(reward=extra("ours.scores:brevity")) == []
 
 
 @pytest.mark.parametrize("forgotten", sorted(WORLD_STAGES))
@@ -164,13 +176,11 @@ def test_one_stage_that_lacks_a_dep_is_named_before_the_first_one_runs(
     write("ours/depth.py", "DEPTH = 3\n")
     declare(graph, "ours/worlds.py", {"check_params", *WORLD_STAGES})
     declare(graph, "ours/depth.py", {"check_params", *WORLD_STAGES} - {forgotten})
-    message = check(world={"type": "ours.worlds:Harbour"})
-    assert (
-        f"world.type: ours.worlds:Harbour leads to ours/depth.py, which is not among the deps of {forgotten} in "
-        "dvc.yaml" in message
-    )
+    (problem,) = check(world={"type": "ours.worlds:Harbour"})
+    assert (problem.key, problem.kind) == ("world.type", "undeclared")
+    assert f"ours/depth.py, which is not among the deps of {forgotten} in dvc.yaml" in problem.reason
     declare(graph, "ours/depth.py", {forgotten})
-    assert check(world={"type": "ours.worlds:Harbour"}) == ""
+    assert check(world={"type": "ours.worlds:Harbour"}) == []
 
 
 @pytest.mark.parametrize(
@@ -194,44 +204,42 @@ def test_a_score_of_ones_own_that_cannot_score_is_refused(check: Check, graph: d
     write("ours/exits.py", "raise SystemExit(0)\n")
     write("ours/typo.py", "def score(:\n")
     declare(graph, "ours", {"check_params", *SCORE_STAGES})
-    message = check(reward=extra(name))
-    assert f"reward.extra names {name!r}" in message
-    assert reason in message
+    (problem,) = check(reward=extra(name))
+    assert (problem.key, reason in problem.reason, repr(name) in problem.reason) == ("reward.extra", True, True)
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "kind"),
     [
-        ("ours.worlds:Harbor", "'Harbor' is not there (did you mean 'Harbour'?)"),
-        ("ours.worlds:harbour", "does not take the world's section alone (too many positional arguments)"),
-        ("builtins:dict", "does not take the world's section alone"),
-        ("no_such_module:World", "No module named 'no_such_module'"),
+        ("ours.worlds:Harbor", "not_found"),
+        ("ours.worlds:harbour", "wrong_arguments"),
+        ("builtins:dict", "wrong_arguments"),
+        ("no_such_module:World", "not_found"),
     ],
 )
-def test_a_world_of_ones_own_that_cannot_be_made_is_refused(
-    check: Check, graph: dict[str, Any], name: str, reason: str
-):
+def test_a_world_of_ones_own_that_cannot_be_made_is_refused(check: Check, graph: dict[str, Any], name: str, kind: str):
     write("ours/worlds.py", WORLD)
     write("ours/depth.py", "DEPTH = 3\n")
     declare(graph, "ours", {"check_params", *WORLD_STAGES})
-    message = check(world={"type": name})
-    assert f"world.type is {name!r}" in message
-    assert reason in message
+    (problem,) = check(world={"type": name})
+    assert (problem.key, problem.kind, repr(name) in str(problem)) == ("world.type", kind, True)
 
 
 def test_all_that_is_wrong_is_said_at_once(check: Check, graph: dict[str, Any]):
     write("ours/scores.py", SCORE)
     write("theirs/scores.py", SCORE)
     declare(graph, "ours", {"check_params", *SCORE_STAGES})
-    message = check(
+    problems = check(
         world={"type": "nowhere:World"},
         reward=extra("ours.scores:brevitty", "ours.scores:brevity", "theirs.scores:brevity"),
         generate_data={"source": SOURCE | {"path": "data/imported/not_there.jsonl"}},
     )
-    assert "4 problem(s), nothing was run" in message
-    assert "theirs.scores:brevity leads to theirs/scores.py" in message
-    assert "theirs.scores cannot be imported" not in message
-    assert "generate_data.source.path: data/imported/not_there.jsonl is not a file" in message
+    assert kinds(problems) == [
+        ("reward.extra", "undeclared"),
+        ("world.type", "not_found"),
+        ("reward.extra", "not_found"),
+        ("generate_data.source.path", "not_importable"),
+    ]
 
 
 def conversation(number: int) -> str:
@@ -244,40 +252,29 @@ def conversation(number: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "reason"),
-    [
-        (0, "has no trajectory"),
-        (1, "the file has 1 rows, and train_sft.batch_size is 16"),
-        (15, "Import 16 or more, or lower the batch"),
-        (16, ""),
-    ],
+    ("num_rows", "kind"), [(0, "not_importable"), (1, "too_few_rows"), (15, "too_few_rows"), (16, "")]
 )
-def test_an_import_has_rows_for_a_batch(check: Check, num_rows: int, reason: str):
+def test_an_import_has_rows_for_a_batch(check: Check, num_rows: int, kind: str):
     write("data/imported/ours.jsonl", "".join(map(conversation, range(num_rows))))
-    message = check(generate_data={"source": SOURCE})
-    assert ("generate_data.source.path" in message, reason in message) == (num_rows < 16, True)
+    problems = check(generate_data={"source": SOURCE})
+    assert kinds(problems) == ([("generate_data.source.path", kind)] if kind else [])
 
 
 def test_an_import_of_one_row_is_refused_however_small_the_batch(check: Check):
     write("data/imported/ours.jsonl", conversation(1))
-    message = check(generate_data={"source": SOURCE}, train_sft={"batch_size": 1})
-    assert "the file has 1 rows" in message
-    assert message.endswith("Import 2 or more")
+    (problem,) = check(generate_data={"source": SOURCE}, train_sft={"batch_size": 1})
+    assert (problem.kind, problem.remedy) == ("too_few_rows", "Import 2 or more")
 
 
 def test_an_import_in_another_format_or_outside_of_the_deps_is_refused(check: Check):
     write("data/imported/ours.jsonl", conversation(1))
     write("elsewhere/ours.jsonl", conversation(1))
-    source = SOURCE | {"format": "tau_bench"}
-    assert "looks like openai (messages of role and content), and generate_data.source.format says tau_bench" in check(
-        generate_data={"source": source}
-    )
-    message = check(generate_data={"source": {**source, "path": "elsewhere/ours.jsonl"}})
-    assert (
-        "leads to elsewhere/ours.jsonl, which is not among the deps of check_params, generate_data in dvc.yaml"
-        in message
-    )
-    assert "1 problem(s)" in message
+    (problem,) = check(generate_data={"source": SOURCE | {"format": "tau_bench"}})
+    assert problem.kind == "not_importable"
+    assert "looks like openai (messages of role and content), and generate_data.source.format says" in problem.reason
+    (problem,) = check(generate_data={"source": SOURCE | {"path": "elsewhere/ours.jsonl"}})
+    assert problem.kind == "undeclared"
+    assert "elsewhere/ours.jsonl, which is not among the deps of check_params, generate_data in" in problem.reason
 
 
 def pretrained(name: str, **changes: Any) -> dict[str, Any]:
@@ -298,12 +295,12 @@ def test_an_adapter_of_a_model_that_lies_here_names_layers_that_it_has(
     write("models/ours/config.json", config)
     declare(graph, "models/ours", {"prepare_model"})
     for name in ("models/ours", str(tmp_path / "models" / "ours")):
-        message = check(model=pretrained(name))
-        assert "model: adapter.target_modules has q_prj" in message
-        assert "Did you mean 'q_proj'?" in message
-        assert check(model=pretrained(name, adapter={**LORA, "target_modules": ["q_proj", "v_proj"]})) == ""
+        (problem,) = check(model=pretrained(name))
+        assert (problem.key, problem.kind) == ("model", "no_such_layer")
+        assert "adapter.target_modules has q_prj" in problem.reason
+        assert check(model=pretrained(name, adapter={**LORA, "target_modules": ["q_proj", "v_proj"]})) == []
     write("models/ours/config.json", config.replace("qwen2", "of a kind that nobody here knows"))
-    assert check(model=pretrained("models/ours")) == ""  # the training says it
+    assert check(model=pretrained("models/ours")) == []  # the training says it
 
 
 def test_a_model_in_the_hubs_cache_is_looked_at_as_well(repository: Path, tmp_path: Path):
@@ -330,17 +327,15 @@ def test_a_model_in_the_hubs_cache_is_looked_at_as_well(repository: Path, tmp_pa
 
 @pytest.mark.parametrize("name", ["no/such/folder", "Qwen Qwen2.5", "~/models/ours", "", "/no/such/folder"])
 def test_a_name_that_can_be_no_models_is_refused(check: Check, name: str):
-    assert f"model.name = {name!r}: " in check(model=pretrained(name))
+    problem = check(model=pretrained(name))[-1]
+    assert (problem.key, problem.kind, problem.value) == ("model.name", "not_found", repr(name))
 
 
 def test_a_folder_that_is_no_models_or_is_not_declared_is_refused(check: Check, graph: dict[str, Any]):
     write("models/ours/weights", "")
-    message = check(model=pretrained("models/ours"))
-    assert (
-        "model.name: models/ours leads to models/ours, which is not among the deps of prepare_model in dvc.yaml"
-        in message
-    )
-    assert "config.json" in message
+    problems = check(model=pretrained("models/ours"))
+    assert kinds(problems) == [("model.name", "undeclared"), ("model.name", "not_found")]
+    assert "config.json" in problems[1].remedy
     declare(graph, "models/ours", {"prepare_model"})
     for damaged, reason in (
         ("[1", "Expecting"),
@@ -352,29 +347,34 @@ def test_a_folder_that_is_no_models_or_is_not_declared_is_refused(check: Check, 
         ('{"model_type": "llama", "num_hidden_layers": 100000000}', "its config.json has num_hidden_layers 100000000"),
     ):
         Path("models/ours/config.json").write_bytes(damaged.encode("latin-1"))
-        assert f"model.name = 'models/ours': {reason}" in check(model=pretrained("models/ours"))
+        (problem,) = check(model=pretrained("models/ours"))
+        assert (problem.kind, reason in problem.reason) == ("not_found", True)
     write("models/ours/config.json", '{"model_type": "llama", "num_hidden_layers": null}')
-    assert check(model=pretrained("models/ours")) == ""
+    assert check(model=pretrained("models/ours")) == []
 
 
 def test_a_stage_that_has_no_room_on_the_gpu_reserved_for_it_is_refused(check: Check, monkeypatch: pytest.MonkeyPatch):
     model = {"type": "scratch", **yaml.safe_load(ScratchModel.example), "hidden_size": 512, "mlp_size": 2048}
+    monkeypatch.setenv("POSTTRAIN_CARDS", "default=24")
+    assert check(model=model) == []
     monkeypatch.setenv("POSTTRAIN_CARDS", "train_sft=0.95,default=24")
-    message = check(model=model)
-    assert re.search(r"train_sft takes 0\.\d GiB, and a GPU of 0\.95 is reserved: it would fit with model\.", message)
-    assert "evaluate" not in message
+    (problem,) = check(model=model)
+    assert problem.kind == "no_room"
+    wanted = r"train_sft takes 0\.\d GiB, and a GPU of 0\.95 is reserved: it would fit with model\."
+    assert re.search(wanted, problem.reason)
+    assert "evaluate" not in problem.reason
 
 
 def test_a_model_of_the_hub_that_is_not_here_is_not_reckoned(check: Check, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("POSTTRAIN_CARDS", "default=0.1")
-    assert check(model=pretrained("Qwen/Qwen2.5-7B-Instruct")) == ""
+    assert check(model=pretrained("Qwen/Qwen2.5-7B-Instruct")) == []
 
 
 def test_a_model_that_cannot_be_reckoned_is_not_refused(check: Check, graph: dict[str, Any], monkeypatch: Any):
     monkeypatch.setenv("POSTTRAIN_CARDS", "default=24")
     write("models/ours/config.json", '{"model_type": "bert", "num_hidden_layers": 2}')
     declare(graph, "models/ours", {"prepare_model", "check_params"})
-    assert check(model=pretrained("models/ours", adapter={"type": "full"})) == ""
+    assert check(model=pretrained("models/ours", adapter={"type": "full"})) == []
 
 
 def test_the_check_loads_neither_torch_nor_tables(repository: Path):

@@ -105,17 +105,6 @@ def test_hacking_is_seen_where_success_has_risen_before(limits):
     assert raised(limits, stream(*[{}] * 9, *[good] * 9, *[bad] * 5)) == [(18 + limits.steps, "reward_hacking")]
 
 
-def without_strict(lines):
-    for line in lines:
-        yield {name: value for name, value in line.items() if name != "strict_success"}
-
-
-def test_where_strict_success_was_not_recorded_hacking_is_seen_in_success(limits):
-    bad = {"reward_mean": 0.8, "success": 0.2}
-    assert raised(limits, without_strict(stream(*[{}] * 9, *[bad] * 5))) == [(9 + limits.steps, "reward_hacking")]
-    assert raised(limits, without_strict(stream(*[{}] * 9, *[PLANTED["reward_hacking"]] * 5))) == []
-
-
 def test_success_that_falls_alone_is_no_hacking_while_the_strict_one_stays(limits):
     assert raised(limits, stream(*[{}] * 9, *[{"reward_mean": 0.8, "success": 0.2}] * 5)) == []
 
@@ -188,8 +177,8 @@ def test_a_limit_that_says_nothing_is_refused(repository):
     content["train_policy"]["alarms"] |= {"steps": 0, "turns_collapse": 1.5, "forgetting": 0.5}
     with pytest.raises(ParamsError) as error:
         parse_params(content, source="params.yaml")
-    for name in ("steps", "turns_collapse", "forgetting"):
-        assert f"train_policy.alarms.{name}" in str(error.value)
+    wrong = {one.key.removeprefix("train_policy.alarms.") for one in error.value.problems}
+    assert wrong == {"steps", "turns_collapse", "forgetting"}
 
 
 def test_an_artifact_has_a_row_for_each_alarm():

@@ -1,8 +1,8 @@
-"""Jobs on Kubernetes: each a batch/v1 Job of its own name, with one pod and no second try.
+"""Backend on Kubernetes: a batch/v1 Job of its own name for each job, with one pod and no retry.
 
-The API server holds all that there is to know, so any process finds any job. A job that the pool
-ends (cancelled, preempted, no image) is kept with its end written on it, and not deleted: its name
-stays taken, and who asks later hears how it ended. Kubernetes removes it when its time is over.
+The API server keeps all state, so any process finds any job. A job that the backend ends
+(cancelled, preempted, no image) is kept with its end written on it, and not deleted: its name stays
+taken, and its end can be read later. Kubernetes removes it after `keep_s`.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from posttrain.runtime.state import private
 
 LOG_EVERY_S = 10.0  # while the job runs; the rest comes when it ends
 NODES_EVERY_S = 5.0
-_KILL_GRACE_S = (
-    1  # with 0 the API server forgets the pod at once, and nobody knows any more when its processes are dead
-)
+# With 0 the API server forgets the pod at once, and nobody knows any more when its processes are
+# dead.
+_KILL_GRACE_S = 1
 # a pod deleted while its container starts is forgotten by kubelets before 1.22, and its processes
 # live on for their whole grace
 _STARTING_S = 1.5
@@ -41,8 +41,8 @@ _NO_LOG = b"unable to retrieve container logs for "  # what a node says, with 20
 
 
 class KubernetesBackend:
-    """`client` is for who has one already; else the cluster is that of KUBECONFIG, or the one we
-    run in."""
+    """Jobs in one namespace. Without a `client` the cluster is that of KUBECONFIG, or the one that
+    this process runs in."""
 
     def __init__(self, settings: KubernetesSettings, client: ApiClient | None = None) -> None:
         self._settings, self._template = settings, read_template(settings.template)
@@ -61,8 +61,8 @@ class KubernetesBackend:
             if folder != str(spec.folder.resolve()):
                 raise ConfigurationError(
                     f"a job {spec.name} is in the namespace {self._settings.namespace} already and works in "
-                    f"{folder}, so it is another's: "
-                    "its result would not come here. Use a namespace of your own"
+                    f"{folder}: it is another submitter's, and its result would not come here. "
+                    "Use a namespace of your own"
                 ) from None
         except Absent as error:
             raise ConfigurationError(
@@ -81,11 +81,10 @@ class KubernetesBackend:
         )
         with contextlib.suppress(Absent):
             if reading.pod is not None:
-                is_ending = (
-                    reading.status.is_over or reading.end is not None or END in job["metadata"].get("annotations", {})
-                )
+                annotations = job["metadata"].get("annotations", {})
+                is_ending = reading.status.is_over or reading.end is not None or END in annotations
                 self._save_log(job, reading.pod, is_urgent=is_ending)
-                if FIRST_POD not in job["metadata"].get("annotations", {}):
+                if FIRST_POD not in annotations:
                     self._annotate(job_id, FIRST_POD, reading.pod["metadata"]["uid"])
             if reading.end is not None:
                 self._end(job, reading.end)
@@ -111,16 +110,16 @@ class KubernetesBackend:
             time.sleep(0.2)
 
     def _end(self, job: Json, end: JobStatus) -> None:
-        """No pod starts any more, those that live end, and the job says why."""
+        """Write the end on the job, so that no pod starts any more and those that live are
+        ended."""
         change = {
             "metadata": {"annotations": {END: to_text(end)}},
             "spec": {"parallelism": 0, "activeDeadlineSeconds": 1},
         }
         self._api.patch((*self._jobs, job["metadata"]["name"]), change)
         for pod in self._pods_of(job):
-            if pod["status"].get("phase") == "Pending" and not may_run(
-                pod
-            ):  # a node would hold its place for minutes more
+            # A pending pod would keep its place on a node for minutes more.
+            if pod["status"].get("phase") == "Pending" and not may_run(pod):
                 self._delete(pod, grace_s=0)
 
     def _annotate(self, job_id: str, key: str, value: str) -> None:
@@ -140,9 +139,8 @@ class KubernetesBackend:
 
     def _pods_of(self, job: Json) -> list[Json]:
         labels = job["spec"]["selector"]["matchLabels"]
-        pods: list[Json] = self._api.get(
-            self._pods, labelSelector=",".join(f"{name}={value}" for name, value in labels.items())
-        )["items"]
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        pods: list[Json] = self._api.get(self._pods, labelSelector=selector)["items"]
         return pods
 
     def _nodes(self) -> list[Json] | None:
@@ -161,9 +159,7 @@ class KubernetesBackend:
         webhook."""
         selector = f"involvedObject.uid={job['metadata']['uid']},reason=FailedCreate"
         try:
-            events = self._api.get(
-                ("api", "v1", "namespaces", self._settings.namespace, "events"), fieldSelector=selector
-            )["items"]
+            events = self._api.get((*self._pods[:-1], "events"), fieldSelector=selector)["items"]
         except ConfigurationError:  # we may not see them
             return ""
         return str(max(events, key=lambda event: event.get("lastTimestamp") or "")["message"]) if events else ""
@@ -179,20 +175,20 @@ class KubernetesBackend:
             return
         self._logged_at[name] = time.monotonic()
         try:
-            told = self._api.text((*self._pods, pod["metadata"]["name"], "log"), container=MAIN)
+            log_now = self._api.text((*self._pods, pod["metadata"]["name"], "log"), container=MAIN)
         except (Absent, ConfigurationError, Interrupted):
             return
-        if told.startswith(_NO_LOG):
+        if log_now.startswith(_NO_LOG):
             return
         log = Path(target)
         log.parent.mkdir(parents=True, exist_ok=True)
-        whole = joined(log.read_bytes() if log.exists() else b"", told)
+        whole = joined(log.read_bytes() if log.exists() else b"", log_now)
         with open(log, "wb", opener=private) as file:
             file.write(whole)
 
 
 def joined(before: bytes, now: bytes) -> bytes:
-    """Joins the saved log with the node's, which forgets the beginning of a long one: `ab` and `bc`
+    """The saved log joined with the node's, which drops the beginning of a long one: `ab` and `bc`
     give `abc`."""
     if before.startswith(now):
         return before

@@ -1,7 +1,7 @@
 """Client of the Kubernetes API server in plain JSON, through the official package: its models would
 drop fields that the cluster knows and they do not.
 
-Every question has a time limit and is asked once: who asks knows how long to go on.
+Every request has a time limit and is sent once: the caller knows how long to go on.
 """
 
 import json
@@ -17,12 +17,7 @@ from kubernetes.config import ConfigException, load_config
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 
 CONNECT_S, READ_S = 3.0, 10.0
-_TRY_LATER = (
-    0,
-    408,
-    409,
-    429,
-)  # 0: what TLS says of a connection that was cut; 409 here: changed by somebody else meanwhile
+_TRY_LATER = (0, 408, 409, 429)  # 0: TLS, of a connection that was cut; 409: changed by somebody else meanwhile
 
 
 class Absent(Exception):
@@ -34,7 +29,8 @@ class Taken(Exception):
 
 
 class Api:
-    """`now` is the server's clock at its last answer: all times that it tells are by that."""
+    """Requests to one API server. `now` is the server's clock at its last answer, which all times
+    in its answers are by."""
 
     def __init__(self, client: ApiClient | None) -> None:
         if client is None:
@@ -53,26 +49,26 @@ class Api:
 
     def get(self, path: Sequence[str], **query: str) -> dict[str, Any]:
         """Raises Absent."""
-        content: dict[str, Any] = json.loads(self._ask("GET", path, query=query))
+        content: dict[str, Any] = json.loads(self._request("GET", path, query=query))
         return content
 
     def text(self, path: Sequence[str], **query: str) -> bytes:
         """Raises Absent."""
-        return self._ask("GET", path, query=query)
+        return self._request("GET", path, query=query)
 
     def create(self, path: Sequence[str], body: Mapping[str, Any]) -> None:
         """Raises Taken."""
-        self._ask("POST", path, body=body)
+        self._request("POST", path, body=body)
 
     def patch(self, path: Sequence[str], body: Mapping[str, Any]) -> None:
         """A merge patch. Raises Absent."""
-        self._ask("PATCH", path, body=body, content_type="application/merge-patch+json")
+        self._request("PATCH", path, body=body, content_type="application/merge-patch+json")
 
     def delete(self, path: Sequence[str], *, grace_s: int) -> None:
         """Raises Absent."""
-        self._ask("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace_s})
+        self._request("DELETE", path, body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace_s})
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: Sequence[str],
@@ -108,13 +104,13 @@ class Api:
 
 def _error(status: int, content: bytes, what: str) -> Exception:
     try:
-        told = json.loads(content)
+        answer = json.loads(content)
     except ValueError:
-        told = {}
-    message = told.get("message") or content.decode(errors="replace")[:300]
+        answer = {}
+    message = answer.get("message") or content.decode(errors="replace")[:300]
     if status == 404:
         return Absent(message)
-    if status == 409 and told.get("reason") == "AlreadyExists":
+    if status == 409 and answer.get("reason") == "AlreadyExists":
         return Taken(message)
     if status >= 500 or status in _TRY_LATER:
         return Interrupted(f"the Kubernetes API server cannot answer now ({status}): {message}")

@@ -1,10 +1,10 @@
-"""Builds the manifest of a job: the cluster's template with the spec filled in as data, so that no
-text of ours is parsed again.
+"""Builds the manifest of a job: the cluster's template with the spec filled in as data, never as
+text that is parsed again.
 
-The command is started by a shell that first makes a mark in the job's folder, and refuses where it
-is there: Kubernetes replaces a pod that was deleted, old versions while it still writes its
-checkpoint, and two must never run in one folder. The shell gets the command as arguments and parses
-none of it.
+The command is started by a shell (`GUARD`) that first makes a folder in the job's folder, and
+refuses where that is there already: Kubernetes replaces a pod that was deleted, old versions while
+it still writes its checkpoint, and two must never run in one folder. The shell gets the command as
+arguments and parses none of it.
 """
 
 import copy
@@ -19,10 +19,7 @@ from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.plain_yaml import read_yaml
 
 GPU = "nvidia.com/gpu"
-FOLDER, LOG = (
-    "posttrain/folder",
-    "posttrain/log",
-)  # annotations: what another process of the submitter has to know of a job
+FOLDER, LOG = "posttrain/folder", "posttrain/log"  # annotations, read by other processes of the submitter
 MAIN = "main"
 OWN_FOLDER, OWN_VOLUME = "/posttrain-job", "work"  # of a job that shares no disk
 REFUSAL = "a second pod of this job"
@@ -88,7 +85,7 @@ def read_template(path: Path) -> dict[str, Any]:
 
 
 def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The Job to create."""
+    """The batch/v1 Job to create."""
     job = copy.deepcopy(dict(template))
     folder, resources = str(spec.folder.resolve()), spec.resources
     metadata = job.setdefault("metadata", {})
@@ -126,9 +123,8 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
         if volume["name"] == "shm":
             volume["emptyDir"]["sizeLimit"] = _mebibytes(resources.shm_gb)
     if not settings.is_disk_shared:
-        if all(
-            volume["name"] != OWN_VOLUME for volume in pod.get("volumes", [])
-        ):  # the template may have a larger one than the node's own disk
+        # The template may have a volume of this name, larger than the node's own disk.
+        if all(volume["name"] != OWN_VOLUME for volume in pod.get("volumes", [])):
             pod.setdefault("volumes", []).append({"name": OWN_VOLUME, "emptyDir": {}})
         container.setdefault("volumeMounts", []).append({"name": OWN_VOLUME, "mountPath": OWN_FOLDER})
     for number, mount in enumerate(settings.mounts):
@@ -141,11 +137,9 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
 
 
 def _identity(user: int) -> dict[str, Any]:
-    return (
-        {"runAsUser": user, "runAsGroup": user, "fsGroup": user, "runAsNonRoot": True}
-        if user
-        else {"runAsUser": 0, "runAsNonRoot": False}
-    )
+    if not user:
+        return {"runAsUser": 0, "runAsNonRoot": False}
+    return {"runAsUser": user, "runAsGroup": user, "fsGroup": user, "runAsNonRoot": True}
 
 
 def _verbatim(text: str) -> str:

@@ -1,9 +1,9 @@
-"""Derives a job's status from what Kubernetes reports of it and its pods. Pure: the same answers
-give the same status.
+"""Derives a job's status from what Kubernetes reports of it and its pods. Pure functions: the same
+reports give the same status.
 
-A job has one pod that counts, the first. One that is being deleted, or gone, ends the job as
-preempted: what Kubernetes puts in its place is not wanted. What the pool itself decided (cancelled,
-no image, ...) is written at the job (`END`), and holds as soon as no pod lives.
+Only the first pod of a job counts. A pod that is being deleted, or gone, ends the job as preempted:
+its replacement by Kubernetes is not wanted. An end that the backend decided (cancelled, no image)
+is written on the job as the annotation `END`, and holds as soon as no pod lives.
 """
 
 import json
@@ -41,12 +41,8 @@ _OVER_OWN_LIMIT = re.compile(
 )
 _SHM_FULL = 'Usage of EmptyDir volume "shm"'  # in memory
 _FORBIDDEN = ("SysctlForbidden", "AppArmor", "PodOSNotSupported")  # by kubelet, for what the template asks
-_OWN_WORDS = (
-    0,
-    ConfigurationError.code,
-    DataError.code,
-    Interrupted.code,
-)  # of a process that was told to end, and said how it did
+# Exit codes that a process chooses itself after it was asked to end: they hold, whatever ended it.
+_OWN_CODES = (0, ConfigurationError.code, DataError.code, Interrupted.code)
 
 Json = Mapping[str, Any]
 Nodes = Callable[[], Sequence[Json] | None]
@@ -55,8 +51,8 @@ WhyNoPod = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`pod` is the one whose log is the job's. `end` is what the pool is to write down and see to;
-    None where there is nothing to decide."""
+    """A job's status and what to do about it. `pod` is the one whose log is the job's. `end` is the
+    end that the backend has to write on the job and bring about, None where there is none."""
 
     status: JobStatus
     pod: Json | None = None
@@ -66,23 +62,19 @@ class Reading:
 def read(
     job: Json, pods: Sequence[Json], nodes: Nodes, why_no_pod: WhyNoPod, *, now: datetime, patience_s: float
 ) -> Reading:
-    """`nodes` is asked only where it matters; its None means that we may not know them.
-    `why_no_pod` is what Kubernetes says of a job without one."""
+    """The reading of a job and its pods. `nodes` is called only where it matters; it returns None
+    where our account may not list nodes. `why_no_pod` returns Kubernetes' reason for a job without
+    a pod."""
     pod = _first(job, pods)
-    ours = (
-        [pod] if pod is not None or FIRST_POD in job["metadata"].get("annotations", {}) else pods
-    )  # what comes after the first refuses to run
+    is_first_known = pod is not None or FIRST_POD in job["metadata"].get("annotations", {})
+    ours = [pod] if is_first_known else pods  # a replacement of the first refuses to run (GUARD)
     living = [one for one in ours if one is not None and may_run(one) and not _is_stuck(one, nodes, now)]
     written = job["metadata"].get("annotations", {}).get(END)
     if written:
         end = _from_text(written)
-        if (
-            end.cause is not Cause.CANCELLED
-            and pod is not None
-            and _is_over(pod)
-            and (own := _end_of(pod)).exit_code == 0
-        ):
-            end = own
+        if end.cause is not Cause.CANCELLED and pod is not None and _is_over(pod):
+            own = _end_of(pod)  # it may have finished while it was being ended
+            end = own if own.exit_code == 0 else end
         return Reading(_ending(end, living), pod)
     if pod is None:
         return _without_pod(job, living, why_no_pod)
@@ -92,18 +84,15 @@ def read(
         return Reading(end, pod, end if is_replaced else None)
     if "deletionTimestamp" in pod["metadata"]:
         is_aborted = _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
-        end = (
-            _ended(Cause.NODE_LOST, f"{_node(pod)} does not answer")
-            if is_aborted
-            else _ended(Cause.PREEMPTED, "its pod was deleted")
-        )
+        deleted = _ended(Cause.PREEMPTED, "its pod was deleted")
+        end = _ended(Cause.NODE_LOST, f"{_node(pod)} does not answer") if is_aborted else deleted
         return Reading(_ending(end, living), pod, end)
     status, decided = _of_living(pod, nodes, now, patience_s)
     return Reading(status, pod, decided)
 
 
 def to_text(end: JobStatus) -> str:
-    """As the annotation `END` has it."""
+    """Serialise an end for the annotation `END`."""
     return json.dumps({"exit_code": end.exit_code, "cause": end.cause, "note": end.note})
 
 
@@ -121,11 +110,8 @@ def _ending(end: JobStatus, living: Sequence[Json]) -> JobStatus:
 
 
 def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Reading:
-    if (
-        job["metadata"].get("annotations", {}).get(FIRST_POD)
-        and not _condition(job, "Failed")
-        and not _condition(job, "Complete")
-    ):
+    had_pod = job["metadata"].get("annotations", {}).get(FIRST_POD)
+    if had_pod and not _condition(job, "Failed") and not _condition(job, "Complete"):
         end = _ended(Cause.PREEMPTED, "its pod was deleted")
         return Reading(_ending(end, living), None, end)
     if _condition(job, "Complete"):
@@ -137,8 +123,8 @@ def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Rea
     queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
     if queue and job["spec"].get("suspend"):
         return Reading(JobStatus(JobState.WAITING, note=f"waits in the queue {queue}"))
-    said = why_no_pod()
-    return Reading(JobStatus(JobState.WAITING, note=f"Kubernetes makes no pod for it: {said}" if said else ""))
+    message = why_no_pod()
+    return Reading(JobStatus(JobState.WAITING, note=f"Kubernetes makes no pod for it: {message}" if message else ""))
 
 
 def _of_living(pod: Json, nodes: Nodes, now: datetime, patience_s: float) -> tuple[JobStatus, JobStatus | None]:
@@ -184,19 +170,18 @@ def _end_of(pod: Json) -> JobStatus:
     terminated = _main(pod).get("state", {}).get("terminated")
     if reason or terminated is None:
         return _ended(Cause.PREEMPTED, note or "its pod was deleted")
-    code, why, said = terminated["exitCode"], terminated.get("reason", ""), terminated.get("message", "").strip()
+    code, why, message = terminated["exitCode"], terminated.get("reason", ""), terminated.get("message", "").strip()
     if why in ("Unknown", "ContainerStatusUnknown"):
         return _ended(Cause.NODE_LOST, f"nobody saw how it ended on {_node(pod)}")
-    if said.startswith(REFUSAL):
+    if message.startswith(REFUSAL):
         return _ended(Cause.PREEMPTED, "its first pod was deleted")
     if why == "OOMKilled":
-        return _ended(
-            Cause.OUT_OF_MEMORY, f"it used more than {_container(pod)['resources']['limits']['memory']}", code
-        )
+        limit = _container(pod)["resources"]["limits"]["memory"]
+        return _ended(Cause.OUT_OF_MEMORY, f"it used more than {limit}", code)
     disruption = _condition(pod, "DisruptionTarget")
-    if (disruption or "deletionTimestamp" in pod["metadata"]) and code not in _OWN_WORDS:
+    if (disruption or "deletionTimestamp" in pod["metadata"]) and code not in _OWN_CODES:
         return _ended(Cause.PREEMPTED, (disruption or {}).get("message", "its pod was deleted"), code)
-    return _ended(Cause.EXITED, said, code)
+    return _ended(Cause.EXITED, message, code)
 
 
 def _first(job: Json, pods: Sequence[Json]) -> Json | None:
@@ -210,34 +195,29 @@ def _is_over(pod: Json) -> bool:
 
 
 def may_run(pod: Json) -> bool:
-    """Its command runs, or may yet start."""
+    """True where the pod's command runs, or may yet start."""
     reason = _main(pod).get("state", {}).get("waiting", {}).get("reason")
     return not _is_over(pod) and bool(pod["spec"].get("nodeName")) and reason not in (*_NO_IMAGE, *_WRONG)
 
 
 def _is_stuck(pod: Json, nodes: Nodes, now: datetime) -> bool:
-    """It should be gone, and its node cannot say whether it is."""
+    """True where the pod should be gone by now, and its node does not answer."""
     due = pod["metadata"].get("deletionTimestamp")
-    return bool(
-        due
-        and (now - _time(due)).total_seconds() > STUCK_S
-        and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
-    )
+    is_overdue = bool(due) and (now - _time(due)).total_seconds() > STUCK_S
+    return is_overdue and _is_ready(pod["spec"].get("nodeName", ""), nodes) is False
 
 
 def _is_ready(name: str, nodes: Nodes) -> bool | None:
     """None where we may not know."""
     known = nodes()
-    return (
-        None
-        if known is None
-        else any(node["metadata"]["name"] == name and bool(_condition(node, "Ready")) for node in known)
-    )
+    if known is None:
+        return None
+    return any(node["metadata"]["name"] == name and bool(_condition(node, "Ready")) for node in known)
 
 
 def _fits_nowhere(pod: Json, nodes: Sequence[Json] | None) -> bool:
-    """Also an empty node could not hold it. An empty list of nodes says nothing: a cluster may grow
-    its first."""
+    """True where even an empty node could not hold the pod. False without nodes: a cluster may
+    start its first on demand."""
     wanted = _container(pod)["resources"]
     need = {**wanted.get("requests", {}), **wanted.get("limits", {})}
     if not nodes:
@@ -251,21 +231,13 @@ def _fits_nowhere(pod: Json, nodes: Sequence[Json] | None) -> bool:
 def _wanted(pod: Json) -> str:
     wanted = _container(pod)["resources"]
     gpus = wanted.get("limits", {}).get(GPU)
-    return (
-        f"{wanted['requests']['cpu']} CPUs and {wanted['requests']['memory']}{f' and {gpus} GPUs' if gpus else ''} "
-        "on one node"
-    )
+    asked = f"{wanted['requests']['cpu']} CPUs and {wanted['requests']['memory']}"
+    return f"{asked}{f' and {gpus} GPUs' if gpus else ''} on one node"
 
 
 def _condition(thing: Json, kind: str, status: str = "True") -> Json | None:
-    return next(
-        (
-            one
-            for one in thing.get("status", {}).get("conditions") or []
-            if one["type"] == kind and one["status"] == status
-        ),
-        None,
-    )
+    conditions = thing.get("status", {}).get("conditions") or []
+    return next((one for one in conditions if (one["type"], one["status"]) == (kind, status)), None)
 
 
 def _container(pod: Json) -> Json:

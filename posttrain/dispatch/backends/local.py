@@ -1,11 +1,10 @@
 """Backend of this machine: each job is a process that outlives its submitter, with GPU slots that
 all jobs of the machine share.
 
-A supervisor (`local_job.py`) holds the job's slots, runs its command and writes down how it ended,
-so that a flow that died finds its jobs again. What it writes lies in one folder for each job. That
-it lives is told by a lock that the kernel frees with it, never by a process number, which may be
-another's by now. A job without a supervisor is over when nothing of it lives: who asks kills what
-does.
+A supervisor (`local_job.py`) holds the job's slots, runs its command and records how it ended in a
+folder of the job's, so that a flow that died finds its jobs again. It lives as long as it holds a
+lock, which the kernel frees with it; a pid may be another process's by now. A job without a
+supervisor is over once none of its processes lives: asking for its status kills those that do.
 """
 
 import contextlib
@@ -30,18 +29,15 @@ from posttrain.runtime.state import private, private_folder
 
 SPEC, LOCK, START, END = "spec.json", "lock", "start.json", "end.json"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-WITHHELD = (
-    "PREFECT_API_AUTH_STRING",
-    "PREFECT_SERVER_API_AUTH_STRING",
-    "PREFECT_API_KEY",
-)  # a stage has no business with the flow's server
+# Keys of the flow's Prefect server, with which a stage has nothing to do.
+WITHHELD = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_KEY")
 START_PATIENCE_S = 60.0  # a supervisor is there in a fraction of a second, unless it died at once
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class LocalBackend:
-    """`state` is a folder on a local disk for jobs and slots; pools with the same folder share
-    `num_gpus` slots."""
+    """Jobs of this machine. `state` is a folder on a local disk for jobs and slots; backends with
+    the same folder share `num_gpus` slots."""
 
     def __init__(self, state: Path, *, num_gpus: int) -> None:
         self._state, self._num_gpus = state.resolve(), num_gpus
@@ -54,31 +50,21 @@ class LocalBackend:
         if spec.resources.gpus > self._num_gpus:
             raise ConfigurationError(
                 f"{spec.name} wants {spec.resources.gpus} GPUs and this machine has {self._num_gpus} slots: "
-                "it would wait for ever. Ask for fewer, "
-                "or name another target"
+                "it would wait for ever. Ask for fewer, or name another target"
             )
         named = len(visible_gpus(range(self._num_gpus)))
         if 0 < named < self._num_gpus:
             raise ConfigurationError(
                 f"this machine's target has {self._num_gpus} GPU slots, and {VISIBLE} names {named} GPUs: "
-                "two jobs would share one. Set num_gpus to "
-                f"{named} in infra/dispatch.yaml"
+                f"two jobs would share one. Set num_gpus to {named} in infra/dispatch.yaml"
             )
         job = private_folder(self._job(spec.name))
-        if not (
-            job / LOCK
-        ).exists():  # two who come at once both start a supervisor, and the second finds the lock there
-            write_json(
-                job / SPEC, {**asdict(spec), "folder": str(spec.folder.resolve()), "log": str(spec.log.resolve())}
-            )
-            command = [
-                sys.executable,
-                "-m",
-                "posttrain.dispatch.backends.local_job",
-                str(job),
-                str(self._state / "slots"),
-                str(self._num_gpus),
-            ]
+        # Two submitters at once both start a supervisor, of which the second finds the lock there.
+        if not (job / LOCK).exists():
+            places = {"folder": str(spec.folder.resolve()), "log": str(spec.log.resolve())}
+            write_json(job / SPEC, {**asdict(spec), **places})
+            module = "posttrain.dispatch.backends.local_job"
+            command = [sys.executable, "-m", module, str(job), str(self._state / "slots"), str(self._num_gpus)]
             environment = {name: text for name, text in os.environ.items() if name not in WITHHELD}
             quiet = subprocess.DEVNULL
             subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
@@ -121,23 +107,16 @@ class LocalBackend:
         """Status of a job whose supervisor is dead: another attempt may start once no process of
         this one lives."""
         if left := kill_marked(str(job)):
-            return JobStatus(
-                JobState.RUNNING,
-                note=f"its supervisor is gone, and it does not die: processes {', '.join(map(str, left))}",
-            )
-        write_json(
-            job / END,
-            {
-                "exit_code": None,
-                "cause": Cause.NODE_LOST,
-                "note": "its supervisor is gone: killed, or the machine was restarted",
-            },
-        )
+            pids = ", ".join(map(str, left))
+            return JobStatus(JobState.RUNNING, note=f"its supervisor is gone, and it does not die: processes {pids}")
+        note = "its supervisor is gone: killed, or the machine was restarted"
+        write_json(job / END, {"exit_code": None, "cause": Cause.NODE_LOST, "note": note})
         return self.status(job.name)
 
     def _end_unstarted(self, job: Path, cause: Cause, note: str) -> None:
-        """Its supervisor looks for an end once it has the lock, and we for the lock once there is
-        an end: one of us sees the other."""
+        """End a job whose supervisor has no lock yet. The supervisor looks for an end once it has
+        the lock, and this method for the lock once the end is written: one of them sees the
+        other."""
         write_json(job / END, {"exit_code": None, "cause": cause, "note": note})
         if (supervisor := _supervisor(job)) is not None:
             self._kill(job, supervisor)
@@ -148,9 +127,9 @@ class LocalBackend:
             kill_tree(supervisor, keep_root=True)
             if not (job / END).exists():
                 write_json(job / END, {"exit_code": None, "cause": Cause.CANCELLED, "note": "cancelled"})
-            os.kill(
-                supervisor, signal.SIGKILL
-            )  # last: without it and an end the job would count as lost, and be started again
+            # Last: a job without supervisor and end would count as one whose node died, and run
+            # again.
+            os.kill(supervisor, signal.SIGKILL)
 
     def _job(self, name: str) -> Path:
         return self._state / "jobs" / name
@@ -167,9 +146,8 @@ def visible_gpus(slots: Sequence[int]) -> list[str]:
 
 def write_json(path: Path, content: Any) -> None:
     """Whole or not at all."""
-    partial = path.with_name(
-        f".{path.name}.{os.getpid()}.{threading.get_ident()}"
-    )  # two threads of a run may cancel one job
+    # Two threads of a run may cancel one job.
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with open(partial, "w", encoding="utf-8", opener=private) as file:
         json.dump(content, file)
     partial.replace(path)

@@ -1,14 +1,13 @@
-"""The supervisor of one local job: waits for its GPU slots, runs its command, writes down how it
-ended.
+"""The supervisor of one local job: waits for its GPU slots, runs its command, records how it ended.
 
 `python -m posttrain.dispatch.backends.local_job JOB SLOTS NUM_GPUS`. Slots are locks on files, so
-that a job that dies in any way gives its own back. Who waits for slots holds the queue's lock: jobs
-get them in the order in which they came.
+a job that dies in any way frees its own. A supervisor that waits for slots holds the queue's lock:
+jobs get slots in the order in which they came.
 
-Between it and the command is a guard, a copy of itself that adopts all orphans below and has
-inherited its locks. Where one of the two is killed the other kills the job, so the locks are free
-when it is dead. Where both are, what still lives carries the job's mark: it is killed by who asks
-for the job's status, and by the next to take its slot.
+Between supervisor and command is a guard, a fork of the supervisor that adopts all orphans below
+and has inherited its locks. Where one of the two is killed the other kills the job, so the locks
+are free once the job is dead. Where both are killed, the processes left carry the job's mark: the
+next process that asks for the job's status, or takes its slot, kills them.
 """
 
 import json
@@ -26,10 +25,11 @@ from typing import IO, Any, NoReturn
 
 from posttrain.dispatch.backend import Cause
 from posttrain.dispatch.backends.local import END, LOCK, SPEC, START, VISIBLE, visible_gpus, write_json
-from posttrain.dispatch.processes import MARK, adopt_orphans, hear_of_parents_death, kill_marked, kill_tree
+from posttrain.dispatch.processes import MARK, adopt_orphans, kill_marked, kill_tree
 from posttrain.runtime.exits import as_shell
 from posttrain.runtime.locks import take_lock, take_lock_now
 from posttrain.runtime.state import private, private_folder
+from posttrain.runtime.worker import die_with_parent
 
 _POLL_S = 0.2
 _MAX_ANSWER_BYTES = 65536
@@ -81,18 +81,18 @@ def _run(
 
     signal.signal(signal.SIGTERM, pass_on)  # a preemption: the command ends when it has its checkpoint
     limit_s = spec["resources"]["time_limit_s"]
-    is_told, _, _ = select.select([reading], [], [], limit_s)
-    answer = os.read(reading, _MAX_ANSWER_BYTES) if is_told else b""
+    has_answer, _, _ = select.select([reading], [], [], limit_s)
+    answer = os.read(reading, _MAX_ANSWER_BYTES) if has_answer else b""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the guard's number may be another's from here on
     if kill_tree(os.getpid(), keep_root=True):  # what it left behind would hold its GPU's memory
         _give_back(slots)
-    if not is_told:
+    if not has_answer:
         return {"exit_code": None, "cause": Cause.TIME_LIMIT, "note": f"it ran longer than its limit of {limit_s} s"}
     return json.loads(answer) if answer else None
 
 
 def _die_with(supervisor: int, lock: IO[str], slots: Sequence[IO[str]]) -> None:
-    """From now on this process ends when the supervisor dies, and kills all below first."""
+    """Have this process end when the supervisor dies, after killing all below it."""
 
     def end(*_: object) -> NoReturn:
         _sign(lock)  # it is held by this process alone now
@@ -103,7 +103,7 @@ def _die_with(supervisor: int, lock: IO[str], slots: Sequence[IO[str]]) -> None:
 
     adopt_orphans()
     signal.signal(signal.SIGUSR2, end)
-    hear_of_parents_death(signal.SIGUSR2)
+    die_with_parent(signal.SIGUSR2)
     if os.getppid() != supervisor:
         end()
 
@@ -112,20 +112,11 @@ def _guard(spec: Mapping[str, Any], environment: Mapping[str, str], writing: int
     """Run the command and say how it ended."""
     with open(spec["log"], "ab", opener=private) as log:
         try:
-            process = subprocess.Popen(
-                spec["command"],
-                cwd=spec["folder"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(spec["command"], cwd=spec["folder"], env=environment, **streams)
         except OSError as error:
-            end = {
-                "exit_code": 127,
-                "cause": Cause.EXITED,
-                "note": f"{spec['command'][0]} cannot be started: {error.strerror}",
-            }
+            note = f"{spec['command'][0]} cannot be started: {error.strerror}"
+            end = {"exit_code": 127, "cause": Cause.EXITED, "note": note}
         else:
             signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
             end = {"exit_code": as_shell(process.wait()), "cause": Cause.EXITED, "note": ""}
@@ -133,13 +124,13 @@ def _guard(spec: Mapping[str, Any], environment: Mapping[str, str], writing: int
 
 
 def _sign(lock: IO[str]) -> None:
-    """Say who may be asked to end, in one write: it is read at any time."""
+    """Write this process's pid into the lock, in one write because it is read at any time."""
     os.pwrite(lock.fileno(), f"{os.getpid():<20}".encode(), 0)
 
 
 def _take_slots(slots: Path, num_gpus: int, num_wanted: int, job: Path, held: ExitStack) -> dict[int, IO[str]]:
-    """The numbers of the GPUs and their locks, which are in `held`. Each says whose it is until
-    nothing of that job lives."""
+    """GPU numbers and their locks, which are also in `held`. Each lock file names its job until no
+    process of that job lives."""
     if not num_wanted:
         return {}
     private_folder(slots)
@@ -160,15 +151,15 @@ def _take_slots(slots: Path, num_gpus: int, num_wanted: int, job: Path, held: Ex
 
 
 def _give_back(slots: Sequence[IO[str]]) -> None:
-    """They name nobody, so the next to take one has nothing to look for; they are free when both
-    processes are gone."""
+    """Empty the lock files: the next job that takes a slot has no processes to look for. The slots
+    are free when supervisor and guard are gone."""
     for slot in slots:
         slot.truncate(0)
 
 
 def _take(path: Path, job: Path) -> IO[str] | None:
-    """None where its holder lives, or something that a dead one has left behind and that cannot be
-    killed."""
+    """The lock of a slot; None where its holder lives, or a process left by a dead holder that
+    cannot be killed."""
     slot = open(path, "a+", encoding="utf-8", opener=private)  # noqa: SIM115 it is held for as long as it is open
     try:
         take_lock_now(slot)

@@ -1,11 +1,10 @@
-"""Backend of a SLURM cluster, through its command line tools: no API of it reports exit codes as
+"""Backend of a SLURM cluster, through its command line tools: no API of SLURM reports exit codes as
 reliably.
 
-A job is found again by its name, among those that the controller still knows and in the accounting,
-before one is submitted. Its id is SLURM's number and that name, because a controller that was
-killed forgets its last seconds and gives their numbers again. Folders and logs are on a disk that
-submitter and nodes see under the same path; the cluster tracks processes by cgroups, or daemonised
-ones would outlive their job.
+Before a job is submitted, its name is looked up in the controller and in the accounting. A job's id
+is SLURM's number with that name, because a controller that was killed forgets its last seconds and
+reuses their numbers. Folders and logs are on a disk that submitter and nodes see under the same
+path; the cluster must track processes by cgroups, or daemonised ones would outlive their job.
 """
 
 import os
@@ -21,8 +20,8 @@ from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import take_lock
 from posttrain.runtime.state import private, private_folder
 
-# All that a job, and SLURM's commands themselves, get of the submitter's environment: no key, and
-# no SBATCH_… that overrules the script.
+# The part of the submitter's environment that jobs and SLURM's commands get: no key, and no
+# SBATCH_… that overrules the script.
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 ANSWER_LIMIT_S = 45  # its commands give up by themselves, mostly after 10 to 20 s
 _RECORDED_SINCE = "now-52weeks"
@@ -35,8 +34,9 @@ _OUTAGE = re.compile(
 
 
 class SlurmBackend:
-    """`state` is a folder on the submitter's local disk, for a lock that all submitters of the
-    machine share. `options` go to sbatch with every job, as `--partition=spot`."""
+    """Jobs on SLURM. `state` is a folder on the submitter's local disk, for a lock that all
+    submitters of the machine share. `options` go to sbatch with every job, as
+    `--partition=spot`."""
 
     def __init__(self, state: Path, *, options: Sequence[str] = ()) -> None:
         self._state, self._options = state, tuple(options)
@@ -49,13 +49,13 @@ class SlurmBackend:
                 return f"{number}:{spec.name}"
             # sbatch holds the lock too: one whose submitter was killed is waited for, or its job
             # would not be found yet.
-            answer = _ask("sbatch", "--parsable", "--export=ALL", text=script, keep_open=(lock.fileno(),))
+            answer = _command("sbatch", "--parsable", "--export=ALL", text=script, keep_open=(lock.fileno(),))
         if answer.returncode:
             wanted = spec.resources
             raise ConfigurationError(
                 f"SLURM refuses {spec.name} ({wanted.gpus} GPUs, {wanted.cpus} CPUs, {wanted.memory_gb:g} GB, "
                 f"{minutes_of(spec)} minutes"
-                f"{''.join(f', {option}' for option in self._options)}): {_words(answer)}. "
+                f"{''.join(f', {option}' for option in self._options)}): {_error_text(answer)}. "
                 "Running again cannot help: ask for what `sinfo` shows, or "
                 "name another target"
             )
@@ -66,7 +66,7 @@ class SlurmBackend:
         number, name = _split(job_id)
         if number is None:
             return JobStatus(JobState.GONE)
-        live = _ask("scontrol", "show", "job", "--oneliner", number)
+        live = _command("scontrol", "show", "job", "--oneliner", number)
         if live.returncode == 0 and f" JobName={name} " in live.stdout:
             return from_scontrol(live.stdout)
         recorded = [from_sacct(line) for line in _recorded(f"--jobs={number}", f"--name={name}", SACCT_FORMAT)]
@@ -78,16 +78,17 @@ class SlurmBackend:
         number, name = _split(job_id)
         if number is None or self.status(f"{number}:{name}").is_over:
             return
-        # scancel alone asks first and kills after KillWait, 30 s on most clusters. A batch script
-        # that is killed takes its cgroup along, but may be found as failed by itself before the
-        # cancellation comes: hence the mark.
-        _ask("scontrol", "update", f"JobId={number}", f"Comment={CANCELLED_MARK}")
-        _ask("scancel", "--batch", "--signal=KILL", number)
-        _ask("scancel", number)
+        # scancel alone sends SIGTERM and kills after KillWait, 30 s on most clusters. A killed
+        # batch script takes its cgroup along, but may be recorded as failed before the cancellation
+        # comes: hence the mark.
+        _command("scontrol", "update", f"JobId={number}", f"Comment={CANCELLED_MARK}")
+        _command("scancel", "--batch", "--signal=KILL", number)
+        _command("scancel", number)
 
 
 def _split(job_id: str) -> tuple[str | None, str]:
-    """Number and name; no number where SLURM knows no job of that name."""
+    """Split an id into number and name; None for the number where SLURM knows no job of that
+    name."""
     number, colon, name = job_id.partition(":")
     return (number, name) if colon else (_number_of(job_id), job_id)
 
@@ -95,13 +96,13 @@ def _split(job_id: str) -> tuple[str | None, str]:
 def _number_of(name: str) -> str | None:
     """The number of this user's job of that name, over or not."""
     user = f"--user={os.getuid()}"
-    live = _ask("squeue", "--noheader", user, f"--name={name}", "--states=all", "--format=%A|%T|%N")
+    live = _command("squeue", "--noheader", user, f"--name={name}", "--states=all", "--format=%A|%T|%N")
     if live.returncode:
-        raise Interrupted(f"SLURM does not say whether it has {name}: {_words(live)}")
+        raise Interrupted(f"SLURM does not say whether it has {name}: {_error_text(live)}")
     known = live.stdout.splitlines() or _recorded(
         user, f"--name={name}", f"--starttime={_RECORDED_SINCE}", "--format=JobIDRaw,State,NodeList"
     )
-    # What was refused at submission is kept as a job that failed on no node.
+    # SLURM keeps a job that it refused at submission as one that failed on no node.
     numbers = [
         number
         for number, state, node in (line.split("|") for line in known)
@@ -112,19 +113,19 @@ def _number_of(name: str) -> str | None:
 
 def _recorded(*question: str) -> list[str]:
     """Lines of the accounting, about jobs and not their steps, the last run of each at the end."""
-    answer = _ask("sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", *question)
+    answer = _command("sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", *question)
     if answer.returncode:
         raise ConfigurationError(
-            f"SLURM's accounting does not answer: {_words(answer)}. Without it a job that is over could not be "
+            f"SLURM's accounting does not answer: {_error_text(answer)}. Without it a job that is over could not be "
             "found again, and would run twice. "
             "Ask for AccountingStorageType=accounting_storage/slurmdbd, or name another target"
         )
     return answer.stdout.splitlines()
 
 
-def _ask(*command: str, text: str | None = None, keep_open: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
-    """The answer of one of SLURM's commands, a refusal included. Raises Interrupted where SLURM
-    cannot be reached."""
+def _command(*command: str, text: str | None = None, keep_open: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
+    """Run one of SLURM's commands and return its answer, a refusal included. Raises Interrupted
+    where SLURM cannot be reached."""
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     try:
         answer = subprocess.run(
@@ -150,11 +151,11 @@ def _ask(*command: str, text: str | None = None, keep_open: Sequence[int] = ()) 
             "jobs that run there live on"
         ) from error
     if answer.returncode and _OUTAGE.search(answer.stderr):
-        raise Interrupted(f"SLURM cannot be reached: {_words(answer)}")
+        raise Interrupted(f"SLURM cannot be reached: {_error_text(answer)}")
     return answer
 
 
-def _words(answer: subprocess.CompletedProcess[str]) -> str:
+def _error_text(answer: subprocess.CompletedProcess[str]) -> str:
     lines = [
         line.removeprefix(f"{answer.args[0]}: ").removeprefix("error: ") for line in answer.stderr.strip().splitlines()
     ]

@@ -40,8 +40,8 @@ EXTRA_MINUTES = (
 
 
 def from_scontrol(line: str) -> JobStatus:
-    """One line of `scontrol show job --oneliner`. Fields that a person fills in (folder, comment)
-    come after those that are read first."""
+    """Parse one line of `scontrol show job --oneliner`. Fields that a person fills in (folder,
+    comment) come after those that are read first."""
 
     def field(name: str) -> str:
         found = re.search(rf"(?:^| ){name}=(\S*)", line)
@@ -59,8 +59,8 @@ def from_scontrol(line: str) -> JobStatus:
 
 
 def from_sacct(line: str) -> JobStatus:
-    """One line of `sacct --parsable2` with the format `SACCT_FORMAT`: a state may be `CANCELLED by
-    0`."""
+    """Parse one line of `sacct --parsable2` with the format `SACCT_FORMAT`: a state may be
+    `CANCELLED by 0`."""
     state, exit_code, ran, limit, comment = line.split("|", 4)
     return _status(
         state.split(" ")[0], exit_code, "", is_marked=comment == CANCELLED_MARK, is_late=_is_late(ran, limit)

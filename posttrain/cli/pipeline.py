@@ -1,15 +1,16 @@
-"""`posttrain plan`: shows which stages the next `dvc repro` will run, why, and about how long that
-takes."""
+"""`posttrain run`, `plan`, `summary`, `verify` and `merge-driver`: the pipeline and its
+`dvc.lock`."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 from posttrain.runtime.state import STATE_DIR
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Times:
     spread: float = 1.0
 
     def of(self, stage: "PlannedStage") -> float | None:
-        """With DVC's share; None where nobody knows."""
+        """Seconds of a stage, with DVC's share; None where no run of it is known."""
         if stage.fate == "cached":
             return _DVC_S
         seconds = self.here.get(stage.name, self.committed.get(stage.name))
@@ -60,7 +61,7 @@ class Times:
         return f"{'over ' * (len(known) < len(found))}{' to '.join(ends)}" if known else "?"
 
     def _foreign(self, stages: Sequence["PlannedStage"]) -> list["PlannedStage"]:
-        """Those whose times are of committed runs."""
+        """Stages whose times are of committed runs."""
         run = [stage for stage in stages if stage.fate != "cached"]
         return [stage for stage in run if stage.name in self.committed and stage.name not in self.here]
 
@@ -74,31 +75,57 @@ class Times:
         return f"times by {' and '.join(whose)}" if whose else "nothing has run here that would say how long it takes"
 
 
-def add_plan(commands: Commands) -> None:
-    """The command `plan`."""
+def add_pipeline(commands: Commands) -> None:
+    """The commands about the pipeline as a whole."""
+    targets: Any = {"nargs": "*", "metavar": "TARGET", "help": "a stage or output; all stages by default"}
+    add_command(commands, "run", run).add_argument("targets", **targets)
     command = add_command(commands, "plan", plan)
-    command.add_argument(
-        "targets", nargs="*", metavar="TARGET", help="as `dvc repro` takes them; all stages by default"
-    )
+    command.add_argument("targets", **targets)
     command.add_argument("--gpu", type=float, metavar="GIB", help="instead: does each stage fit on a card of so much?")
     command.add_argument("--params", type=Path, default=Path("params.yaml"), help="with --gpu: another file of knobs")
     command.add_argument("--model", type=Path, metavar="FOLDER", help="with --gpu: where the model's config.json is")
     command.add_argument("--json", dest="as_json", action="store_true", help="with --gpu: in bytes, as one object")
+    add_command(commands, "summary", summary)
+    add_command(commands, "verify", verify)
+    command = add_command(commands, "merge-driver", merge_driver)
+    command.add_argument("path", help="the file's path in the tree")
+    for side in ("base", "ours", "theirs"):
+        command.add_argument(side, type=Path, help="a copy of it, made by git")
+
+
+def run(targets: Sequence[str]) -> None:
+    """Run the pipeline by `dvc repro`: print the plan first, then progress, and at the end the
+    table of policies. `make run` is this command."""
+    from posttrain.pipeline.dvc_commands import repro
+    from posttrain.provenance.eta import run_environment
+    from posttrain.provenance.run_records import record_restored
+
+    _verify_lock()
+    for line in _unproven_lines():
+        print(line, file=sys.stderr)
+    stages, times = read_checked_plan(targets)
+    print(plan_text(stages, times), flush=True)
+    coming = {stage.name: times.of(stage) for stage in stages if stage.fate != "current"}
+    os.environ.update(run_environment(coming, Path()))
+    try:
+        repro(Path(), targets)
+    finally:
+        record_restored(Path())
+    if not targets:
+        summary()
 
 
 def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None, as_json: bool) -> None:
-    """Show what the next `dvc repro` will run, why, and about how long it takes. Wrong knobs are
-    refused as its first stage would. With --gpu: the memory of each stage, and what to change where
-    it does not fit."""
+    """Show which stages the next run will execute, why, and about how long it takes. Wrong knobs
+    are refused. With --gpu: the memory of each stage, and what to change where it does not fit."""
     if gpu is None:
         if model is not None or as_json or params != Path("params.yaml"):
             raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
         from posttrain.provenance.cache_integrity import check_files
         from posttrain.provenance.receipts import apply_receipts
 
-        # Repairs what a killed dvc has left, and has DVC see what it would not.
-        apply_receipts(Path(), lambda line: print(line, file=sys.stderr))
-        check_files(Path(), lambda line: print(line, file=sys.stderr), remove_damaged=False)
+        apply_receipts(Path(), _warn)  # repairs what a killed dvc has left
+        check_files(Path(), _warn, remove_damaged=False)
         print(plan_text(*read_checked_plan(targets)))
         return
     if not 0 < gpu < 1e6 or targets:
@@ -182,3 +209,76 @@ def _in_brackets(about: str) -> str:
 
 def _stages(number: int) -> str:
     return f"{number} stage{'s' if number != 1 else ''}"
+
+
+def verify() -> None:
+    """Check dvc.lock and repair it: each entry must name what its stage really read, and be made by
+    a run. Exits with 75 where an entry was corrected or a damaged output removed, and with 65 where
+    an entry was made by no run, or by one with modules from outside of the tree."""
+    _verify_lock()
+    if lines := _unproven_lines():
+        raise DataError("\n".join(lines))
+
+
+def _unproven_lines() -> list[str]:
+    from posttrain.provenance.run_records import RECORDS, unproven
+
+    found = unproven(Path.cwd())
+    lines = [
+        f"{stage}: {RECORDS} has no run with the inputs and outputs of its entry in dvc.lock (a `dvc commit`, an "
+        f"output written by hand, or a lost record), so its result is unproven. `dvc repro -f {stage}` makes it again"
+        for stage in found.unknown
+    ]
+    lines += [
+        f"{stage} ran with {', '.join(names)} from outside of the tree and of the installed packages, so its inputs "
+        "are not all recorded. Take the folder off Python's path (PYTHONPATH, a .pth file) and run "
+        f"`dvc repro -f {stage}`"
+        for stage, names in found.foreign.items()
+    ]
+    return lines
+
+
+def _verify_lock() -> None:
+    from posttrain.provenance.cache_integrity import check_files
+    from posttrain.provenance.receipts import apply_receipts
+    from posttrain.provenance.run_cache import import_verified_runs, remove_unrecorded_runs
+
+    corrected = apply_receipts(Path.cwd(), _warn)
+    removed = check_files(Path.cwd(), _warn)
+    if corrected:
+        raise Interrupted(
+            f"{', '.join(corrected)}: recorded with inputs that were edited during the run, now corrected. Run "
+            "`dvc repro`, or undo the edit"
+        )
+    remove_unrecorded_runs(Path.cwd())
+    import_verified_runs(Path.cwd())
+    if removed:
+        raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")
+
+
+def summary() -> None:
+    """Print the success rates of the last run, beside the committed ones. Where nothing has run,
+    the committed ones alone."""
+    from posttrain.report.committed import whose_figures
+    from posttrain.report.recorded import refuse_unrecorded
+    from posttrain.report.run_page import write_run_page
+    from posttrain.report.table import POLICIES, summary_table
+
+    _verify_lock()
+    reports = Path("reports")
+    refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
+    print(f"{summary_table(reports)}\n{whose_figures(reports)}")
+    print(write_run_page(Path()))
+
+
+def merge_driver(path: str, base: Path, ours: Path, theirs: Path) -> None:
+    """Merge dvc.lock or results for git, which `make setup` configures. Exits with 1 where git's
+    own merge has to follow."""
+    from posttrain.pipeline.merge_driver import merge_file
+
+    if not merge_file(path, base, ours, theirs, _warn):
+        raise SystemExit(1)
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)
