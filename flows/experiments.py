@@ -45,7 +45,7 @@ from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
 from posttrain.report.comparison.tables import comparison_markdown, comparison_text
 from posttrain.report.prices import asked_price
-from posttrain.report.table import read_evaluations, told_success
+from posttrain.report.table import read_evaluations, strict_success
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.state import STATE_DIR
 
@@ -186,15 +186,14 @@ def _params(root: Path) -> str:
 def experiments_markdown(
     root: Path, chosen: Sequence[Variant], ended: Mapping[str, State[Any]], targets: Sequence[str] = ()
 ) -> str:
-    """A row per experiment, with the success of what was trained where it ended well: strict where
-    it was recorded."""
+    """A row per experiment, with the strict success of what was trained where it ended well."""
     rows = ["| branch | knobs | sft | policy | state |", "| --- | --- | ---: | ---: | --- |"]
     for variant in chosen:
         state = ended.get(variant.name)
         figures = " | "
         if is_done(state) and not targets:
             evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
-            figures = f"{told_success(evaluations['sft'])} | {told_success(evaluations['policy'])}"
+            figures = f"{strict_success(evaluations['sft'])} | {strict_success(evaluations['policy'])}"
         told = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
         rows.append(
             " | ".join(
@@ -268,7 +267,7 @@ def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay, targets
         came_out = run_graph(runs, folder / REPORTS, targets)
         if not came_out.is_completed():
             return came_out
-        told = "" if targets else f": policy {told_success(read_evaluations(folder / REPORTS)['policy'])}"
+        told = "" if targets else f": policy {strict_success(read_evaluations(folder / REPORTS)['policy'])}"
         commit = commit_results(folder, f"{variant.branch}{told}")
         return Completed(message=f"{came_out.message}; at {commit}")
 

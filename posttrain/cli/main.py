@@ -190,15 +190,15 @@ def run(targets: Sequence[str]) -> None:
 def summary() -> None:
     """The table of policies of the last run, or of the commit where nothing has run, and how both
     compare."""
-    from posttrain.report.committed import whose_figures
-    from posttrain.report.recorded import refuse_unrecorded
+    from posttrain.report.committed import origin_of_figures
     from posttrain.report.run_page import write_run_page
+    from posttrain.report.run_reader import refuse_unrecorded
     from posttrain.report.table import POLICIES, summary_table
 
     _settle()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
-    print(f"{summary_table(reports)}\n{whose_figures(reports)}")
+    print(f"{summary_table(reports)}\n{origin_of_figures(reports)}")
     print(write_run_page(Path()))
 
 

@@ -14,8 +14,7 @@ import yaml
 from posttrain.pipeline.git import edited_files, git
 from posttrain.provenance.fingerprint import file_states, lock_form
 from posttrain.provenance.lockfile import LOCK, lock_entries
-from posttrain.report.recorded import refuse_unrecorded
-from posttrain.report.sources import Evaluation, Success, read_object
+from posttrain.report.run_reader import Evaluation, Success, read_object, refuse_unrecorded
 from posttrain.report.table import interval, percent, percent_or_unknown
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.plain_yaml import load_yaml
@@ -113,7 +112,7 @@ def _table(evaluation: Evaluation) -> list[str]:
 
 
 def _row(tasks: str, success: Success, pass_hat_4: float | None) -> str:
-    rates = [f"{percent(rate.share)} ({interval(rate)})" if rate else "–" for rate in (success.strict, success.plain)]
+    rates = [f"{percent(rate.share)} ({interval(rate)})" for rate in (success.strict, success.plain)]
     return f"| {tasks} | {success.num_tasks} | {' | '.join(rates)} | {percent_or_unknown(pass_hat_4)} |"
 
 

@@ -1,11 +1,11 @@
-"""Which failures are shown, and every message of them cut at a length and made harmless to read."""
+"""Chooses the failed episodes that the report shows; cuts and escapes their messages."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from posttrain.report.sources import HELD_OUT, TaskRecord
+from posttrain.report.run_reader import HELD_OUT, TaskRecord
 from posttrain.runtime.control_chars import escape_control_chars
 
 MAX_MESSAGE_CHARS = 2000

@@ -4,17 +4,15 @@ import subprocess
 
 import pytest
 
-from posttrain.report.committed import Comparison, comparison_markdown
-from posttrain.report.sources import Evaluation
+from posttrain.report.committed import Comparison, changes_markdown
+from posttrain.report.run_reader import Evaluation
 from tests.pipeline.toy import artifact, commit, environment_of, make_tree, run, set_lr
 from tests.report.example import evaluation
 
 
 def test_a_policy_that_is_not_committed_is_new():
     now = Evaluation.model_validate(evaluation(0.75))
-    assert (
-        comparison_markdown([Comparison("sft", now, None)]).splitlines()[-1] == "| sft | success | 75.0 % |  |  | new |"
-    )
+    assert changes_markdown([Comparison("sft", now, None)]).splitlines()[-1] == "| sft | success | 75.0 % |  |  | new |"
 
 
 def test_only_a_tree_without_edits_is_brought_to_its_remote_branch(tmp_path, repository):

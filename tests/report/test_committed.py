@@ -10,10 +10,10 @@ import pytest
 from posttrain.provenance.cpu_kind import processor_kind
 from posttrain.report.committed import (
     Comparison,
+    changes_markdown,
     compare_all,
     compare_with_committed,
-    comparison_markdown,
-    whose_figures,
+    origin_of_figures,
 )
 from tests.report.example import arm_record, before_strict, evaluation, success, task_record
 from tests.report.test_table import commit
@@ -98,7 +98,7 @@ def test_the_sentence_has_the_difference_and_names_both_processors(make_reports)
         "of tasks does "
         f"(another kind of processor rounds otherwise: {AMD} there, {INTEL} here)."
     )
-    assert whose_figures(folder) == compare_with_committed(folder)
+    assert origin_of_figures(folder) == compare_with_committed(folder)
     write_policy(folder, 200)
     assert compare_with_committed(folder).endswith("more than the choice of tasks does. It has CHANGED.")
 
@@ -119,7 +119,7 @@ def test_beside_a_figure_without_strict_success_both_are_compared_by_success(mak
     one = policy_of(folder)
     assert (one.is_strict, one.verdict) == (False, "CHANGED")
     assert one.sentence.startswith("policy: success 85.0 %, and 100.0 % is committed: -15.0 (")
-    assert "| policy | success | 85.0 % | 100.0 % | -15.0 (" in comparison_markdown([one])
+    assert "| policy | success | 85.0 % | 100.0 % | -15.0 (" in changes_markdown([one])
     commit(folder.parent)
     assert compare_with_committed(folder) == "policy: success 85.0 %, as committed."
     write_policy(folder, 300)

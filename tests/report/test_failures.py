@@ -1,7 +1,7 @@
 """Which failures are counted and shown, and what becomes of a hostile transcript."""
 
 from posttrain.report.failures import FailureClass, failure_classes, shortened, shown_failures
-from posttrain.report.sources import TaskRecord
+from posttrain.report.run_reader import TaskRecord
 from tests.report.example import task_record
 
 

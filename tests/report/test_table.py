@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from posttrain.report.committed import compare_with_committed, whose_figures
+from posttrain.report.committed import compare_with_committed, origin_of_figures
 from posttrain.report.table import POLICIES, summary_markdown, summary_table
 from posttrain.runtime.exits import DataError
 from tests.report.example import before_strict, evaluation
@@ -82,14 +82,14 @@ def test_without_committed_figures_the_comparison_says_so(make_reports):
 
 def test_figures_of_a_tree_that_ran_nothing_are_those_of_their_commit(make_reports):
     folder = make_reports()
-    assert "No evaluation of the policy is committed" in whose_figures(folder)
+    assert "No evaluation of the policy is committed" in origin_of_figures(folder)
     commit(folder.parent)
     assert re.fullmatch(
         r"These are the committed figures, of [0-9a-f]{7,} \(\d{4}-\d\d-\d\d\): nothing has run in this tree yet\.",
-        whose_figures(folder),
+        origin_of_figures(folder),
     )
     (folder / "index.html").touch()
-    assert whose_figures(folder) == "policy: strict success 80.0 %, as committed."
+    assert origin_of_figures(folder) == "policy: strict success 80.0 %, as committed."
     (folder / "index.html").unlink()
     (folder / "evaluate/policy.json").write_text(json.dumps(evaluation(0.86)))
-    assert "no more than the choice of tasks does" in whose_figures(folder)
+    assert "no more than the choice of tasks does" in origin_of_figures(folder)

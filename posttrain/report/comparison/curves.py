@@ -1,4 +1,4 @@
-"""Training curves of a setting: the mean over its seeds by step, and how far they lie apart."""
+"""Training curves of a setting: mean over its seeds by step, lowest and highest."""
 
 import math
 from collections.abc import Sequence

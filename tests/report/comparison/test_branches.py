@@ -7,6 +7,8 @@ import subprocess
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from posttrain.report.comparison.data_files import data_files
+from posttrain.report.comparison.datasets import class_counts, row_counts
 
 from benchmarks.branches import HERE, Branch, make_repository
 from posttrain.evals.significance import Decision
@@ -14,8 +16,6 @@ from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import RECORDS
 from posttrain.report.comparison import data_files as data_files_module
 from posttrain.report.comparison.curves import drawn_charts
-from posttrain.report.comparison.data_files import data_files
-from posttrain.report.comparison.datasets import class_counts, row_counts
 from posttrain.report.comparison.git_objects import object_ids, read_objects
 from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs
