@@ -7,13 +7,11 @@ import re
 import pytest
 
 from posttrain.report.page import read_reports, render_page
-from posttrain.report.table import POLICIES
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import DataError
-from tests.report.example import arm_record, before_strict, evaluation, good_reports, grpo_line, success, task_record
+from tests.report.example import arm_record, evaluation, good_reports, grpo_line, success, task_record
 from tests.report.outline import Outline
 
-RATES = (1.0, 0.0, 0.6, 0.9)  # of the policies, in their order
 KNOBS = {"seed": 1, "world.seed": 2001}
 
 
@@ -130,35 +128,6 @@ def test_names_that_come_from_data_cannot_become_markup(make_reports):
     assert escape_control_chars(page) == page
 
 
-def old_reports():
-    """As they were before strict success and the scores by name were recorded."""
-    reports = {
-        f"evaluate/{policy}.json": before_strict(evaluation(rate)) for policy, rate in zip(POLICIES, RATES, strict=True)
-    }
-    for name, won in (("sft", 24), ("policy", 36)):
-        records = [task_record(f"t{index}", failure=None if index < won else "wrong_value") for index in range(40)]
-        for record in records:
-            del record["strict_success"]
-        reports[f"evaluate/{name}.tasks.jsonl"] = records
-    lines = [grpo_line(step) for step in range(1, 5)]
-    for line in lines:
-        del line["strict_success"]
-    preferences = good_reports()["sample_preferences/summary.json"]
-    del preferences["strict_success_rate"]
-    return reports | {"train_policy/metrics.jsonl": lines, "sample_preferences/summary.json": preferences}
-
-
-def test_reports_without_strict_success_lead_with_success_and_show_the_four_abilities(make_reports):
-    outline = Outline(page_of(make_reports(old_reports())))
-    text = " ".join(outline.text.split())
-    assert "succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. +30.0 (" in text
-    assert "strict" not in text.lower()
-    assert "right tool first" in text
-    assert "Abilities" not in text
-    [chart] = [one for one in outline.data["charts"]["learning"] if one["title"] == "Success of the sampled episodes"]
-    assert [curve["name"] for curve in chart["curves"]] == ["success"]
-
-
 def test_strict_success_stands_before_success_in_the_table_of_policies_and_in_the_chart(make_reports):
     outline = Outline(page_of(make_reports()))
     titles = "policystrict successstrict pass^4successpass^4other phrasing turnsreward"
@@ -175,7 +144,6 @@ def test_the_abilities_are_the_scores_that_the_world_gave_with_the_number_of_the
     assert "completion1.000400.000400.60040–" in rows
     assert "plan success––––" in rows
     assert "puzzle solved–––0.12317" in rows
-    assert "right tool first" not in text
 
 
 def test_lost_episodes_are_told_where_there_are_some(make_reports):
@@ -224,9 +192,6 @@ def test_other_seeds_are_shown_where_they_were_run(make_reports):
     text = Outline(page_of(make_reports({"experiments/seeds.json": {"arms": {"world-1001": arm}}}))).text
     assert "world.seed: 1001" in text
     assert "77.5 %" in text  # strict
-    old = {**arm, "policies": {"policy": before_strict(arm["policies"]["policy"])}}
-    text = Outline(page_of(make_reports({"experiments/seeds.json": {"arms": {"world-1001": old}}}))).text
-    assert re.search(r"87\.5 %.*\s+not only strict", text)
 
 
 def test_no_failures_at_all_leave_a_page_without_transcripts(make_reports):

@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from posttrain.report.committed import compare_with_committed, origin_of_figures
-from posttrain.report.table import POLICIES, summary_markdown, summary_table
+from posttrain.report.table import summary_markdown, summary_table
 from posttrain.runtime.exits import DataError
-from tests.report.example import before_strict, evaluation
+from tests.report.example import evaluation
 
 
 def commit(folder):
@@ -47,16 +47,6 @@ def test_the_columns_of_the_table_stand_under_each_other(make_reports):
 def test_the_markdown_table_says_the_same(make_reports):
     # 0.5 ** 4 = 0.0625, 0.6 ** 4 = 0.1296
     assert "| sft | 50.0 % | 45.0 … 55.0 % | 6.2 % | 60.0 % | 13.0 % | 40 |" in summary_markdown(make_reports())
-
-
-def test_where_strict_success_was_not_recorded_success_leads_with_its_interval(make_reports):
-    old = {f"evaluate/{policy}.json": before_strict(evaluation(0.6)) for policy in POLICIES}
-    assert summary_markdown(make_reports(old)).splitlines()[::4] == [
-        "| policy | success | 95 % interval | pass^4 | tasks |",
-        "| sft | 60.0 % | 55.0 … 65.0 % | 13.0 % | 40 |",
-    ]
-    del old["evaluate/sft.json"]
-    assert "| teacher | – | – | – | 60.0 % | 13.0 % | 40 |" in summary_markdown(make_reports(old))
 
 
 def test_lost_episodes_have_a_column_where_there_are_some(make_reports):

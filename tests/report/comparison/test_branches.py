@@ -7,21 +7,21 @@ import subprocess
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from posttrain.report.comparison.data_files import data_files
-from posttrain.report.comparison.datasets import class_counts, row_counts
 
 from benchmarks.branches import HERE, Branch, make_repository
 from posttrain.evals.significance import Decision
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import RECORDS
-from posttrain.report.comparison import data_files as data_files_module
+from posttrain.report.comparison import data
 from posttrain.report.comparison.curves import drawn_charts
+from posttrain.report.comparison.data import class_counts, data_files, row_counts
 from posttrain.report.comparison.git_objects import object_ids, read_objects
 from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
 from posttrain.report.comparison.stages import stage_differences
 from posttrain.report.comparison.tables import comparison_json, comparison_markdown, comparison_text, differs_in
+from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import ConfigurationError
 from tests.console import posttrain
 
@@ -82,11 +82,10 @@ def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp
         [
             *(Branch(f"main-seed{seed}", seed, 0.9) for seed in (1, 2, 3)),
             *(Branch(name, seed, 0.9, BETTER, needless=0.4) for seed, name in enumerate(names, 1)),
-            Branch("exp/old", 1, 0.9, {"train_sft.lr": 0.001}, needless=None),
         ],
     )
     main, wasteful = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names)
-    assert (main.is_strict, wasteful.difference.decision) == (True, Decision.WORSE)
+    assert (main.measure, wasteful.difference.decision) == (Measure.STRICT, Decision.WORSE)
     assert wasteful.strict_success[0] == pytest.approx(0.6 * wasteful.success[0], abs=0.03)
     header, row = comparison_markdown(settings).splitlines()[0], comparison_markdown(settings).splitlines()[3]
     assert header.index("| strict success |") < header.index("| success |")
@@ -94,20 +93,7 @@ def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp
     page = comparison_page(settings)
     assert "A verdict is on strict success" in page
     assert "success, but not strict" in page
-    assert [one["compared_by"] for one in comparison_json(settings)["settings"]] == ["strict_success"] * 2
-
-    *_, old = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names, "exp/old")
-    assert (old.is_strict, old.strict_success) == (False, None)
-    assert settings[1].difference.decision is not Decision.WORSE, "by success alone they are alike"
-    assert "Some run recorded no strict success: the settings are compared by success." in comparison_text(settings)
-    assert "A verdict is on success" in comparison_page(settings)
-
-
-def test_runs_from_before_strict_success_have_no_column_for_it(tmp_path):
-    branches = [Branch("main", needless=None), Branch("exp/other", knobs=BETTER, needless=None)]
-    settings = settings_of(make_repository(tmp_path / "git", branches), "main", "exp/other")
-    assert "strict" not in comparison_text(settings)
-    assert "strict" not in comparison_page(settings).partition("<script>")[0]
+    assert [one["compared_by"] for one in json.loads(comparison_json(settings))["settings"]] == ["strict_success"] * 2
 
 
 def test_lost_episodes_are_told(tmp_path):
@@ -130,7 +116,7 @@ def test_a_second_run_of_a_seed_counts_once(repository_of_branches):
 def test_a_commit_is_read_with_all_it_says(repository_of_branches):
     [run] = read_runs(repository_of_branches, ["exp/better-seed2"])
     assert (run.author, run.committed_at, run.seed) == ("Ada Example", "2025-11-23T20:13:20+08:00", 2)
-    assert (len(run.outcomes), len(run.commit), run.problems) == (480, 40, [])
+    assert (len(run.outcomes()), len(run.commit), run.problems) == (480, 40, [])
     assert run.stages["train_sft"].deps["posttrain/types.py"]
     assert run.stages["train_sft"].outs["data/models/sft"].endswith(".dir")
     assert run.knobs["train_sft.lr"] == 0.004
@@ -219,7 +205,7 @@ BROKEN = {
     "other schema": ({"reports/evaluate/policy.json": "{}"}, "it has another schema (success_rate: Field required)"),
     "deep": ({"reports/evaluate/policy.json": "[" * 100_000}, "reports/evaluate/policy.json cannot be read"),
     "bytes": ({"dvc.lock": "\udcff\udcfe"}, "dvc.lock cannot be read"),
-    "foreign lines": ({TASKS: '{"a": 1}\n[]\nnull\n'}, f"{TASKS} has 3 lines that are no played task"),
+    "foreign lines": ({TASKS: '{"a": 1}\n[]\nnull\n'}, f"{TASKS} has 3 lines that are no result of a task"),
     "cut off": ({"reports/train_policy/metrics.jsonl": '{"step": 1}\n{"st'}, "is cut off in line 2 of 2"),
     "other metrics": (
         {"reports/train_policy/metrics.jsonl": '{"step": 1, "definition_version": 9}\n'},
@@ -397,5 +383,5 @@ def test_data_are_told_by_their_hashes_and_where_the_cache_has_both_by_their_row
     assert told in comparison_page(settings)
     for content in (b"", b"PAR1 no table"):
         (tmp_path / "cache/files/md5/22" / ("2" * 30)).write_bytes(content)
-        data_files_module._rows.cache_clear()
+        data._rows.cache_clear()
         assert dict(data_files(settings))["data/raw/demonstrations.parquet"][1] == ("2222222", "")

@@ -20,20 +20,20 @@ FILES = Path(__file__).parent / "files"
 
 
 def shares(run):
-    return sorted(run.outcomes.values())
+    return sorted(run.outcomes().values())
 
 
 @pytest.mark.parametrize("suffix", ["eval", "json"])
 def test_inspects_logs_have_the_mean_over_epochs_of_each_sample(suffix):
     [first], [second] = (read_files(str(FILES / f"inspect-{name}.{suffix}")) for name in "ab")
     assert (shares(first), shares(second)) == ([0.5, 1, 1, 1, 1], [0.5, 0.5, 1, 1, 1])
-    assert first.outcomes.keys() == second.outcomes.keys()
+    assert first.outcomes().keys() == second.outcomes().keys()
     assert first.problems == []
 
 
 def test_both_forms_of_an_inspect_log_are_the_same_run():
     [packed], [plain] = (read_files(str(FILES / f"inspect-a.{suffix}")) for suffix in ("eval", "json"))
-    assert packed.outcomes == plain.outcomes
+    assert packed.outcomes() == plain.outcomes()
 
 
 def test_lm_evals_samples_are_known_by_the_hash_of_their_document():
@@ -46,7 +46,7 @@ def test_a_promptfoo_file_holds_a_run_of_each_provider(tmp_path):
     small, large = read_files(str(FILES / "promptfoo.json"))
     assert [run.name.rpartition(": ")[2] for run in (small, large)] == ["small", "large"]
     assert shares(small) == shares(large) == [0, 1, 1]
-    assert small.outcomes == large.outcomes
+    assert small.outcomes() == large.outcomes()
 
 
 def test_an_error_of_promptfoo_is_no_failure_and_a_failed_assertion_is_one(tmp_path):
@@ -59,7 +59,9 @@ def test_an_error_of_promptfoo_is_no_failure_and_a_failed_assertion_is_one(tmp_p
 
     small, large = read_files(edited("promptfoo.json", end_in_an_error, tmp_path))
     assert (shares(small), shares(large)) == ([0, 1], [0, 1, 1])
-    assert small.problems == ["1 of 3 plays ended in an error or have no score: they are left out, and are no failures"]
+    assert small.problems == [
+        "1 of 3 samples ended in an error or have no score: they are left out, and are no failures"
+    ]
     assert large.problems == []
 
 
@@ -70,7 +72,7 @@ def test_columns_of_promptfoo_that_are_called_the_same_are_runs_of_their_own(tmp
 
     runs = read_files(edited("promptfoo.json", call_all_small, tmp_path))
     assert [run.name.rpartition(": ")[2] for run in runs] == ["small (column 1)", "small (column 2)"]
-    assert [len(run.outcomes) for run in runs] == [3, 3]
+    assert [len(run.outcomes()) for run in runs] == [3, 3]
 
 
 def test_a_task_is_the_same_wherever_a_tool_places_it(tmp_path):
@@ -88,14 +90,14 @@ def test_a_task_is_the_same_wherever_a_tool_places_it(tmp_path):
 
     [first] = read_files(edited("inspect-a.json", shuffle, tmp_path))
     [second] = read_files(edited("inspect-a.json", shuffle_otherwise, tmp_path))
-    assert first.outcomes == second.outcomes
+    assert first.outcomes() == second.outcomes()
 
     def describe(log):
         for place, one in enumerate(log["results"]["results"]):
             one["testCase"]["description"] = f"Row #{place}"
 
     described, _ = read_files(edited("promptfoo.json", describe, tmp_path))
-    assert described.outcomes == read_files(str(FILES / "promptfoo.json"))[0].outcomes
+    assert described.outcomes() == read_files(str(FILES / "promptfoo.json"))[0].outcomes()
 
 
 def test_files_with_commas_between_are_seeds_of_one_setting(tmp_path):
@@ -146,7 +148,7 @@ def test_a_run_that_did_not_end_well_says_so_and_what_it_scored_counts(tmp_path)
         log["samples"][3]["invalidation"] = {"reason": "a wrong prompt"}
 
     [run] = read_files(edited("inspect-a.json", break_off, tmp_path))
-    left_out = "4 of 10 plays ended in an error or have no score: they are left out, and are no failures"
+    left_out = "4 of 10 samples ended in an error or have no score: they are left out, and are no failures"
     assert run.problems == ["the run ended as error", left_out]
 
 
@@ -253,7 +255,7 @@ def test_a_flipped_byte_of_an_archive_is_never_another_result(tmp_path):
         file = tmp_path / "flipped.eval"
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
-            assert read_files(str(file))[0].outcomes == right.outcomes
+            assert read_files(str(file))[0].outcomes() == right.outcomes()
         except DataError:
             num_refused += 1
     assert num_refused > 50
