@@ -61,9 +61,7 @@ bench: setup  ## seconds and peak memory of every stage, and speed against named
 	python -m benchmarks.stages
 	python -m benchmarks.rollout
 	python -m benchmarks.against_trl
-	python -m benchmarks.against_vllm
 	python -m benchmarks.flow
-	python -m benchmarks.data_scale
 
 JOBS ?= 1
 seeds: setup  ## the pipeline over seeds, unseen worlds and control arms (experiments/seeds.yaml; JOBS=2 at a time)
