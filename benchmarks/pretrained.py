@@ -173,8 +173,8 @@ def _head(tree: Path) -> str:
 
 
 def figures(tree: Path) -> dict[str, Any]:
-    """Of a tree whose graph was run: what the policies do, what each stage took, and the scratch
-    model's success in other phrasing from this checkout's reports."""
+    """Figures of a tree whose graph was run: success of the policies, seconds of each stage,
+    and the scratch model's success in other phrasing from this checkout's reports."""
     params = load_params(tree / "params.yaml")
     domain = make_domain(params.world)
     rows = read_trajectories(tree / "data/resampled/demonstrations.parquet")
@@ -203,7 +203,7 @@ def _played(tree: Path, policy: str, params: Params, domain: Domain, *, split: s
 
 
 def success_on(tasks: Sequence[Task], sampler: EpisodeSampler, *, seed: int) -> dict[str, Any]:
-    """Of one play of each task."""
+    """Success of one episode of each task."""
     played = sampler.sample(tasks, episode_seeds(Stream.EVALUATION, seed, count=len(tasks)))
     return _share_of([one.is_success for one in played])
 
@@ -224,7 +224,7 @@ def _share_of(done: Sequence[bool]) -> dict[str, Any]:
 
 
 def _seconds(tree: Path) -> dict[str, float]:
-    """Of the whole process of each stage, its last run."""
+    """Seconds of the whole process of each stage, in its last run."""
     return {run["stage"]: run["whole_s"] for run in read_jsonl(tree / "reports/runs.jsonl")}
 
 

@@ -1,4 +1,4 @@
-"""What the kinds of trials share: the commands under trial, and how a trial is told."""
+"""Shared parts of the kinds of trials: the commands under trial, and how a trial is told."""
 
 import json
 import sys

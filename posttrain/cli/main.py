@@ -190,9 +190,8 @@ def run(targets: Sequence[str]) -> None:
 def summary() -> None:
     """The table of policies of the last run, or of the commit where nothing has run, and how both
     compare."""
-    from posttrain.report.committed import origin_of_figures
+    from posttrain.report.committed import origin_of_figures, refuse_unrecorded
     from posttrain.report.run_page import write_run_page
-    from posttrain.report.run_reader import refuse_unrecorded
     from posttrain.report.table import POLICIES, summary_table
 
     _settle()

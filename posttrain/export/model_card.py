@@ -14,7 +14,8 @@ import yaml
 from posttrain.pipeline.git import edited_files, git
 from posttrain.provenance.fingerprint import file_states, lock_form
 from posttrain.provenance.lockfile import LOCK, lock_entries
-from posttrain.report.run_reader import Evaluation, Success, read_object, refuse_unrecorded
+from posttrain.report.committed import refuse_unrecorded
+from posttrain.report.run_reader import Evaluation, Success, read_object
 from posttrain.report.table import interval, percent, percent_or_unknown
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.plain_yaml import load_yaml

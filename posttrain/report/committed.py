@@ -1,5 +1,5 @@
 """Compares each policy's strict success with the figure committed at HEAD, and says whether they
-differ by more than chance.
+differ by more than chance; and refuses reports that are not those in dvc.lock.
 
 On one kind of processor a run gives the same bytes, so that a difference was made by a change.
 Another kind rounds some sums otherwise, and from there single episodes and the training go other
@@ -7,13 +7,15 @@ ways, as with another seed. Both are tested as any two runs are: paired on tasks
 over the seeds that are committed (`posttrain.evals.significance`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from posttrain.evals.significance import LEVEL, Verdict, corrected, difference, spread_over
 from posttrain.pipeline.git import file_at, git
+from posttrain.provenance.fingerprint import md5_of
+from posttrain.provenance.lockfile import read_entries
 from posttrain.report.arms import Arms
 from posttrain.report.knobs import Knobs, parse_knobs
 from posttrain.report.run_reader import (
@@ -124,6 +126,22 @@ def changes_markdown(comparisons: list[Comparison]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def refuse_unrecorded(files: Iterable[Path], lock: Path) -> None:
+    """Refuse reports that are not those of the last run, by their MD5s in `dvc.lock`.
+
+    For readers outside of the graph: a report with an edited digit still parses. Raises DataError
+    for the first of `files` that differs. Files without an entry pass, and all do without a lock.
+    """
+    recorded = _recorded(lock) if lock.exists() else {}
+    for file in files:
+        stage, md5 = recorded.get(file.resolve(), ("", None))
+        if md5 is not None and (not file.is_file() or md5_of(file) != md5):
+            raise DataError(
+                f"{file} is not the one that {lock} records: it was damaged, edited, or written by a stage that was "
+                f"run by hand. Run `dvc repro {stage}`, or take it back with `git checkout {file}`"
+            )
+
+
 def _compare(reports_dir: Path, evaluations: Mapping[str, Evaluation]) -> list[Comparison]:
     seeds = reports_dir / "experiments" / "seeds.json"
     arms = read_object(seeds, Arms) if seeds.exists() else Arms()
@@ -170,3 +188,19 @@ def _knobs(reports_dir: Path) -> Knobs:
         return parse_knobs((reports_dir.parent / "params.yaml").read_bytes())
     except (OSError, ValueError):
         return {}
+
+
+def _recorded(lock: Path) -> dict[Path, tuple[str, str | None]]:
+    """Stage and MD5 by file."""
+    try:
+        entries = read_entries(lock.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        entries = None
+    if entries is None:
+        raise DataError(f"{lock} is damaged: take it back with `git checkout {lock}`, or run `dvc repro`")
+    folder = lock.resolve().parent
+    return {
+        folder / out["path"]: (name, out.get("md5"))
+        for name, entry in entries.items()
+        for out in entry.get("outs") or ()
+    }

@@ -8,7 +8,7 @@ stage may add some.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -16,8 +16,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from posttrain.evals.groups import DEFINITION_VERSION
-from posttrain.provenance.fingerprint import md5_of
-from posttrain.provenance.lockfile import read_entries
 from posttrain.runtime.exits import DataError
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -353,38 +351,6 @@ def held_out_outcomes(results: Mapping[str, TaskResult], measure: Measure) -> di
     """Outcomes of the held-out tasks; tasks that did not record the measure are left out."""
     held_out = {name: result.outcome(measure) for name, result in results.items() if result.split == HELD_OUT}
     return {name: outcome for name, outcome in held_out.items() if outcome is not None}
-
-
-def refuse_unrecorded(files: Iterable[Path], lock: Path) -> None:
-    """Refuse reports that are not those of the last run, by their MD5s in `dvc.lock`.
-
-    For readers outside of the graph: a report with an edited digit still parses. Raises DataError
-    for the first of `files` that differs. Files without an entry pass, and all do without a lock.
-    """
-    recorded = _recorded(lock) if lock.exists() else {}
-    for file in files:
-        stage, md5 = recorded.get(file.resolve(), ("", None))
-        if md5 is not None and (not file.is_file() or md5_of(file) != md5):
-            raise DataError(
-                f"{file} is not the one that {lock} records: it was damaged, edited, or written by a stage that was "
-                f"run by hand. Run `dvc repro {stage}`, or take it back with `git checkout {file}`"
-            )
-
-
-def _recorded(lock: Path) -> dict[Path, tuple[str, str | None]]:
-    """Stage and MD5 by file."""
-    try:
-        entries = read_entries(lock.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        entries = None
-    if entries is None:
-        raise DataError(f"{lock} is damaged: take it back with `git checkout {lock}`, or run `dvc repro`")
-    folder = lock.resolve().parent
-    return {
-        folder / out["path"]: (name, out.get("md5"))
-        for name, entry in entries.items()
-        for out in entry.get("outs") or ()
-    }
 
 
 def _result(line: bytes) -> TaskResult | None:

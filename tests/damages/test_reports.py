@@ -18,6 +18,7 @@ from posttrain.data.schemas import (
     write_tasks,
     write_trajectories,
 )
+from posttrain.report.committed import refuse_unrecorded
 from posttrain.report.run_reader import (
     Evaluation,
     GrpoLine,
@@ -25,7 +26,6 @@ from posttrain.report.run_reader import (
     TaskRecord,
     read_lines,
     read_object,
-    refuse_unrecorded,
 )
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics

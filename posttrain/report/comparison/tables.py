@@ -162,7 +162,6 @@ def _figures(success: tuple[float, float, float] | None, reliability: float | No
 
 
 def _setting_json(setting: Setting) -> dict[str, Any]:
-    one = setting.difference
     return {
         "name": setting.name,
         "runs": [_run_json(run) for run in setting.runs],
@@ -171,7 +170,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "compared_by": setting.measure.value.replace(" ", "_"),
         "strict_success": _mean_json(setting.strict_success),
         "success": _mean_json(setting.success),
-        "difference": _difference_json(one) if one else None,
+        "difference": _difference_json(setting.difference) if setting.difference else None,
         "problem": setting.problem,
         "spent": dataclasses.asdict(setting.spent) if setting.spent else None,
     }
@@ -182,36 +181,15 @@ def _mean_json(success: tuple[float, float, float] | None) -> dict[str, float] |
 
 
 def _difference_json(one: Verdict) -> dict[str, Any]:
-    return {
-        "verdict": one.advice,
-        "word": str(one.decision),
-        "estimate": one.estimate,
-        "low": one.low,
-        "high": one.high,
-        "p_value": one.p_value,
-        "smallest_shown": one.smallest_shown,
-        "num_tasks": one.num_tasks,
-        "num_seeds": list(one.num_seeds),
-        "is_of_runs_only": one.is_of_runs_only,
-        "num_more_seeds": one.num_more_seeds,
-        "num_more_tasks": one.num_more_tasks,
-    }
+    fields = dataclasses.asdict(one)
+    return {"verdict": one.advice, "word": str(fields.pop("decision")), **fields}
 
 
 def _run_json(run: RunResults) -> dict[str, Any]:
-    found = run.evaluation
+    rates = ("strict_success_rate", "success_rate", "strict_pass_hat_4", "pass_hat_4", "num_lost")
     return {
-        "name": run.name,
-        "commit": run.commit,
-        "author": run.author,
-        "committed_at": run.committed_at,
-        "is_dirty": run.is_dirty,
-        "seed": run.seed,
-        "strict_success_rate": found.strict_success_rate if found else None,
-        "success_rate": found.success_rate if found else None,
-        "strict_pass_hat_4": found.strict_pass_hat_4 if found else None,
-        "pass_hat_4": found.pass_hat_4 if found else None,
-        "num_lost": found.num_lost if found else None,
+        **{name: getattr(run, name) for name in ("name", "commit", "author", "committed_at", "is_dirty", "seed")},
+        **{name: getattr(run.evaluation, name, None) for name in rates},
         "num_tasks": len(run.outcomes()),
         "problems": list(run.problems),
         "data": dict(run.data),
