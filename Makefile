@@ -57,8 +57,7 @@ SERVER_PORT ?= 4200
 serve: setup  ## a Prefect server and a worker on this machine, with all deployments (SERVER_PORT=…); Ctrl-C ends them
 	@exec python -m flows.serve --port $(SERVER_PORT)
 
-bench: setup  ## seconds and peak memory of every stage, a GRPO step against TRL, and what the flow adds
-	python -m benchmarks.stages
+bench: setup  ## a GRPO step against TRL, and what the flow adds to DVC
 	python -m benchmarks.against_trl
 	python -m benchmarks.flow
 

@@ -8,7 +8,7 @@ from transformers import PretrainedConfig
 
 from posttrain.config.params import Params
 from posttrain.memory_estimate.advice import Change, changes_that_fit
-from posttrain.memory_estimate.configs import model_config
+from posttrain.memory_estimate.model import model_config
 from posttrain.memory_estimate.stages import STAGES, NotReckonedError, StageMemory, stage_memory
 
 _GIB = 1 << 30

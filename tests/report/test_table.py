@@ -1,4 +1,4 @@
-"""The table at the end of `make run`, and the comparison with the committed interval."""
+"""Tests of the table at the end of `make run`, and of where its figures come from."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from posttrain.report.committed import compare_with_committed, origin_of_figures
+from posttrain.report.committed import origin_of_figures
 from posttrain.report.table import summary_markdown, summary_table
 from posttrain.runtime.exits import DataError
 from tests.report.example import evaluation
@@ -23,6 +23,7 @@ def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
     assert summary_table(folder).splitlines()[-1] == f"no page yet: `dvc repro report` makes {folder / 'index.html'}"
     (folder / "index.html").touch()
     lines = summary_table(folder).splitlines()
+    assert len({len(line) for line in lines[:6]}) == 1, "columns stand under each other"
     assert re.split(r" {2,}", lines[0]) == [
         "policy",
         "strict success",
@@ -37,11 +38,6 @@ def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
     assert re.split(r" {2,}", lines[2]) == cells
     assert [line.split()[0] for line in lines[2:6]] == ["teacher", "base", "sft", "policy"]
     assert lines[-1] == f"report: {folder / 'index.html'}"
-
-
-def test_the_columns_of_the_table_stand_under_each_other(make_reports):
-    rows = summary_table(make_reports()).splitlines()
-    assert len({len(line) for line in rows[:6]}) == 1
 
 
 def test_the_markdown_table_says_the_same(make_reports):
@@ -63,11 +59,6 @@ def test_no_task_with_four_plays_has_no_pass_hat_4(make_reports):
 def test_a_policy_without_evaluation_is_named(make_reports):
     with pytest.raises(DataError, match="dvc repro evaluate@sft"):
         summary_table(make_reports({"evaluate/sft.json": None}))
-
-
-def test_without_committed_figures_the_comparison_says_so(make_reports):
-    folder = make_reports()
-    assert "No evaluation of the policy is committed" in compare_with_committed(folder)
 
 
 def test_figures_of_a_tree_that_ran_nothing_are_those_of_their_commit(make_reports):

@@ -1,4 +1,4 @@
-"""Branches as git holds them, good and bad, and what `posttrain compare` says of them."""
+"""Tests of `posttrain compare` on branches as git has them, good and bad."""
 
 import json
 import re
@@ -28,7 +28,7 @@ from tests.console import posttrain
 pytestmark = pytest.mark.xdist_group("branches")
 BETTER = {"train_sft.lr": 0.004}
 HOSTILE = "exp/'\"<script>alert(1)</script>&"
-TASKS = "reports/evaluate/policy.tasks.jsonl"
+EVALUATION, TASKS = "reports/evaluate/policy.json", "reports/evaluate/policy.tasks.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +97,8 @@ def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp
 
 
 def test_lost_episodes_are_told(tmp_path):
-    path = "reports/evaluate/policy.json"
-    content = json.loads((HERE / path).read_text()) | {"num_lost": 3}
-    branches = [Branch("main"), Branch("exp/lossy", knobs=BETTER, files={path: json.dumps(content)})]
+    content = json.loads((HERE / EVALUATION).read_text()) | {"num_lost": 3}
+    branches = [Branch("main"), Branch("exp/lossy", knobs=BETTER, files={EVALUATION: json.dumps(content)})]
     text = comparison_text(settings_of(make_repository(tmp_path / "git", branches), "main", "exp/lossy"))
     assert "exp/lossy: 3 lost episodes count neither as won nor as failed." in text
     assert "main: 3 lost" not in text
@@ -202,8 +201,8 @@ BROKEN = {
     "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
     "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
     "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: line 2: while parsing"),
-    "other schema": ({"reports/evaluate/policy.json": "{}"}, "it has another schema (success_rate: Field required)"),
-    "deep": ({"reports/evaluate/policy.json": "[" * 100_000}, "reports/evaluate/policy.json cannot be read"),
+    "other schema": ({EVALUATION: "{}"}, "it has another schema (success_rate: Field required)"),
+    "deep": ({EVALUATION: "[" * 100_000}, f"{EVALUATION} cannot be read"),
     "bytes": ({"dvc.lock": "\udcff\udcfe"}, "dvc.lock cannot be read"),
     "foreign lines": ({TASKS: '{"a": 1}\n[]\nnull\n'}, f"{TASKS} has 3 lines that are no result of a task"),
     "cut off": ({"reports/train_policy/metrics.jsonl": '{"step": 1}\n{"st'}, "is cut off in line 2 of 2"),
@@ -231,6 +230,17 @@ def test_a_branch_without_results_is_not_comparable_and_the_rest_is(repository_o
     assert once.difference is not None
 
 
+def test_a_commit_of_older_code_is_told_in_one_sentence(tmp_path):
+    evaluation = json.loads((HERE / EVALUATION).read_text())
+    del evaluation["strict_success_rate"]
+    line = json.dumps({"definition_version": 1, "step": 1})
+    files = {EVALUATION: json.dumps(evaluation), TASKS: "{}", "reports/train_policy/metrics.jsonl": line}
+    root = make_repository(tmp_path / "git", [Branch("main"), Branch("old", knobs=BETTER, files=files)])
+    assert read_runs(root, ["old"])[0].problems == [
+        f"{EVALUATION} cannot be read: it has another schema (strict_success_rate: Field required)"
+    ]
+
+
 def test_what_a_person_reads_of_hostile_names_and_knobs_is_harmless(repository_of_branches):
     settings = settings_of(repository_of_branches, "main", HOSTILE)
     assert "⟨U+001B⟩[31m|" in differs_in(settings[1])
@@ -239,6 +249,8 @@ def test_what_a_person_reads_of_hostile_names_and_knobs_is_harmless(repository_o
     assert "<script>" not in markdown
     assert "\\|" in markdown
     assert not (repository_of_branches.parent / "pwned").exists()
+    listed = subprocess.run(["git", "ls-files"], cwd=repository_of_branches, capture_output=True, check=True)
+    assert listed.stdout == b"", "it needs no checkout"
 
 
 def test_objects_are_read_by_any_name_and_once(repository_of_branches):
@@ -247,9 +259,6 @@ def test_objects_are_read_by_any_name_and_once(repository_of_branches):
     contents = dict(read_objects(repository_of_branches, [*filter(None, ids), ids[1]]))
     assert list(contents) == ids[:2]
     assert contents[ids[1]].startswith(b"seed: 1\n")
-
-
-def test_an_object_that_is_not_there_is_refused(repository_of_branches):
     with pytest.raises(ConfigurationError, match=r"git cannot read the object 0000.*git fsck"):
         dict(read_objects(repository_of_branches, ["0" * 40]))
 
@@ -276,17 +285,13 @@ class TestCommand:
             (["main", "--policy", "best"], "--policy 'best' is none of teacher, base, sft, policy"),
             (["main", "--margin", "0"], "--margin 0 is no number of points"),
             (["main", "--json", "/nowhere/at/all"], "cannot be written"),
+            *((["main", f"--price={price}"], "is no price") for price in ("cheap", "-1", "1,2,3", "nan", "1,")),
         ],
     )
     def test_wrong_arguments_are_refused_in_a_sentence(self, repository_of_branches, arguments, reason, monkeypatch):
         monkeypatch.chdir(repository_of_branches)
         ran = posttrain("compare", *arguments)
         assert (ran.exit_code, reason in ran.stderr, "Traceback" in ran.stderr) == (78, True, False), ran.stderr
-
-
-def test_it_needs_no_checkout(repository_of_branches):
-    listed = subprocess.run(["git", "ls-files"], cwd=repository_of_branches, capture_output=True, check=True)
-    assert listed.stdout == b""
 
 
 def test_what_the_runs_of_a_setting_took_is_told_on_average_and_priced(repository_of_branches, tmp_path, monkeypatch):
@@ -303,14 +308,6 @@ def test_what_the_runs_of_a_setting_took_is_told_on_average_and_priced(repositor
     wanted = (2 * sum(on_gpus) + 0.5 * (sum(seconds) - sum(on_gpus))) / 3600
     assert main["spent"]["money"] == pytest.approx(wanted)
     assert re.search(rf"GPU hours +cost\n[\s\S]*\nmain .* {wanted:.2f}\n", ran.stdout)
-
-
-@pytest.mark.parametrize("price", ["cheap", "-1", "1,2,3", "nan", "1,"])
-def test_what_is_no_price_is_refused_in_a_sentence(repository_of_branches, price, monkeypatch):
-    monkeypatch.chdir(repository_of_branches)
-    ran = posttrain("compare", "main", f"--price={price}")
-    assert (ran.exit_code, ran.stderr.count("\n")) == (78, 1)
-    assert "is no price" in ran.stderr
 
 
 def test_a_curve_is_marked_where_a_run_was_gone_on_with_and_a_stage_says_what_it_took(repository_of_branches):

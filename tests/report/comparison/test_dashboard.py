@@ -1,5 +1,4 @@
-"""The dashboard as a client meets it: closed to whoever lacks the key, and new when something
-moves."""
+"""Tests of the dashboard's server: closed without the key, and new when something moves."""
 
 import contextlib
 import http.client
