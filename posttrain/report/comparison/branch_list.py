@@ -1,6 +1,5 @@
 """Lists the local branches, a line each, quick enough to be read again whenever one moves."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,11 +43,6 @@ def list_branches(root: Path) -> list[BranchLine]:
         rates = (found.strict_success_rate, found.success_rate, found.pass_hat_4) if found else (None, None, None)
         lines.append(BranchLine(name, commit, author, committed_at, subject, *rates))
     return lines
-
-
-def branches_now(root: Path) -> Sequence[str]:
-    """Each branch with its commit, to see whether one has moved."""
-    return git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads").splitlines()
 
 
 def _evaluation(content: bytes) -> Evaluation | None:

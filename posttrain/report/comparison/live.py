@@ -46,18 +46,6 @@ def live_trainings(root: Path, branches: Sequence[str]) -> list[LiveTraining]:
     return sorted(found, key=lambda one: -one.written_s)
 
 
-def metrics_files(root: Path) -> dict[Path, float]:
-    """Metrics files of the trainings that run, with the time of the last write."""
-    files = {}
-    for copy in _copies(root):
-        for path in CURVES.values():
-            try:
-                files[copy / path] = (copy / path).stat().st_mtime
-            except OSError:
-                continue
-    return files
-
-
 def _copies(root: Path) -> Iterator[Path]:
     seen = set()
     for folder in (root, *worktrees(root)):
