@@ -1,4 +1,4 @@
-"""Charts of the report, and the metrics that each draws.
+"""Charts of the report and of a comparison, and the metrics that each draws.
 
 A chart is what `posttrain/report/page_parts.js` draws: a title, how its values are read, and
 curves, each with `steps` (N) and `mean` (N), without a band because there is one run.
@@ -15,14 +15,18 @@ Charts = Mapping[str, tuple[Mapping[str, str], Mapping[str, bool]]]
 
 _LOG, _SHARE, _NUMBER = {"is_log": True}, {"is_share": True}, dict[str, bool]()
 
-SFT_CHARTS: Charts = {  # in nats per agent token
+SFT_LOSS: Charts = {  # in nats per agent token
     "Fine-tuning: loss": ({"training rows": "loss", "dev demonstrations": "eval_loss"}, _LOG),
+}
+SFT_CHARTS: Charts = {
+    **SFT_LOSS,
     "Fine-tuning: loss by kind of token": ({"reasoning": "loss_reasoning", "calls": "loss_call"}, _LOG),
 }
 GRPO_CHARTS: Charts = {
     "Success of the sampled episodes": ({"strict success": "strict_success", "success": "success"}, _SHARE),
     "Reward": ({"mean reward": "reward_mean"}, _NUMBER),
     "Entropy and KL, nats per token": ({"entropy": "entropy", "KL to the start": "kl"}, _NUMBER),
+    "Tool calls that failed": ({"tool calls": "tool_failures"}, _SHARE),
     "Turns per episode": ({"turns": "turns"}, _NUMBER),
     "Tokens per episode": ({"tokens": "length"}, _NUMBER),
 }

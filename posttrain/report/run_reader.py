@@ -1,10 +1,8 @@
-"""Reads the files of a run below `reports/` as typed values, from a tree's folder or from the bytes
-of a git object.
+"""Reads the files of a run below `reports/` as typed values: the one reader of a tree's folder and
+of the bytes of git objects.
 
-`read_object` and `read_lines` are strict, because a page must not be silent about a damaged file:
-they raise DataError with file, field and remedy. The `parse_…` functions take bytes of any commit;
-what cannot be read of them is a sentence beside what can. Unknown fields are ignored, so that a
-stage may add some.
+`read_object` and `read_lines` are strict, because a page must not be silent about a damaged file.
+The `parse_…` functions take bytes of any commit, and give a sentence on what they cannot read.
 """
 
 import json
@@ -182,6 +180,7 @@ class GrpoLine(Source):
     frac_reward_zero_std_all_good: Share
     frac_reward_zero_std_other: Share
     frac_tokens_nonzero_advantage: Share
+    tool_failures: float
     entropy: float
     kl: float | None
     length: float
@@ -360,16 +359,9 @@ def _result(line: bytes) -> TaskResult | None:
         one = _ResultLine.model_validate_json(head + b"}" if is_cut else line)
     except ValidationError:
         return None
-    return TaskResult(
-        one.task_id,
-        one.split,
-        one.cell,
-        float(one.success),
-        one.failure,
-        line,
-        strict_success=float(one.strict_success),
-        sampled=sum(one.samples) / len(one.samples) if one.samples else None,
-    )
+    sampled = sum(one.samples) / len(one.samples) if one.samples else None
+    strict = float(one.strict_success)
+    return TaskResult(one.task_id, one.split, one.cell, float(one.success), one.failure, line, strict, sampled)
 
 
 def _text(path: Path) -> str:
@@ -386,8 +378,8 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Parse JSON. Raises ValueError for NaN and infinity too: no stage writes them, and a chart
-    would be silent about them."""
+    """Parse JSON. Raises ValueError for NaN and infinity too, which a chart would be silent
+    about."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from posttrain.report.comparison.settings import Setting
-from posttrain.report.failures import shown_message
+from posttrain.report.failures import in_turn, shown_message
 from posttrain.report.run_reader import TaskResult
 from posttrain.runtime.control_chars import escape_control_chars
 
@@ -35,7 +35,7 @@ def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
     won = sorted((task for task in differences if differences[task] > 0), key=lambda task: -differences[task])
     lost = sorted((task for task in differences if differences[task] < 0), key=lambda task: differences[task])
     pairs: list[dict[str, Any]] = []
-    for task in _in_turn(lost, won):
+    for task in in_turn(lost, won):
         pair = _pair(baseline, other, task, before[task], after[task])
         room -= len(json.dumps(pair))
         if room < 0:
@@ -92,8 +92,3 @@ def _messages(result: TaskResult) -> list[Message]:
         return [shown_message(message, MAX_MESSAGE_CHARS) for message in transcript]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
-
-
-def _in_turn(*lists: Sequence[str]) -> list[str]:
-    longest = max(map(len, lists), default=0)
-    return [names[index] for index in range(longest) for names in lists if index < len(names)]

@@ -313,8 +313,8 @@ def test_what_the_runs_of_a_setting_took_is_told_on_average_and_priced(repositor
 def test_a_curve_is_marked_where_a_run_was_gone_on_with_and_a_stage_says_what_it_took(repository_of_branches):
     settings = settings_of(repository_of_branches, "main", *(f"exp/better-seed{seed}" for seed in (1, 2, 3)))
     charts = {chart["title"]: chart["curves"] for chart in drawn_charts(settings)}
-    assert [curve["resumed"] for curve in charts["Mean reward"]] == [[], [40]]
-    assert [curve["resumed"] for curve in charts["Fine-tuning: loss on dev rows"]] == [[], []]
+    assert [curve["resumed"] for curve in charts["Reward"]] == [[], [40]]
+    assert [curve["resumed"] for curve in charts["Fine-tuning: loss: dev demonstrations"]] == [[], []]
     stages = dict(stage_differences(settings))
     assert stages["check_params"][0] == (
         "",
