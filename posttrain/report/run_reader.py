@@ -29,8 +29,7 @@ _OBJECT = TypeAdapter(dict[str, Any])
 
 
 class Measure(Enum):
-    """Measures of a policy: strict success and success of greedy episodes, and success of episodes
-    sampled at temperature 1."""
+    """Measures of a policy; sampled: success of episodes at temperature 1, not greedy."""
 
     STRICT = "strict success"
     PLAIN = "success"
@@ -166,8 +165,7 @@ class SftLine(Source):
 
 
 class GrpoLine(Source):
-    """A line of `reports/train_policy/metrics.jsonl` of online training, which samples groups of
-    episodes."""
+    """A line of `reports/train_policy/metrics.jsonl` of training online."""
 
     step: int
     success: Share
@@ -189,8 +187,7 @@ class GrpoLine(Source):
 
 
 class DpoLine(Source):
-    """A line of the same file of training on pairs (DPO, KTO, ORPO): `pair_accuracy` is the share
-    of a step's pairs in the right order."""
+    """A line of the same file of training on pairs (DPO, KTO, ORPO)."""
 
     step: int
     loss: float
@@ -243,8 +240,7 @@ class PreferencesSummary(Source):
 
 
 class ReliabilityBin(Source):
-    """Held-out pairs of one bin of confidence: mean probability of the predicted winner, and how
-    often the prediction was right."""
+    """Held-out pairs of one bin of confidence, which is the mean predicted probability."""
 
     num_pairs: int
     confidence: Share
@@ -252,8 +248,7 @@ class ReliabilityBin(Source):
 
 
 class BestOf(Source):
-    """Success when one of four episodes is picked by the reward model, at random, or by an
-    oracle."""
+    """Success when one of four episodes is picked by the model, at random, or by an oracle."""
 
     num_groups: int
     picked: Share
@@ -289,8 +284,7 @@ def read_object(path: Path, kind: type[Read]) -> Read:
 
 
 def read_lines(path: Path, kind: type[Read]) -> list[Read]:
-    """Read a JSONL file, in order. Raises DataError that names file, line, field and remedy; a file
-    without lines is an error too."""
+    """Read a JSONL file. Raises DataError as `read_object` does, and where it has no line."""
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty, so there is nothing to draw: run `{_maker(path)}`")
@@ -378,8 +372,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Parse JSON. Raises ValueError for NaN and infinity too, which a chart would be silent
-    about."""
+    """Parse JSON. Raises ValueError for NaN and infinity, which a chart would not show."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -400,8 +393,7 @@ def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -
 
 
 def _maker(path: Path) -> str:
-    """Command that writes a file of `reports/`: a folder is its stage's, `evaluate@sft` evaluates
-    one policy."""
+    """Command that writes a file of `reports/`, by its folder, which is a stage's."""
     stage = path.parent.name
     if stage == "experiments":
         return f"python -m flows.experiments experiments/{path.stem}.yaml"
