@@ -66,7 +66,7 @@ def model_card(root: Path, name: str, *, licence: str | None) -> str:
             "## Measured\n",
             *_table(evaluation),
             "",
-            f"Greedy plays of tasks that nothing was learnt from, Wilson intervals; strict success takes no call "
+            f"Greedy episodes of tasks that nothing was learnt from, Wilson intervals; strict success takes no call "
             f"outside of what the goal accepts. {_failures(evaluation)}Products were {model['dtype']}, on "
             f"{evaluation.processor or 'a processor that was not recorded'}.\n",
             "## How it was made\n",
@@ -118,8 +118,8 @@ def _row(tasks: str, success: Success, pass_hat_4: float | None) -> str:
 
 
 def _failures(evaluation: Evaluation) -> str:
-    told = ", ".join(f"{count} {failure}" for failure, count in evaluation.failures.items())
-    return f"Failures: {told}. " if told else ""
+    counts = ", ".join(f"{count} {failure}" for failure, count in evaluation.failures.items())
+    return f"Failures: {counts}. " if counts else ""
 
 
 def _knobs(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def _online(own: _StageSetup, algorithm: OnlineParams) -> None:
         engine = _run_engine(own, model)
         learnt()
         del engine
-    else:  # it sleeps then; but it plays beside what the optimizer has
+    else:  # the engine sleeps then; but it generates beside the optimizer's state
         learnt()
         _run_engine(own, model)
     del reward_model

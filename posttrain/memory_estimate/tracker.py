@@ -49,7 +49,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def peak(self) -> int:
-        """The most bytes that were held at once."""
+        """Peak in bytes."""
         return self.at_peak.total()
 
     def forget_peak(self) -> None:

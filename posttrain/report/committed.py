@@ -148,9 +148,12 @@ def _compare(reports_dir: Path, evaluations: Mapping[str, Evaluation]) -> list[C
     knobs = _knobs(reports_dir)
     found = {}
     for policy in evaluations:
-        then, now = _outcomes_at_head(reports_dir, policy), _outcomes(reports_dir, policy)
+        path = f"evaluate/{policy}.tasks.jsonl"
+        then = (file_at(reports_dir, "HEAD", path) or "").encode()
+        now = (reports_dir / path).read_bytes() if (reports_dir / path).is_file() else b""
+        spread = spread_over(arms.seed_rates(policy, knobs))
         try:
-            found[policy] = difference([then], [now], spread=spread_over(arms.seed_rates(policy, knobs)))
+            found[policy] = difference([_outcomes(then)], [_outcomes(now)], spread=spread)
         except DataError:  # no episode of the same tasks: the comparison says so
             continue
     family = dict(zip(found, corrected(list(found.values())), strict=True))
@@ -170,16 +173,7 @@ def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
         ) from error
 
 
-def _outcomes(reports_dir: Path, policy: str) -> dict[str, float]:
-    try:
-        content = (reports_dir / "evaluate" / f"{policy}.tasks.jsonl").read_bytes()
-    except OSError:
-        content = b""
-    return held_out_outcomes(parse_results(content)[0], Measure.STRICT)
-
-
-def _outcomes_at_head(reports_dir: Path, policy: str) -> dict[str, float]:
-    content = (file_at(reports_dir, "HEAD", f"evaluate/{policy}.tasks.jsonl") or "").encode()
+def _outcomes(content: bytes) -> dict[str, float]:
     return held_out_outcomes(parse_results(content)[0], Measure.STRICT)
 
 

@@ -26,7 +26,7 @@ class FailureClass:
 
 def failure_classes(before: Sequence[TaskRecord], after: Sequence[TaskRecord]) -> list[FailureClass]:
     """One row per class that occurs before or after, the most frequent after first, then before;
-    only tasks of the split `test` that both played are counted."""
+    only tasks of the split `test` that both ran are counted."""
     then, now = _test_records(before), _test_records(after)
     both = [(then[task_id], now[task_id]) for task_id in then if task_id in now]
     names = sorted({record.failure for pair in both for record in pair if record.failure is not None})

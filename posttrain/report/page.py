@@ -105,8 +105,8 @@ def read_reports(folder: Path, knobs: Knobs) -> Reports:
 def render_page(reports: Reports, *, num_failures_shown: int) -> str:
     """Render the HTML text."""
     evaluations, arms = reports.evaluations, reports.arms
-    played = _held_out(reports.policy_records)
-    failures = shown_failures(played, num_failures_shown)
+    episodes = _held_out(reports.policy_records)
+    failures = shown_failures(episodes, num_failures_shown)
     seeds = arms.of_setting(reports.knobs)
     algorithm, policy_charts, spread_charts = _policy_charts(reports.policy_lines, reports.knobs)
     charts = {
@@ -140,7 +140,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         preferences=reports.preferences,
         reward_model=reports.reward_model,
         failure_classes=failure_classes(reports.sft_records, reports.policy_records),
-        num_failures=sum(record.failure is not None for record in played),
+        num_failures=sum(record.failure is not None for record in episodes),
         num_shown=len(failures),
         seeds=seeds,
         spread=reports.spread,

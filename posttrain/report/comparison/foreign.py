@@ -41,7 +41,7 @@ def read_files(name: str, *, score: str = "") -> list[RunResults]:
     has several scores and `score` is none of them, or is named twice."""
     parts = name.split(",")
     if len({Path(part).resolve() for part in parts}) < len(parts):
-        raise ConfigurationError(f"{name} names a file twice: one play is not two seeds; name it once")
+        raise ConfigurationError(f"{name} names a file twice: one run is not two seeds; name it once")
     return [run for seed, part in enumerate(parts, 1) for run in _runs(Path(part), name, seed, score)]
 
 

@@ -20,8 +20,8 @@ def object_ids(root: Path, names: Sequence[str]) -> list[str | None]:
 
     Raises ConfigurationError where git does not run here."""
     asked = [name for name in names if "\n" not in name and "\0" not in name]  # a line is a name
-    with _cat_file(root, "--batch-check=%(objectname)", asked) as told:
-        answers = told.read().splitlines()
+    with _cat_file(root, "--batch-check=%(objectname)", asked) as answer:
+        answers = answer.read().splitlines()
     found = dict(zip(asked, answers, strict=True))
     return [_hash(found.get(name, b"")) for name in names]
 
@@ -30,15 +30,15 @@ def read_objects(root: Path, ids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """The hash and the content of each object, one at a time: git unpacks the next one meanwhile.
     What two commits share is read once. Raises ConfigurationError for one that git cannot read."""
     unique = list(dict.fromkeys(ids))
-    with _cat_file(root, "--batch=%(objectsize)", unique) as told:
+    with _cat_file(root, "--batch=%(objectsize)", unique) as answer:
         for name in unique:
-            size = told.readline().strip()
+            size = answer.readline().strip()
             if not size.isdigit():
                 raise ConfigurationError(
                     f"git cannot read the object {name} of {root}: `git fsck` says what is damaged"
                 )
-            yield name, told.read(int(size))
-            told.read(1)  # the newline that git puts behind
+            yield name, answer.read(int(size))
+            answer.read(1)  # the newline that git puts behind
 
 
 @contextlib.contextmanager
