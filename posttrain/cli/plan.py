@@ -101,7 +101,7 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
         print(plan_text(*read_checked_plan(targets)))
         return
     if not 0 < gpu < 1e6 or targets:
-        raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are reckoned")
+        raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are estimated")
     from posttrain.cli.memory_plan import plan_memory
 
     plan_memory(gpu, params_yaml=params, model_folder=model, as_json=as_json)

@@ -86,7 +86,7 @@ def _origin(model: Mapping[str, Any]) -> str:
 
 
 def _licence_of(base: Path) -> str | None:
-    """As the card in a base model's folder has it; None where there is none."""
+    """Licence in the card of a base model's folder; None where there is none."""
     try:
         _, head, _ = (base / "README.md").read_text(encoding="utf-8").split("---\n", 2)
         found = load_yaml(head, "README.md").get("license")

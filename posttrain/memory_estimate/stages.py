@@ -55,7 +55,7 @@ _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that 
 _READ_AT_ONCE = 8  # contexts that are read in one pass: more are shorter
 
 
-class NotReckonedError(ConfigurationError):
+class NotEstimatedError(ConfigurationError):
     """A model whose code does not run on tensors without numbers; the stage itself may run it."""
 
 
@@ -77,7 +77,7 @@ def stage_memory(
 ) -> StageMemory:
     """Estimate a stage. An engine in this process has `num_slots` slots in memory (on a CPU, only
     those that were used), or fewer where `gpu_bytes` has no room for them. Raises
-    ConfigurationError for knobs that the stage would refuse, and NotReckonedError."""
+    ConfigurationError for knobs that the stage would refuse, and NotEstimatedError."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:
@@ -89,8 +89,8 @@ def stage_memory(
         except StageError:
             raise
         except Exception as error:  # of the model's own code
-            raise NotReckonedError(
-                f"what {stage} takes of a model of type {config.model_type!r} cannot be reckoned: "
+            raise NotEstimatedError(
+                f"what {stage} takes of a model of type {config.model_type!r} cannot be estimated: "
                 f"{type(error).__name__}: {error}"
             ) from error
     return StageMemory(stage, {name: tracker.at_peak[name] for name in LABELS if tracker.at_peak[name]})

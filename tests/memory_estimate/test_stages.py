@@ -1,4 +1,4 @@
-"""What is reckoned of a stage's memory, against sums by hand and against real tensors."""
+"""Tests of the estimates of stages' memory, against sums by hand and against real tensors."""
 
 import resource
 from pathlib import Path
