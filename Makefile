@@ -19,7 +19,10 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 run: setup  ## run the whole pipeline and print the table of policies
 	@posttrain run
 
-test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained, llamacpp): those of real components
+demo: setup  ## the whole pipeline in small, in the toy world, in .posttrain/demo
+	@posttrain demo
+
+test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, worlds, provenance, processes, killed, pretrained, llamacpp, keys, large): those of real components
 	$(if $(NEEDS),begin=$$(date +%s) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) $$(($$(date +%s) - begin)),pytest -n 2 --dist loadgroup)
 
 test-all:  ## lint, the tests and every suite of real components, as .ci/run without leaving any out
@@ -75,5 +78,5 @@ pretrained: setup  ## a pretrained 135M model through the whole graph, into repo
 gpu:  ## what a machine with one CUDA GPU can show, in parts, into reports/gpu (15 minutes; docs/gpu.md)
 	$(PYTHON) -m benchmarks.gpu
 
-.PHONY: help setup run test test-all lint bench dashboard seeds experiments pretrained gpu serve serve-vllm
+.PHONY: help setup run demo test test-all lint bench dashboard seeds experiments pretrained gpu serve serve-vllm
 .DEFAULT_GOAL := help

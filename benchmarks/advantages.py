@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.methods import CREDITS, credit_of
-from posttrain.train.advantages.choice import token_credit
+from posttrain.train.advantages.credit import Credit, StepContext
 from posttrain.train.advantages.groups import FloatArray, Group, Turn
 from posttrain.train.advantages.history import TaskHistory
 
@@ -47,15 +47,11 @@ def table() -> Iterator[dict[str, float | int | str | None]]:
 def _credited(name: str, rewards_G: FloatArray) -> list[float]:
     turns_G = [[Turn(1, "start", None)]] * GROUP_SIZE
     group = Group("new", rewards_G, rewards_G == 1, turns_G, {"reward": rewards_G})
-    [found_G] = token_credit(
-        [group],
-        credit_of(name),
-        TaskHistory(0.0),
-        weights={"reward": 1.0},
-        entropies=[[np.array([0.5])] * GROUP_SIZE],
-        seed=0,
-        step=0,
-    )
+    entropies = [[np.array([0.5])] * GROUP_SIZE]
+    context = StepContext(TaskHistory(0.0), score_weights={"reward": 1.0}, entropies=entropies)
+    credit = credit_of(name)
+    assert isinstance(credit, Credit)  # a critic's needs a model
+    [found_G] = credit.token_advantages([group], context)
     return [float(of_tokens[0]) for of_tokens in found_G]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from posttrain.pipeline.tree_copy import commit_tree, copy_tree
 from posttrain.runtime.plain_yaml import read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -99,26 +100,9 @@ def clone_checkout(target: Path) -> Path:
 def make_small_copy(root: Path, overrides: Mapping[str, Any] | None = None) -> Path:
     """The working tree as it is now, uncommitted edits too, as one commit in `root`, with the knobs
     of `SMALL`, then `overrides`; nothing run."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "-co", "--exclude-standard"],
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        source, target = REPOSITORY / name, root / name
-        if (
-            source.is_file()
-            and name != "dvc.lock"
-            and (not name.startswith("reports/") or name == "reports/experiments/seeds.json")
-        ):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+    copy_tree(REPOSITORY, root)
     apply_overrides(root / "params.yaml", {**SMALL, **(overrides or {})})
-    git = ["git", "-c", "user.name=copy", "-c", "user.email=copy@localhost"]
-    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "copy"]):
-        subprocess.run([*git, *command], cwd=root, check=True)
+    commit_tree(root)
     return root
 
 

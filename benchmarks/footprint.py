@@ -33,7 +33,7 @@ from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
 from posttrain.models.params import Dtype
 from posttrain.models.tokenizer import train_tokenizer
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
@@ -48,7 +48,7 @@ from posttrain.train.resumable_trainer import open_run
 from posttrain.train.reward_model import new_reward_model, train_reward_model
 from posttrain.train.sft import train_sft
 from posttrain.train.trainable import load_trainable
-from posttrain.worlds.domains import make_domain, score_names, with_expert
+from posttrain.worlds.catalog import make_domain, require_expert, score_names
 
 WIDTH = 512  # tokens of a row
 NUM_EPISODES = 8  # of a step; as many slots of the engine are used
@@ -179,7 +179,7 @@ def read_params(path: Path) -> Params:
 def make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
     """Random weights, with a tokenizer that the world's conversations fit."""
     shown = demonstrate(
-        with_expert(make_domain(params.world), wanted_by="a tokenizer"),
+        require_expert(make_domain(params.world), needed_by="a tokenizer"),
         make_domain(params.world).tasks("sft", 64),
         limits=params.agent,
         seed=0,

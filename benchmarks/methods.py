@@ -3,7 +3,7 @@
 from pydantic import TypeAdapter
 
 from posttrain.runtime.plain_yaml import load_yaml
-from posttrain.train.advantages.params import CreditParams
+from posttrain.train.advantages.methods import CreditParams
 
 CREDITS = {
     "grpo": "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, "
@@ -17,10 +17,6 @@ CREDITS = {
     "gdpo": "{type: scores, floor: 1.0e-4}",
     "rl_zvp": "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, "
     "drop: none, equal_groups: {type: by_entropy, alpha: 0.1}}",
-    "avspo": "{type: episode, baseline: {type: virtual_ends, worst: 0.0, best: 1.0}, "
-    "scale: {type: group_std, floor: 1.0e-4}, drop: none, equal_groups: {type: by_baseline}}",
-    "wdb_grpo": "{type: episode, baseline: {type: weighted, decay: 0.5, batch_count: 2.0}, "
-    "scale: {type: group_std, floor: 1.0e-4}, drop: none, equal_groups: {type: by_baseline}}",
     "batch_baseline": "{type: episode, baseline: {type: batch_mean}, scale: {type: batch_std, floor: 1.0e-4}, "
     "drop: none, equal_groups: {type: by_baseline}}",
     "task_baseline": "{type: episode, baseline: {type: task_mean, decay: 0.5}, scale: {type: none}, "

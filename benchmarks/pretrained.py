@@ -31,12 +31,12 @@ from posttrain.evals.significance import share_interval
 from posttrain.models.gguf import get_model
 from posttrain.models.loading import load_codec, load_model
 from posttrain.pipeline.git import git
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.types import Task
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.tools import ToolError
 

@@ -28,8 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from posttrain.data.importing.importer import import_trajectories
-from posttrain.data.schemas import TrajectoryRow
-from posttrain.data.trajectories import unlearnt
+from posttrain.data.schemas import TrajectoryRow, untrained_messages
 from posttrain.runtime.exits import DataError
 
 Record = dict[str, Any]
@@ -94,7 +93,7 @@ def draw_meaning(draw: random.Random, number: int) -> Meaning:
 
 def meaning_of(row: TrajectoryRow) -> Meaning:
     """Meaning of an imported row."""
-    messages, hidden = row.trajectory.messages, unlearnt(row.trajectory)
+    messages, hidden = row.trajectory.messages, untrained_messages(row.trajectory)
     system = messages[0].content if messages[0].role == "system" else ""
     results = {one.tool_call_id: one.content for one in messages if one.role == "tool"}
     steps = tuple(

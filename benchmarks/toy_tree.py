@@ -1,6 +1,7 @@
-"""A small DVC repository whose three stages run as ours do: `make` reads a file, a knob and its own
-code, `refine` what it made, `judge` writes a metric that git keeps. `POSTTRAIN_TEST_HOLD` names
-a folder: `make` says there that it has begun (`began`), and waits while `hold` lies there.
+"""Toy tree: a small DVC repository with three stages of ours. `make` reads a file, a knob and its
+own code, `refine` the output of `make`, `judge` writes a metric that git keeps.
+`POSTTRAIN_TEST_HOLD` names a folder: `make` writes `began` there, and waits while `hold` lies
+there.
 """
 
 import contextlib
@@ -43,10 +44,10 @@ from ours.words import WORD
 from posttrain.provenance.runner import run_stage
 
 def make(run):
-    told = os.environ.get("POSTTRAIN_TEST_HOLD")
-    if told:
-        Path(told, "began").touch()
-        while Path(told, "hold").exists():
+    folder = os.environ.get("POSTTRAIN_TEST_HOLD")
+    if folder:
+        Path(folder, "began").touch()
+        while Path(folder, "hold").exists():
             time.sleep(0.01)
     made = Path("data/made")
     made.mkdir(parents=True)
@@ -116,8 +117,8 @@ def commit(root: Path, message: str) -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For `dvc` in the tree: this interpreter's programs, one thread, and nothing of the tests'
-    own."""
+    """Environment of `dvc` in the tree: this interpreter's programs, one thread, and nothing of the
+    tests' own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("POSTTRAIN_", "PYTEST_", "DVC_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return (
@@ -128,7 +129,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def dvc(root: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """As a person runs it; both streams are in `stdout`."""
+    """Run a command of DVC; both streams are in `stdout`."""
     command = [sys.executable, "-m", "dvc", *arguments]
     return subprocess.run(
         command,
@@ -141,19 +142,19 @@ def dvc(root: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess
     )
 
 
-def without_settling(folder: Path) -> Path:
-    """Makes a folder that, on a Python's path, has it hold no receipt against `dvc.lock`: what the
-    oracle must find then is a trial of the trials."""
+def without_receipts(folder: Path) -> Path:
+    """Make a folder that, on a Python's path, has no receipt compared with `dvc.lock`: the oracle
+    must find false entries then."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
-        "from posttrain.provenance import receipts\n\nreceipts.settle = lambda root, tell: []\n"
+        "from posttrain.provenance import receipts\n\nreceipts.apply_receipts = lambda root, log: []\n"
     )
     return folder
 
 
 class Oracle:
-    """Knows every content that a file of the tree ever had, and so what each entry of `dvc.lock`
-    would have to bind."""
+    """Oracle: knows every content that a file of the tree ever had, and so the true outputs of each
+    entry of `dvc.lock`."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -175,13 +176,13 @@ class Oracle:
         return text
 
     def learn_one(self, text: str) -> None:
-        """Somebody wrote this in place of the first file that `make` makes: `refine` may read it,
-        if it says so."""
+        """Give a text that was written in place of the first file of `make`: `refine` may read
+        it."""
         self._learn_part("one", text)
 
     def false_entries(self, entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """The stages whose entry binds a result to what it was not made from, in the order in which
-        they were made."""
+        """Stages whose entry binds a result to inputs that it was not made from, in the order in
+        which they were made."""
         return [name for name, entry in entries.items() if not self._is_true(name, entry)]
 
     def _is_true(self, name: str, entry: Mapping[str, Any]) -> bool:

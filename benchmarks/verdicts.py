@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from posttrain.evals.significance import Decision, Outcomes, difference
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 
 DIFFICULTY, OWN, INTERPLAY = 2.0, 0.7, 1.0  # in logits: of a task, of a task under a setting, of a task under a seed
 

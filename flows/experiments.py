@@ -37,7 +37,7 @@ from posttrain.experiments.markdown import table_markdown
 from posttrain.experiments.plan import Plan, Variant, read_plan, variants
 from posttrain.experiments.record import code_digest, of_today, read_arm, read_arms, record_file, write_arms
 from posttrain.experiments.verdicts import make_table
-from posttrain.pipeline.dedup_lock import hold_key
+from posttrain.pipeline.dedup_lock import lock_key
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, file_at
 from posttrain.report.comparison.page import comparison_page
@@ -259,7 +259,7 @@ def _run(
 def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay, targets: Sequence[str]) -> State[Any]:
     state, folder = root / STATE_DIR, folder_of(root, variant)
     tell = get_run_logger().info
-    with hold_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
+    with lock_key(state / "keys", f"experiment-{variant.name}", tell, is_stopped=lambda: under_way.is_stopped):
         with under_way.one_opens:
             open_worktree(root, variant, folder)
         runs = StageExecutor(folder, settings=load_settings(root), state=state)

@@ -77,7 +77,7 @@ def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ())
     if missing := status.missing():
         raise RuntimeError(f"{', '.join(missing)}: neither ran nor failed; the run's log says why")
     if targets:
-        return Completed(message=status.sentence())
+        return Completed(message=status.summary())
     create_markdown_artifact(
         summary_markdown(reports), key="evaluation", description="success on tasks never seen in training"
     )
@@ -86,7 +86,7 @@ def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ())
             alarms_markdown(read_metrics(curve)), key="alarms", description="health rules that the training broke"
         )
     get_run_logger().info("\n%s\n%s", summary_table(reports), write_run_page(reports.parent))
-    return Completed(message=status.sentence())
+    return Completed(message=status.summary())
 
 
 def _needed(nodes: Sequence[StageNode], targets: Collection[str]) -> list[StageNode]:
@@ -115,13 +115,13 @@ def run_stage(node: StageNode, runs: StageExecutor, status: RunStatus) -> State[
 
     def tell(line: str) -> None:
         log.info(line)
-        status.heard(node.name, line)
+        status.update(node.name, line)
 
     try:
         outcome = runs.run(node, tell, _show)
     except Interrupted as error:
         return Cancelled(message=str(error))
-    status.ended(node.name, outcome)
+    status.finish(node.name, outcome)
     if outcome.state == "cached":
         return Completed(name="Cached", message="DVC had nothing to run")
     if outcome.state == "completed":

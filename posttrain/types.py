@@ -261,3 +261,33 @@ class Trajectory:
     def is_strict_success(self) -> bool:
         """True where its world graded it a strict success; False where nobody graded it."""
         return self.outcome is not None and self.outcome.strict_success
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredEpisode:
+    """An episode that was scored by rules; `bonus` is what a reward model adds to that reward."""
+
+    trajectory: Trajectory
+    bonus: float = 0.0
+
+    @property
+    def rule_reward(self) -> float:
+        """The reward by rules, which the metrics are about; 0.0 of a lost episode, which no group
+        counts. Raises ValueError where nobody scored the episode."""
+        if self.is_aborted:
+            return 0.0
+        if self.trajectory.reward is None:
+            raise ValueError(
+                f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from"
+            )
+        return self.trajectory.reward
+
+    @property
+    def is_success(self) -> bool:
+        """Its world's verdict."""
+        return self.trajectory.is_success
+
+    @property
+    def is_aborted(self) -> bool:
+        """It ended through no doing of the agent's: nothing is learnt from it."""
+        return self.trajectory.is_aborted

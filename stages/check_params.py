@@ -18,18 +18,20 @@ from posttrain.models.local_config import local_config
 from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, target_problem
 from posttrain.provenance.fingerprint import read_all_inputs
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.provenance.undeclared_deps import SOURCE_KNOB, live_root, score_knob, undeclared, world_knob
+from posttrain.provenance.undeclared_deps import SOURCE_KNOB, score_knob, tree_root, undeclared, world_knob
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.replay.params import JoinsExpert, JoinsHints
-from posttrain.train.sampling.params import HorizonSampling, SpreadSampling
-from posttrain.worlds.domains import make_domain, score_names, with_expert, with_new_tasks
+from posttrain.train.replay.expert import ExpertReplay
+from posttrain.train.replay.hints import HintReplay
+from posttrain.train.sampling.horizon import HorizonSampling
+from posttrain.train.sampling.spread import SpreadSampling
+from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration, score_names
 from posttrain.worlds.grading import GENERAL_SCORES
-from posttrain.worlds.knobs import OwnWorldParams
+from posttrain.worlds.params import OwnWorldParams
 from posttrain.worlds.protocol import Domain
 
 CARDS = "POSTTRAIN_CARDS"  # of the GPUs that are reserved, as infra/dispatch.yaml has it: `train_sft=80,default=24` GiB
@@ -38,7 +40,7 @@ NUM_TASKS_SEEN = 300  # enough to see every value of a label
 
 
 def check_params(run: StageRun) -> None:
-    hidden = undeclared(read_all_inputs(Path("dvc.yaml")), run.params, looked_up_by="check_params")
+    hidden = undeclared(read_all_inputs(Path("dvc.yaml")), run.params, checked_by="check_params")
     knobs = {knob for knob, _ in hidden}  # these lead out of the copy that this stage works in
     problems = [line for _, line in hidden]
     problems += [*_names(run.params, besides=knobs), *_import(run.params, besides=knobs), *_model(run.params)]
@@ -102,20 +104,20 @@ def _needs(params: Params, domain: Domain) -> Iterator[str]:
     """Problems of knobs that ask of a world what not every world has."""
     needs: list[tuple[Callable[..., object], str]] = []
     if isinstance(params.generate_data.source, ScriptedSource):
-        needs.append((with_expert, "generate_data.source.type scripted"))
+        needs.append((require_expert, "generate_data.source.type scripted"))
     if not (isinstance(params.generate_data.source, ImportSource) and params.generate_data.source.dev_frac):
-        needs.append((with_expert, "the dev loss of train_sft (or generate_data.source.dev_frac above 0)"))
+        needs.append((require_expert, "the dev loss of train_sft (or generate_data.source.dev_frac above 0)"))
     if isinstance(params.evaluate.teacher, ExpertTeacher):
-        needs.append((with_expert, "evaluate.teacher.type expert"))
+        needs.append((require_expert, "evaluate.teacher.type expert"))
     if params.resample_data.oversample.type == "smote":
         smote = "resample_data.oversample.type smote"
-        needs += [(with_expert, smote), (with_new_tasks, smote)]
+        needs += [(require_expert, smote), (require_regeneration, smote)]
     algorithm = params.train_policy.algorithm
-    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.join, JoinsExpert | JoinsHints):
-        needs.append((with_expert, algorithm.join.knob))
-    for need, wanted_by in needs:
+    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.join, ExpertReplay | HintReplay):
+        needs.append((require_expert, algorithm.join.knob))
+    for need, needed_by in needs:
         try:
-            need(domain, wanted_by=wanted_by)
+            need(domain, needed_by=needed_by)
         except ConfigurationError as error:
             yield str(error)
 
@@ -198,7 +200,7 @@ def _model(params: Params) -> Iterator[str]:
     if not isinstance(model, PretrainedModel):
         return
     try:
-        config = local_config(model, root=live_root())
+        config = local_config(model, root=tree_root())
     except (OSError, ValueError) as error:
         yield (
             f"model.name = {model.name!r}: {error}. It must be a name of the hub (organisation/model), or a folder "
@@ -216,11 +218,11 @@ def _memory(params: Params) -> Iterator[str]:
     """Problems of stages that have a GPU of known size to themselves. It takes as many seconds as a
     large model has layers, so it is asked only there."""
     cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
-    if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=live_root())):
+    if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=tree_root())):
         return
     from posttrain.memory_estimate.gpu_cards import refused_by_cards
 
-    yield from refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=live_root())
+    yield from refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=tree_root())
 
 
 if __name__ == "__main__":

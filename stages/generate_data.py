@@ -1,8 +1,8 @@
-"""Makes the world's tasks of every split, and demonstrations of the sft tasks: by the scripted
-expert with its flaws, by a model behind an endpoint, or from a team's own file.
+"""Stage `generate_data`: makes the world's tasks of every split, and demonstrations of the sft
+tasks: by the scripted expert with its flaws, by a model behind an endpoint, or from a file.
 
-The demonstrations carry no goal and no reward; their outcome is read by `success_filter` alone, the
-control arm.
+The demonstrations have no goal and no reward; only `success_filter`, a control arm, reads their
+outcome.
 """
 
 import sys
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posttrain.data.files import write_jsonl
-from posttrain.data.importing.held_out import hold_out
+from posttrain.data.importing.dev_split import split_off_dev
 from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad, unread_keys
-from posttrain.data.importing.records import Bad
-from posttrain.data.importing.world_tools import with_tools_of
+from posttrain.data.importing.records import BadRecord
+from posttrain.data.importing.world_tools import match_world_tools
 from posttrain.data.params import ImportSource, OpenAiSource, ScriptedSource
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
 from posttrain.provenance.runner import StageRun, run_stage
@@ -21,12 +21,10 @@ from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.endpoint_limits import ChatParameters
-from posttrain.runtime.exits import ConfigurationError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
-from posttrain.types import SPLITS, Split, Task
-from posttrain.worlds.domains import make_domain, with_expert
-from posttrain.worlds.knobs import WorldParams
+from posttrain.types import SPLITS
+from posttrain.worlds.catalog import make_domain, require_expert, tasks_of
 from posttrain.worlds.protocol import Domain
 
 RAW = Path("data/raw")
@@ -34,14 +32,14 @@ RAW = Path("data/raw")
 
 def generate_data(run: StageRun) -> None:
     domain = make_domain(run.params.world)
-    tasks = {split: _tasks(domain, split, run.params.world) for split in SPLITS}
+    tasks = {split: tasks_of(domain, split, run.params.world) for split in SPLITS}
     params = run.params.generate_data
-    bad: Sequence[Bad] = ()
+    bad: Sequence[BadRecord] = ()
     match params.source:
         case ScriptedSource():
             with open_traces(run.full_name, key=run.key, params=run.params) as record:
                 rows = demonstrate(
-                    with_expert(domain, wanted_by="generate_data.source.type scripted"),
+                    require_expert(domain, needed_by="generate_data.source.type scripted"),
                     tasks["sft"],
                     limits=run.params.agent,
                     seed=run.params.seed,
@@ -74,29 +72,18 @@ def generate_data(run: StageRun) -> None:
     write_trajectories(RAW / "demonstrations.parquet", rows)
 
 
-def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list[TrajectoryRow], list[Bad]]:
-    """The rows, some of them for dev, and the records that are none."""
+def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list[TrajectoryRow], list[BadRecord]]:
+    """The rows of a file, split into sft and dev, and its bad records."""
     params, path = run.params, Path(source.path)
     accepted = params.validate_data.max_quarantine_frac
     ends = [name for name, tool in domain.tools.items() if tool.ends_episode]
     imported = import_trajectories(path, source.format, stop_tools=[*source.stop_tools, *ends])
-    write_jsonl(RAW / "quarantine.jsonl", quarantined(imported.bad))  # a person needs it where the next lines stop
-    if told := unread_keys(imported):
-        print(f"{path}: {told}", file=sys.stderr, flush=True)
+    write_jsonl(RAW / "quarantine.jsonl", quarantined(imported.bad))  # before the next lines may stop the run
+    if unread := unread_keys(imported):
+        print(f"{path}: {unread}", file=sys.stderr, flush=True)
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
-    imported = with_tools_of(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
-    return hold_out(imported.rows, source.dev_frac), imported.bad
-
-
-def _tasks(domain: Domain, split: Split, world: WorldParams) -> list[Task]:
-    """As many as params.yaml says; the paraphrased split is as large as the test, or empty."""
-    knob = f"num_{split.removesuffix('_paraphrase')}_tasks"
-    try:
-        return domain.tasks(split, getattr(world, knob))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"world.{knob} is {getattr(world, knob)}, which the world {world.type} cannot give: {error}"
-        ) from error
+    imported = match_world_tools(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
+    return split_off_dev(imported.rows, source.dev_frac), imported.bad
 
 
 if __name__ == "__main__":

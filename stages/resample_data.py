@@ -1,12 +1,10 @@
-"""Chooses which validated demonstrations are learnt from and grows the rare cells with new rows
-that are true in the world.
+"""Stage `resample_data`: filters validated demonstrations, selects a coreset, and oversamples rare
+cells with new episodes.
 
-The prepared model only measures: its loss on what the agent wrote ranks rows for the coreset.
-Nothing here reads a goal but the world itself, whose expert plays by it, nor an outcome but
-`success_filter`, the control arm that asks what perfect filtering alone would give.
-
-The file is gone through in batches, anew for each step: of a demonstration only its cell, its
-mistakes, its loss and its point are kept.
+The base model is only evaluated: its loss on the agent's tokens ranks rows for the coreset. Only
+the world's expert reads goals, and only `success_filter`, a control arm, reads outcomes. The file
+is read in batches, anew for each step; of a demonstration only its cell, mistakes, loss and feature
+vector are kept.
 """
 
 import itertools
@@ -20,17 +18,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, rows_of, write_batches, write_json, write_text
+from posttrain.data.files import ParquetBatches, reading_rows, write_batches, write_json, write_text
 from posttrain.data.resampling.cells import cell_of, opening_text
 from posttrain.data.resampling.coreset import choose_coreset, num_kept
 from posttrain.data.resampling.features import features_in_batches
 from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
-from posttrain.data.resampling.regenerate import Realised, Rehearsal, regenerate
+from posttrain.data.resampling.regenerate import NewRows, ReplayContext, regenerate
 from posttrain.data.resampling.report import cells_json, count_cells, draw_classes
 from posttrain.data.resampling.selected import Selected
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
-from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_of_table, trajectories_table
-from posttrain.data.trajectories import unlearnt
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_from_table, trajectories_table
 from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
@@ -41,21 +38,21 @@ from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import SPLITS, Task, Trajectory
-from posttrain.worlds.domains import make_domain, with_expert, with_new_tasks
+from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration
 
 BASE = Path("data/models/base")
 TASKS = Path("data/raw/tasks.parquet")
 SOURCE = Path("data/validated/demonstrations.parquet")
 REPORTS = Path("reports/resample_data")
 SMOTE = "resample_data.oversample.type smote"
-POINTS_AT_ONCE = 8192  # realised from rows that are held in memory
+POINTS_AT_ONCE = 8192  # their source rows are held in memory
 
 
 @dataclass(slots=True)
-class _Look:
-    """One pass over the demonstrations: the cells of all, the positions of those to learn from
-    (`validated`) with their mistakes, and of those that go on: these and the ones kept back to
-    choose the checkpoint."""
+class _Scan:
+    """Results of one pass over the file: the cells of all rows, the positions of the sft rows
+    (`validated`) with their mistakes, and the positions of the rows that pass the filters, of sft
+    and of dev."""
 
     cells: list[str] = field(default_factory=list)
     validated: list[int] = field(default_factory=list)
@@ -65,59 +62,59 @@ class _Look:
 
     @property
     def mistakes(self) -> dict[str, int]:
-        """Number of demonstrations to learn from by mistake."""
+        """Number of sft rows with each mistake."""
         return dict(sorted(Counter(str(mistake) for those in self.found for mistake in those).items()))
 
 
 def resample_data(run: StageRun) -> None:
     params = run.params.resample_data
     codec = load_codec(BASE)
-    look = _look(run, codec)
+    scan = _scan(run, codec)
     if params.quality_filter:
-        refuse_too_many_dropped(look.found, max_dropped_frac=params.max_dropped_frac, source=SOURCE)
-    if not look.good:
+        refuse_too_many_dropped(scan.found, max_dropped_frac=params.max_dropped_frac, source=SOURCE)
+    if not scan.good:
         raise DataError(
-            f"none of the {len(look.validated)} demonstrations in {SOURCE} is left (visible mistakes: "
-            f"{look.mistakes}): mend them, or set quality_filter and success_filter to false"
+            f"none of the {len(scan.validated)} demonstrations in {SOURCE} is left (visible mistakes: "
+            f"{scan.mistakes}): mend them, or set quality_filter and success_filter to false"
         )
-    good = Selected(SOURCE, np.array(look.good, np.int64))
+    good = Selected(SOURCE, np.array(scan.good, np.int64))
     core = good.at(_coreset(run, good, codec))
-    core_cells = [look.cells[position] for position in core.positions_N]
+    core_cells = [scan.cells[position] for position in core.positions_N]
     points = _points(run, core, core_cells)
-    dev = Selected(SOURCE, np.array(look.good_dev, np.int64))
-    num_new = _write(Path("data/resampled/demonstrations.parquet"), core, _realise(run, points, core), dev)
+    dev = Selected(SOURCE, np.array(scan.good_dev, np.int64))
+    num_new = _write(Path("data/resampled/demonstrations.parquet"), core, _new_rows(run, points, core), dev)
 
     counts = count_cells(
-        [look.cells[position] for position in look.validated],
-        [look.cells[position] for position in look.good],
+        [scan.cells[position] for position in scan.validated],
+        [scan.cells[position] for position in scan.good],
         core_cells,
         [point.cell for point in points],
     )
     write_text(REPORTS / "classes.svg", draw_classes(counts))
     summary = {
-        "num_validated": len(look.validated),
+        "num_validated": len(scan.validated),
         "num_after_quality": len(good),
         "num_after_coreset": len(core),
         "num_realised": num_new,
         "num_duplicated": len(points) - num_new,
         "num_after": len(core) + len(points),
         "contamination": round(contamination(points), 6),
-        "mistakes": look.mistakes,
+        "mistakes": scan.mistakes,
         "cells": cells_json(counts),
     }
     write_json(REPORTS / "summary.json", summary)
 
 
-def _look(run: StageRun, codec: ChatCodec) -> _Look:
-    params, look = run.params.resample_data, _Look()
+def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
+    params, scan = run.params.resample_data, _Scan()
     tools = make_domain(run.params.world).tools
     read_only = {name for name, tool in tools.items() if tool.is_read_only}
     for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
-        with rows_of(SOURCE):
-            rows = rows_of_table(batch)
+        with reading_rows(SOURCE):
+            rows = rows_from_table(batch)
         for row, tokens in zip(rows, _encoded(codec, rows), strict=True):
-            position = len(look.cells)
-            look.cells.append(sys.intern(cell_of(row, params.cells)))
+            position = len(scan.cells)
+            scan.cells.append(sys.intern(cell_of(row, params.cells)))
             found = mistakes(
                 row.trajectory.messages,
                 row.trajectory.stop_reason,
@@ -127,18 +124,18 @@ def _look(run: StageRun, codec: ChatCodec) -> _Look:
                 read_only=read_only,
             )
             is_good = not (params.quality_filter and found)
-            if row.split == "dev":  # kept back to choose the checkpoint by: nothing else is done to it
-                look.good_dev += [position] if is_good else []
+            if row.split == "dev":  # chooses the checkpoint; passed on as it is
+                scan.good_dev += [position] if is_good else []
                 continue
-            look.validated.append(position)
-            look.found.append(found)
+            scan.validated.append(position)
+            scan.found.append(found)
             if is_good and (not params.success_filter or row.trajectory.is_success):
-                look.good.append(position)
-    return look
+                scan.good.append(position)
+    return scan
 
 
 def _encoded(codec: ChatCodec, rows: Sequence[TrajectoryRow]) -> list[TokenRow]:
-    return codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in rows)
+    return codec.encode_rows(row.conversation for row in rows)
 
 
 def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int64]:
@@ -164,8 +161,8 @@ def _losses(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float
         run.progress(num_done + done, len(good))
 
     for table in good.tables():
-        with rows_of(SOURCE):
-            encoded = _encoded(codec, rows_of_table(table))
+        with reading_rows(SOURCE):
+            encoded = _encoded(codec, rows_from_table(table))
         end = num_done + len(encoded)
         losses_N[num_done:end] = row_losses(model, encoded, pad_id=codec.pad_id, progress=progress)
         num_done = end
@@ -188,23 +185,23 @@ def _points(run: StageRun, core: Selected, cells: Sequence[str]) -> list[Point]:
     return points
 
 
-def _realise(run: StageRun, points: Sequence[Point], core: Selected) -> Iterator[Realised]:
-    """With `smote` the points' demonstrations are played anew, without flaws where only successes
-    are wanted; with `duplicate` they are the drawn rows themselves. `POINTS_AT_ONCE` at a time."""
+def _new_rows(run: StageRun, points: Sequence[Point], core: Selected) -> Iterator[NewRows]:
+    """The rows of the points, `POINTS_AT_ONCE` at a time: with `smote` new episodes, without flaws
+    where only successes are wanted; with `duplicate` the drawn rows themselves."""
     params = run.params
     starts = range(0, len(points), POINTS_AT_ONCE)
     if params.resample_data.oversample.type != "smote":
         for start in starts:
             some, rows = _with_rows(points[start : start + POINTS_AT_ONCE], core)
-            yield Realised([rows[point.seeds[0]] for point in some], [False] * len(some))
+            yield NewRows([rows[point.seeds[0]] for point in some], [False] * len(some))
         return
     domain = make_domain(params.world)
     expert = expert_policy(
-        with_expert(domain, wanted_by=SMOTE),
+        require_expert(domain, needed_by=SMOTE),
         is_flawless=params.resample_data.success_filter,
         reasoning_frac=params.generate_data.reasoning_frac,
     )
-    new_tasks = with_new_tasks(domain, wanted_by=SMOTE)
+    new_tasks = require_regeneration(domain, needed_by=SMOTE)
     held_out = read_tasks(TASKS, *(split for split in SPLITS if split != "sft"))
     asked = {opening_text(messages) for conversations in core for messages in conversations}
     with open_traces(run.full_name, key=run.key, params=params) as record:
@@ -216,24 +213,23 @@ def _realise(run: StageRun, points: Sequence[Point], core: Selected) -> Iterator
 
         for start in starts:
             some, rows = _with_rows(points[start : start + POINTS_AT_ONCE], core)
-            own = {
-                task.task_id: task for task in read_tasks(TASKS, "sft", ids={row.trajectory.task_id for row in rows})
-            }
-            made = regenerate(some, Rehearsal(rows, own, new_tasks, replay, held_out, asked), seed=params.seed + start)
+            ids = {row.trajectory.task_id for row in rows}
+            own = {task.task_id: task for task in read_tasks(TASKS, "sft", ids=ids)}
+            context = ReplayContext(rows, own, new_tasks, replay, held_out, asked)
+            made = regenerate(some, context, seed=params.seed + start)
             asked |= {opening_text(row.trajectory.messages) for row in made.rows}
             yield made
 
 
 def _with_rows(points: Sequence[Point], core: Selected) -> tuple[list[Point], list[TrajectoryRow]]:
-    """The rows that these points name, and the points with the places of theirs among these."""
+    """The points with seeds that index the rows returned beside them."""
     places = np.unique(np.array([seed for point in points for seed in point.seeds], np.int64))
     rows = core.at(places).rows()
     return [replace(point, seeds=tuple(np.searchsorted(places, point.seeds).tolist())) for point in points], rows
 
 
-def _write(path: Path, core: Selected, made: Iterator[Realised], dev: Selected) -> int:
-    """The chosen rows as they were, then the added ones, then those kept back; how many of the
-    added ones are new."""
+def _write(path: Path, core: Selected, made: Iterator[NewRows], dev: Selected) -> int:
+    """Write the coreset, the added rows and the dev rows; return how many of the added are new."""
     num_new = 0
 
     def added() -> Iterator[pa.Table]:

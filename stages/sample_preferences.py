@@ -7,13 +7,10 @@ from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks, trajectory_row, write_trajectories
 from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.rewards.total import load_reward
-from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
-from posttrain.runtime.exits import DataError
+from posttrain.rollout.episode_sampler import ScoredWorld, sample_groups
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
-from posttrain.train.preference_pairs import composition, group_by_task, pairs_of, write_pairs
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.train.preference_pairs import composition, group_by_task, pairs_of, refuse_no_pairs, write_pairs
 
 SFT = Path("data/models/sft")
 
@@ -21,32 +18,17 @@ SFT = Path("data/models/sft")
 def sample_preferences(run: StageRun) -> None:
     params, settings = run.params, run.params.sample_preferences
     tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")[: settings.num_tasks]
-    domain = make_domain(params.world)
+    world = ScoredWorld.of(params.world, params.reward, params.agent)
     model = load_model(SFT, dtype=params.model.dtype)
-    sampler = EpisodeSampler(
-        model,
-        load_codec(SFT),
-        domain=domain,
-        reward=load_reward(params.reward, score_names(domain)),
-        limits=params.agent,
-        temperature=settings.temperature,
-    )
-    plays = [task for task in tasks for _ in range(settings.num_samples)]
+    sampler = world.sampler(model, load_codec(SFT), temperature=settings.temperature)
     with open_traces(run.full_name, key=run.key, params=params) as record:
-        trajectories = sampler.sample(
-            plays, episode_seeds(Stream.PREFERENCES, params.seed, count=len(plays)), progress=run.progress
+        trajectories, plays = sample_groups(
+            sampler, tasks, num_samples=settings.num_samples, seed=params.seed, progress=run.progress
         )
         record(traced(trajectories, plays))
-    rows = [
-        trajectory_row(trajectory, task, domain.tools) for trajectory, task in zip(trajectories, plays, strict=True)
-    ]
+    rows = [trajectory_row(one, task, world.domain.tools) for one, task in zip(trajectories, plays, strict=True)]
     pairs = pairs_of(rows, settings.pairs)
-    if not pairs:
-        raise DataError(
-            f"all {settings.num_samples} episodes of each of {len(tasks)} tasks earned the same: "
-            "there is nothing to prefer. "
-            "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
-        )
+    refuse_no_pairs(pairs, num_tasks=len(tasks), num_samples=settings.num_samples)
     write_trajectories(Path("data/preferences/samples.parquet"), rows)
     write_pairs(Path("data/preferences/pairs.parquet"), pairs)
     kept = [trajectory for trajectory in trajectories if not trajectory.is_aborted]

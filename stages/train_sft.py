@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
-from posttrain.data.trajectories import unlearnt
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.demonstrations import demonstrate
@@ -17,9 +16,9 @@ from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.resumable_trainer import METRICS, open_run
-from posttrain.train.sft import train_sft as train
+from posttrain.train.sft import fine_tune
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.worlds.domains import make_domain, with_expert
+from posttrain.worlds.catalog import make_domain, require_expert
 
 BASE, RESAMPLED = Path("data/models/base"), Path("data/resampled/demonstrations.parquet")
 
@@ -30,32 +29,14 @@ def train_sft(run: StageRun) -> None:
     demonstrations = [row for row in read if row.split != "dev"]
     dev = [row for row in read if row.split == "dev"] or _played(run)
 
-    codec = load_codec(BASE)
-    rows, dev_rows = (
-        codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in split)
-        for split in (demonstrations, dev)
-    )
-    model = load_trainable(BASE, params.model, seed=params.seed)
+    codec, model = load_codec(BASE), load_trainable(BASE, params.model, seed=params.seed)
     with open_run(
         run.checkpoint_dir,
         sinks=wandb_sinks(run, run.checkpoint_dir),
         progress=run.progress,
         rows_at_once=params.model.rows_at_once,
     ) as training:
-        weights = params.train_sft.label_weights
-        label, shares = next(iter(weights.items()), ("", {}))
-        values = [row.labels.get(label, "") for row in demonstrations]
-        train(
-            model,
-            codec.tokenizer,
-            rows=rows,
-            values=values,
-            shares=shares,
-            dev_rows=dev_rows,
-            params=params.train_sft,
-            seed=params.seed,
-            run=training,
-        )
+        fine_tune(model, codec, demonstrations, dev, params=params.train_sft, seed=params.seed, run=training)
     if run.is_first:
         save_trained(model, codec.tokenizer, Path("data/models/sft"))
         report = Path("reports/train_sft") / METRICS
@@ -67,9 +48,9 @@ def _played(run: StageRun) -> list[TrajectoryRow]:
     params, dev_tasks = run.params, read_tasks(Path("data/raw/tasks.parquet"), "dev")
     with open_traces(run.full_name, key=run.key, params=params) as record:
         dev = demonstrate(
-            with_expert(
+            require_expert(
                 make_domain(params.world),
-                wanted_by="the dev loss of train_sft (or generate_data.source.dev_frac above 0)",
+                needed_by="the dev loss of train_sft (or generate_data.source.dev_frac above 0)",
             ),
             dev_tasks,
             limits=params.agent,

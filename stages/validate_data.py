@@ -1,7 +1,7 @@
-"""Sends bad demonstrations to quarantine with their reasons, lets the others go on, and stops where
-there are too many bad ones.
+"""Stage `validate_data`: checks demonstrations by rules and quarantines bad ones with their
+reasons.
 
-The page, the counts and the quarantine are written before it stops: they are what a person needs to
+Too many bad ones stop the run, after the report and the quarantine are written: they are needed to
 mend the source.
 """
 
@@ -11,7 +11,7 @@ from posttrain.data.files import ParquetBatches, write_batches, write_json, writ
 from posttrain.data.schemas import TASKS_SCHEMA, TRAJECTORIES_SCHEMA
 from posttrain.data.validation.leakage import TASK_COLUMNS
 from posttrain.data.validation.page import render_page
-from posttrain.data.validation.verdict import kept, quarantined, refuse_too_many, summary, validate
+from posttrain.data.validation.validate import kept, quarantined, refuse_too_many, summary, validate
 from posttrain.provenance.runner import StageRun, run_stage
 
 SOURCE = Path("data/raw/demonstrations.parquet")
@@ -24,13 +24,13 @@ def validate_data(run: StageRun) -> None:
     rows = ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA)
     shown = ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA, ("trajectory_id", "messages"))
     tasks = ParquetBatches(Path("data/raw/tasks.parquet"), TASKS_SCHEMA, TASK_COLUMNS)
-    verdict = validate(rows, tasks, max_tokens=params.max_tokens, source=SOURCE)
+    result = validate(rows, tasks, max_tokens=params.max_tokens, source=SOURCE)
 
-    write_jsonl(VALIDATED / "quarantine.jsonl", quarantined(verdict, rows))
-    write_json(REPORTS / "summary.json", summary(verdict))
-    write_text(REPORTS / "index.html", render_page(verdict, shown, max_quarantine_frac=params.max_quarantine_frac))
-    refuse_too_many(verdict, max_quarantine_frac=params.max_quarantine_frac, source=SOURCE)
-    write_batches(VALIDATED / "demonstrations.parquet", kept(verdict, rows), TRAJECTORIES_SCHEMA)
+    write_jsonl(VALIDATED / "quarantine.jsonl", quarantined(result, rows))
+    write_json(REPORTS / "summary.json", summary(result))
+    write_text(REPORTS / "index.html", render_page(result, shown, max_quarantine_frac=params.max_quarantine_frac))
+    refuse_too_many(result, max_quarantine_frac=params.max_quarantine_frac, source=SOURCE)
+    write_batches(VALIDATED / "demonstrations.parquet", kept(result, rows), TRAJECTORIES_SCHEMA)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What several test folders share: where the repository and the real public data are."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.runtime.threads import free_bits_of_threads
+from tests.forked import start_server
 
 os.environ.setdefault(
     "POSTTRAIN_THREADS", "1"
@@ -19,6 +21,20 @@ os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .d
 REPOSITORY = Path(__file__).resolve().parents[1]
 # of each test that was collected its file, and its marks `needs_…`
 NEEDS = pytest.StashKey[list[tuple[str, list[str]]]]()
+
+
+def pytest_collection() -> None:
+    """Collects without the garbage collector: it would go through all that is imported a dozen
+    times, which takes as long as the imports."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leaves out of every later collection what was imported, for it lives to the end."""
+    gc.freeze()
+    gc.enable()
+    if not session.config.option.collectonly:
+        start_server()
 
 
 @pytest.hookimpl(tryfirst=True)  # before any is deselected

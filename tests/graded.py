@@ -5,7 +5,7 @@ from dataclasses import replace
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.grading import completed
 from posttrain.worlds.lookups.grade import grade
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.tools import Tool
 
 

@@ -16,6 +16,7 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.policy_params import TrainPolicyParams
 
 REPOSITORY = Path(__file__).parents[1]
+GIT_KEYS = {"user.name", "user.email"}
 NO_KNOBS = {"a", "and", "edge", "it", "its", "number", "one", "or", "that", "the", "them", "world"}
 
 
@@ -70,6 +71,8 @@ def named_knobs(text: str) -> Iterator[str]:
         told += re.findall(rf"\b(?:set|change|turn) `?({letters}(?:_{letters})+)(?![\w.(])", text)
         yield from (word for word in told if word not in NO_KNOBS)
     for word in re.findall(rf"(?<![\w./-])({letters}(?:\.{letters})+)(?![\w/(])", text):
+        if word in GIT_KEYS:
+            continue
         if word.split(".")[0] in SECTIONS and not word.endswith((".py", ".json", ".safetensors", ".jsonl", ".pt")):
             yield word
 

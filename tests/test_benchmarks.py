@@ -11,7 +11,7 @@ from benchmarks.gpu.__main__ import run as run_parts
 from benchmarks.gpu.pack import join, pack
 from benchmarks.gpu.parts import Part
 from benchmarks.pretrained import verdicts_on
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain
 from tests.worlds_of import stocks_params
 
 
@@ -26,6 +26,7 @@ def test_an_override_of_a_knob_that_is_not_there_is_an_error(tmp_path: Path, rep
         apply_overrides(params, {"train_policy.rate": 0.5})
 
 
+@pytest.mark.needs_large
 def test_a_part_on_a_gpu_that_fails_or_is_too_long_ends_no_other_and_leaves_a_record(tmp_path: Path):
     (tmp_path / "cpu.json").write_text(json.dumps({"parts": {"earlier": {"found": [1]}}}), encoding="utf-8")
     parts = [Part("no_such_part", 60, "fails"), Part("tokens", 0, "is ended")]

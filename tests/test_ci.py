@@ -72,7 +72,7 @@ def chosen(root: Path, *arguments: str) -> list[str]:
         ("requirements.lock", "a==2\n", NAMES),
         ("docs/page.md", "other words\n", []),
         ("posttrain/worlds/stocks/market.py", "Y = 1\n", []),
-        ("posttrain/worlds/mcp.py", "Y = 1\n", ["worlds"]),
+        ("posttrain/worlds/mcp.py", "Y = 1\n", ["keys", "worlds"]),
     ],
 )
 def test_a_suite_runs_where_the_code_of_one_of_its_paths_has_changed(tree, file, text, suites):

@@ -10,8 +10,8 @@ import pytest
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.types import SPLITS, StopReason, Trajectory
-from posttrain.worlds.domains import make_domain
-from posttrain.worlds.knobs import OwnWorldParams
+from posttrain.worlds.catalog import make_domain
+from posttrain.worlds.params import OwnWorldParams
 from tests.limits import limits_of
 from tests.rollout.lock_world import ScriptedExpert, call, lock_task, say
 
@@ -47,7 +47,7 @@ def ours(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_in_the_world_of_the_recipe_the_gold_expert_succeeds_and_an_empty_episode_does_not(ours):
     domain = ours("ours.dice:Dice")
     tasks = [task for split in SPLITS for task in domain.tasks(split, 8)]
-    tasks += [domain.realise_anew(task, seed=5) for task in tasks]
+    tasks += [domain.regenerate(task, seed=5) for task in tasks]
     assert len({task.task_id for task in tasks}) == len(tasks)
     expert = expert_policy(domain, is_flawless=True, reasoning_frac=0.0)
     played = run_episodes(expert, tasks, domain=domain, limits=LIMITS, seeds=[0] * len(tasks))

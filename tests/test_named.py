@@ -2,8 +2,7 @@ import pytest
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.import_by_name import load_named
-from posttrain.worlds.choices import world_params
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain, world_params
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.worlds_of import toy_params
 

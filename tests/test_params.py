@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from benchmarks.methods import CREDITS, credit_of
 from posttrain.config.params import Params, ParamsError, load_params, parse_params, read_knobs
 from posttrain.models.params import ScratchModel
-from posttrain.train.advantages.params import StatesCredit
+from posttrain.train.advantages.states import StatesCredit
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams
 from posttrain.worlds.stocks.params import StocksParams
@@ -504,7 +504,6 @@ def test_a_world_of_ones_own_reads_further_knobs_itself(content: dict[str, Any])
 
 ONLINE = {"type": "online", **yaml.safe_load(OnlineParams.example)}
 BEST = {"baseline": {"type": "virtual_best", "best": 0.9}}
-ENDS = {"baseline": {"type": "virtual_ends", "worst": 0.0, "best": 0.9}}
 STATES = {"type": "states", **yaml.safe_load(StatesCredit.example)}
 
 
@@ -512,7 +511,6 @@ STATES = {"type": "states", **yaml.safe_load(StatesCredit.example)}
     ("changes", "said"),
     [
         ({"credit": ONLINE["credit"] | BEST}, "baseline.best is 0.9 and an episode can earn 1: .* raise it to 1"),
-        ({"credit": ONLINE["credit"] | ENDS}, "credit.baseline.best is 0.9 and an episode can earn 1"),
         ({"credit": STATES | {"state_baseline": BEST["baseline"]}}, "credit.state_baseline.best is 0.9 and an episode"),
         ({"objective": {"type": "clip", "low": 0.2, "high": 0.2}}, "objective is clip and updates_per_step is 1"),
         ({"tasks_per_step": 641}, r"tasks_per_step is 641 but world\.num_rl_tasks only 640"),

@@ -10,9 +10,9 @@ import pytest
 from posttrain.config.params import read_knobs
 from posttrain.dispatch.backends.kubernetes_manifest import read_template
 from posttrain.dispatch.settings import DISPATCH_YAML, load_settings
-from posttrain.provenance.fingerprint import StageInputs, knob_values, read_all_inputs
+from posttrain.provenance.fingerprint import StageInputs, knob_values, load_as_dvc, read_all_inputs
 from posttrain.provenance.launcher import asked_launch
-from posttrain.provenance.lockfile import load_as_dvc, read_entries
+from posttrain.provenance.lockfile import read_entries
 from posttrain.report.knobs import parse_knobs
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.plain_yaml import MAX_BYTES, load_yaml

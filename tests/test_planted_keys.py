@@ -218,6 +218,7 @@ def tree(tmp_path, repository):
     endpoint.stop()
 
 
+@pytest.mark.needs_keys
 def test_ten_planted_keys_are_in_no_file_and_no_line_but_the_users_own(tree, monkeypatch):
     for mood, exit_code in ((401, 78), (400, 78)):
         tree.endpoint.mood = mood
@@ -250,6 +251,7 @@ def test_ten_planted_keys_are_in_no_file_and_no_line_but_the_users_own(tree, mon
     assert tree.leaks() == {}
 
 
+@pytest.mark.needs_keys
 def test_an_endpoint_that_always_fails_is_quoted_without_the_key(tree):
     tree.endpoint.mood = 500
     (tree.root / "retries.py").write_text(
@@ -263,6 +265,7 @@ def test_an_endpoint_that_always_fails_is_quoted_without_the_key(tree):
     assert tree.leaks() == {}
 
 
+@pytest.mark.needs_keys
 def test_a_vllm_server_that_quotes_a_key_is_quoted_without_it(tree):
     async def refuse(request):
         return web.Response(

@@ -131,12 +131,11 @@ def test_keys_of_all_kinds_are_removed_in_every_spelling(spelling, is_quoted):
         text = key_examples.SPELLINGS[spelling](key)
         return json.dumps({"out": text}) if is_quoted else text
 
-    for seed in (1, 3):
-        for (kind, key), twin in zip(examples(seed).items(), examples(seed + 1).values(), strict=True):
-            text = spell(key)
-            assert kept(text, spell(twin), text), f"{kind}: nothing of it could be missed"
-            if found := kept(text, spell(twin), redact(text)):
-                left[kind] = found
+    for (kind, key), twin in zip(examples(1).items(), examples(2).values(), strict=True):
+        text = spell(key)
+        assert kept(text, spell(twin), text), f"{kind}: nothing of it could be missed"
+        if found := kept(text, spell(twin), redact(text)):
+            left[kind] = found
     assert left == {}
 
 

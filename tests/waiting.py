@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wait_until(is_so: Callable[[], Any], *, limit_s: float, what: str) -> Any:
+def wait_until(is_so: Callable[[], Any], *, limit_s: float = 60.0, what: str = "it") -> Any:
     """What `is_so` returns once it is true. The limit is how long to wait, never how fast it is to
     be."""
     deadline = time.monotonic() + limit_s
     while not (found := is_so()):
         assert time.monotonic() < deadline, f"{what} has not come about in {limit_s} s"
-        time.sleep(0.2)
+        time.sleep(0.02)
     return found

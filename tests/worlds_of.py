@@ -1,6 +1,6 @@
 """The sections of `params.yaml` that tests make worlds of: small, with today's knobs."""
 
-from posttrain.worlds.choices import world_params
+from posttrain.worlds.catalog import world_params
 from posttrain.worlds.stocks.params import StocksParams
 from posttrain.worlds.toy.params import ToyParams
 

@@ -1,1 +1,1 @@
-"""Tries to make `dvc.lock` say what is not so: see `__main__`."""
+"""Tries to falsify `dvc.lock`: see `__main__`."""

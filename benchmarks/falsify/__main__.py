@@ -1,13 +1,14 @@
-"""Tries to make `dvc.lock` say what is not so.
+"""Tries to falsify `dvc.lock`: an entry must never bind a result to inputs that it was not made
+from.
 
 `python -m benchmarks.falsify edits|reaches|unseen|kills|together|flips [--num N] [--seed S]
 [--jobs J] [--json FILE]`. All but kills are of the toy tree in `benchmarks/toy_tree.py`, run by
 `dvc repro` and by the `StageExecutor` of flows; kills are of the whole graph of this repository
 with knobs so small that it takes a minute. `reaches` are edits of what lies outside of the inputs:
 the copy, a shared cache, dvc.lock. `unseen` edits are those that DVC does not see. `together` kills
-DVC, its guard and the stage in one moment. Ends with 1 where anything false survived.
+DVC, its watchdog and the stage in one moment. Ends with 1 where anything false survived.
 
-`edits --unsettled` tries the trials themselves: nobody holds receipts against `dvc.lock`, so that
+`edits --no-receipts` tests the trials themselves: nobody compares receipts with `dvc.lock`, so
 false entries must be found.
 """
 
@@ -32,19 +33,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="of edits, beside each other")
     parser.add_argument(
-        "--unsettled", action="store_true", help="of edits: nobody corrects dvc.lock, so false entries must be found"
+        "--no-receipts", action="store_true", help="of edits: nobody corrects dvc.lock, so false entries must be found"
     )
     parser.add_argument("--json", type=Path, help="the trials, a list")
     given = parser.parse_args()
     match given.what:
         case "edits":
-            trials = try_edits(given.num, given.seed, given.jobs, is_settled=not given.unsettled)
+            trials = try_edits(given.num, given.seed, given.jobs, has_receipts=not given.no_receipts)
             false = [one for one in trials if one["false_after_next"]]
-            bad = not false if given.unsettled else false or [one for one in trials if one["again"][-1]]
-            words = ("in_time", "corrected", "refused", "false_after_first", "false_after_next")
+            bad = not false if given.no_receipts else false or [one for one in trials if one["again"][-1]]
+            counted = ("in_time", "corrected", "refused", "false_after_first", "false_after_next")
             print(
                 f"{len(trials)} edits: "
-                + ", ".join(f"{sum(bool(one[word]) for one in trials)} {word}" for word in words)
+                + ", ".join(f"{sum(bool(one[word]) for one in trials)} {word}" for word in counted)
             )
         case "reaches":
             trials = try_reaches(given.num, given.seed)

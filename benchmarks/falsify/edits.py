@@ -1,5 +1,4 @@
-"""Edits of inputs at random moments of a run, against an oracle that knows what each result was
-made from."""
+"""Edits inputs at random moments of a run; an oracle knows the true inputs of each result."""
 
 import contextlib
 import os
@@ -15,7 +14,7 @@ from typing import Any
 
 from benchmarks.arms import REPOSITORY
 from benchmarks.falsify.trials import COMMANDS, POLL_S, show
-from benchmarks.toy_tree import Oracle, dvc, environment, make_tree, without_settling
+from benchmarks.toy_tree import Oracle, dvc, environment, make_tree, without_receipts
 from posttrain.provenance.lockfile import lock_entries, read_entries
 from posttrain.provenance.run_cache import read_runs
 
@@ -29,8 +28,8 @@ READERS = {
 class Edits:
     """Trials on one toy tree, one after the other; each begins with everything up to date."""
 
-    def __init__(self, folder: Path, seed: int, *, is_settled: bool = True) -> None:
-        self._path = [str(REPOSITORY)] if is_settled else [str(without_settling(folder / "without")), str(REPOSITORY)]
+    def __init__(self, folder: Path, seed: int, *, has_receipts: bool = True) -> None:
+        self._path = [str(REPOSITORY)] if has_receipts else [str(without_receipts(folder / "without")), str(REPOSITORY)]
         self._random = random.Random(seed)
         self._root, self._oracle = make_tree(folder / "tree"), Oracle()
         for path in ("stages/make.py", "stages/refine.py", "stages/judge.py", "data/source"):
@@ -38,6 +37,7 @@ class Edits:
         self._oracle.learn_words("word")
         self._number = seed * 100_000
         assert dvc(self._root, "repro").returncode == 0
+        self._false()  # else the oracle would not know the first outputs of `make` once these have changed
 
     def trial(self, way: str) -> dict[str, Any]:
         """Edit an input so that there is something to run, start the command, edit at a random
@@ -204,11 +204,11 @@ def _with(text: str, before: str, value: object) -> str:
     return f"{text[:start]}{value}{text[end:]}"
 
 
-def try_edits(num: int, seed: int, jobs: int, *, is_settled: bool = True) -> list[dict[str, Any]]:
+def try_edits(num: int, seed: int, jobs: int, *, has_receipts: bool = True) -> list[dict[str, Any]]:
     def some(job: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory(prefix="posttrain-falsify-") as folder:
-            edits = Edits(Path(folder), seed * 100 + job, is_settled=is_settled)
+            edits = Edits(Path(folder), seed * 100 + job, has_receipts=has_receipts)
             for number in range(job, num, jobs):
                 found.append(edits.trial("flow" if number % 4 == 3 else "repro"))
                 show(number, found[-1])

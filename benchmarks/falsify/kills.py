@@ -25,9 +25,9 @@ def try_kills(num: int, seed: int) -> list[dict[str, Any]]:
     """Run the graph from nothing, kill something at a random moment, run it again, until it is
     done; then again from nothing.
 
-    Two in five moments are while `dvc.lock` is written or a result lands, one is right at a
-    checkpoint, the rest anywhere. `same` says whether `dvc.lock` came out as that of an undisturbed
-    run, byte for byte, once the round was done.
+    Two in five moments are while `dvc.lock` is written or a result recorded, one is right at a
+    checkpoint, the rest anywhere. `same`: once the round was done, `dvc.lock` had the bytes of an
+    undisturbed run.
     """
     draw, results = random.Random(seed), []
     with tempfile.TemporaryDirectory(prefix="posttrain-falsify-") as name:
@@ -94,7 +94,7 @@ def _kill_once(root: Path, way: str, draw: random.Random, stages: Sequence[str])
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    draws = {stage: draw.choice(["running", "running", "checkpoint", "dvc.lock", "landing"]) for stage in stages}
+    draws = {stage: draw.choice(["running", "running", "checkpoint", "dvc.lock", "recording"]) for stage in stages}
     largest, deadline_s, found = 0, time.monotonic() + 600, ""
     while process.poll() is None and not found and time.monotonic() < deadline_s:
         size = (root / "dvc.lock").stat().st_size if (root / "dvc.lock").exists() else 0
@@ -105,7 +105,7 @@ def _kill_once(root: Path, way: str, draw: random.Random, stages: Sequence[str])
         time.sleep(POLL_S)
     if found:
         time.sleep(
-            draw.uniform(0.0, {"running": 5.0, "checkpoint": 0.3, "dvc.lock": 0.2, "landing": 0.6}[draws[found]])
+            draw.uniform(0.0, {"running": 5.0, "checkpoint": 0.3, "dvc.lock": 0.2, "recording": 0.6}[draws[found]])
         )
     if process.poll() is not None:
         log.seek(0)
@@ -116,7 +116,7 @@ def _kill_once(root: Path, way: str, draw: random.Random, stages: Sequence[str])
     name = _name_of(victim)
     with contextlib.suppress(psutil.NoSuchProcess):
         victim.kill()
-    if draw.random() < 0.5 and "guard" not in name:  # and the command itself with it
+    if draw.random() < 0.5 and "watchdog" not in name:  # and the command itself with it
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
     code = process.wait(300)
@@ -125,7 +125,7 @@ def _kill_once(root: Path, way: str, draw: random.Random, stages: Sequence[str])
 
 def _is_at(root: Path, way: str, goal: str, moment: str, *, is_being_written: bool) -> bool:
     state = root / ".posttrain"
-    if way == "flow" and moment == "landing":
+    if way == "flow" and moment == "recording":
         return any(state.glob(f"local/jobs/{goal.replace('@', '-')}-*/{END}"))
     if way == "flow":
         return any(state.glob(f"snapshots/{goal}-*"))

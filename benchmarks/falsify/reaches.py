@@ -1,5 +1,5 @@
-"""Edits that reach further than one input: replaces over hidden folders, trees that git restores
-under a running stage, two clones with one cache, entries that no run made."""
+"""Edits of more than one input: replaces over hidden folders, trees that git restores under a
+running stage, two clones with one cache, entries that no run made."""
 
 import configparser
 import contextlib
@@ -18,10 +18,11 @@ import psutil
 from benchmarks.arms import REPOSITORY
 from benchmarks.falsify.trials import POLL_S, show
 from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree
-from posttrain.provenance.cache_integrity import SETTLED, cache_folder, common_cache
-from posttrain.provenance.lockfile import load_as_dvc, lock_entries
+from posttrain.provenance.cache_integrity import VERIFIED, cache_folder, common_cache
+from posttrain.provenance.fingerprint import load_as_dvc
+from posttrain.provenance.lockfile import lock_entries
 
-KINDS = ("replace", "replace", "clones", "clones, guard killed", "commit", "hand-written", "foreign path")
+KINDS = ("replace", "replace", "clones", "clones, watchdog killed", "commit", "hand-written", "foreign path")
 _REPLACES = {
     "grep | sed": 'grep -rl "= \'{old}" . | xargs sed -i "s/= \'{old}/= \'{new}/"',
     "find -exec": "find . -name '*.py' -exec sed -i \"s/= '{old}/= '{new}/\" {{}} +",
@@ -52,7 +53,7 @@ class Reaches:
         match kind:
             case "replace":
                 found = self._replace()
-            case "clones" | "clones, guard killed":
+            case "clones" | "clones, watchdog killed":
                 found = self._clones(is_killed=kind != "clones")
             case _:
                 found = self._unproven(kind)
@@ -94,17 +95,17 @@ class Reaches:
         made, edited = f"word{self._next()}", f"word{self._next()}"
         self._write(self._there, made)
         self._write(self._here, edited)
-        _settle(self._there)  # no receipt of an earlier trial
+        _verify(self._there)  # no receipt of an earlier trial
         first = self._start(self._there)
         _wait(first, (self._there / ".posttrain/receipts/make.json").exists)
         self._write(self._there, edited)
-        victim = self._kill_guard(first) if is_killed else ""
+        victim = self._kill_watchdog(first) if is_killed else ""
         time.sleep(self._random.choice([0.0, 0.0, 0.05, 0.2, 0.5]))
         second = self._start(self._here)
         for process in (first, second):
             process.communicate(timeout=120)
         after = self._false(self._here)
-        code = _settle(self._there)
+        code = _verify(self._there).returncode
         return {
             "what": victim,
             "first": [first.returncode, second.returncode],
@@ -129,13 +130,13 @@ class Reaches:
             self._edit(root, "data/source")
             more = _foreign_path(Path(tempfile.mkdtemp(dir=root.parent)), what)
             dvc(root, "repro", "make", **more)
-        told = _verify(root)
+        verified = _verify(root)
         again = dvc(root, "repro", "--force", "make")
         code = _verify(root).returncode
-        is_named = told.returncode == 65 and "make" in told.stderr
+        is_named = verified.returncode == 65 and "make" in verified.stderr
         return {
             "what": what,
-            "first": told.returncode,
+            "first": verified.returncode,
             "seen": is_named,
             "false": [*(["not named"] * (not is_named)), *(["not made again"] if again.returncode or code else [])],
         }
@@ -174,21 +175,21 @@ class Reaches:
             text=True,
         )
 
-    def _kill_guard(self, process: subprocess.Popen[str]) -> str:
-        for guard in psutil.process_iter(["cmdline"]):
+    def _kill_watchdog(self, process: subprocess.Popen[str]) -> str:
+        for watchdog in psutil.process_iter(["cmdline"]):
             with contextlib.suppress(psutil.Error):
-                words = guard.info["cmdline"] or []
+                words = watchdog.info["cmdline"] or []
                 if "posttrain.provenance.lock_watchdog" in words and str(process.pid) in words:
-                    guard.kill()
-                    return "guard killed"
-        return "no guard"
+                    watchdog.kill()
+                    return "watchdog killed"
+        return "no watchdog"
 
     def _false(self, root: Path) -> list[str]:
         """Entries of `dvc.lock`, of the tree's own run cache, and of what all trees take over."""
         make = {name: entry for name, entry in lock_entries(root).items() if name == "make"}
         cache = cache_folder(root)
         false = self._oracle.false_entries(make)
-        for place in (cache / "runs", common_cache(cache) / SETTLED):
+        for place in (cache / "runs", common_cache(cache) / VERIFIED):
             for run in [load_as_dvc(path.read_text()) for path in place.glob("*/*/*")]:
                 false += [f"{place.name}: {name}" for name in self._oracle.false_entries({"make": run})]
         return false
@@ -197,10 +198,6 @@ class Reaches:
 def _wait(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> None:
     while process.poll() is None and not is_time():
         time.sleep(POLL_S)
-
-
-def _settle(root: Path) -> int:
-    return _verify(root).returncode
 
 
 def _verify(root: Path) -> subprocess.CompletedProcess[str]:

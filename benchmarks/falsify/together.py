@@ -1,4 +1,4 @@
-"""DVC, its guard and the stage killed in one moment, as a stopped container or a lack of memory
+"""Kills DVC, its watchdog and the stage in one moment, as a stopped container or a lack of memory
 does; the documented command must be all that is needed."""
 
 import contextlib
@@ -76,7 +76,7 @@ def _trial(root: Path, oracle: Oracle, draw: random.Random, text: str) -> dict[s
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> list[str]:
-    """DVC, what it started, and the guard that outlives it otherwise; gives their names."""
+    """Kill DVC, its processes, and the watchdog that outlives it otherwise; gives their names."""
     victims = list[psutil.Process]()
     with contextlib.suppress(psutil.NoSuchProcess):
         victims += [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]

@@ -1,4 +1,4 @@
-"""Shared parts of the kinds of trials: the commands under trial, and how a trial is told."""
+"""Commands under trial, and the printing of a trial."""
 
 import json
 import sys

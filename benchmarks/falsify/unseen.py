@@ -1,5 +1,6 @@
-"""Edits that DVC alone does not see: files replaced by others of the same size, time and inode, and
-links in folders; after the documented command nothing false is left, and everything is current."""
+"""Makes edits that DVC alone does not see: files replaced by others of the same size, time and
+inode, and links in folders; after the documented command nothing false is left, and everything is
+current."""
 
 import os
 import random

@@ -15,11 +15,10 @@ import torch
 from benchmarks.arms import REPOSITORY, SMALL, apply_overrides
 from posttrain.config.params import Params
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.data.trajectories import unlearnt
 from posttrain.models.codec import ChatCodec, TokenRow
+from posttrain.models.distributed import device
 from posttrain.models.loading import save_model
 from posttrain.models.params import ScratchModel
-from posttrain.models.placement import placed
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
@@ -33,7 +32,7 @@ from posttrain.train.online.loop import train_online
 from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.sft import train_sft
-from posttrain.worlds.domains import make_domain, score_names, with_expert
+from posttrain.worlds.catalog import make_domain, require_expert, score_names
 from posttrain.worlds.protocol import Domain
 
 MODEL: dict[str, Any] = {"model.hidden_size": 256, "model.num_layers": 4, "model.mlp_size": 768}
@@ -77,7 +76,7 @@ class Ground:
     def demonstrations(self, count: int, *, params: Params | None = None) -> list[TrajectoryRow]:
         """Demonstrations by the world's expert, without flaws."""
         own = params or self.params
-        domain = with_expert(make_domain(own.world), wanted_by="the benchmark")
+        domain = require_expert(make_domain(own.world), needed_by="the benchmark")
         tasks = domain.tasks("sft", count)
         return demonstrate(domain, tasks, limits=own.agent, seed=1, is_flawless=True, reasoning_frac=0.0)
 
@@ -113,7 +112,7 @@ class Ground:
         tokenizer = train_tokenizer(
             conversations, tool_names=names, vocab_size=params.model.vocab_size, max_length=length
         )
-        model = placed(scratch_model(params.model, tokenizer=tokenizer, max_context_tokens=length, seed=1))
+        model = scratch_model(params.model, tokenizer=tokenizer, max_context_tokens=length, seed=1).to(device())
         prepare = params.prepare_model
         rows = copy_rows(conversations, tokenizer, count=prepare.warmup_steps * prepare.warmup_batch_size, seed=1)
         warm_up(model, tokenizer, rows, prepare, on_step=lambda *_: None)
@@ -166,7 +165,7 @@ class Ground:
 
 
 def encoded(codec: ChatCodec, rows: Sequence[TrajectoryRow]) -> list[TokenRow]:
-    return codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in rows)
+    return codec.encode_rows(row.conversation for row in rows)
 
 
 def synchronised() -> float:

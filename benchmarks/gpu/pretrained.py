@@ -12,7 +12,7 @@ from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model, load_pretrained, save_model
 from posttrain.models.params import PretrainedModel
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain
 
 OWN: dict[str, Any] = {  # what takes the time on a card are the launches of so small a model
     "model.dtype": "bfloat16",

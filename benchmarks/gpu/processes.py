@@ -44,7 +44,7 @@ def losses(ground: Ground) -> list[float]:
 
 
 def _launched(ground: Ground, name: str, alone: list[float]) -> dict[str, Any]:
-    command = [sys.executable, "-W", "ignore", "-m", "posttrain.provenance.accelerate_launch"]
+    command = [sys.executable, "-W", "ignore", "-m", "posttrain.provenance.launcher"]
     command += ["--config_file", f"infra/accelerate/{name}.yaml", "--num_processes", "1", "--main_process_port", "0"]
     command += ["--module", "benchmarks.gpu.process", str(ground.folder)]
     command += ["--small"] if ground.is_small else []

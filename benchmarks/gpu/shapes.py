@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config
 from benchmarks.footprint import SIZES
 from benchmarks.gpu.ground import Ground, forget, synchronised
 from posttrain.memory_estimate.advice import LORA
+from posttrain.models.distributed import device
 from posttrain.models.loading import load_codec
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import PretrainedModel
-from posttrain.models.placement import device
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.rollout.episode_sampler import Stream, episode_seeds

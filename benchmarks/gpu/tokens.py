@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.ground import Ground
-from posttrain.models.loading import load_codec, load_model, load_whole
+from posttrain.models.loading import load_codec, load_model, load_on_cpu
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.types import Trajectory
 
@@ -18,7 +18,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
     codec = load_codec(ground.trained)
     tasks = ground.domain.tasks("dev", 8 if ground.is_small else NUM_TASKS)
     seeds = episode_seeds(Stream.MEASUREMENT, 1, count=len(tasks))
-    models = {"device": load_model(ground.trained), "processor": load_whole(ground.trained)}
+    models = {"device": load_model(ground.trained), "processor": load_on_cpu(ground.trained)}
     played = {
         name: ground.sampler(model, codec, temperature=0.0).sample(tasks, seeds) for name, model in models.items()
     }

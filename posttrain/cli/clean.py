@@ -15,7 +15,7 @@ from posttrain.dispatch.cleanup import JOB_FOLDERS, KEYS, LOGS, SNAPSHOTS, Clean
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.submitter_lock import Owner
 from posttrain.provenance.lockfile import pids_of_dvc
-from posttrain.provenance.old_checkpoints import forget_old_checkpoints
+from posttrain.provenance.old_checkpoints import CheckpointLimits, remove_old_checkpoints
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import is_held
 from posttrain.runtime.state import JOBS, RUNS, STATE_DIR, TRACES, WANDB
@@ -143,7 +143,7 @@ def _sizes(places: Sequence[Place]) -> dict[str, int]:
 
 
 def _collect_garbage() -> None:
-    from posttrain.pipeline.dvc_gc import collect_garbage
+    from posttrain.pipeline.dvc_commands import collect_garbage
 
     _refuse_while_living()
     collect_garbage(Path())
@@ -151,7 +151,7 @@ def _collect_garbage() -> None:
 
 def _remove_checkpoints() -> None:
     for stage in CHECKPOINTS.iterdir() if CHECKPOINTS.is_dir() else ():
-        forget_old_checkpoints(stage, keep=Path(), max_age_days=0.0, max_gb=0.0)
+        remove_old_checkpoints(stage, CheckpointLimits(0.0, 0.0), keep=Path())
 
 
 def _remove_jobs() -> None:

@@ -1,9 +1,15 @@
-"""Declares console commands: a function, called with its arguments by name and explained by its
-docstring."""
+"""Declares a console command: a function, called with its arguments by name and explained by its
+docstring; and the arguments that name a world and its knobs."""
 
 import argparse
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from posttrain.runtime.exits import ConfigurationError
+
+if TYPE_CHECKING:
+    from posttrain.api import World
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -13,3 +19,41 @@ def add_command(commands: Commands, name: str, command: Callable[..., None], **o
     parser = commands.add_parser(name, help=command.__doc__, description=command.__doc__, **options)
     parser.set_defaults(command=command)
     return parser
+
+
+def add_world_arguments(command: argparse.ArgumentParser, *, is_required: bool = False) -> None:
+    """Whatever `load_asked_world` takes."""
+    command.add_argument("--world", default="", required=is_required, help="a world's type, or your own as module:name")
+    command.add_argument("--quick", action="store_true", help="with the small sizes of experiments/demo.yaml")
+    command.add_argument("--params", type=Path, help="whose knobs count; params.yaml by default")
+    add_setting(command)
+
+
+def add_setting(command: argparse.ArgumentParser) -> None:
+    """Whatever `settings_of` takes."""
+    command.add_argument(
+        "--set", dest="knobs", action="append", default=[], metavar="KEY=VALUE", help="a knob: train_sft.max_steps=50"
+    )
+
+
+def settings_of(knobs: Sequence[str]) -> dict[str, Any]:
+    """Values by dotted key. Raises ConfigurationError where one is no KEY=VALUE."""
+    from posttrain.config.params import read_knobs
+
+    named: dict[str, Any] = {}
+    for one in knobs:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"--set {one!r} sets nothing; write KEY=VALUE, such as train_sft.max_steps=50")
+        named[key] = read_knobs(f"value: {value}", source=f"--set {one}")["value"]
+    return named
+
+
+def load_asked_world(world: str, quick: bool, params: Path | None, knobs: Sequence[str]) -> "World":
+    """Raises ConfigurationError where a setting is no KEY=VALUE, or there is no such world or
+    knob."""
+    named = settings_of(knobs)
+    from posttrain.api import load_world
+    from posttrain.config.named_world import PARAMS
+
+    return load_world(world, named, quick=quick, params=params or PARAMS)

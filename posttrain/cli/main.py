@@ -19,12 +19,14 @@ from posttrain.cli.check_world import add_check_world
 from posttrain.cli.command import add_command
 from posttrain.cli.compare import add_compare
 from posttrain.cli.dashboard import add_dashboard
-from posttrain.cli.evaluate_endpoint import add_evaluate_endpoint
+from posttrain.cli.demo import add_demo
+from posttrain.cli.evaluate import add_evaluate
 from posttrain.cli.get_model import add_get_model
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.plan import add_plan, plan_text, read_checked_plan
 from posttrain.cli.serving import add_serving
 from posttrain.cli.traces import add_traces
+from posttrain.cli.train import add_train
 from posttrain.runtime.exits import DataError, Interrupted, exit_codes
 from posttrain.runtime.redaction import redact_uncaught
 
@@ -84,7 +86,9 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove it")
     add_traces(commands)
     add_check_world(commands)
-    add_evaluate_endpoint(commands)
+    add_evaluate(commands)
+    add_train(commands)
+    add_demo(commands)
     add_jobs(commands)
     command = add_command(commands, "merge-driver", merge_driver)
     command.add_argument("path", help="the file's in the tree")
@@ -116,7 +120,7 @@ def verify() -> None:
     Corrects it where not, exits with 75 then; mends what a killed dvc cut off, and has DVC see
     files that others of their size and time have replaced. Names the entries that no run made, or
     one with modules from elsewhere, and exits with 65."""
-    _settle()
+    _verify_lock()
     if lines := _unproven_lines():
         raise DataError("\n".join(lines))
 
@@ -135,44 +139,38 @@ def _unproven_lines() -> list[str]:
         f"not all recorded. Take the folder off Python's path (PYTHONPATH, a .pth file) and run `dvc repro -f {stage}`"
         for stage, names in found.foreign.items()
     ]
-    if found.without_knobs:
-        print(
-            f"{', '.join(found.without_knobs)}: recorded by an older version, with what was read and made, and "
-            "without the knobs; these are taken as dvc.lock has them",
-            file=sys.stderr,
-        )
     return lines
 
 
-def _settle() -> None:
-    from posttrain.provenance.cache_integrity import forget_stale_hashes, remove_damaged_outs
-    from posttrain.provenance.receipts import settle
-    from posttrain.provenance.run_cache import forget_unrecorded_runs, take_over_runs
+def _verify_lock() -> None:
+    from posttrain.provenance.cache_integrity import check_files
+    from posttrain.provenance.receipts import apply_receipts
+    from posttrain.provenance.run_cache import import_verified_runs, remove_unrecorded_runs
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
-    corrected = settle(Path.cwd(), tell)
-    forget_stale_hashes(Path.cwd(), tell)
+    corrected = apply_receipts(Path.cwd(), tell)
+    removed = check_files(Path.cwd(), tell)
     if corrected:
         raise Interrupted(
             f"{', '.join(corrected)} had been recorded with what was edited meanwhile: run `dvc repro`, "
             "or take the edit back"
         )
-    forget_unrecorded_runs(Path.cwd())
-    take_over_runs(Path.cwd())
-    if removed := remove_damaged_outs(Path.cwd(), tell):
+    remove_unrecorded_runs(Path.cwd())
+    import_verified_runs(Path.cwd())
+    if removed:
         raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")
 
 
 def run(targets: Sequence[str]) -> None:
     """`dvc repro`, which tells first what it will run, then how far the whole run is, and in the
     end the table."""
-    from posttrain.pipeline.repro import repro
+    from posttrain.pipeline.dvc_commands import repro
     from posttrain.provenance.eta import run_environment
     from posttrain.provenance.run_records import record_restored
 
-    _settle()
+    _verify_lock()
     for line in _unproven_lines():
         print(line, file=sys.stderr)
     stages, times = read_checked_plan(targets)
@@ -194,7 +192,7 @@ def summary() -> None:
     from posttrain.report.run_page import write_run_page
     from posttrain.report.table import POLICIES, summary_table
 
-    _settle()
+    _verify_lock()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
     print(f"{summary_table(reports)}\n{origin_of_figures(reports)}")
@@ -212,10 +210,10 @@ def clean(names: Sequence[str], is_agreed: bool) -> None:
 def export_served(folder: Path, target: Path, dtype: Literal["float32", "bfloat16"]) -> None:
     """Copy a model's folder as vLLM serves it for rollouts: with the output matrix written out, so
     that a weight update reaches it."""
-    from posttrain.models.loading import load_whole
+    from posttrain.models.loading import load_on_cpu
     from posttrain.rollout.engines.weight_files import write_served_folder
 
-    write_served_folder(folder, load_whole(folder, dtype=dtype), target)
+    write_served_folder(folder, load_on_cpu(folder, dtype=dtype), target)
 
 
 def merge_driver(path: str, base: Path, ours: Path, theirs: Path) -> None:

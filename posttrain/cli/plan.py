@@ -93,11 +93,12 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
     if gpu is None:
         if model is not None or as_json or params != Path("params.yaml"):
             raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
-        from posttrain.provenance.cache_integrity import forget_stale_hashes
-        from posttrain.provenance.receipts import settle
+        from posttrain.provenance.cache_integrity import check_files
+        from posttrain.provenance.receipts import apply_receipts
 
-        for mend in (settle, forget_stale_hashes):  # what a killed dvc has left, and what DVC does not see
-            mend(Path(), lambda line: print(line, file=sys.stderr))
+        # Repairs what a killed dvc has left, and has DVC see what it would not.
+        apply_receipts(Path(), lambda line: print(line, file=sys.stderr))
+        check_files(Path(), lambda line: print(line, file=sys.stderr), remove_damaged=False)
         print(plan_text(*read_checked_plan(targets)))
         return
     if not 0 < gpu < 1e6 or targets:
@@ -122,7 +123,7 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
 def read_times(root: Path) -> Times:
     """Durations of earlier runs that the tree's stages have recorded."""
     from posttrain.provenance.costs import read_costs
-    from posttrain.provenance.duration_forecast import read_forecast
+    from posttrain.provenance.eta import read_forecast
     from posttrain.provenance.tree_locks import has_work
 
     ended = {cost.stage: cost.at for cost in read_costs(root)}

@@ -21,7 +21,7 @@ from posttrain.traces.store import REMEDY, open_to_read, open_to_write, quick_ch
 if TYPE_CHECKING:
     from posttrain.rollout.params import AgentParams
     from posttrain.traces.values import Run, StoredEpisode
-    from posttrain.worlds.knobs import WorldParams
+    from posttrain.worlds.params import WorldParams
 
 
 def add_traces(commands: Commands) -> None:
@@ -143,7 +143,7 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
     """Say again what the agent said, run world and tools again, and show every difference. Exits
     with 1 where there is one."""
     from posttrain.traces.replay import replay as play_again
-    from posttrain.worlds.domains import make_domain
+    from posttrain.worlds.catalog import make_domain
 
     with _store() as connection:
         stored = _read(connection, episode)
@@ -211,7 +211,7 @@ def _settings(run: "Run", params: Path | None) -> tuple["WorldParams", "AgentPar
 
     from posttrain.config.params import load_params
     from posttrain.rollout.params import AgentParams
-    from posttrain.worlds.choices import world_params
+    from posttrain.worlds.catalog import world_params
 
     if params is not None:
         knobs = load_params(params)

@@ -10,7 +10,9 @@ A section that is one of a choice has an `example`, the knobs besides its type a
 in the file: shown to who changed the type, and never read in place of a knob.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +35,7 @@ from posttrain.runtime.plain_yaml import read_plain
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import SamplePreferencesParams, TrainRewardModelParams, TrainSftParams
 from posttrain.train.policy_params import TrainPolicyParams
-from posttrain.worlds.choices import World
+from posttrain.worlds.catalog import World
 
 
 class ParamsError(ConfigurationError):
@@ -85,8 +87,27 @@ def read_knobs(text: str | bytes, *, source: str) -> Any:
     return content
 
 
+def set_knobs(content: Any, knobs: Mapping[str, Any], *, source: str) -> Iterator[tuple[Sequence[str], str, Any]]:
+    """Write values at dotted keys into the content of a `params.yaml`; yields section, key and
+    value of each that was another. Raises ConfigurationError where there is no such section, which
+    `source` names."""
+    for key, value in knobs.items():
+        *path, last = key.split(".")
+        section = content
+        for part in path:
+            section = section.get(part) if isinstance(section, Mapping) else None
+        if not isinstance(section, dict):
+            raise ConfigurationError(
+                f"{source} sets {key!r}, and params.yaml has no section {'.'.join(path)!r}; nothing was run"
+            )
+        if last not in section or json.dumps(section[last]) != json.dumps(value):
+            section[last] = deepcopy(value)  # a later key may lie below it
+            yield path, last, value
+
+
 def parse_params(content: Any, *, source: str) -> Params:
-    """As `load_params`, for content already read; `source` is named in the message."""
+    """Check content that is read already; `source` is named in the message. Raises ParamsError like
+    `load_params`."""
     return _checked(content, [], source)
 
 

@@ -1,12 +1,9 @@
-"""How a file is written so that it is either whole or absent, and read so that a broken one says
-where it broke.
+"""Atomic writes and checked reads of Parquet, JSONL, JSON and text.
 
-Writing goes to a temporary sibling that is renamed; the same content gives the same bytes. Reading
-raises DataError with the file, what could be read of it, and what to do. A disk that is full stays
-an OSError: the frame of the stages tells a person what to do about it.
-
-A table that grows with the number of demonstrations is gone through in batches, whole rows up to a
-number and a size, so that memory does not grow with the file.
+A writer fills a temporary sibling and renames it; the same content gives the same bytes. A reader
+raises DataError with the file, what could be read of it, and what to do. A full disk stays an
+OSError: `provenance/runner.py` explains it. Tables that grow with the number of demonstrations are
+read and written in batches, so that memory does not grow with the file.
 """
 
 import contextlib
@@ -24,36 +21,35 @@ from numpy.typing import NDArray
 
 from posttrain.runtime.exits import DataError
 
-BATCH_ROWS, BATCH_BYTES = 16384, 64 * 2**20  # of Arrow; what is done with a batch takes several times as much
-_GROUP_ROWS, _GROUP_BYTES = 65536, 128 * 2**20
-_STEP_ROWS = 512  # read at a time: by so many a batch may be too large
-_READ_BYTES = 2**20  # of a compressed column at a time, or a large row group would be held whole
+BATCH_ROWS, BATCH_BYTES = 16384, 64 * 2**20  # of Arrow memory; processing a batch takes several times as much
+_GROUP_ROWS, _GROUP_BYTES = 65536, 128 * 2**20  # of a Parquet row group
+_STEP_ROWS = 512  # read at once, so a batch exceeds its limit by at most as many
+_READ_BYTES = 2**20  # of a compressed column at once; PyArrow would otherwise hold a whole row group
 
 _REMEDY = "make it again (`dvc repro`) or fetch it again from where it came"
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """One row group per 64 Ki rows, zstd; texts that repeat (offered tools, policy) are stored once
-    by the dictionary encoding."""
-    with _whole(path) as file:
+    """Write one row group per 64 Ki rows, in zstd; dictionary encoding stores repeated texts (tool
+    schemas) once."""
+    with _atomic(path) as file:
         pq.write_table(table, file, compression="zstd", row_group_size=_GROUP_ROWS)
 
 
 def write_batches(path: Path, batches: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """As `write_parquet` of all batches together, holding one row group at a time: one ends at
-    64 Ki rows, or with the batch that takes it over 128 MiB."""
-    with _whole(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    """Write all batches as one table, holding one row group in memory: it ends at 64 Ki rows, or
+    with the batch that takes it over 128 MiB."""
+    with _atomic(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for group in _grouped(batches, max_rows=_GROUP_ROWS, max_bytes=_GROUP_BYTES):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetBatches:
-    """A table file as tables of consecutive rows, each read when it is asked for; every loop reads
-    the file anew.
+    """Iterates over a Parquet file in batches of consecutive rows; every loop reads it anew.
 
-    A batch ends at `max_rows` rows, or with the 512 rows that take it over `max_bytes`. `columns`:
-    those of `schema` that are read, all where it is empty. A loop raises DataError where
+    A batch ends at `max_rows` rows, or with the 512 rows that take it over `max_bytes`. `columns`
+    of `schema` are read, all of them where it is empty. A loop raises DataError where
     `read_parquet` does.
     """
 
@@ -65,7 +61,7 @@ class ParquetBatches:
 
     @property
     def num_rows(self) -> int:
-        """Of the whole file. Raises DataError where it is absent or no Parquet."""
+        """Number of rows in the file. Raises DataError where it is absent or no Parquet."""
         with _reading(self.path):
             return int(pq.read_metadata(self.path).num_rows)
 
@@ -76,7 +72,8 @@ class ParquetBatches:
     def _read(self, wanted: list[str]) -> Iterator[pa.Table]:
         with _reading(self.path), pq.ParquetFile(self.path, buffer_size=_READ_BYTES) as file:
             _refuse_missing(self.path, wanted, file.schema_arrow.names, file.metadata.num_rows)
-            for group in range(file.num_row_groups):  # one at a time: a group ends with its size, a step does not
+            # group by group: rows of two groups in one step could be more than a text column holds
+            for group in range(file.num_row_groups):
                 steps = file.iter_batches(min(_STEP_ROWS, self.max_rows), row_groups=[group], columns=wanted)
                 for batch in steps:
                     table = pa.Table.from_batches([batch])
@@ -84,9 +81,9 @@ class ParquetBatches:
                     yield _cast(self.path, table, wanted, self.schema)
 
 
-def taken(batches: Iterable[pa.Table], positions: NDArray[np.int64]) -> Iterator[pa.Table]:
-    """The rows at some positions of the file, ascending, a table for each batch that has any; none
-    is read after the last."""
+def rows_at(batches: Iterable[pa.Table], positions: NDArray[np.int64]) -> Iterator[pa.Table]:
+    """The rows at `positions` (ascending) of the file, one table per batch that has any; reading
+    stops after the last position."""
     start = done = 0
     for batch in batches:
         end = int(np.searchsorted(positions, start + batch.num_rows))
@@ -98,76 +95,55 @@ def taken(batches: Iterable[pa.Table], positions: NDArray[np.int64]) -> Iterator
 
 
 def read_parquet(path: Path, schema: pa.Schema | None = None, *, columns: list[str] | None = None) -> pa.Table:
-    """The table, or some of its columns. Raises DataError where the file is absent, cut off, no
+    """Read a table, or some of its columns. Raises DataError where the file is absent, cut off, no
     Parquet, or lacks columns of `schema`."""
     with _reading(path):
         table: pa.Table = pq.ParquetFile(path).read(columns=columns)
-        table.validate(full=True)  # also that texts are texts and offsets lie within
+        table.validate(full=True)  # checks UTF-8 and offsets too, which PyArrow does not by itself
     wanted = [] if schema is None else [name for name in schema.names if columns is None or name in columns]
     _refuse_missing(path, wanted, table.column_names, table.num_rows)
     return table if schema is None else _cast(path, table, wanted, schema)
 
 
 @contextlib.contextmanager
-def rows_of(path: Path) -> Iterator[None]:
-    """Around making values of a file's rows: raises DataError where one holds what no stage
-    writes."""
+def reading_rows(path: Path) -> Iterator[None]:
+    """Context in which a file's rows are parsed: any error in it becomes a DataError that names the
+    file."""
     try:
         yield
     except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path} has a row that cannot be read ({type(error).__name__}: {_first_line(error)}): {_REMEDY}"
+            f"{path} has a row that cannot be read ({type(error).__name__}: {first_line(error)}): {_REMEDY}"
         ) from error
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """One compact JSON object a line, keys sorted."""
-    with _whole(path) as file:
+    """Write one compact JSON object a line, keys sorted."""
+    with _atomic(path) as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False, sort_keys=True, allow_nan=False).encode() + b"\n")
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Every line's object. Raises DataError with the line where the file is absent, cut off, or
-    holds something else; empty lines are skipped."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is not there; {_REMEDY}") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): {_REMEDY}") from error
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            where = "the last line is cut off" if number == len(lines) else f"line {number} of {len(lines)} is not JSON"
-            raise DataError(f"{path}: {where} ({error}); {len(rows)} rows were read before it: {_REMEDY}") from error
-        if not isinstance(row, dict):
-            raise DataError(
-                f"{path}: line {number} holds {type(row).__name__}, not a JSON object; "
-                f"{len(rows)} rows were read before it: {_REMEDY}"
-            )
-        rows.append(row)
-    return rows
+    """Every line's object, for files that a stage of this run wrote: damage raises ValueError."""
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Indented, keys sorted, newline at the end: made for a diff between commits."""
-    with _whole(path) as file:
+    """Write an object indented, keys sorted, newline at the end, so that commits diff well."""
+    with _atomic(path) as file:
         file.write(json.dumps(content, ensure_ascii=False, sort_keys=True, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """UTF-8, as it stands."""
-    with _whole(path) as file:
+    """Write text as UTF-8."""
+    with _atomic(path) as file:
         file.write(text.encode())
 
 
 @contextlib.contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
+def _atomic(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary sibling to write to, renamed to `path` once it is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -181,8 +157,8 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _grouped(tables: Iterable[pa.Table], *, max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
-    """The same rows in tables of one chunk: each ends at `max_rows` rows, or with the given table
-    that takes it over `max_bytes`."""
+    """Regroup tables: each result has one chunk and ends at `max_rows` rows, or with the table that
+    takes it over `max_bytes`."""
     held: list[pa.Table] = []
     num_rows = num_bytes = 0
     for table in tables:
@@ -205,7 +181,7 @@ def _cast(path: Path, table: pa.Table, wanted: list[str], schema: pa.Schema) -> 
     try:
         return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted]))
     except (pa.ArrowException, ValueError) as error:
-        raise DataError(f"{path} has columns of other types than are read ({_first_line(error)}): {_REMEDY}") from error
+        raise DataError(f"{path} has columns of other types than are read ({first_line(error)}): {_REMEDY}") from error
 
 
 def _refuse_missing(path: Path, wanted: list[str], found: list[str], num_rows: int) -> None:
@@ -224,9 +200,12 @@ def _reading(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         size = path.stat().st_size if path.exists() else 0
         raise DataError(
-            f"{path} has {size} bytes but is no whole Parquet file, nothing was read ({_first_line(error)}): {_REMEDY}"
+            f"{path} has {size} bytes but is no whole Parquet file, nothing was read ({first_line(error)}): {_REMEDY}"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; its class where it has none."""
+    if isinstance(error, RecursionError):  # of a parser of JSON
+        return "brackets nested too deep"
     return (str(error).splitlines() or [type(error).__name__])[0]

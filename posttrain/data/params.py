@@ -6,7 +6,7 @@ from pydantic import Field
 
 from posttrain.runtime.knobs import Count, Frac, PositiveFrac, Section, SmallCount
 
-# of posttrain/data/importing/formats.py; a test compares
+# names in posttrain/data/importing/formats.py; a test compares
 ImportFormat = Literal["tau_bench", "tau2", "xlam", "agentgym", "toolbench", "sharegpt", "openai", "trl", "bfcl"]
 
 
@@ -15,10 +15,10 @@ class ScriptedSource(Section):
 
 
 class ImportSource(Section):
-    """Trajectories that a team already has. `path` is relative to the repository and lies under a
-    dep of the stage, such as `data/imported`; without a `format` the records tell it. A call of
-    one of `stop_tools` ends an episode. `dev_frac` of the tasks are kept back to choose the
-    checkpoint by; with 0 the world's expert must play dev tasks."""
+    """A file of trajectories. `path` is relative to the repository, under a dep of the stage such
+    as `data/imported`; without `format` it is detected. Calls of `stop_tools` end an episode.
+    `dev_frac` of the tasks become the dev split, on which the checkpoint is chosen; with 0 the
+    world's expert must play dev tasks."""
 
     example: ClassVar[str] = "{path: data/imported/ours.jsonl, stop_tools: [], dev_frac: 0.1}"
     type: Literal["import"]
@@ -29,8 +29,8 @@ class ImportSource(Section):
 
 
 class OpenAiSource(Section):
-    """Episodes that a model behind an OpenAI-compatible endpoint plays; endpoint and key are the
-    environment's."""
+    """Episodes played by a model behind an OpenAI-compatible endpoint; endpoint and key come from
+    the environment."""
 
     example: ClassVar[str] = "{model: Qwen/Qwen2.5-7B-Instruct, temperature: 0.7, max_new_tokens: 512}"
     type: Literal["openai"]

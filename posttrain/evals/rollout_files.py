@@ -16,12 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from posttrain.data.importing.episodes import MAX_REWARD
-from posttrain.data.importing.importer import NUM_LOOKED_AT, import_trajectories, refuse_too_many_bad, unread_keys
-from posttrain.data.importing.records import Bad, read_records
+from posttrain.data.importing.importer import NUM_PROBED, import_trajectories, refuse_too_many_bad, unread_keys
+from posttrain.data.importing.records import BadRecord, read_records
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import reason
-from posttrain.types import ABORTED, Trajectory
+from posttrain.types import ABORTED, MAX_NUMBER, Trajectory
 
 # other tools' words for an end by infrastructure: tau2; rLLM; vLLM's requests
 _ABORTED_WORDS = {*ABORTED, "infrastructure_error", "error", "abort"}
@@ -63,7 +62,7 @@ class RolloutFile:
     that were not read (empty where all were)."""
 
     rollouts: list[Rollout]
-    bad: list[Bad]
+    bad: list[BadRecord]
     unread: str = ""
 
 
@@ -73,7 +72,7 @@ def read_rollouts(path: Path, file_format: str | None = None, *, reward: str = "
     rollouts are of one task, or what a reward is."""
     if zipfile.is_zipfile(path):
         raise DataError(f"{path} is an archive of Inspect's: `inspect log convert --to json --output-dir DIR {path}`")
-    heads: list[Any] = [record for _, record in islice(read_records(path), NUM_LOOKED_AT) if isinstance(record, dict)]
+    heads: list[Any] = [record for _, record in islice(read_records(path), NUM_PROBED) if isinstance(record, dict)]
     records: Iterable[tuple[int, Any]] = read_records(path)
     if heads and "eval" in heads[0] and isinstance(heads[0].get("samples"), list):  # a log of Inspect
         heads = heads[0]["samples"]
@@ -112,7 +111,7 @@ def _from_dump(
     reward = reward or column or _only_reward(path, head)
     found = [_rollout(path, number, record, columns, reward) for number, record in records]
     return RolloutFile(
-        [one for one in found if isinstance(one, Rollout)], [one for one in found if isinstance(one, Bad)]
+        [one for one in found if isinstance(one, Rollout)], [one for one in found if isinstance(one, BadRecord)]
     )
 
 
@@ -125,7 +124,7 @@ def _from_trajectories(
     rollouts = [Rollout.of(row.trajectory) for row in imported.rows]
     if reward:
         rewards = {number: _reward(path, record, reward) for number, record in records}
-        rollouts = [replace(one, reward=rewards[at]) for at, one in zip(imported.numbers, rollouts, strict=True)]
+        rollouts = [replace(one, reward=rewards[at]) for at, one in zip(imported.record_numbers, rollouts, strict=True)]
     return RolloutFile(rollouts, imported.bad, unread_keys(imported))
 
 
@@ -134,16 +133,16 @@ def is_unscored(value: Any) -> bool:
     return value is None or value != value
 
 
-def _rollout(path: Path, number: int, record: Any, columns: Sequence[str], reward: str) -> Rollout | Bad:
+def _rollout(path: Path, number: int, record: Any, columns: Sequence[str], reward: str) -> Rollout | BadRecord:
     if not isinstance(record, Mapping):
-        return record if isinstance(record, Bad) else Bad.of(number, "it is no object", record)
+        return record if isinstance(record, BadRecord) else BadRecord.of(number, "it is no object", record)
     task = [(number - 1) // max(1, int(one)) if one.isdecimal() else _at(record, one) for one in columns]
     if task[-1] is None:
-        return Bad.of(number, f"it has no {columns[-1]}", record)
+        return BadRecord.of(number, f"it has no {columns[-1]}", record)
     try:
         text = json.dumps(task, sort_keys=True)
     except RecursionError:
-        return Bad.of(number, "brackets nested too deep", record)
+        return BadRecord.of(number, "brackets nested too deep", record)
     ends = [str(record.get(key)).lower() for key in ("termination_reason", "stop_reason")]
     is_aborted = bool(record.get("error") or record.get("invalidation") or _ABORTED_WORDS.intersection(ends))
     return Rollout(hashlib.sha256(text.encode()).hexdigest(), _reward(path, record, reward), is_aborted)
@@ -173,7 +172,7 @@ def _reward(path: Path, record: Any, column: str) -> float | None:
         value = math.fsum(one for one in value if isinstance(one, int | float)) if value else None
     if isinstance(value, str):
         value = INSPECT_VALUES.get(value, INSPECT_VALUES.get(value.lower()))
-    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_REWARD else None
+    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_NUMBER else None
 
 
 def _has(record: Any, keys: Iterable[str]) -> bool:

@@ -15,10 +15,12 @@ import numpy as np
 
 from posttrain.evals.passk import pass_hat_k
 from posttrain.evals.significance import LEVEL, share_interval
+from posttrain.runtime.exits import Interrupted
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.made_calls import agent_messages
 
 _MAX_K = 8
+Play = Callable[[Sequence[Task], float], Sequence[Trajectory]]  # tasks and temperature; a scored episode of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,20 @@ class EvaluatedTask:
     task: Task
     greedy: Trajectory
     samples: tuple[Trajectory, ...]
+
+
+def evaluate_policy(
+    play: Play, tasks: Sequence[Task], *, num_samples: int, by: Sequence[str]
+) -> tuple[list[EvaluatedTask], dict[str, Any]]:
+    """Play all tasks greedily, and those of the split `test` `num_samples` times at temperature 1;
+    gives the plays of each task and the summary of all. Raises Interrupted where every greedy play
+    of a test task was lost: nothing can be said then."""
+    greedy = play(tasks, 0.0)
+    sampled = play([task for task in tasks if task.split == "test" for _ in range(num_samples)], 1.0)
+    evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=num_samples)
+    if all(one.greedy.is_aborted for one in evaluated if one.task.split == "test"):
+        raise Interrupted("every greedy play was lost: nothing can be said; run it again")
+    return evaluated, summarise(evaluated, num_samples=num_samples, by=by)
 
 
 def evaluated_tasks(

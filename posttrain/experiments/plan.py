@@ -17,8 +17,8 @@ from typing import Any, Literal
 import pydantic
 import yaml
 
-from posttrain.config.params import parse_params, read_knobs
-from posttrain.provenance.lockfile import load_as_dvc
+from posttrain.config.params import parse_params, read_knobs, set_knobs
+from posttrain.provenance.fingerprint import load_as_dvc
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.knobs import nearest
 from posttrain.runtime.plain_yaml import load_yaml
@@ -184,13 +184,7 @@ def with_knobs(params_text: str, variant: Variant) -> str:
     """`params.yaml` with the variant's values, every other line as it is. Raises ConfigurationError
     where the result is no `params.yaml`."""
     wanted = read_knobs(params_text, source="params.yaml")
-    edits: list[tuple[list[str], str, Any]] = []
-    for key, value in variant.knobs.items():
-        *path, last = key.split(".")
-        section = _section(wanted, path, key, variant)
-        if last not in section or json.dumps(section[last]) != json.dumps(value):
-            section[last] = value
-            edits.append((path, last, value))
+    edits = list(set_knobs(wanted, variant.knobs, source=variant.branch))
     parse_params(wanted, source=f"params.yaml of {variant.branch}")
     text = params_text
     with contextlib.suppress(StopIteration, yaml.YAMLError):  # a section that another lends: it reads otherwise, below
@@ -202,16 +196,6 @@ def with_knobs(params_text: str, variant: Variant) -> str:
             "write these knobs there by hand"
         )
     return text
-
-
-def _section(content: Any, path: Sequence[str], key: str, variant: Variant) -> Any:
-    for part in path:
-        content = content.get(part) if isinstance(content, Mapping) else None
-    if not isinstance(content, Mapping):
-        raise ConfigurationError(
-            f"{variant.branch} sets {key!r}, and params.yaml has no section {'.'.join(path)!r}; nothing was run"
-        )
-    return content
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from posttrain.models.call_formats.response_template import ResponseTemplateForm
+from posttrain.models.call_formats.response_template import ResponseTemplateFormat
 from posttrain.models.chat_template import TEMPLATES, served_template
-from posttrain.models.loading import check_folder, load_codec, load_whole, save_model, whole_folder
+from posttrain.models.loading import atomic_folder, check_folder, load_codec, load_on_cpu, save_model
 from posttrain.models.params import Dtype
 from posttrain.runtime.exits import ConfigurationError
 
@@ -22,13 +22,13 @@ def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> No
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder")
     check_folder(folder)
-    model, codec = load_whole(folder), load_codec(folder)
+    model, codec = load_on_cpu(folder), load_codec(folder)
     tokenizer = codec.tokenizer
     tokenizer.chat_template = _of_a_server(tokenizer.chat_template)
-    if isinstance(codec.form, ResponseTemplateForm):
-        tokenizer.response_template = codec.form.served_content()
+    if isinstance(codec.call_format, ResponseTemplateFormat):
+        tokenizer.response_template = codec.call_format.served_content()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with whole_folder(target) as partial:
+    with atomic_folder(target) as partial:
         save_model(model.to(getattr(torch, dtype)), tokenizer, partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
 
@@ -43,10 +43,10 @@ def vllm_settings(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
     among it, and its environment. The model is called as its folder. Raises ConfigurationError
     where it is no model's."""
     check_folder(folder)
-    form = load_codec(folder).form
+    form = load_codec(folder).call_format
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     flags = ["--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", form.name]
-    if isinstance(form, ResponseTemplateForm) and form.has_thoughts:
+    if isinstance(form, ResponseTemplateFormat) and form.has_reasoning:
         flags += ["--reasoning-parser", form.name]
     return tuple(flags), {
         "DTYPE": str(config["dtype"]),

@@ -30,7 +30,7 @@ from posttrain.memory_estimate.tracker import (
     MemoryTracker,
     tracked,
 )
-from posttrain.models.adapted import behind_adapters, is_adapted
+from posttrain.models.adapters import behind_adapters, is_adapted
 from posttrain.models.distributed import pair_parts, parts_of
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
@@ -44,8 +44,8 @@ from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder,
 from posttrain.rollout.engines.token_sampling import sample
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.train.advantages.critic import Critic
-from posttrain.train.advantages.params import GaeCredit
-from posttrain.train.online.batch import NUM_PARTS, Rows
+from posttrain.train.advantages.gae import GaeCredit
+from posttrain.train.online.batch import NUM_MICRO_BATCHES, Batch
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import MAX_GRAD_NORM
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainRewardModelParams, TrainSftParams
@@ -125,7 +125,7 @@ def rows_at_once(params: Params, stage: str) -> int:
     match params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage):
         case OnlineParams() as online:
             num_episodes = online.tasks_per_step * online.group_size
-            return min(at_once or math.ceil(num_episodes / NUM_PARTS), num_episodes)
+            return min(at_once or math.ceil(num_episodes / NUM_MICRO_BATCHES), num_episodes)
         case TrainSftParams() as sft:
             return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]
         case TrainRewardModelParams() | DpoParams() | KtoParams() | OrpoParams() as of_pairs:
@@ -308,7 +308,7 @@ def _scores(model: Any, count: int, width: int, *, with_entropies: bool = False)
     return agent_scores(model, input_ids, targets, targets != IGNORED, with_entropies=with_entropies).logprobs_P
 
 
-def _whole_rows(count: int, width: int) -> Rows:
+def _whole_rows(count: int, width: int) -> Batch:
     input_ids, labels = _rows(count, width)
     numbers, places = torch.zeros(count, width - 1), torch.arange(count)
-    return Rows(input_ids, labels, numbers, numbers, places, places > count, places)
+    return Batch(input_ids, labels, numbers, numbers, places, places > count, places)

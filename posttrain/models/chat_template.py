@@ -1,10 +1,10 @@
-"""The chat formats of our own: of a model from scratch its markers, one token each, and its Jinja
-template; for pretrained models whose template has no tools one that does.
+"""Chat templates of this project: one for models from scratch, with a special token per role, and
+`compact` and `bare` for pretrained models whose own template has no tools.
 
-The decision to argue with: the template of the former drops the system text and names the offered
-tools without their schemas. A usual template with fourteen schemas costs a hundred times the
-tokens, and a model that has seen 6,000 conversations learns what a tool takes from its uses, not
-from its description. Pretrained models keep the template they were trained with, where it has
+The decision to argue with: the template for models from scratch drops the system text and names the
+offered tools without their schemas. A usual template with fourteen schemas costs a hundred times
+the tokens, and a model that has seen 6,000 conversations learns a tool's arguments from its uses,
+not from its description. Pretrained models keep the template they were trained with, where it has
 tools.
 """
 
@@ -22,26 +22,25 @@ ASSISTANT = "<|assistant|>"
 TOOL = "<|tool|>"
 ROLE_MARKERS = (PAD, END, TOOLS, USER, ASSISTANT, TOOL)
 THOUGHT = ("<think>", "</think>")
-AGENT_MARKERS = (*THOUGHT, *HERMES.marks)  # written by the agent, so ordinary tokens: decoding must show them
-# what stands before compact.jinja, by the template's name. `bare` drops the system text, for small
-# models on slow machines: demonstrations teach what it says, as to scratch
+AGENT_MARKERS = (*THOUGHT, *HERMES.markers)  # written by the agent, so not special: decoding must show them
+# What is put before compact.jinja, by the template's name. `bare` drops the system text, for small
+# models on slow machines: they learn what it says from demonstrations.
 TEMPLATES = {"compact": "", "bare": "{%- set is_bare = true -%}\n"}
-CHATML = ("<|im_start|>", "<|im_end|>")  # the control tokens that it is written in
+CHATML = ("<|im_start|>", "<|im_end|>")  # special tokens of the `compact` and `bare` templates
 
 
 def scratch_template() -> str:
-    """The template's text; it takes OpenAI messages with `arguments` as JSON text, written as they
-    are."""
+    """The template of models from scratch; it writes `arguments`, JSON text, as they are."""
     return _text("scratch")
 
 
 def named_template(name: str, tokenizer: Any) -> str:
-    """The text of a template of ours. Raises ConfigurationError where there is none of this name,
-    or where the tokenizer has not its control tokens: new ones would be untrained."""
+    """The text of one of TEMPLATES. Raises ConfigurationError where there is none of this name, or
+    where the tokenizer lacks ChatML's special tokens: new ones would be untrained."""
     if name not in TEMPLATES:
         raise ConfigurationError(f"model.chat_template is {name!r}; there are {', '.join(TEMPLATES)}")
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-    if missing := [mark for mark in CHATML if mark not in added]:
+    if missing := [token for token in CHATML if token not in added]:
         raise ConfigurationError(
             f"model.chat_template {name} is written with {', '.join(missing)}, which the tokenizer of "
             f"{tokenizer.name_or_path!r} does not have: leave model.chat_template out, or choose a model that was "
@@ -56,8 +55,8 @@ def template_text(name: str) -> str:
 
 
 def served_template(template: str) -> str:
-    """A template of ours that also takes arguments as an object, as vLLM gives them, and writes it
-    without spaces; any other as it is. In training they are text, and stay as they were written."""
+    """A template of this project changed to take arguments as objects too, as vLLM gives them; any
+    other as it is. Objects are written without spaces."""
     as_text = "call.function.arguments"
     either = f"({as_text} if {as_text} is string else {as_text} | tojson(separators=(',', ':')))"
     return template.replace(f" + {as_text} + ", f" + {either} + ")

@@ -1,9 +1,9 @@
-"""Lets several processes train as one. They take equal shares of every step and agree on what each
-of them saw. One process is its own only one.
+"""Data parallelism: device and rank of this process, equal shares of every step, and collectives
+for Python values. Without `accelerate launch` there is one process of rank 0.
 
-`accelerate launch` (posttrain/provenance/launcher.py) says in the environment which process this
-is. What they tell each other besides gradients goes over a gloo channel of its own, whatever the
-gradients take: it needs no GPU and does not wait for one.
+`accelerate launch` (posttrain/provenance/launcher.py) sets the rank in the environment. Gradients
+take the backend that accelerate chose; everything else goes over a gloo group of its own, which
+needs no GPU and does not wait for one.
 """
 
 import os
@@ -15,32 +15,50 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from posttrain.models.cpu_kernels import use_cpu_kernels
 from posttrain.runtime.exits import ConfigurationError
 
 T = TypeVar("T")
 
-NUM_PARTS = 4  # of a process's share of a step, forward and backward one after the other, rows of one length together
-# The others wait where the first plays alone or writes a large model. A death is noticed by the
-# closed connection and by accelerate, not by this.
+# Micro-batches of a process's share of a step. More of them sort rows by length with less padding;
+# fewer of them have larger matrix products.
+NUM_PARTS = 4
+# Ranks wait this long while rank 0 evaluates alone or writes a large model. The death of a process
+# is noticed by its closed connection and by accelerate, not by this timeout.
 _TIMEOUT = timedelta(hours=4)
 
 
 def is_launched() -> bool:
-    """Whether this process was started as one of several; the several may be one."""
+    """True if accelerate launched this process, possibly as the only one."""
     return "LOCAL_RANK" in os.environ
 
 
 def is_sharded() -> bool:
-    """Whether accelerate will shard the model in training (FSDP)."""
+    """True if accelerate will shard the model in training (FSDP)."""
     return is_launched() and os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
 
 
+def device() -> torch.device:
+    """The GPU of this process, else the CPU: where accelerate moves what a trainer gets.
+    `CUDA_VISIBLE_DEVICES` hides GPUs from both, and `ACCELERATE_USE_CPU` all of them."""
+    if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "false") == "true":
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def to_device(model: Any) -> Any:
+    """The model on `device()`; on a CPU with the kernels that are fast there."""
+    home = device()
+    return use_cpu_kernels(model.to(home)) if home.type == "cpu" else model.to(home)
+
+
 def count() -> int:
+    """World size."""
     return int(os.environ["WORLD_SIZE"]) if is_launched() else 1
 
 
 def index() -> int:
-    """0 for the first, which writes what is written once."""
+    """Rank; 0 writes what is written once."""
     return int(os.environ["RANK"]) if is_launched() else 0
 
 
@@ -49,10 +67,9 @@ def is_first() -> bool:
 
 
 def parts_of(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
-    """Into how many equal parts a process cuts its share of a step's rows, and how many rows a part
-    has: 32 rows for 2 processes are 4 parts of 4, with 3 `at_once` 8 of 2. Raises as
-    `refuse_unequal_shares` does.
-    """
+    """Number and size of the equal micro-batches of a process's share of a step: 32 rows on 2
+    processes are 4 of 4 rows, with at most 3 rows `at_once` 8 of 2. Raises what
+    `refuse_unequal_shares` raises."""
     refuse_unequal_shares(batch_size, knob)
     share = batch_size // count()
     if at_once is not None:
@@ -63,12 +80,12 @@ def parts_of(batch_size: int, knob: str, at_once: int | None = None) -> tuple[in
 
 
 def pair_parts(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
-    """The same of pairs, of two rows each."""
+    """Number and size of micro-batches of pairs, which have two rows each."""
     return parts_of(batch_size, knob, None if at_once is None else max(at_once // 2, 1))
 
 
 def refuse_unequal_shares(batch_size: int, knob: str) -> None:
-    """Raises ConfigurationError where the rows or episodes of a step cannot be shared out."""
+    """Raises ConfigurationError where the world size does not divide the rows of a step."""
     if batch_size % count():
         raise ConfigurationError(
             f"{knob} is {batch_size}, which {count()} processes cannot share equally; "
@@ -79,63 +96,65 @@ def refuse_unequal_shares(batch_size: int, knob: str) -> None:
 
 
 def share_of(count_all: int) -> slice:
-    """This process's of `count_all` things in a row, a number that the processes divide: of 8 the
-    second of two has 4..7."""
+    """This process's share of `count_all` consecutive items: of 8, rank 1 of 2 has 4..7."""
     size = count_all // count()
     return slice(index() * size, (index() + 1) * size)
 
 
 def share_rows(rows: Sequence[T]) -> Sequence[T]:
-    """This process's of `rows`."""
+    """This process's share of `rows`."""
     return rows[share_of(len(rows))]
 
 
 def gather(value: T) -> list[T]:
-    """What each of them gives, the first's first; all of them must call it."""
+    """All-gather: the values of all processes, by rank; all processes must call it."""
     if count() == 1:
         return [value]
     values: list[Any] = [None] * count()
-    dist.all_gather_object(values, value, group=_channel())
+    dist.all_gather_object(values, value, group=_group())
     return values
 
 
 def from_first(value: T) -> T:
-    """What the first gives; all of them must call it."""
+    """Broadcast the value of rank 0; all processes must call it."""
     if count() == 1:
         return value
     values = [value]
-    dist.broadcast_object_list(values, src=0, group=_channel())
+    dist.broadcast_object_list(values, src=0, group=_group())
     return values[0]
 
 
 def add_up(tensors: Sequence[torch.Tensor]) -> None:
-    """Each becomes the sum of what the processes have there, over the channel of the gradients; all
-    of them must call it, with as many of the same shapes."""
+    """All-reduce each tensor to the sum over processes, in the gradients' group; all processes must
+    call it with equal shapes."""
     if count() > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)
 
 
 def wait_for_all() -> None:
-    """Return when every process is here."""
+    """Barrier."""
     gather(None)
 
 
 def refuse_another_count(num_processes: int) -> None:
-    """What accelerate made of it. Raises ConfigurationError: processes that do not know of each
-    other would each train by themselves."""
+    """Raises ConfigurationError where accelerate's world size is another than the launcher's: such
+    processes would each train by themselves."""
     if is_launched() and num_processes != count():
         raise ConfigurationError(
-            f"accelerate trains with {num_processes} of {count()} processes; take a file of infra/accelerate/"
+            f"accelerate trains with {num_processes} of {count()} processes, so each would train by itself; "
+            "take a file of infra/accelerate/"
         )
 
 
 def join() -> None:
-    """Meet the others, before a trainer does; nothing for a process that was not launched.
+    """Initialise the process groups before a trainer does; nothing where accelerate did not launch
+    this process.
 
-    Where there is no GPU accelerate has to be told so. It knows no FSDP then and would do without,
-    in silence; PyTorch's runs on gloo, so it is told of GPUs that are called cpu. Raises
-    ConfigurationError where shards are to be kept in the host's memory and there is nothing else.
+    Without a GPU accelerate has to be told so. It has no FSDP for CPUs and would silently do
+    without it, but PyTorch's FSDP runs on gloo: so accelerate is told of GPUs whose device is
+    "cpu". Raises ConfigurationError where shards are to be offloaded to the CPU and there is only a
+    CPU.
     """
     if not is_launched() or dist.is_initialized():
         return
@@ -145,18 +164,19 @@ def join() -> None:
     is_cpu = not torch.cuda.is_available()
     if is_cpu and is_sharded() and os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
         raise ConfigurationError(
-            "the shards are to lie in the host's memory between uses, and this machine has no GPU; "
+            "FSDP is to offload its shards to the CPU, and this machine has no GPU to compute on; "
             "take infra/accelerate/fsdp.yaml"
         )
     if is_cpu and is_sharded():
         os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+        # accelerate has no public way to say so
         PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
     elif is_cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"
     PartialState(cpu=is_cpu and not is_sharded(), timeout=_TIMEOUT)
-    _channel()
+    _group()
 
 
 @cache
-def _channel() -> Any:
+def _group() -> Any:
     return dist.new_group(backend="gloo", timeout=_TIMEOUT)

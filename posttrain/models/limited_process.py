@@ -1,10 +1,10 @@
-"""Runs a function in a child process with limits on processor time and memory, and turns each of
-its ends into one sentence.
+"""Runs a function in a forked child with limits on CPU time and memory, and reports each way it can
+end as an error of one sentence.
 
-What strangers wrote may loop for ever, ask for all memory, or crash a native library, which no
-exception handler survives. The child is forked, not started anew: importing transformers again
-takes seconds, a fork some milliseconds. Forking a process with threads is what data loaders of
-torch do all the time, and safe as long as the child computes in one thread and ends by `_exit`.
+Untrusted files may loop for ever, ask for all memory, or crash a native library, which no exception
+handler survives. A fork takes milliseconds, where a new process imports transformers for seconds.
+Forking a process with threads is safe, as in torch's data loaders, as long as the child computes in
+one thread and ends by `_exit`.
 """
 
 import faulthandler
@@ -24,8 +24,8 @@ from posttrain.runtime.exits import ConfigurationError, StageError, as_error
 from posttrain.runtime.limits import reason
 
 MAX_CPU_S = 10  # a vocabulary of 256,000 pieces is read in 2
-MAX_IDLE_S = 8  # without any processor time: a library that waits for itself after an allocation was refused
-MAX_MEMORY = 1_200 * 2**20  # on top of what this process has: a vocabulary of 256,000 pieces takes a quarter
+MAX_IDLE_S = 8  # without CPU time: a library may wait for itself after an allocation was refused
+MAX_MEMORY = 1_200 * 2**20  # besides this process's own; a vocabulary of 256,000 pieces takes a quarter
 _HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _REMEDY = "It was opened in a process of its own, so nothing else was harmed: mend the folder, or choose another model"
 
@@ -33,13 +33,13 @@ Say = Callable[[str], None]
 
 
 def run_limited(work: Callable[[Say], None], *, subject: str, times: int = 1) -> None:
-    """Run `work` in a child; it calls its argument with a name of each step that it begins. Both
-    limits are `times` as high.
+    """Run `work` in a child, with limits `times` as high as usual. `work` reports each step that it
+    begins by calling its argument.
 
-    Raises the StageError that it raises, and ConfigurationError where it raises anything else, uses
-    up its time or memory, or dies; `subject` and the step are in the message.
+    Raises the StageError that `work` raises, and ConfigurationError, with `subject` and the step,
+    where it raises anything else, uses up its time or memory, or dies.
     """
-    reading, writing = os.pipe()
+    reading, writing = os.pipe()  # the child writes a line of JSON per step and one at its end
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of forking with threads
         child = os.fork()
     if child == 0:
@@ -50,7 +50,7 @@ def run_limited(work: Callable[[Say], None], *, subject: str, times: int = 1) ->
         lines = _lines(reading, psutil.Process(child))
     finally:
         os.close(reading)
-        os.kill(child, signal.SIGKILL)  # it has said its end, or will say none
+        os.kill(child, signal.SIGKILL)  # it has reported its end, or will report none
         _, status = os.waitpid(child, 0)
     step = next((line["step"] for line in reversed(lines) if "step" in line), "the beginning")
     if not lines or "code" not in lines[-1]:
@@ -63,7 +63,7 @@ def run_limited(work: Callable[[Say], None], *, subject: str, times: int = 1) ->
 
 
 def raise_memory(num_bytes: int) -> None:
-    """Allow the child that calls it so many bytes more, for files that are mapped and not read."""
+    """Raise the limit of the calling child by so many bytes, for files that it maps."""
     _limit_memory(resource.getrlimit(resource.RLIMIT_DATA)[0] + num_bytes)
 
 
@@ -78,7 +78,7 @@ def _work(work: Callable[[Say], None], pipe: int, times: int) -> NoReturn:
     except StageError as error:
         say(code=error.code, message=str(error))
     except BaseException as error:  # a panic of a library in Rust is no Exception
-        raise_memory(2**26)  # to say it with: the error holds what has filled the memory
+        raise_memory(2**26)  # to report it: the error keeps alive what filled the memory
         what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         say(code=-1, message=reason(" ".join(what.split())))
     finally:
@@ -88,9 +88,9 @@ def _work(work: Callable[[Say], None], pipe: int, times: int) -> NoReturn:
 def _limit(pipe: int, times: int) -> None:
     for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL)
-    faulthandler.disable()
+    faulthandler.disable()  # or a crash would print the parent's stack
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):  # a panic writes there, and so do libraries of their troubles
+    for standard in (0, 1, 2):  # panics and warnings of libraries go there
         if standard != pipe:
             os.dup2(nowhere, standard)
     torch.set_num_threads(1)
@@ -107,7 +107,7 @@ def _limit_memory(num_bytes: int) -> None:
 
 
 def _lines(pipe: int, child: psutil.Process) -> list[dict[str, Any]]:
-    """Until the child has ended or idles too long; a line that is cut off is none."""
+    """Read the child's lines until it ends or idles too long; a line that is cut off is dropped."""
     content, used_s, idle_s = b"", 0.0, 0
     while idle_s < MAX_IDLE_S:
         if select.select([pipe], [], [], 1.0)[0]:

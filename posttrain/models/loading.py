@@ -1,11 +1,11 @@
-"""How a model enters and leaves the pipeline: folders in Hugging Face format with safetensors
-weights, or a hub name and revision.
+"""Loads and saves models: folders in Hugging Face format with safetensors weights, or a hub name
+and revision.
 
-Three things are refused everywhere: weights in pickle format and a repository's own Python modules,
-because they run a stranger's code at load, and weights that are not exactly the model's, because
-transformers draws what is missing at random. A folder from outside is opened in a child process
-with limits first (`limited_process`): its template, its tokenizer's patterns and its sizes may take
-any time and memory.
+Refused everywhere are pickled weights and a repository's own Python modules, because loading them
+runs untrusted code, and weights that are not exactly the model's, because transformers initialises
+missing ones at random. An untrusted folder is first opened in a child process with limits
+(`limited_process`): its template, its tokenizer's patterns and its sizes may take any time and
+memory.
 """
 
 import contextlib
@@ -23,72 +23,68 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from posttrain.models import distributed
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.limited_process import Say, raise_memory, run_limited
 from posttrain.models.local_config import read_config
 from posttrain.models.params import Dtype, PretrainedModel
-from posttrain.models.placement import placed
 from posttrain.models.quantization import quantised, unpacked
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.types import Message, ToolCall
 
-# transformers renamed it after 5.17, and names its methods and the trainers' argument by it
+# transformers renamed it after 5.17, in its methods and in the trainers' argument
 CHECKPOINTING = "activation_checkpointing"
 if not hasattr(PreTrainedModel, f"{CHECKPOINTING}_enable"):
     CHECKPOINTING = "gradient_checkpointing"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
-_OTHER_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # of a hub's repository: all that is no weights
-_MAX_WEIGHTS_A_BYTE = 8  # fewer bits than one a weight no format has
-_MAX_COMPUTED = 2**28  # numbers that a model computes from its config alone, such as a table of positions
-_NUM_NAMED = 3  # of many names in a message
-# patterns that try all ways to cut a text take longest where a run of equal marks ends in another
-_PROBES = tuple(
-    mark * 5_000 + end for mark in ("a", "A", "1", " ", "\n", "a ", "=", "价", "é") for end in ("!", "\x00")
-)
+_OTHER_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # of a hub repository: everything but weights
+_MAX_WEIGHTS_PER_BYTE = 8  # no format has less than a bit per weight
+_MAX_BUFFER_NUMBERS = 2**28  # computed from config.json alone, such as a table of positions
+_NUM_NAMED = 3  # names in a message
+# A backtracking pattern takes longest on a long run of one character that ends in another.
+_PROBES = tuple(run * 5_000 + end for run in ("a", "A", "1", " ", "\n", "a ", "=", "价", "é") for end in ("!", "\x00"))
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "description": "d"}}, "required": ["a"]}
 _NUM_PROBE_TURNS = 24  # of an episode at its turn limit
 
 
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a folder, in evaluation mode, where models live here (`placement`). Raises
-    ConfigurationError where the folder has pickled weights or none, DataError where they are cut
-    off."""
-    return placed(load_whole(path, dtype=dtype))
+    """The causal LM of a folder on `device()`, in evaluation mode. Raises ConfigurationError where
+    the folder has pickled weights or none, DataError where they are cut off."""
+    return distributed.to_device(load_on_cpu(path, dtype=dtype))
 
 
-def load_whole(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The same in main memory, for a trainer that shards it, or to be saved."""
+def load_on_cpu(path: Path, *, dtype: Dtype = "float32") -> Any:
+    """The causal LM of a folder in main memory, for a trainer that shards it, or to be saved."""
     return load_sound(AutoModelForCausalLM, path, dtype=dtype)
 
 
 def load_quantised(path: Path, quantization: Literal["int8", "nf4"], *, dtype: Dtype) -> Any:
-    """As `load_model`, its linear layers but the head in fewer bits. Raises ConfigurationError
-    where bitsandbytes is missing, too."""
+    """The causal LM of a folder with its linear layers quantised, but for the head. Raises
+    ConfigurationError where bitsandbytes is missing, and what `load_model` raises."""
     return unpacked(load_sound(AutoModelForCausalLM, path, dtype=dtype, **quantised(quantization, dtype)))
 
 
 def load_codec(path: Path) -> ChatCodec:
-    """The tokenizer of a folder with its chat template. Raises ConfigurationError where either is
-    missing."""
+    """The codec of a folder's tokenizer and chat template. Raises ConfigurationError where either
+    is missing."""
     return ChatCodec(_tokenizer(path))
 
 
 def save_model(model: Any, tokenizer: Any, path: Path) -> None:
     """Write a folder that `load_model` and `load_codec` read; equal weights give equal bytes,
     wherever the model was loaded from."""
-    for trace_of_loading in ("is_local", "local_files_only"):
-        tokenizer.init_kwargs.pop(trace_of_loading, None)
-    disable_progress_bar()  # of transformers: one line per shard among the stage's own progress
+    for argument_of_loading in ("is_local", "local_files_only"):  # or it is written to tokenizer_config.json
+        tokenizer.init_kwargs.pop(argument_of_loading, None)
+    disable_progress_bar()  # transformers' line per shard would stand among the stage's own progress
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """Where to write what appears under its name when it is whole; what stood there is replaced
-    then."""
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to write to, which replaces `path` at the end."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     yield partial
@@ -97,8 +93,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
-    """Model and tokenizer of a hub name or a folder, at the revision given. Raises
-    ConfigurationError where they cannot be had."""
+    """Model and tokenizer of a hub name and revision or of a folder. Raises ConfigurationError
+    where they cannot be loaded."""
     try:
         folder = Path(params.name) if Path(params.name).is_dir() else _download(params)
     except (OSError, ValueError) as error:
@@ -109,9 +105,9 @@ def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
 
 
 def check_folder(folder: Path, *, name: str = "", chat_template: str | None = None) -> None:
-    """Open the model folder of a stranger in a child process, all of it but the values of its
-    weights. Raises ConfigurationError or DataError, with one sentence, where this does not end well
-    within the limits of `run_limited`."""
+    """Open an untrusted model folder in a child process: everything but the values of its weights.
+    Raises ConfigurationError or DataError, in one sentence, where this fails or exceeds the limits
+    of `run_limited`."""
 
     def look(say: Say) -> None:
         say("the list of its files")
@@ -127,7 +123,7 @@ def check_folder(folder: Path, *, name: str = "", chat_template: str | None = No
         _refuse_unknown_ids(tokenizer, num_rows)
         say("its chat template")
         _try_codec(ChatCodec(_with_template(tokenizer, chat_template)))
-        if is_quantised:  # without its numbers nothing is told of it
+        if is_quantised:  # the shapes of packed weights say nothing
             return
         say("the list of its weights")
         raise_memory(num_bytes)
@@ -139,15 +135,15 @@ def check_folder(folder: Path, *, name: str = "", chat_template: str | None = No
 
 
 def use_gradient_checkpointing(model: Any) -> None:
-    """Recompute activations in the backward pass: memory for about a third more time."""
+    """Recompute activations in the backward pass: less memory for about a third more time."""
     getattr(model, f"{CHECKPOINTING}_enable")(**{f"{CHECKPOINTING}_kwargs": {"use_reentrant": False}})
-    # without it a model whose embeddings are frozen (LoRA) has no gradient to recompute for
+    # or the first checkpointed layer of a model with frozen embeddings (LoRA) has no gradient
     model.enable_input_require_grads()
 
 
 def refuse_unsafe_folder(path: Path) -> None:
-    """Raises ConfigurationError where a folder has pickled weights, also by its index, no
-    safetensors at all, or adapters instead of a model."""
+    """Raises ConfigurationError where a folder or its index has pickled weights, or the folder has
+    no safetensors, or adapters instead of a model."""
     listed = [name for index in path.glob("*.index.json") for name in _indexed(index)]
     if pickles := {name for name in [*_names(path), *listed] if name.endswith(_PICKLES)}:
         raise ConfigurationError(
@@ -160,7 +156,7 @@ def refuse_unsafe_folder(path: Path) -> None:
             f"the index of {path} names {_some(strays)}, and that is no file *.safetensors of this folder: "
             "copy the whole model anew"
         )
-    if "adapter_config.json" in _names(path):  # transformers would load the model that it names, whatever that is
+    if "adapter_config.json" in _names(path):  # transformers would load whatever base model it names
         raise ConfigurationError(
             f"{path} has adapters (adapter_config.json), which are no model: merge them into their base model "
             "(merge_and_unload of PEFT), and name the folder of the result"
@@ -172,30 +168,29 @@ def refuse_unsafe_folder(path: Path) -> None:
 
 
 def refuse_other_sizes(source: str, num_bytes: int, **how: Any) -> int:
-    """The rows of the embedding that a config describes, of a model of which no weight is made.
-    Raises ConfigurationError where its weights cannot be in `num_bytes`, or where what is computed
-    from the config alone would fill the memory."""
+    """Number of embedding rows of the model that a config describes, without making its weights.
+    Raises ConfigurationError where these cannot be in `num_bytes`, or where buffers computed from
+    the config would fill the memory."""
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False, **how)
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    count, num_computed = (sum(one.numel() for one in found) for found in (model.parameters(), model.buffers()))
-    if count > _MAX_WEIGHTS_A_BYTE * num_bytes or num_computed > _MAX_COMPUTED:
+    count, num_buffer = (sum(one.numel() for one in found) for found in (model.parameters(), model.buffers()))
+    if count > _MAX_WEIGHTS_PER_BYTE * num_bytes or num_buffer > _MAX_BUFFER_NUMBERS:
         raise ConfigurationError(
-            f"the config of {source} describes {count} weights and tables of {num_computed} numbers, and the files of "
+            f"the config of {source} describes {count} weights and tables of {num_buffer} numbers, and the files of "
             f"its weights have {num_bytes} bytes: they do not belong together: get both from one source"
         )
     return len(model.get_input_embeddings().weight)
 
 
 def first_line(error: Exception) -> str:
-    """Of what a reader of models says, for a message of ours; its class where it says nothing."""
+    """The first line of another library's error, for a message; its class where it has no text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: Any) -> Any:
-    """The model of a folder, called `name` in messages, as `load_exactly` has it. Raises
-    ConfigurationError where the folder is unsafe, too, and DataError where its weights are cut
-    off."""
+    """Load a folder, called `name` in messages, by `load_exactly`. Raises ConfigurationError where
+    the folder is unsafe or cannot be loaded exactly, DataError where its weights are cut off."""
     refuse_unsafe_folder(folder)
     name = name or str(folder)
     how |= {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
@@ -212,12 +207,12 @@ def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: 
 
 
 def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = (), **how: Any) -> Any:
-    """`kind.from_pretrained` of the arguments, in evaluation mode. Raises ConfigurationError where
-    weights are missing, left over, of another shape, or not finite; those of the names `new` may be
-    missing where the folder is of another class, without this head."""
+    """`kind.from_pretrained` in evaluation mode. Raises ConfigurationError where weights are
+    missing, left over, of another shape, or not finite. The weights named in `new`, a head, may be
+    missing where the folder is of another class without it."""
     disable_progress_bar()
     logging.getLogger("transformers.modeling_utils").addFilter(_is_no_report)
-    # those of another shape are refused below, by their names
+    # weights of another shape are refused below, with their names
     model, report = kind.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **how)
     _refuse_lost(model, report, name, new)
     _refuse_not_finite(model, name)
@@ -225,20 +220,20 @@ def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = ()
 
 
 def _is_no_report(record: logging.LogRecord) -> bool:
-    """Of transformers' log, all but its table of lost weights: they are refused here, and a head
-    that is new by design is no news."""
+    """Filters transformers' table of missing weights from its log: they are refused here, and a new
+    head is expected."""
     return "LOAD REPORT" not in record.getMessage()
 
 
 def _refuse_lost(model: Any, report: Mapping[str, Any], name: str, new: Collection[str]) -> None:
     if type(model).__name__ in (model.config.architectures or ()):
         new = ()
-    # older files have tables of positions, once for each layer
-    computed = {_end(buffer) for buffer, _ in model.named_buffers()}
+    # older files hold tables of positions, once per layer, that are buffers now
+    buffers = {_end(buffer) for buffer, _ in model.named_buffers()}
     old_heads = {"lm_head.weight"} if new else set()
     lost = {
         "are missing": set(report["missing_keys"]) - set(new),
-        "are none of the model's": {key for key in report["unexpected_keys"] if _end(key) not in computed} - old_heads,
+        "are none of the model's": {key for key in report["unexpected_keys"] if _end(key) not in buffers} - old_heads,
         "have another shape": {key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]},
     }
     if problems := [f"{len(keys)} {what} ({_some(keys)})" for what, keys in lost.items() if keys]:
@@ -257,7 +252,7 @@ def _refuse_not_finite(model: Any, name: str) -> None:
     for key, weight in model.named_parameters():
         if weight.is_meta or weight.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not weight.numel():
             continue
-        # NaN comes through a minimum, and no mask as large as the weights is made
+        # aminmax propagates NaN; isfinite of the weights would make a mask as large as they are
         if not torch.stack(weight.detach().aminmax()).isfinite().all():
             raise ConfigurationError(
                 f"the weight {key} of {name!r} has a value that is no finite number, so all that the model says would "
@@ -266,7 +261,7 @@ def _refuse_not_finite(model: Any, name: str) -> None:
 
 
 def _download(params: PretrainedModel) -> Path:
-    """A hub's repository on this machine: its texts first, then the weights that they name."""
+    """Download a hub repository: its texts first, then the weights that its index names."""
 
     def fetch(patterns: list[str]) -> Path:
         return Path(
@@ -304,7 +299,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _indexed(index: Path) -> list[str]:
-    """The files that an index of weights names. Raises ConfigurationError where it is none."""
+    """The files that an index names. Raises ConfigurationError where it is no index of weights."""
     try:
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         return [str(name) for name in names]
@@ -319,8 +314,8 @@ def _is_weights_of(folder: Path, name: str) -> bool:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raises ConfigurationError of a link that leads out of the folder, to where a stranger may
-    have guessed a file of this machine; those into a cache of the hub's or DVC's are theirs."""
+    """Raises ConfigurationError for a link out of the folder, which could name any file of this
+    machine. Links into the hub's cache or DVC's are allowed."""
     home = folder.resolve()
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     for file in (*folder.glob("*"), *folder.glob("additional_chat_templates/*")):
@@ -336,7 +331,7 @@ def _refuse_unknown_ids(tokenizer: Any, num_rows: int) -> None:
     for text in _PROBES:
         tokenizer.decode(tokenizer(text)["input_ids"])
     written = {tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id}
-    # Gemma 3 without images has a token of images, which no text that is encoded here becomes
+    # Gemma 3 without images has a special token for images, which no text is encoded to
     unwritten = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special} - written
     beyond = {number for number in tokenizer.get_vocab().values() if number >= num_rows} - unwritten
     if beyond:
@@ -347,8 +342,8 @@ def _refuse_unknown_ids(tokenizer: Any, num_rows: int) -> None:
 
 
 def _try_codec(codec: ChatCodec) -> None:
-    """Take long episodes through a template as training will. What it refuses of them is said where
-    demonstrations have that."""
+    """Encode long episodes, so that a template that takes too long is found. What it refuses is
+    reported where demonstrations have it."""
     text = "It is 价 1.5. " * 400
     tools = [
         {"type": "function", "function": {"name": name, "description": "d", "parameters": _SCHEMA}} for name in "fg"
@@ -356,8 +351,8 @@ def _try_codec(codec: ChatCodec) -> None:
     calls = tuple(ToolCall(f"call_{index}", name, '{"a": 1}') for index, name in enumerate("fg"))
     results = [Message("tool", text, tool_call_id=call.id) for call in calls]
     opening = [Message("system", text), Message("user", text)]
-    for said, thought, made in (("", None, calls[:1]), (text, text, calls), (text, None, ())):
-        turn = [Message("assistant", said, thought, made), *(results[: len(made)] or [Message("user", text)])]
+    for content, reasoning, made in (("", None, calls[:1]), (text, text, calls), (text, None, ())):
+        turn = [Message("assistant", content, reasoning, made), *(results[: len(made)] or [Message("user", text)])]
         with contextlib.suppress(ConfigurationError):
             codec.encode_row([*opening, *turn * _NUM_PROBE_TURNS, Message("assistant", "t")], tools)
 

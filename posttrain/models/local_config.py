@@ -1,4 +1,4 @@
-"""A pretrained model's config.json as it lies on this machine, read without transformers."""
+"""Reads the config.json of a pretrained model on this machine, without importing transformers."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,10 @@ _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
 
 
 def local_config(model: PretrainedModel, *, root: Path = Path()) -> dict[str, Any]:
-    """A model's config.json as its folder below `root` or the hub's cache on this machine has it;
-    empty where only the hub has.
-
-    Raises OSError or ValueError where the folder has none, or the name can be none of the hub's.
-    """
-    from huggingface_hub import try_to_load_from_cache  # a fifth of a second, and asked for nothing else
+    """config.json from the model's folder below `root` or from the hub's cache; empty where only
+    the hub has it. Raises OSError or ValueError where the folder has none, or the name cannot be
+    one of the hub's."""
+    from huggingface_hub import try_to_load_from_cache  # takes a fifth of a second to import
 
     if (folder := root / model.name).is_dir():
         return read_config(folder / "config.json")
@@ -28,7 +26,7 @@ def local_config(model: PretrainedModel, *, root: Path = Path()) -> dict[str, An
 
 def read_config(file: Path) -> dict[str, Any]:
     """An object of finite numbers, whose sizes are whole and above 0. Raises OSError or ValueError
-    of whatever else a stranger's file may be."""
+    for anything else: the file is untrusted."""
     if file.stat().st_size > _MAX_BYTES or not file.is_file():  # a pipe would be read for ever
         raise ValueError(f"its config.json is no file, or one of more than {_MAX_BYTES} bytes")
     try:

@@ -1,20 +1,25 @@
-"""Low-rank adapters: train a few matrices beside a frozen model, and fold them in when done.
+"""LoRA adapters (arXiv 2106.09685): adds them to a model and merges them into its weights.
 
-W' = W + (alpha / r) B A with A (r, in) drawn at random and B (out, r) zero (LoRA, arXiv
-2106.09685), so that training starts from the model itself.
+W' = W + (alpha / r) B A, with A (r, in) drawn at random and B (out, r) zero, so that training
+starts from the model itself. In bfloat16 the layers compute W x + s B A x as one product, [W, s B]
+[x, A x], which the hardware sums in float32 and rounds at the end. PEFT rounds W x before it adds
+s B A x: a young adapter's term is less than half the distance between two bfloat16 numbers there,
+so most of what was learnt would be missing from the result and from the loss.
 """
 
+from types import MethodType
 from typing import Any, Literal
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from torch.nn import functional
 
-from posttrain.models.adapted import behind_adapters, is_adapted_layer
-from posttrain.models.bf16_rescale import off_grid
-from posttrain.models.dense import dense_layer
+from posttrain.models.adapters import behind_adapters, dense_layer, is_adapted_layer
+from posttrain.models.bf16_rescale import bf16_rescale
 from posttrain.models.params import LoraAdapter
 from posttrain.models.precision import compute_dtype
-from posttrain.models.quantization import is_quantised, without_quantisation
+from posttrain.models.quantization import dense_weight, is_quantised, without_quantisation
 from posttrain.runtime.exits import ConfigurationError
 
 
@@ -22,39 +27,48 @@ def add_lora(
     model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM"
 ) -> Any:
     """The model with adapters on every linear layer whose name ends with one of `target_modules`;
-    only they are trainable, and a `SEQ_CLS` head.
+    only they, and a `SEQ_CLS` head, are trainable.
 
-    Raises ConfigurationError where a target is in no layer's name: peft alone accepts a list of
-    which only one is found.
+    Raises ConfigurationError where a target matches no layer: PEFT accepts a list of which only one
+    matches.
     """
-    ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if missing := [target for target in params.target_modules if target.rpartition(".")[2] not in ends]:
         raise ConfigurationError(
             f"model.adapter.target_modules has {', '.join(missing)}, "
             f"but this model's linear layers are {', '.join(sorted(ends))}: "
             "an adapter that attaches to nothing trains nothing. Correct the names"
         )
-    config = LoraConfig(
-        r=params.r,
-        lora_alpha=params.alpha,
-        lora_dropout=params.dropout,
-        target_modules=params.target_modules,
-        task_type=task_type,
-    )
+    rank, targets = {"r": params.r, "lora_alpha": params.alpha}, params.target_modules
+    config = LoraConfig(**rank, lora_dropout=params.dropout, target_modules=targets, task_type=task_type)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return get_peft_model(model, config)
 
 
 def merge_adapters(model: Any) -> Any:
-    """The plain model with the adapters folded into its weights (the model given is used up), in
-    single precision: a bfloat16 base would lose most of what they add, a quantised one all. Where
-    products were in bfloat16, and so will be those of who reads it, it is `off_grid`. A model
-    without adapters as it is."""
+    """The plain model with the adapters merged into its weights, which uses up the given model; a
+    model without adapters as it is.
+
+    The weights are float32: in bfloat16 most of what adapters add would be rounded away, in a
+    quantised matrix all of it. A model that computed in bfloat16, and will be served in it, is
+    rescaled (`bf16_rescale`).
+    """
     if not isinstance(model, PeftModel):
         return model
     merged = _merged(model)
-    return merged if compute_dtype(merged) == torch.float32 else off_grid(merged)
+    return merged if compute_dtype(merged) == torch.float32 else bf16_rescale(merged)
+
+
+def round_lora_once(model: Any, dtype: torch.dtype) -> Any:
+    """Patch the LoRA layers on plain and on 4-bit matrices to compute one product in `dtype`;
+    copies of the model keep the patch. 8-bit layers are left alone: their product rounds x, too."""
+    for module in model.modules():
+        base = getattr(module, "base_layer", None)
+        if isinstance(base, nn.Linear) and (type(base) is nn.Linear or type(base).__name__ == "Linear4bit"):
+            module.compute_dtype = dtype
+            module.forward = MethodType(_forward, module)
+    return model
 
 
 def _merged(model: Any) -> Any:
@@ -69,11 +83,44 @@ def _merged(model: Any) -> Any:
 
 
 def _untie_adapted_head(causal_lm: Any) -> None:
-    """Give an output matrix with adapters numbers of its own where it is the embedding as well,
-    which the same sum would change, and nobody trained it for that."""
+    """Untie an output matrix with adapters from the embedding: merging would change the embedding
+    too, which was not trained so."""
     head: Any = getattr(causal_lm, "get_output_embeddings", lambda: None)()
     if not is_adapted_layer(head) or head.base_layer.weight is not causal_lm.get_input_embeddings().weight:
         return
-    head.base_layer.weight = torch.nn.Parameter(head.base_layer.weight.detach().clone(), requires_grad=False)
+    head.base_layer.weight = nn.Parameter(head.base_layer.weight.detach().clone(), requires_grad=False)
     causal_lm.config.get_text_config().tie_word_embeddings = causal_lm.config.tie_word_embeddings = False
-    causal_lm.all_tied_weights_keys = {}  # else saving leaves the head out
+    causal_lm.all_tied_weights_keys = {}  # or save_pretrained leaves the head out
+
+
+def _forward(self: Any, x: Tensor) -> Tensor:
+    """Forward pass of a LoRA layer with one active adapter."""
+    if self.disable_adapters or self.merged:
+        plain: Tensor = type(self).forward(self, x)
+        return plain
+    (name,) = self.active_adapters
+    x = x.to(self.compute_dtype)
+    low = functional.linear(self.lora_dropout[name](x), self.lora_A[name].weight.to(x.dtype))
+    up = (self.lora_B[name].weight * self.scaling[name]).to(x.dtype)
+    summed: Tensor = _Product.apply(x, low, up, self.base_layer)  # type: ignore[no-untyped-call]
+    return summed
+
+
+class _Product(torch.autograd.Function):
+    """[W, s B] [x, A x] of x (…, in), A x (…, r), s B (out, r) and the frozen layer of W (out, in),
+    shape (…, out). Autograd's own would keep the concatenated matrix for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, low: Tensor, up: Tensor, base: nn.Linear) -> Tensor:
+        ctx.save_for_backward(low, up)
+        ctx.base = base
+        weight = torch.cat([dense_weight(base).to(x.dtype), up], dim=1)
+        bias = None if base.bias is None else base.bias.to(x.dtype)
+        return functional.linear(torch.cat([x, low], dim=-1), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+        # y = W x + up low: the gradients are Wᵀ dy, upᵀ dy and dy lowᵀ, rows of a batch summed
+        low, up = ctx.saved_tensors
+        of_x = grad @ dense_weight(ctx.base).to(grad.dtype) if ctx.needs_input_grad[0] else None
+        return of_x, grad @ up, grad.flatten(0, -2).T @ low.flatten(0, -2), None

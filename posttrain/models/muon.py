@@ -13,8 +13,8 @@ from torch import Tensor
 
 
 class Muon(torch.optim.Muon):
-    """torch's, with its state and its groups; where a weight is on a CPU, its Newton-Schulz
-    iteration is in single precision."""
+    """torch.optim.Muon, whose Newton-Schulz iteration is in float32 where all weights are on a
+    CPU."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -38,8 +38,8 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], num_steps: int, eps: float) -> Tensor:
-    """What is left of a matrix (rows, columns) when its singular values are all brought near 1: by
-    `num_steps` of the quintic Newton-Schulz iteration with these coefficients."""
+    """A matrix (rows, columns) with all singular values brought near 1, by `num_steps` of the
+    quintic Newton-Schulz iteration with these coefficients."""
     a, b, c = coefficients
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.float().T if is_tall else matrix.float()

@@ -7,30 +7,30 @@ from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import SLIP, Rate, Section, SmallCount, nearest
 
-# architectures by their `model_type`, and the linear layers that each of their layers has; models
-# from scratch are Qwen3s. A test builds all and compares
+# Architectures (`model_type`) with the linear layers below; models from scratch are Qwen3s. A test
+# builds all and compares.
 LIKE_QWEN3 = ("llama", "mistral", "qwen2", "qwen3")
-
-
 LINEAR_LAYERS = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
 )
 
 
+Quantization = Literal["none", "int8", "nf4"]
+OptimizerKind = Literal["muon", "adamw", "adamw_8bit"]
+Dtype = Literal["float32", "bfloat16"]
+# size of a micro-batch of training; None: a quarter of a process's share of a step, online an
+# eighth
+RowsAtOnce = Annotated[int, Field(ge=1, le=100_000, description=SLIP)] | None
+
+
 class FullAdapter(Section):
     type: Literal["full"]
 
 
-Quantization = Literal["none", "int8", "nf4"]
-
-
-OptimizerKind = Literal["muon", "adamw", "adamw_8bit"]
-
-
 class LoraAdapter(Section):
-    """Low-rank adapters (arXiv 2106.09685): W + (alpha / r) B A on the named linear layers, W kept
-    as `quantization` says while they are trained."""
+    """Low-rank adapters (arXiv 2106.09685): W + (alpha / r) B A on the named linear layers, W
+    quantised while they are trained."""
 
     example: ClassVar[str] = "{r: 16, alpha: 32, dropout: 0.05, target_modules: [q_proj, v_proj]}"
     type: Literal["lora"]
@@ -42,13 +42,6 @@ class LoraAdapter(Section):
 
 
 Adapter = Annotated[FullAdapter | LoraAdapter, Field(discriminator="type")]
-
-
-Dtype = Literal["float32", "bfloat16"]
-
-
-# of a training's step, forward and backward; None: a quarter of a process's share, online an eighth
-RowsAtOnce = Annotated[int, Field(ge=1, le=100_000, description=SLIP)] | None
 
 
 class ScratchModel(Section):
@@ -90,9 +83,9 @@ class ScratchModel(Section):
 
 
 class PretrainedModel(Section):
-    """Any causal LM in Hugging Face format: a hub name or a folder. `chat_template` is one of ours,
-    for models whose own has no tools: `compact` (ChatML, tools by their signatures), or `bare`, the
-    same without the system text."""
+    """Any causal LM in Hugging Face format: a hub name or a folder. `chat_template`, for models
+    whose own has no tools, is `compact` (ChatML, tools by their signatures), or `bare`, the same
+    without the system text."""
 
     example: ClassVar[str] = (
         "{name: Qwen/Qwen2.5-7B-Instruct, "
@@ -116,8 +109,8 @@ class PrepareModelParams(Section):
 
 
 def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
-    """What is wrong with LoRA's `target_modules` on a model with `LINEAR_LAYERS`; None where each
-    names a layer, by its name or the end of it."""
+    """An error text where one of LoRA's `target_modules` is not the name of one of `LINEAR_LAYERS`,
+    or the end of one; else None."""
     names = [f".model.layers.{index}.{name}" for index in range(num_layers) for name in LINEAR_LAYERS]
     unknown = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
     if not unknown:

@@ -1,10 +1,10 @@
-"""Says in which precision a model in training computes, the one place that does.
+"""Mixed precision: the dtype of weights and of matrix products in training.
 
-Weights that are trained are float32, whatever `model.dtype` is: a bfloat16 number keeps eight bits,
-and at a learning rate of 1e-6 hardly an update reaches half the distance to the next one. With
-`bfloat16` their matrix products are computed in it (autocast) and so are the gradients of those;
-what is frozen beneath adapters is kept in it, too. Per trained weight that is 4 bytes, 4 of its
-gradient and what the optimizer keeps, as with a bfloat16 weight and gradient and a float32 master.
+Trained weights are float32, whatever `model.dtype` is: bfloat16 has eight significant bits, and at
+a learning rate of 1e-6 hardly an update reaches half the distance to the next number. With
+`bfloat16` their matrix products and the gradients of those are computed in it (autocast), and
+weights frozen beneath adapters are stored in it. A trained weight takes 4 bytes, 4 for its gradient
+and what the optimizer keeps, as much as a bfloat16 weight and gradient with a float32 master copy.
 """
 
 import copy
@@ -14,38 +14,38 @@ from typing import Any
 import torch
 from torch import nn
 
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.params import Dtype, LoraAdapter, PretrainedModel, ScratchModel
 
 
 def loaded_dtype(params: ScratchModel | PretrainedModel) -> Dtype:
-    """Of the weights that a training begins from."""
+    """The dtype in which weights are loaded for training."""
     return params.dtype if isinstance(params.adapter, LoraAdapter) else "float32"
 
 
 def computing_in(model: Any, dtype: Dtype) -> Any:
-    """`model`, whose whole forward pass, decoder and head now compute in `dtype`, each called by
-    itself as well. A copy of it does so, too."""
+    """Patch a model's forward passes (whole, decoder, head) to autocast to `dtype`; copies of the
+    model keep the patch."""
     if dtype != "float32":
         model.compute_dtype = getattr(torch, dtype)
         modules = (model, model.base_model, model.get_output_embeddings())
         for module in dict.fromkeys(one for one in modules if one is not None):
-            # without a cache, which would hold all casts of a forward pass to its end
+            # the cache would hold a cast copy of every weight until the forward pass ends
             context = torch.autocast(model.device.type, model.compute_dtype, cache_enabled=False)
             module.forward = MethodType(context(type(module).forward), module)
     return model
 
 
 def compute_dtype(model: Any) -> torch.dtype:
-    """What the matrix products of a model are computed in."""
+    """The dtype of a model's matrix products."""
     inner = behind_adapters(model)
     found: torch.dtype = getattr(inner, "compute_dtype", inner.dtype)
     return found
 
 
 def frozen_copy(model: Any) -> Any:
-    """For evaluation only, with the same results: of matrices the type that they are computed in,
-    which is what they are rounded to anyway."""
+    """A copy for evaluation with equal results, its matrices stored in the dtype to which autocast
+    rounds them anyway."""
     copied, dtype = copy.deepcopy(model).eval().requires_grad_(False), compute_dtype(model)
     tied = copied.get_input_embeddings().weight
     for module in copied.modules():

@@ -1,10 +1,10 @@
-"""Holds the frozen weights beneath adapters in eight or four bits (bitsandbytes), and finds again
-what they stand for.
+"""Quantises the frozen weights beneath adapters to 8 or 4 bits (bitsandbytes), and dequantises
+them.
 
-A block of quantised weights is whole numbers times one scale: LLM.int8() (arXiv 2208.07339) keeps a
-row in eight bits and what sticks out in sixteen, NF4 (QLoRA, arXiv 2305.14314) in four bits whose
-steps are those of a normal distribution. Adapters are folded into what was computed with, and so
-into these numbers and not into those that they were rounded from.
+A block of quantised weights is integers times one scale: LLM.int8() (arXiv 2208.07339) keeps a row
+in 8 bits and its outliers in 16, NF4 (QLoRA, arXiv 2305.14314) has 4 bits on the quantiles of a
+normal distribution. Adapters are merged into the dequantised weights, with which they were trained,
+not into the original ones.
 """
 
 import copy
@@ -14,18 +14,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from posttrain.models.distributed import device
 from posttrain.models.params import Dtype
-from posttrain.models.placement import device
 from posttrain.runtime.exits import ConfigurationError
 
 _QUANTISED = ("Linear4bit", "Linear8bitLt")
-HEADS = ["lm_head", "score"]  # stay as they are
+HEADS = ["lm_head", "score"]  # never quantised
 
 
 def quantised(kind: Literal["int8", "nf4"], computed: Dtype) -> dict[str, Any]:
-    """The arguments with which transformers loads a model so, where models live here. Raises
+    """Arguments of `from_pretrained` that load a model quantised, onto `device()`. Raises
     ConfigurationError where bitsandbytes is missing."""
-    bitsandbytes_for(f"model.adapter.quantization is {kind}")  # transformers would say so with a traceback
+    bitsandbytes_for(f"model.adapter.quantization is {kind}")  # transformers would fail with a traceback
     from transformers import BitsAndBytesConfig
 
     how = {"load_in_8bit": True} if kind == "int8" else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
@@ -34,7 +34,8 @@ def quantised(kind: Literal["int8", "nf4"], computed: Dtype) -> dict[str, Any]:
 
 
 def bitsandbytes_for(reason: str) -> Any:
-    """The package. Raises ConfigurationError where it is missing, naming the knob that wants it."""
+    """The package bitsandbytes. Raises ConfigurationError with `reason`, the knob that needs it,
+    where it is missing."""
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
@@ -44,9 +45,9 @@ def bitsandbytes_for(reason: str) -> Any:
 
 
 def unpacked(model: Any) -> Any:
-    """The model, whose four bits stay as they are. On processors with bfloat16 instructions
-    bitsandbytes packs them anew at the first evaluation, with scales rounded to bfloat16: neither
-    what was learnt on nor what PEFT and an engine read."""
+    """The model, whose 4-bit weights keep their layout. On CPUs with bfloat16 instructions
+    bitsandbytes repacks them at the first evaluation with scales rounded to bfloat16: other weights
+    than those trained on, in a layout that neither PEFT nor the engine reads."""
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
@@ -54,13 +55,13 @@ def unpacked(model: Any) -> Any:
 
 
 def is_quantised(module: Any) -> bool:
-    """Whether it is a linear layer whose matrix is in fewer bits; adapters on one are not."""
+    """True if a module is a quantised linear layer; a LoRA layer around one is not."""
     kind = type(module)
     return kind.__module__.startswith("bitsandbytes.") and kind.__name__ in _QUANTISED
 
 
 def dense_weight(linear: nn.Module) -> Tensor:
-    """The matrix (out, in) of a linear layer, of a quantised one the numbers that it stands for."""
+    """The matrix (out, in) of a linear layer, dequantised."""
     weight: Any = linear.weight
     if is_quantised(linear):
         from peft.utils.integrations import dequantize_module_weight
@@ -72,8 +73,8 @@ def dense_weight(linear: nn.Module) -> Tensor:
 
 
 def without_quantisation(model: Any) -> Any:
-    """A model of the same weights, all of them dense by now, in single precision, that knows
-    nothing of how they were kept; the one given refuses to be saved."""
+    """A float32 model with the given one's weights, all dense by now, and no quantization config:
+    transformers refuses to save the given one."""
     config = copy.deepcopy(model.config)
     del config.quantization_config
     config.name_or_path = ""

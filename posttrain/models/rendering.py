@@ -1,10 +1,9 @@
-"""What any chat template writes for each part of an episode, found by rendering twice and taking
-the difference.
+"""Renders each part of an episode with any chat template, as the difference of two renderings.
 
-What is given to the agent has breaks in it (`control_marks`) where it names a control token; who
-tokenises a text cuts it there. Nothing here knows a model family. Marked texts are put through the
-template, and where the mark comes out says how the template ends a message, whether it writes
-reasoning, in which form it writes calls, and what it wants as their arguments.
+No model family is known here. Probe texts with a marker are rendered once, and the place where the
+marker comes out tells how the template ends a message, whether it writes reasoning, in which format
+it writes calls, and what it takes as their arguments. Texts that the agent reads are escaped
+(`special_token_escape`); whoever tokenises a rendering cuts it at each BREAK.
 """
 
 import hashlib
@@ -13,23 +12,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain.models.call_formats.choice import FORMS, form_of
+from posttrain.models.call_formats.choice import FORMATS, detect_format
 from posttrain.models.call_formats.format import ToolCallFormat, is_nested_deep
 from posttrain.models.chat_template import THOUGHT
-from posttrain.models.special_token_escape import ControlMarks
+from posttrain.models.special_token_escape import SpecialTokenEscape
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, ToolCall
 
-_MARK = "mark_5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
+_MARKER = "mark_5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
 _TOOL = "tool_5e1f0c"
-_DAY = "26 Jul 2024"  # what Llama's templates write where they know no date: theirs is today's
+_DATE = "26 Jul 2024"  # Llama's templates write it where they know no date, and else today's
 _USER = {"role": "user", "content": "u"}
 
 
 class ChatRenderer:
-    """Texts of a template. Raises ConfigurationError where it has none or where it cannot carry a
-    chat with tools."""
+    """Renders with the chat template of a tokenizer. Raises ConfigurationError where it has none,
+    or one without a chat with tools."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -46,113 +45,102 @@ class ChatRenderer:
             )
         self._texts: dict[Message, str] = {}
         self._template_id: Callable[[str], str] = str
-        self._turn_mark = self._render([_USER], is_agents_turn=True)
+        self._turn_start = self._render([_USER], is_agents_turn=True)
         self._added = [token.content for token in tokenizer.added_tokens_decoder.values()]
         self._text_end = self._find_text_end()
-        self.form, self._wants_objects = self._find_form()
+        self.call_format, self._wants_objects = self._find_call_format()
         self._call_end, self._names_results = self._find_call_end()
         self._has_reasoning, self.thought = self._find_thought()
-        self._marks = ControlMarks(tokenizer, self.form, self.thought)
+        self._escape = SpecialTokenEscape(tokenizer, self.call_format, self.thought)
         self._may_repeat = self._find_may_repeat()
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
-        """The tokens with which the agent ends a message: one, or one more behind calls."""
+        """The tokens that end a message of the agent: one, or another one behind calls."""
         return tuple(dict.fromkeys((self._text_end, self._call_end)))
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-        """The opening messages with the tools offered, and the mark of the agent's turn."""
+        """The opening messages with the tools offered, and the generation prompt."""
         given = [self._given(message) for message in messages]
-        return self._render(given, tools=self._marks.broken_in(tools), is_agents_turn=True)
+        return self._render(given, tools=self._escape.escape_json(tools), is_agents_turn=True)
 
     def assistant(self, message: Message) -> str:
-        """What the agent writes, its end mark included."""
+        """The agent's message, stop token included."""
         if message not in self._texts:
             self._texts[message] = self._assistant(self._own(message))
         return self._texts[message]
 
     def names_of(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[str, ...]:
-        """The name of the tool of each result among `messages`, "f" where none of `calls` is its;
-        nothing where the template does not write it."""
+        """The tool's name of each result among `messages`, "f" where none of `calls` has its id;
+        empty where the template does not write names."""
         if not self._names_results:
             return ()
-        names = {call.id: self._marks.broken(call.name) for call in calls}
+        names = {call.id: self._escape.escape(call.name) for call in calls}
         return tuple(names.get(message.tool_call_id or "", "f") for message in messages if message.role == "tool")
 
     def between(self, messages: Sequence[Message], names: Sequence[str] = ()) -> str:
-        """What stands between an agent's end mark and its next turn: tool results (to a stand-in
-        call each, with `names_of` them) or the user's words."""
+        """The text between an agent's stop token and its next message: tool results, whose names
+        are `names`, or the user's text, and the generation prompt. It is the end of a rendering
+        with a stand-in for the agent's message."""
         end = self._text_end
         if any(message.role == "tool" for message in messages):
-            ids = [
-                self._marks.broken(message.tool_call_id or f"call_{index}")
-                for index, message in enumerate(messages)
-                if message.role == "tool"
-            ]
-            marked = {"a": _MARK} if self._wants_objects else json.dumps({"a": _MARK})
-            calls = [
-                _call(self._template_id(call_id), name, marked)
-                for call_id, name in zip(ids, names or ["f"] * len(ids), strict=True)
-            ][: None if self._may_repeat else 1]
+            results = [(index, message) for index, message in enumerate(messages) if message.role == "tool"]
+            ids = [self._escape.escape(message.tool_call_id or f"call_{index}") for index, message in results]
+            pairs = zip(map(self._template_id, ids), names or ["f"] * len(ids), strict=True)
+            arguments = self._arguments("a", _MARKER)
+            calls = [_call(call_id, name, arguments) for call_id, name in pairs][: None if self._may_repeat else 1]
             before, end = {"role": "assistant", "content": "", "tool_calls": calls}, self._call_end
         else:
-            before = {"role": "assistant", "content": _MARK}
-        num_marks = len(before.get("tool_calls", [before]))
+            before = {"role": "assistant", "content": _MARKER}
+        num_markers = len(before.get("tool_calls", [before]))
         rendered = self._render([_USER, before, *map(self._given, messages)], is_agents_turn=True)
-        behind_marks = rendered.split(_MARK, num_marks)[-1]
-        return behind_marks[behind_marks.index(end) + len(end) :]
+        behind = rendered.split(_MARKER, num_markers)[-1]
+        return behind[behind.index(end) + len(end) :]
 
     def _assistant(self, message: Message) -> str:
         content = self._with_reasoning(self._with_arguments(message))
         rendered = self._render([_USER, content])
-        if not rendered.startswith(self._turn_mark):
+        if not rendered.startswith(self._turn_start):
             raise ConfigurationError(
                 f"the chat template writes an agent's message as {rendered!r}, "
-                f"which does not begin with its own prompt {self._turn_mark!r}: "
+                f"which does not begin with its own prompt {self._turn_start!r}: "
                 "what is trained would not be what is sampled. Choose a model whose template adds nothing of its "
                 "own behind the prompt"
             )
-        written = rendered[len(self._turn_mark) :]
+        written = rendered[len(self._turn_start) :]
         end = self._call_end if message.tool_calls else self._text_end
         written = written[: written.rindex(end)] + end if end in written else written + end
-        if (said := (content.get("content") or "").strip()) not in written:
+        if (text := (content.get("content") or "").strip()) not in written:
             raise ConfigurationError(
                 f"the chat template of {self._tokenizer.name_or_path!r} leaves out what an agent says beside a call "
-                f"({said[:80]!r}), and nobody would learn it: choose another model or one of our templates as "
+                f"({text[:80]!r}), and nobody would learn it: choose another model or one of our templates as "
                 "model.chat_template, or demonstrations that say nothing there (generate_data.reasoning_frac: 0)"
             )
         for index, call in enumerate(message.tool_calls):
-            if (stand_in := self.form.stand_in(_key(index), written)) is not None:
-                written = written.replace(stand_in, self.form.arguments(call.arguments, stand_in))
+            if (placeholder := self.call_format.placeholder(_key(index), written)) is not None:
+                written = written.replace(placeholder, self.call_format.arguments(call.arguments, placeholder))
         return written
 
     def _own(self, message: Message) -> Message:
-        """An agent's message, in which only its own marks are control tokens."""
-        broken = self._marks.broken_in_own
-        calls = tuple(
-            ToolCall(broken(call.id), broken(call.name), broken(call.arguments)) for call in message.tool_calls
-        )
-        reasoning = message.reasoning_content
-        return replace(
-            message,
-            content=broken(message.content),
-            reasoning_content=None if reasoning is None else broken(reasoning),
-            tool_calls=calls,
-        )
+        """An agent's message, escaped but for the special tokens of reasoning and calls."""
+        escape = self._escape.escape_agent
+        calls = (ToolCall(escape(call.id), escape(call.name), escape(call.arguments)) for call in message.tool_calls)
+        reasoning = message.reasoning_content and escape(message.reasoning_content)
+        content = escape(message.content)
+        return replace(message, content=content, reasoning_content=reasoning, tool_calls=tuple(calls))
 
     def _given(self, message: Message) -> dict[str, Any]:
-        """A message as the template takes it; one that is not the agent's cannot name a control
-        token."""
+        """A message as the template takes it, escaped."""
         if message.role == "assistant":
             return self._own(message).to_openai()
         content = message.to_openai()
         if message.tool_call_id is not None:
             content["tool_call_id"] = self._template_id(message.tool_call_id)
-        return {key: self._marks.broken(value) for key, value in content.items() if isinstance(value, str)}
+        return {key: self._escape.escape(value) for key, value in content.items() if isinstance(value, str)}
 
     def _with_arguments(self, message: Message) -> dict[str, Any]:
         """Arguments as objects where the template wants them; text that is no object gets a
-        stand-in, whose place it takes once rendered."""
+        placeholder, which it replaces once rendered."""
         content = message.to_openai()
         if message.tool_calls:
             content["tool_calls"] = [
@@ -161,29 +149,31 @@ class ChatRenderer:
             ]
         return content
 
+    def _arguments(self, key: str, value: str) -> dict[str, str] | str:
+        return {key: value} if self._wants_objects else json.dumps({key: value})
+
     def _as_wanted(self, arguments: str, index: int) -> Mapping[str, Any] | str:
         if not self._wants_objects:
             return arguments if arguments.strip() else "{}"
-        return _as_object(arguments, index) if self.form.writes_objects else _stand_in(index)
+        return _as_object(arguments, index) if self.call_format.writes_objects else _placeholder(index)
 
     def _with_reasoning(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Reasoning goes into the text where the template has no place of its own for it."""
+        """The message with its reasoning in the content where the template has no place for it."""
         if self._has_reasoning or "reasoning_content" not in content:
             return content
-        said = "\n\n" + content["content"] if content["content"] else ""
-        thought_and_said = f"<think>\n{content['reasoning_content']}\n</think>{said}"
-        return {key: value for key, value in content.items() if key != "reasoning_content"} | {
-            "content": thought_and_said
-        }
+        text = "\n\n" + content["content"] if content["content"] else ""
+        reasoning = f"<think>\n{content['reasoning_content']}\n</think>"
+        others = {key: value for key, value in content.items() if key != "reasoning_content"}
+        return {**others, "content": reasoning + text}
 
     def _find_text_end(self) -> str:
         """The token that the template writes behind an agent's text; where it writes none, the one
-        with which the user's next turn begins, which the agent then writes itself."""
-        said = {"role": "assistant", "content": _MARK}
-        behind = self._render([_USER, said]).partition(_MARK)[2]
+        that begins the user's next turn, which the agent then writes itself."""
+        probe = {"role": "assistant", "content": _MARKER}
+        behind = self._render([_USER, probe]).partition(_MARKER)[2]
         if ids := self._tokenizer(behind, add_special_tokens=False)["input_ids"]:
             return str(self._tokenizer.decode(ids[:1], skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        behind = self._render([_USER, said, _USER]).partition(_MARK)[2]
+        behind = self._render([_USER, probe, _USER]).partition(_MARKER)[2]
         if (token := self._first_added(behind)) is None or not behind.startswith(token):
             raise ConfigurationError(
                 f"the chat template of {self._tokenizer.name_or_path!r} does not mark the end of an agent's "
@@ -193,47 +183,47 @@ class ChatRenderer:
         return token
 
     def _find_call_end(self) -> tuple[str, bool]:
-        """The same behind a call, another token where results stand in the agent's own turn, and
+        """The token behind a call, another one where results stand in the agent's own turn; and
         whether results are written with the name of their tool."""
         call_id = self._template_id("call_0")
-        arguments = {_MARK: _MARK} if self._wants_objects else json.dumps({_MARK: _MARK})
+        arguments = self._arguments(_MARKER, _MARKER)
         before = {"role": "assistant", "content": "", "tool_calls": [_call(call_id, _TOOL, arguments)]}
         result = {"role": "tool", "content": "r", "tool_call_id": call_id}
-        behind = self._render([_USER, before, result]).rpartition(_MARK)[2]
-        return self._first_added(behind, but=self.form.marks) or self._text_end, _TOOL in behind
+        behind = self._render([_USER, before, result]).rpartition(_MARKER)[2]
+        return self._first_added(behind, but=self.call_format.markers) or self._text_end, _TOOL in behind
 
     def _find_thought(self) -> tuple[bool, tuple[str, str]]:
-        """Whether the template has a place for reasoning, and the marks around it."""
-        thinks = {"role": "assistant", "content": "c", "reasoning_content": _MARK}
-        before, mark, behind = self._render([_USER, thinks]).partition(_MARK)
+        """A flag that the template has a place for reasoning, and the markers around it."""
+        thinks = {"role": "assistant", "content": "c", "reasoning_content": _MARKER}
+        before, marker, behind = self._render([_USER, thinks]).partition(_MARKER)
         start, end = max(map(before.rfind, self._added), default=-1), self._first_added(behind)
-        if not mark or THOUGHT[0] in before or start < 0 or end is None:
-            return bool(mark), THOUGHT
+        if not marker or THOUGHT[0] in before or start < 0 or end is None:
+            return bool(marker), THOUGHT
         return True, (before[start:].strip(), end)
 
     def _first_added(self, text: str, *, but: Collection[str] = ()) -> str | None:
-        """The added token of the vocabulary that stands first in a text."""
+        """The first added token of the vocabulary in a text."""
         found = [(text.find(token), -len(token), token) for token in self._added if token in text and token not in but]
         return min(found)[2] if found else None
 
-    def _find_form(self) -> tuple[ToolCallFormat, bool]:
-        """The form of the template's calls, and whether it takes arguments as an object: OpenAI's
-        are JSON text, and most templates of open models write an object with `tojson` and would
-        quote the text once more."""
+    def _find_call_format(self) -> tuple[ToolCallFormat, bool]:
+        """The format of the template's calls, and whether it takes arguments as an object: OpenAI's
+        are JSON text, but most templates of open models write an object with `tojson` and would
+        quote a text once more."""
         found = ""
         for as_id in (str, _nine_letters):  # Mistral's templates refuse other ids
-            for arguments, wants_objects in (({_MARK: _MARK}, True), (json.dumps({_MARK: _MARK}), False)):
+            for arguments, wants_objects in (({_MARKER: _MARKER}, True), (json.dumps({_MARKER: _MARKER}), False)):
                 call = _call(as_id("call_0"), "f", arguments)
                 try:
                     rendered = self._render([_USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
                 except ConfigurationError:
                     continue  # a template that joins strings was given an object, or the other way round
-                found = found or (rendered if _MARK in rendered else "")
-                if form := form_of(self._tokenizer, _MARK, rendered):
+                found = found or (rendered if _MARKER in rendered else "")
+                if call_format := detect_format(self._tokenizer, _MARKER, rendered):
                     self._template_id = as_id
-                    return form, wants_objects
-        known = ", ".join(form.name for form in FORMS)
-        what = "writes calls in a form that is not read back" if found else "writes no tool call"
+                    return call_format, wants_objects
+        known = ", ".join(one.name for one in FORMATS)
+        what = "writes calls in a format that is not read back" if found else "writes no tool call"
         raise ConfigurationError(
             f"the chat template of {self._tokenizer.name_or_path!r} {what} ({known} are, and what a "
             "tokenizer's response_template describes): choose a model that was "
@@ -242,8 +232,8 @@ class ChatRenderer:
         )
 
     def _find_may_repeat(self) -> bool:
-        """Whether a message may have several calls: Llama's templates refuse them, and its models
-        write them nevertheless."""
+        """True if a message may have several calls: Llama's templates refuse them, although its
+        models write them."""
         calls = [ToolCall(f"call_{number}", "f", "{}") for number in range(2)]
         try:
             self._render([_USER, self._with_arguments(Message("assistant", "", None, tuple(calls)))])
@@ -258,14 +248,10 @@ class ChatRenderer:
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    messages,
-                    tools=schemas,
-                    add_generation_prompt=is_agents_turn,
-                    tokenize=False,
-                    date_string=_DAY,
+                    messages, tools=schemas, add_generation_prompt=is_agents_turn, tokenize=False, date_string=_DATE
                 )
             )
-        except Exception as error:  # a template is a program of others, and may raise anything
+        except Exception as error:  # a template is untrusted code, and may raise anything
             raise ConfigurationError(
                 f"the chat template of {self._tokenizer.name_or_path!r} refuses an agent's conversation "
                 f"({reason(error) or type(error).__name__}): choose another model"
@@ -277,16 +263,16 @@ def _call(call_id: str, name: str, arguments: Mapping[str, Any] | str) -> dict[s
 
 
 def _as_object(arguments: str, index: int) -> Mapping[str, Any]:
-    if is_nested_deep(arguments):  # the stack of a template that writes them is not endless
-        return _stand_in(index)
+    if is_nested_deep(arguments):  # a template writes them recursively, and its stack is not endless
+        return _placeholder(index)
     try:
         content = json.loads(arguments if arguments.strip() else "{}")
     except (ValueError, RecursionError):
-        return _stand_in(index)
-    return content if isinstance(content, dict) else _stand_in(index)
+        return _placeholder(index)
+    return content if isinstance(content, dict) else _placeholder(index)
 
 
-def _stand_in(index: int) -> dict[str, str]:
+def _placeholder(index: int) -> dict[str, str]:
     return {_key(index): _key(index)}
 
 

@@ -1,5 +1,4 @@
-"""Measures how hard a model finds each demonstration. The mean negative log-likelihood of what the
-agent wrote, in nats a token."""
+"""Per-row loss of a model: the mean negative log-likelihood of the agent's tokens, in nats."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from posttrain.models.codec import TokenRow
+from posttrain.models.cpu_kernels import fast_products
+from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 
 BATCH_TOKENS = 4096
@@ -23,12 +24,19 @@ def row_losses(
     causal attention never looks: no mask is needed.
     """
     order = sorted(range(len(rows)), key=lambda index: (len(rows[index].input_ids), index))
+    batches: list[list[int]] = []
+    while (done := sum(map(len, batches))) < len(order):
+        batches.append(_next_batch(order, rows, done))
     losses = np.zeros(len(rows))
     done = 0
-    with torch.inference_mode():
-        while done < len(order):
-            batch = _next_batch(order, rows, done)
-            losses[batch] = _batch_losses(model, [rows[index] for index in batch], pad_id)
+
+    def of(batch: list[int]) -> NDArray[np.float64]:
+        with torch.inference_mode():  # which each thread has for itself
+            return _batch_losses(model, [rows[index] for index in batch], pad_id)
+
+    with fast_products(model.device), parts_beside(model):
+        for batch, of_batch in zip(batches, in_threads(of, batches), strict=True):
+            losses[batch] = of_batch
             done += len(batch)
             if progress:
                 progress(done, len(order))
@@ -36,7 +44,7 @@ def row_losses(
 
 
 def _next_batch(order: Sequence[int], rows: Sequence[TokenRow], start: int) -> list[int]:
-    """As many rows from `start` as fit into BATCH_TOKENS padded tokens, one at least."""
+    """The next rows that fit into BATCH_TOKENS padded tokens, at least one."""
     end = start + 1
     while end < len(order) and (end + 1 - start) * len(rows[order[end]].input_ids) <= BATCH_TOKENS:
         end += 1

@@ -1,9 +1,8 @@
-"""A small decoder with random weights: the Qwen3 architecture, because it is the one of the models
-that this pipeline is for.
+"""Initialises a small decoder with random weights, in the Qwen3 architecture.
 
-One thing is not left to chance. Copying needs a head that sees the token before (the first half of
-an induction head, Olsson et al. 2022, arXiv 2209.11895). Training finds one in a jump, which comes
-after 60 steps or after 400 by the draw; here the first layer has it from the start.
+One thing is not random. Copying needs a head that attends to the previous token (the first half of
+an induction head, Olsson et al. 2022, arXiv 2209.11895). Training finds one in a jump, after 60
+steps or after 400, depending on the seed; here the first layer has it from the start.
 """
 
 from typing import Any
@@ -12,26 +11,28 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from posttrain.models.cpu_kernels import use_cpu_kernels
 from posttrain.models.params import ScratchModel
 
-NUM_FAST_PAIRS = 4  # of a head's rotary pairs; they turn by 0.4 to 1 radian a token, so neighbours are told apart
-CONSTANT = 5.0  # standard deviations of an embedding
+NUM_FAST_PAIRS = 4  # fastest rotary pairs of a head: 0.4 to 1 radian a token tells neighbours apart
+CONSTANT = 5.0  # in standard deviations of an embedding
 
 
 def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: int, seed: int) -> Qwen3ForCausalLM:
-    """Random weights drawn from `seed` alone, whatever was drawn before; input and output
-    embeddings are one matrix (V, D) with V = len(tokenizer)."""
+    """A model with random weights that depend on `seed` alone; input and output embeddings are
+    tied, (V, D) with V = len(tokenizer)."""
     config = scratch_config(params, vocab_size=len(tokenizer), max_context_tokens=max_context_tokens)
     config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    _look_back(model)
+    _attend_to_previous(model)
+    use_cpu_kernels(model)  # it is warmed up here
     return model
 
 
 def scratch_config(params: ScratchModel, *, vocab_size: int, max_context_tokens: int) -> Qwen3Config:
-    """Without the tokenizer's special tokens."""
+    """The model's config without the ids of special tokens."""
     return Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=params.hidden_size,
@@ -42,10 +43,8 @@ def scratch_config(params: ScratchModel, *, vocab_size: int, max_context_tokens:
         head_dim=params.head_dim,
         max_position_embeddings=max_context_tokens,
         tie_word_embeddings=True,
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": 10_000.0,
-        },  # contexts of a thousand tokens; Qwen3's own 1e6 is for tens of thousands
+        # for contexts of a thousand tokens; Qwen3's own theta of 1e6 is for tens of thousands
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         attention_dropout=0.0,
         bos_token_id=None,
         eos_token_id=None,
@@ -53,8 +52,8 @@ def scratch_config(params: ScratchModel, *, vocab_size: int, max_context_tokens:
     )
 
 
-def _look_back(model: Qwen3ForCausalLM) -> None:
-    """Turn the query heads of the first layer's first key head towards the token one place back,
+def _attend_to_previous(model: Qwen3ForCausalLM) -> None:
+    """Make the query heads of the first layer's first key head attend to the token one place back,
     two places back, and so on.
 
     The first coordinate of every embedding becomes one constant, which adds the same to every logit
@@ -72,11 +71,11 @@ def _look_back(model: Qwen3ForCausalLM) -> None:
         attention.k_proj.weight[:size, 0] += key
         for head in range(config.num_attention_heads // config.num_key_value_heads):
             angles = -(head + 1) * model.model.rotary_emb.inv_freq
-            attention.q_proj.weight[head * size : (head + 1) * size, 0] += _turned(key, angles)
+            attention.q_proj.weight[head * size : (head + 1) * size, 0] += _rotated(key, angles)
 
 
-def _turned(vector: Tensor, angles: Tensor) -> Tensor:
-    """A head's vector (D,) with its pairs (i, i + D/2) turned by `angles` (D/2,), as the rotary
-    embedding turns them."""
+def _rotated(vector: Tensor, angles: Tensor) -> Tensor:
+    """A head's vector (D,) with its pairs (i, i + D/2) rotated by `angles` (D/2,), as by the rotary
+    embedding."""
     first, second = vector.chunk(2)
     return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()])

@@ -1,10 +1,9 @@
-"""Gathers what of a model in training lies in one process only, and shares it out again. FSDP's
-shards, into and out of a whole copy.
+"""Copies weights and optimizer state between FSDP shards and a whole model.
 
-Under FSDP the trainer shards a copy of the model, and the model that it was given stays whole:
-engines read it, files are written from it, and it holds the trained weights at the end, as it does
-without FSDP. Checkpoints hold whole weights and a whole optimizer state, so that a run goes on from
-them with any number of processes. The price is one more copy of the weights in each process.
+Under FSDP the trainer shards a copy of the model, and the given model stays whole: engines read it,
+files are written from it, and it holds the trained weights at the end, as without FSDP. Checkpoints
+hold whole weights and a whole optimizer state, so that a run can resume with any number of
+processes. The price is one more copy of the weights in each process.
 """
 
 import copy
@@ -17,39 +16,37 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
-from posttrain.models.distributed import is_sharded
+from posttrain.models import distributed
 from posttrain.models.optimizers import OptimizerPair
 from posttrain.models.params import LoraAdapter, OptimizerKind, PretrainedModel, Quantization, ScratchModel
-from posttrain.models.placement import placed
 from posttrain.runtime.exits import ConfigurationError
 
 
 def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
-    """The model to give to the trainer: a copy where it will be sharded, else the model itself.
+    """The model to give to the trainer: a copy where FSDP will shard it, else the model itself.
 
-    Raises ConfigurationError where the optimizer cannot work on such shards: DeepSpeed's are flat,
-    and Muon's step is made of whole matrices; averages in eight bits have scales of a whole tensor.
+    Raises ConfigurationError where the optimizer cannot work on shards: Muon needs whole matrices
+    and DeepSpeed's shards are flat; 8-bit averages have scales per whole tensor.
     """
-    if optimizer == "adamw_8bit" and is_sharded():
+    if optimizer == "adamw_8bit" and distributed.is_sharded():
         raise ConfigurationError("optimizer is adamw_8bit, and FSDP shards what it keeps: take adamw")
     if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
         raise ConfigurationError(
             "optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml"
         )
-    return copy.deepcopy(model) if is_sharded() else model
+    return copy.deepcopy(model) if distributed.is_sharded() else model
 
 
-def at_home(model: Any) -> Any:
-    """The model that a trainer is given, where it waits for it: in main memory where it will be
-    sharded, else where models live."""
-    return model if is_sharded() else placed(model)
+def place_for_training(model: Any) -> Any:
+    """The model in main memory where FSDP will shard it, else on `device()`."""
+    return model if distributed.is_sharded() else distributed.to_device(model)
 
 
 def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
-    """Of the frozen weights beneath adapters. Raises ConfigurationError where they will be sharded:
-    a shard of a quantised matrix has no scales."""
+    """The quantization of the weights beneath adapters. Raises ConfigurationError where FSDP would
+    shard them: a shard of a quantised matrix has no scales."""
     kind = params.adapter.quantization if isinstance(params.adapter, LoraAdapter) else "none"
-    if kind != "none" and is_sharded():
+    if kind != "none" and distributed.is_sharded():
         raise ConfigurationError(
             f"model.adapter.quantization is {kind}, and FSDP would cut quantised matrices: take none, or processes "
             "that each have the whole model (infra/accelerate/ddp.yaml)"
@@ -59,7 +56,7 @@ def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
 
 @torch.no_grad()
 def gather_weights(learner: nn.Module, into: nn.Module) -> None:
-    """Copy the weights of `learner` into its whole twin; all processes must call it."""
+    """Copy the weights of the sharded `learner` into its whole twin; all processes must call it."""
     targets = into.state_dict()
     for name, weight in learner.state_dict().items():
         targets[name].copy_(_whole(weight))
@@ -74,14 +71,14 @@ def scatter_weights(whole: nn.Module, into: nn.Module) -> None:
 
 
 def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """As `optimizer.state_dict()` with whole tensors on the CPU, which is what one process would
-    have; all processes must call it."""
+    """`optimizer.state_dict()` with whole tensors on the CPU, as one process would have it; all
+    processes must call it."""
     state: dict[str, Any] = tree_map(_whole_on_cpu, optimizer.state_dict())
     return state
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """The reverse: a whole state, each process keeping its shards."""
+    """Load what `whole_optimizer_state` returned, each process keeping its shards."""
     if isinstance(optimizer, OptimizerPair):
         parts = [_sharded_state(part, of_part) for part, of_part in zip(optimizer.parts, state["parts"], strict=True)]
         optimizer.load_state_dict({"parts": parts})
@@ -90,7 +87,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
 
 
 def sum_without_average(model: nn.Module) -> None:
-    """Let the gradients be added and then divided: gloo cannot average."""
+    """Make FSDP add gradients and then divide: gloo has no averaging reduction."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
@@ -98,6 +95,7 @@ def sum_without_average(model: nn.Module) -> None:
 
 def _sharded_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    # averages have the weight's shape and are sharded like it; step counts and the like are not
     own = {
         index: {
             name: _like(value, weights[index]) if _has_shape(value, weights[index]) else value
@@ -121,7 +119,7 @@ def _whole_on_cpu(value: Any) -> Any:
 
 
 def _like(weight: Tensor, target: Tensor) -> Tensor:
-    """A whole tensor in the shards of `target`: every process has all of it, so nothing is sent."""
+    """A whole tensor sharded like `target`; every process has all of it, so nothing is sent."""
     if not isinstance(target, DTensor):
         return weight
     return distribute_tensor(weight.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

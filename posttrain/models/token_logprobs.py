@@ -1,11 +1,9 @@
-"""Computes the log-probabilities of the tokens that the agent wrote. The one forward pass that
-every loss here is made of.
+"""Log-probabilities of the agent's tokens: the forward pass of every loss.
 
-An agent writes a third of an episode or less, so its positions are picked before the head: a
-quarter less time for a step of a 0.4M-parameter model on a CPU, and of a vocabulary of 151k tokens
-never more logits at once than `MAX_LOGITS`. A backward pass makes those of each further piece anew.
-Not with several processes: they exchange gradients only for what goes through the whole model's
-`forward`.
+An agent writes a third of an episode or less, so its positions are selected before the output
+matrix: a quarter less time for a step of a 0.4M-parameter model on a CPU, and with a vocabulary of
+151k tokens never more than MAX_LOGITS logits at once; a backward pass recomputes those of each
+piece. With several processes the whole `forward` is called: DDP and FSDP exchange gradients there.
 """
 
 from collections.abc import Sequence
@@ -17,15 +15,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 
 IGNORED = -100
 MAX_LOGITS = 1 << 27  # half a GiB in single precision: 900 tokens of Qwen2.5's vocabulary
 
 
 class TokenScores(NamedTuple):
-    """Of P scored tokens, shape (P,): their log-probabilities, and the entropies in nats of the
-    distributions that they were drawn from, where these are asked for."""
+    """Log-probabilities of P tokens, shape (P,), and on request the entropies, in nats, of the
+    distributions that they were drawn from."""
 
     logprobs_P: Tensor
     entropies_P: Tensor | None
@@ -35,8 +33,8 @@ def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor) -> Ten
     """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where
     the label is `IGNORED`.
 
-    Column t belongs to token t+1. Rows are padded on the right and so need no attention mask, which
-    would cost a tenth of a step: causal attention never looks there.
+    Column t belongs to token t+1. Rows are padded on the right, where causal attention never looks,
+    so they need no attention mask, which would cost a tenth of a step.
     """
     if _is_wrapped(model):
         scored: Tensor = model(
@@ -45,7 +43,7 @@ def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor) -> Ten
         return scored
     targets_N_T = labels_N_T[:, 1:]
     is_scored_N_T = targets_N_T != IGNORED
-    return placed(agent_scores(model, input_ids_N_T, targets_N_T, is_scored_N_T).logprobs_P, is_scored_N_T)
+    return scatter_scores(agent_scores(model, input_ids_N_T, targets_N_T, is_scored_N_T).logprobs_P, is_scored_N_T)
 
 
 def agent_scores(
@@ -57,8 +55,8 @@ def agent_scores(
     temperature: float = 1.0,
     with_entropies: bool = False,
 ) -> TokenScores:
-    """Of the places of `is_scored_N_T` (N, T-1) that are true, in their order; `targets_N_T`, of
-    the same shape, has the tokens that were drawn there."""
+    """Scores of the tokens `targets_N_T` at the positions where `is_scored_N_T` is true, both of
+    shape (N, T-1), in row-major order."""
     targets_P = targets_N_T[is_scored_N_T]
     if _is_wrapped(model):
         logits = model(input_ids=input_ids_N_T, use_cache=False).logits[:, :-1][is_scored_N_T]
@@ -73,6 +71,8 @@ def agent_scores(
     size = max(1, MAX_LOGITS // head.weight.shape[0])
     if len(targets_P) <= size:
         return of(hidden_P_H, targets_P)
+    # checkpoint frees each piece's logits after the forward pass and recomputes them in the
+    # backward
     cuts = list(range(size, len(targets_P), size))
     pieces = [
         TokenScores(*checkpoint(of, *both, use_reentrant=False))
@@ -95,24 +95,24 @@ def _scores(logits: Tensor, targets_P: Tensor, temperature: float, with_entropie
     return TokenScores(logprobs_P, -(logprobs.exp() * logprobs).sum(-1))
 
 
-def placed(values_P: Tensor, is_scored_N_T: Tensor) -> Tensor:
-    """The reverse of picking: each number at its place, 0 elsewhere."""
+def scatter_scores(values_P: Tensor, is_scored_N_T: Tensor) -> Tensor:
+    """Shape (N, T-1): each value at its position, 0 elsewhere."""
     return torch.zeros(is_scored_N_T.shape, dtype=values_P.dtype, device=values_P.device).masked_scatter(
         is_scored_N_T, values_P
     )
 
 
 def _is_wrapped(model: Any) -> bool:
-    """For several processes."""
+    """True if DDP or FSDP wraps the model."""
     return isinstance(model, (DistributedDataParallel, FSDPModule))
 
 
 def pad_right(rows: Sequence[Sequence[float]], value: int) -> Tensor:
-    """Shape (N, T) of the longest row."""
+    """Rows padded with `value`, shape (N, T), T of the longest."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])
 
 
 def labels_of(input_ids: Sequence[int], mask: Sequence[int]) -> list[int]:
-    """The ids where the agent wrote them, `IGNORED` elsewhere."""
+    """The ids where the agent wrote the token, `IGNORED` elsewhere."""
     return [token if is_agents else IGNORED for token, is_agents in zip(input_ids, mask, strict=True)]

@@ -1,17 +1,16 @@
-"""Which tokens a model from scratch has: a byte-level BPE in which a name, a code or a price is cut
-the same way wherever it stands.
+"""Trains the tokenizer of a model from scratch: a byte-level BPE in which a name, a code or a price
+has the same tokens wherever it stands.
 
 A small model learns to copy a value from a tool's result into its answer only if the value has the
-same tokens in both. Hence every digit and every non-ASCII character (Han above all) is one token
-and never part of a longer one; a JSON key takes its quotes and the punctuation around it with it,
-so that nothing merges across the edge of a value; and what names one entity alone is kept out of
-the text from which tokens are learnt: a name that was seen would become one token, and an unseen
-one could not be copied. Characters never seen fall back to their UTF-8 bytes.
+same tokens in both. So every digit and every non-ASCII character (Han above all) is a token of its
+own and never part of a longer one; a JSON key includes its quotes and the punctuation around it, so
+that nothing merges across the edge of a value; and words that name only one entity are excluded
+from the training text: a name that was seen would become one token, and an unseen one could not be
+copied. Characters never seen fall back to their UTF-8 bytes.
 
-The decision to argue with: the words, keys and characters that are frequent stand whole in the
-vocabulary, without the merges that would build them. A merge leaves its halves (`curr`, `ency`) in
-the vocabulary, tokens that no text of this world ever has; the room is better given to one more
-word.
+The decision to argue with: frequent words, keys and characters are added whole, without the merges
+that would build them. A merge leaves its halves (`curr`, `ency`) in the vocabulary, tokens that no
+text ever has; the room is better given to one more word.
 """
 
 import json
@@ -28,8 +27,8 @@ from posttrain.models.chat_template import AGENT_MARKERS, END, PAD, ROLE_MARKERS
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 
-MIN_COUNT = 20  # a token seen less often in all conversations would stay untrained
-MIN_NAMES = 5  # a word in so many different names names none of them: it is a word of the language
+MIN_COUNT = 20  # a rarer token would stay untrained
+MIN_NAMES = 5  # a word in so many different names is an ordinary word
 _KEY = r'(?:[{}\[\],"]*"[A-Za-z_][A-Za-z_0-9]*":)+[\[{]*"?'
 _PUNCTUATION = r"[\x00-\x1f!\"#$%&'*+,/:;<=>?@\[\\\]^`{|}~\x7f]+"
 _WORD = r"[A-Z][a-z]+|[A-Za-z_]+"  # PineCrane is two words
@@ -40,12 +39,9 @@ _NUM_BYTES = 256
 def train_tokenizer(
     conversations: Iterable[Sequence[Message]], *, tool_names: Iterable[str], vocab_size: int, max_length: int
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer for these conversations, with at most `vocab_size` tokens; equal input gives
-    equal bytes.
-
-    Each tool name and marker is one token. Raises ConfigurationError where the characters of the
-    conversations alone do not fit.
-    """
+    """A tokenizer for these conversations with at most `vocab_size` tokens, in which each tool name
+    and marker is one token; equal input gives equal bytes. Raises ConfigurationError where the
+    characters of the conversations alone do not fit."""
     conversations = list(conversations)
     texts = Counter(text for messages in conversations for text in _texts(messages))
     added = [*ROLE_MARKERS, *AGENT_MARKERS, *sorted(set(tool_names))]
@@ -59,10 +55,9 @@ def train_tokenizer(
             f"tool names, {len(characters)} characters such as {''.join(characters[:8])}. "
             "Each must be one token to be copied: raise model.vocab_size"
         )
-    words = [piece for piece, count in counts.items() if piece.isascii() and len(piece) > 1 and count >= MIN_COUNT][
-        :room
-    ]
-    rest = {piece: count for piece, count in counts.items() if piece.isascii() and piece not in set(words)}
+    ascii_counts = {piece: count for piece, count in counts.items() if piece.isascii()}
+    words = [piece for piece, count in ascii_counts.items() if len(piece) > 1 and count >= MIN_COUNT][:room]
+    rest = {piece: count for piece, count in ascii_counts.items() if piece not in set(words)}
     backend = _bpe(whole=[*characters, *words], rest=rest, num_merges=room - len(words))
     backend.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in ROLE_MARKERS])
     backend.add_tokens([AddedToken(text, normalized=False) for text in added[len(ROLE_MARKERS) :]])
@@ -74,8 +69,8 @@ def train_tokenizer(
 
 
 def _bpe(*, whole: Sequence[str], rest: Mapping[str, int], num_merges: int) -> Tokenizer:
-    """256 bytes, up to `num_merges` merges learnt from `rest` (piece -> count), and the pieces of
-    `whole`, taken as they are (`ignore_merges`)."""
+    """A BPE of 256 bytes, up to `num_merges` merges trained on `rest` (piece -> count), and the
+    pieces of `whole` without merges (`ignore_merges`)."""
     learner = _with_pieces(Tokenizer(models.BPE()))
     trainer = trainers.BpeTrainer(
         vocab_size=_NUM_BYTES + num_merges,
@@ -84,11 +79,11 @@ def _bpe(*, whole: Sequence[str], rest: Mapping[str, int], num_merges: int) -> T
         show_progress=False,
     )
     learner.train_from_iterator((piece for piece, count in rest.items() for _ in range(count)), trainer)
-    learnt = json.loads(learner.to_str())["model"]
-    vocabulary: dict[str, int] = dict(sorted(learnt["vocab"].items(), key=lambda item: int(item[1])))
+    trained = json.loads(learner.to_str())["model"]
+    vocabulary: dict[str, int] = dict(sorted(trained["vocab"].items(), key=lambda item: int(item[1])))
     for piece in whole:
         vocabulary.setdefault(_as_bytes(piece), len(vocabulary))
-    merges = [(left, right) for left, right in learnt["merges"]]
+    merges = [(left, right) for left, right in trained["merges"]]
     return _with_pieces(Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True)))
 
 
@@ -104,8 +99,7 @@ def _with_pieces(backend: Tokenizer) -> Tokenizer:
 
 
 def _texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Everything of a conversation that a model from scratch reads or writes; the system text is
-    not."""
+    """Everything that a model from scratch reads or writes: all but the system text."""
     for message in messages:
         if message.role != "system":
             yield message.content
@@ -117,21 +111,18 @@ def _texts(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def _count_pieces(texts: Mapping[str, int], *, hidden: frozenset[str]) -> dict[str, int]:
-    """Piece -> count, most frequent first, ties by code point; without the `hidden` ones."""
+    """Counts of all pieces but `hidden` ones, most frequent first, ties by code point."""
     counts: Counter[str] = Counter()
     for text, times in texts.items():
         for piece, count in Counter(re.findall(PIECES, text)).items():
             counts[piece] += count * times
-    return {
-        piece: counts[piece]
-        for piece in sorted(counts, key=lambda piece: (-counts[piece], piece))
-        if piece not in hidden
-    }
+    shown = sorted(counts.keys() - hidden, key=lambda piece: (-counts[piece], piece))
+    return {piece: counts[piece] for piece in shown}
 
 
 def _words_of_one_name(conversations: Iterable[Sequence[Message]]) -> frozenset[str]:
-    """The ASCII words that only few of the values have that stand, in calls and results, under keys
-    such as `name`, `name_en` or `aliases`."""
+    """ASCII words that occur in few of the values under keys such as `name`, `name_en` or `aliases`
+    in calls and results."""
     texts = {call.arguments for messages in conversations for message in messages for call in message.tool_calls}
     texts |= {message.content for messages in conversations for message in messages if message.role == "tool"}
     names = {name for text in texts for name in _names_in(text)}
@@ -144,7 +135,7 @@ def _names_in(text: str) -> list[str]:
         return []
     try:
         return list(_named_values(json.loads(text), is_under_name=False))
-    except ValueError:  # plain text, or a malformed call: its names stand in the next one, or nowhere
+    except ValueError:  # plain text, or a malformed call
         return []
 
 
@@ -161,6 +152,6 @@ def _named_values(value: Any, *, is_under_name: bool) -> Iterator[str]:
 
 
 def _as_bytes(text: str) -> str:
-    """The text as the byte-level alphabet writes it."""
+    """The text in the byte-level alphabet."""
     ((piece, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return str(piece)

@@ -1,5 +1,5 @@
-"""Teaches a new model to copy, before it learns from demonstrations what to copy. Next-token
-training on scrambled messages, before the first demonstration.
+"""Warm-up of a model from scratch: next-token training on scrambled messages, which teaches it to
+copy before demonstrations teach it what to copy.
 
 Copying appears in one jump some hundred steps into SFT and drags the binding of a value to its
 field behind it. A row here is nothing else, and only its values are trained. A result and some of
@@ -32,8 +32,10 @@ from torch.nn.functional import cross_entropy
 
 from posttrain.models.call_formats.format import is_nested_deep
 from posttrain.models.chat_template import ASSISTANT, END, TOOL, USER
+from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import PrepareModelParams
+from posttrain.models.parts import add_gradients, parts_beside
 from posttrain.types import Message
 
 MAX_FIELDS = 4  # of one result are asked for; the first rows show no more
@@ -76,8 +78,9 @@ def warm_up(
             rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0])
         )
         num_trained = sum(label != _IGNORED for _, labels in batch for label in labels)
-        step_loss = 0.0
-        for part in (batch[start : start + PART_SIZE] for start in range(0, len(batch), PART_SIZE)):
+        parts = [batch[start : start + PART_SIZE] for start in range(0, len(batch), PART_SIZE)]
+
+        def loss_of(part: Sequence[Row], num_trained: int = num_trained) -> tuple[torch.Tensor, float]:
             ids_N_T, labels_N_T = _pad(part, tokenizer.pad_token_id)
             targets_N_T = labels_N_T[:, 1:]
             is_trained = targets_N_T != _IGNORED
@@ -85,9 +88,11 @@ def warm_up(
             logits_P_V = model.get_output_embeddings()(
                 hidden_N_T_H[is_trained]
             )  # a fifth of the tokens: the head is a fifth of the work
-            loss = cross_entropy(logits_P_V.float(), targets_N_T[is_trained], reduction="sum")
-            (loss / num_trained).backward()  # type: ignore[no-untyped-call]
-            step_loss += loss.item() / num_trained
+            loss = cross_entropy(logits_P_V.float(), targets_N_T[is_trained], reduction="sum") / num_trained
+            return loss, loss.item()
+
+        with fast_products(model.device), parts_beside(model):
+            step_loss = sum(add_gradients(model, loss_of, parts))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -147,7 +152,7 @@ def _scalar_fields(content: str) -> Fields:
 
 
 def _requests(messages: Sequence[Message]) -> list[_Request]:
-    """What the calls of one conversation take word for word from the last message that has it."""
+    """Texts that calls of a conversation copy from the last message that has them."""
     copies: dict[Message, dict[str, tuple[str, str, str]]] = {}
     for place, message in enumerate(messages):
         sources = [source for source in messages[:place] if source.role in ("user", "tool")]

@@ -1,2 +1,2 @@
-"""The graph of `dvc.yaml`, run node by node: what is current, where a stage runs, and how its
-result is recorded."""
+"""Runs the graph of `dvc.yaml` node by node: which are current, where each runs, how its result is
+recorded."""

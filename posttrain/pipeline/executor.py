@@ -1,7 +1,7 @@
-"""One node of the graph from the question whether it is up to date to its entry in `dvc.lock`: from
-the run cache, or as a job in a snapshot.
+"""Brings one node of the graph up to date, from the run cache or as a job in a snapshot, and
+records its result in `dvc.lock`.
 
-Knows DVC's side (the rest of `posttrain.pipeline`) and the pools (`posttrain.dispatch`), and not
+It knows DVC (the rest of `posttrain.pipeline`) and the backends (`posttrain.dispatch`), and not
 Prefect.
 """
 
@@ -24,19 +24,18 @@ from posttrain.dispatch.cleanup import KEYS, SNAPSHOTS, Cleaning, limits_of
 from posttrain.dispatch.dispatcher import Work
 from posttrain.dispatch.settings import DispatchSettings, load_settings
 from posttrain.dispatch.submitter_lock import Owner
-from posttrain.pipeline.dedup_lock import hold_key
+from posttrain.pipeline.dedup_lock import lock_key
 from posttrain.pipeline.graph import StageNode, is_current, read_tree
 from posttrain.pipeline.remote.storage import restore
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import Snapshot, freeze
 from posttrain.pipeline.targets import Target, Targets
-from posttrain.provenance.cache_integrity import forget_stale_hashes
+from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.code_version import VARIABLE as VERSION
-from posttrain.provenance.code_version import read_version
+from posttrain.provenance.code_version import read_version, wandb_variables
 from posttrain.provenance.costs import NUM_GPUS
-from posttrain.provenance.receipts import settle
-from posttrain.provenance.run_cache import take_over_runs
-from posttrain.provenance.wandb_variables import wandb_variables
+from posttrain.provenance.receipts import apply_receipts
+from posttrain.provenance.run_cache import import_verified_runs
 from posttrain.runtime.exits import Interrupted, StageError
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.state import RUNS, STATE_DIR, TRACES, private_folder, remove_tree
@@ -46,14 +45,16 @@ from posttrain.traces.merge import import_store
 NUM_TAIL_LINES = 20
 _CLEAN_WITHIN_S = 0.01
 _LOG = logging.getLogger(__name__)
-logging.getLogger("dvc").setLevel(
-    logging.WARNING
-)  # else each landing is told twice, by DVC's handler and by Prefect's, and is no news
+# Otherwise each recorded result is logged twice, by DVC's handler and by Prefect's.
+logging.getLogger("dvc").setLevel(logging.WARNING)
+
+_Log = Callable[[str], None]
+_Watch = Callable[[JobStatus, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOutcome:
-    """How a node ended. `reason` is for a person, empty where all is well; `job` names what ran it,
+    """End of a node. `reason` is for a person, empty where all is well; `job` names what ran it,
     empty where nothing had to. `num_preempted` counts the attempts before it that were preempted,
     interrupted or lost."""
 
@@ -90,17 +91,17 @@ class StageExecutor:
         self._cleaning = Cleaning(
             state, self._targets.records, limits, self._owner, take_out=lambda tree: self._take_traces(tree, _LOG.info)
         )
-        self._forget_the_dead()
-        settle(self._root, _LOG.warning)
-        forget_stale_hashes(self._root, _LOG.warning)
-        take_over_runs(self._root)
+        self._clean_up()
+        apply_receipts(self._root, _LOG.warning)
+        check_files(self._root, _LOG.warning)
+        import_verified_runs(self._root)
         self.nodes, self._current = read_tree(self._root)
         if settings is None:
             self._settings.check_stages({node.stage for node in self.nodes})
         self._recorded: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
         self._stopped = threading.Event()
-        self._has_run_jobs = self._has_told = False
+        self._has_run_jobs = self._has_warned = False
         self._num_running, self._is_idle = 0, threading.Condition()
 
     @property
@@ -110,27 +111,20 @@ class StageExecutor:
     def run(
         self,
         node: StageNode,
-        tell: Callable[[str], None],
-        watch: Callable[[JobStatus, int], None] = lambda _status, _num_preempted: None,
+        log: _Log,
+        watch: _Watch = lambda _status, _num_preempted: None,
     ) -> NodeOutcome:
-        """`tell` gets the job's output line by line, and what happens to it; `watch` as
-        `Dispatcher.run` has it. The node's upstream is up to date.
-
-        Raises Interrupted after `stop`.
-        """
+        """Bring a node up to date whose upstream is. `log` gets the job's output line by line, and
+        its events; `watch` as in `Dispatcher.run`. Raises Interrupted after `stop`."""
         started_s = monotonic()
         with self._counted():
             try:
-                outcome = self._run(node, tell, watch, started_s)
+                outcome = self._run(node, log, watch, started_s)
             except StageError as error:
                 outcome = NodeOutcome("failed", monotonic() - started_s, str(error), error.code)
             except OSError as error:  # a full disk, a file that went while the tree was copied
-                outcome = NodeOutcome(
-                    "failed",
-                    monotonic() - started_s,
-                    f"{node.name} could not be prepared or recorded: {error}",
-                    Interrupted.code,
-                )
+                why = f"{node.name} could not be prepared or recorded: {error}"
+                outcome = NodeOutcome("failed", monotonic() - started_s, why, Interrupted.code)
         outcome = replace(outcome, reason=redact(outcome.reason))
         if self._stopped.is_set() and not outcome.is_good:
             raise Interrupted(
@@ -147,13 +141,10 @@ class StageExecutor:
             self._is_idle.wait_for(lambda: not self._num_running, PATIENCE_S)
 
     def close(self) -> None:
-        """After the last node: this run waits for nothing any more, and what dead ones waited for
-        and it did not want is given up."""
-        with _never_mind():
-            self._cleaning.end_abandoned(self._targets.local_pool)
-            if (
-                self._has_run_jobs
-            ):  # who adds to what lies there takes away more than that; a run of seconds waits for no disk
+        """End the run after the last node: jobs that dead runs waited for are given up."""
+        with _logged():
+            self._cleaning.end_abandoned(self._targets.local_backend)
+            if self._has_run_jobs:  # else nothing was added, and a run of seconds waits for no disk
                 self._cleaning.clean()
         self._owner.close()
 
@@ -168,126 +159,107 @@ class StageExecutor:
                 self._num_running -= 1
                 self._is_idle.notify_all()
 
-    def _forget_the_dead(self) -> None:
-        """What runs that were killed have left; trees of their jobs that are not known to be over
-        are still wanted."""
-        with _never_mind():
-            self._cleaning.kill_lost(self._targets.local_pool)
+    def _clean_up(self) -> None:
+        """Remove what killed runs have left; trees of their jobs that are not known to be over are
+        still needed."""
+        with _logged():
+            self._cleaning.kill_lost(self._targets.local_backend)
             self._cleaning.clean(within_s=_CLEAN_WITHIN_S)
 
     def _is_current(self, node: StageNode) -> bool:
-        """Whether `dvc.lock` has it as it is; DVC was asked about the whole graph at the start, and
-        is again once something before it has landed."""
+        """True if the node is as in `dvc.lock`; DVC was asked about the whole graph at the start,
+        and is again once a result upstream was recorded."""
         if not self._recorded.intersection(node.upstream):
             return node.name in self._current
         with self._writes:
             return is_current(self._root, node.name)
 
-    def _run(
-        self, node: StageNode, tell: Callable[[str], None], watch: Callable[[JobStatus, int], None], started_s: float
-    ) -> NodeOutcome:
+    def _run(self, node: StageNode, log: _Log, watch: _Watch, started_s: float) -> NodeOutcome:
         if self._is_current(node):
             return NodeOutcome("cached", monotonic() - started_s)
         folder = self._snapshots / f".{self._owner.name}-{uuid.uuid4().hex}"
         try:
-            with self._writes:
+            with self._writes:  # no result is recorded while the tree is copied
                 frozen = freeze(self._root, node.name, folder, state=self._state)
-            if frozen.left_out and not self._has_told:
-                self._has_told = True  # once a run
-                tell(
+            if frozen.left_out and not self._has_warned:
+                self._has_warned = True  # once a run
+                log(
                     f"the job does not see {', '.join(frozen.left_out[:5])}{' …' * (len(frozen.left_out) > 5)}: "
                     "neither tracked by git nor declared, or a link to a folder, which DVC does not follow"
                 )
             target = self._targets.of(node.stage)
-            with hold_key(self._keys, frozen.key, tell, is_stopped=lambda: self.is_stopped) as has_waited:
-                is_left = target.dispatcher.has_job(
-                    frozen.key
-                )  # by a run that died: its end is read, though its result may be there already
+            with lock_key(self._keys, frozen.key, log, is_stopped=lambda: self.is_stopped) as has_waited:
+                # A job of a run that died: its end is read, though its result may be there already.
+                is_left = target.dispatcher.has_job(frozen.key)
                 if not is_left and (has_waited or target.storage.has_result(frozen)) and restore(frozen):
-                    self._take_traces(frozen.folder, tell)
+                    self._take_traces(frozen.folder, log)
                     return self._record(frozen, NodeOutcome("cached", monotonic() - started_s))
-                return self._run_as_job(node, target, frozen, tell, watch, started_s)
+                return self._run_as_job(node, target, frozen, log, watch, started_s)
         finally:
             remove_tree(folder)
 
     def _run_as_job(
-        self,
-        node: StageNode,
-        target: Target,
-        frozen: Snapshot,
-        tell: Callable[[str], None],
-        watch: Callable[[JobStatus, int], None],
-        started_s: float,
+        self, node: StageNode, target: Target, frozen: Snapshot, log: _Log, watch: _Watch, started_s: float
     ) -> NodeOutcome:
         self._has_run_jobs = True
-        name = f"{node.name}-{frozen.key[:10]}"
-
-        def forget_attempts() -> None:
-            for old in self._snapshots.glob(f"{glob.escape(name)}-*"):
-                self._take_traces(old, tell)
-                remove_tree(old)
+        name, tail = f"{node.name}-{frozen.key[:10]}", deque[str](maxlen=NUM_TAIL_LINES)
 
         def prepare(attempt: int) -> Path:
-            forget_attempts()  # those before are over
+            self._remove_attempts(name, log)  # those before are over
             target.storage.prepare(frozen, folder := self._snapshots / f"{name}-{attempt}", attempt)
             return folder
 
-        tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
-
         def follow(line: str) -> None:
-            shown = redact(line)
-            tail.append(shown)
-            tell(shown)
+            tail.append(redact(line))
+            log(tail[-1])
 
-        command = target.storage.command(frozen)
-        version, resources = read_version(self._root), self._settings.resources_of(node.stage)
-        told = {
-            VERSION: str(version),
-            NUM_GPUS: str(resources.gpus),
-            **wandb_variables(self._root, version=version),
-            **target.environment,
-            **self._settings.environment_of(node.stage),
-        }
-        work = Work(node.name, frozen.key, command, prepare, resources, told)
+        command, environment = target.storage.command(frozen), self._environment(node, target)
+        work = Work(node.name, frozen.key, command, prepare, self._settings.resources_of(node.stage), environment)
         try:
-            end = target.dispatcher.run(work, tell, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
+            end = target.dispatcher.run(work, log, follow=follow, watch=watch, is_stopped=self._stopped.is_set)
         except Interrupted:
             if not target.dispatcher.has_job(frozen.key):  # cancelled, and dead
-                forget_attempts()
+                self._remove_attempts(name, log)
             raise
-        ran = NodeOutcome(
-            "completed",
-            monotonic() - started_s,
-            job=end.record.name,
-            target=end.record.target,
-            num_preempted=end.num_preempted,
-            tail=tuple(tail),
-        )
-        if not target.dispatcher.owns(end.record):
-            why = (
-                f"another run has taken {end.record.name} over, or started it again: "
-                "what it brings is the other's to land"
-            )
+        job, seconds = end.record, monotonic() - started_s
+        ran = NodeOutcome("completed", seconds, "", 0, job.name, job.target, end.num_preempted, tuple(tail))
+        if not target.dispatcher.owns(job):  # or two would record the result at once
+            why = f"another run has taken {job.name} over, or started it again, and records its result"
             return replace(ran, state="superseded", reason=why, exit_code=Interrupted.code)
         try:
-            left = target.storage.collect(frozen, end.record.folder, is_good=end.is_good)
-            self._take_traces(left.folder, tell)
+            left = target.storage.collect(frozen, job.folder, is_good=end.is_good)
+            self._take_traces(left.folder, log)
             if not end.is_good:
                 return replace(ran, state="failed", reason=end.reason, exit_code=end.status.exit_code)
             return self._record(left, ran)
         finally:
-            remove_tree(end.record.folder)
+            remove_tree(job.folder)
 
-    def _take_traces(self, folder: Path, tell: Callable[[str], None]) -> None:
-        """What a job elsewhere has recorded, into the store here; no result depends on it."""
+    def _environment(self, node: StageNode, target: Target) -> dict[str, str]:
+        version = read_version(self._root)
+        return {
+            VERSION: str(version),
+            NUM_GPUS: str(self._settings.resources_of(node.stage).gpus),
+            **wandb_variables(self._root, version=version),
+            **target.environment,
+            **self._settings.environment_of(node.stage),
+        }
+
+    def _remove_attempts(self, name: str, log: _Log) -> None:
+        for old in self._snapshots.glob(f"{glob.escape(name)}-*"):
+            self._take_traces(old, log)
+            remove_tree(old)
+
+    def _take_traces(self, folder: Path, log: _Log) -> None:
+        """Import a job's traces into the store here; no result depends on them."""
         location = trace_location()
         if location is None:
             return
         for store in sorted((folder / STATE_DIR).glob(f"**/{TRACES}")):
             try:
-                tell(f"{import_store(self._root / location.path, store)} episodes are in the trace store")
+                log(f"{import_store(self._root / location.path, store)} episodes are in the trace store")
             except StageError as error:
-                tell(f"the traces of a job were not taken in: {error}")
+                log(f"the traces of a job were not taken in: {error}")
 
     def _record(self, snapshot: Snapshot, outcome: NodeOutcome) -> NodeOutcome:
         with self._writes:
@@ -297,15 +269,14 @@ class StageExecutor:
             return outcome
         why = (
             f"{', '.join(recorded.changed)} changed while it ran: its result belongs to the old values and is "
-            "kept in the run cache, where taking "
-            "the edit back finds it. Run again for the new ones"
+            "kept in the run cache, where taking the edit back finds it. Run again for the new ones"
         )
         return replace(outcome, state="superseded", reason=why, exit_code=Interrupted.code)
 
 
 @contextlib.contextmanager
-def _never_mind() -> Iterator[None]:
-    """Around cleaning: no run fails because something old cannot be removed."""
+def _logged() -> Iterator[None]:
+    """Log errors of cleaning: no run fails because something old cannot be removed."""
     try:
         yield
     except (OSError, sqlite3.Error, StageError) as error:

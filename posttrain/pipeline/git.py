@@ -1,5 +1,5 @@
-"""Asks git about a tree. Only questions and plain values; a refusal is a ConfigurationError in
-git's own words."""
+"""Git commands in a tree: plain values, and a refusal is a ConfigurationError with git's
+message."""
 
 import subprocess
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def git(root: Path, *arguments: str, text: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """What a git command prints, without the last line's end. Raises ConfigurationError where it
+    """Output of a git command, without the last line's end. Raises ConfigurationError where it
     fails. No shell reads the arguments."""
     ran = _run(root, *arguments, text=text, environment=environment)
     if ran.returncode:
@@ -20,12 +20,12 @@ def git(root: Path, *arguments: str, text: str | None = None, environment: Mappi
 
 
 def succeeds(root: Path, *arguments: str) -> bool:
-    """Whether a git command exits with 0."""
+    """True if a git command exits with 0."""
     return _run(root, *arguments).returncode == 0
 
 
 def edited_files(root: Path, *paths: str) -> list[str]:
-    """What differs from HEAD, new files among it, below `paths` (by default everywhere)."""
+    """Files that differ from HEAD, and new ones, below `paths` (by default everywhere)."""
     listed = git(root, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--", *paths)
     return sorted(entry[3:] for entry in listed.split("\0") if entry)
 

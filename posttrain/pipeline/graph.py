@@ -1,9 +1,8 @@
-"""Which stages there are, what each reads and writes, and which come first: DVC's own reading of
-`dvc.yaml`, as plain values.
+"""Graph of the stages in `dvc.yaml` as plain values: inputs, outputs, order.
 
 DVC is asked instead of parsing `dvc.yaml` again, because matrices, templates and overlapping
-outputs are its rules and not ours. A flow adds to this graph what DVC has not (a target, retries, a
-schedule) and never an edge of its own.
+outputs are its rules and not ours. A flow adds targets, retries and a schedule to this graph, and
+never an edge of its own.
 """
 
 import contextlib
@@ -22,9 +21,8 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage
 
 from posttrain.pipeline.snapshot import locked
+from posttrain.provenance.fingerprint import PARAMS_FILE
 from posttrain.runtime.exits import ConfigurationError, Interrupted
-
-PARAMS_FILE = "params.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +67,15 @@ def read_graph(root: Path) -> tuple[StageNode, ...]:
 
 
 def is_current(root: Path, name: str) -> bool:
-    """Whether the node's inputs, knobs and outputs are those of `dvc.lock`. Raises
+    """True if the node's inputs, knobs and outputs are those of `dvc.lock`. Raises
     ConfigurationError where DVC refuses the file."""
     with reading(root) as repo:
         return any(name_in(stage, root) == name and not stage.changed() for stage in _stages(repo))
 
 
 def read_tree(root: Path) -> tuple[tuple[StageNode, ...], frozenset[str]]:
-    """What `read_graph` says, and which nodes are current, for the price of one: half of either is
-    DVC reading its files."""
+    """Nodes of `read_graph`, and names of those that are current, in one reading: half of either is
+    DVC loading its files."""
     with reading(root) as repo:
         return _nodes(repo, root), frozenset(name_in(stage, root) for stage in _stages(repo) if not stage.changed())
 
@@ -100,7 +98,8 @@ def reading(root: Path) -> Iterator[Repo]:
 
 
 def name_in(stage: PipelineStage, root: Path) -> str:
-    """As `dvc repro` takes it in the root; DVC's own `addressing` depends on the working folder."""
+    """Name of a stage that `dvc repro` takes in the root; DVC's own `addressing` depends on the
+    working folder."""
     file = _relative(stage.path, root)
     return stage.name if file == "dvc.yaml" else f"{file}:{stage.name}"
 

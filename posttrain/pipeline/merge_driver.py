@@ -1,10 +1,11 @@
-"""Merges what a run commits: `dvc.lock` stage by stage, knobs line by line, outputs whole.
+"""Git merge driver for the files of a run: `dvc.lock` stage by stage, knobs line by line, outputs
+whole.
 
-git gives a merge driver three texts of one file, and says neither which commits are merged nor what
-the other files become. So what the merged tree will hold is inferred from the three `dvc.lock`
-themselves: they name the hash of every input and the value of every knob. An entry is taken whole
-or dropped, never put together, and so is always what some run read and made. DVC holds it against
-the tree before it believes it: where the inference is wrong a stage runs again, and that is all.
+git gives a merge driver three texts of one file, and neither the commits that are merged nor the
+other files. So the merged tree is inferred from the three `dvc.lock` themselves: they name the hash
+of every input and the value of every knob. An entry is taken whole or dropped, never put together,
+and so is always of one run. DVC compares it with the tree: where the inference is wrong a stage
+runs again, and that is all.
 """
 
 import os
@@ -29,27 +30,26 @@ Facts: TypeAlias = dict[tuple[str, str], Any]  # by kind (cmd, dep, knob, out) a
 _ABSENT, _BOTH = object(), object()  # there is no such thing; both sides changed it, and not alike
 
 
-def merge_file(path: str, base: Path, ours: Path, theirs: Path, tell: Callable[[str], None]) -> bool:
-    """Whether `ours` now holds the merge; otherwise git's own merge of the three texts has to
-    follow. `path` is the file's in the tree; the three are copies of git's."""
+def merge_file(path: str, base: Path, ours: Path, theirs: Path, log: Callable[[str], None]) -> bool:
+    """Merge into `ours`; False where git's own merge of the three texts has to follow. `path` is
+    the file's in the tree; the three are copies of git's."""
     if Path(path).name != LOCK and Path(path).suffix != ".yaml":
         if _recorded(Path()).get(path) == md5_of(theirs):
             shutil.copyfile(theirs, ours)
         return True  # an output: a mix of two would be of no run
     texts = (_text(base), _text(ours), _text(theirs))
     if Path(path).name == LOCK:
-        ours.write_text(merge_lock(*texts, tell=tell), encoding="utf-8")
+        ours.write_text(merge_lock(*texts, log=log), encoding="utf-8")
         return True
-    settled = dict(zip((base, ours, theirs), settle_lines(*texts), strict=True))
+    unified = dict(zip((base, ours, theirs), unify_lines(*texts), strict=True))
     for file in (ours, theirs, base):  # cut short in this order, git still merges what was meant
-        file.write_bytes(settled[file].encode(errors="surrogateescape"))
+        file.write_bytes(unified[file].encode(errors="surrogateescape"))
     return False
 
 
-def merge_lock(base: str, ours: str, theirs: str, *, tell: Callable[[str], None]) -> str:
-    """The merge of three texts of `dvc.lock`, in DVC's form. A side that is damaged counts as
-    unchanged. Raises DataError where there is more in it than stages, and as `merge_entries` does.
-    """
+def merge_lock(base: str, ours: str, theirs: str, *, log: Callable[[str], None]) -> str:
+    """Merge three texts of `dvc.lock`, in DVC's form. A side that is damaged counts as unchanged.
+    Raises DataError where there is more in it than stages, or a circle of stages."""
     from dvc.utils.serialize import dumps_yaml
 
     before = read_entries(base) or {}
@@ -57,7 +57,7 @@ def merge_lock(base: str, ours: str, theirs: str, *, tell: Callable[[str], None]
     for side, text in (("ours", ours), ("theirs", theirs)):
         entries = read_entries(text)
         if entries is None:
-            tell(f"{LOCK} ({side}) is damaged and nothing of it is taken: `dvc repro` runs what is missing")
+            log(f"{LOCK} ({side}) is damaged and nothing of it is taken: `dvc repro` runs what is missing")
         elif found := re.search(r"^(?!schema:|stages:)\w+", text, re.MULTILINE):
             raise DataError(f"{LOCK} ({side}) has {found[0]!r} beside stages: git merges the file line by line")
         sides.append(before if entries is None else entries)
@@ -66,12 +66,12 @@ def merge_lock(base: str, ours: str, theirs: str, *, tell: Callable[[str], None]
 
 
 def merge_entries(base: Entries, ours: Entries, theirs: Entries) -> Entries:
-    """Of each stage the entry with the merged command, inputs and knobs: ours before theirs, and
-    none where neither has them, or where one side has removed it.
+    """Choose for each stage the entry with the merged command, inputs and knobs: ours before
+    theirs, and none where neither has them, or where one side has removed it.
 
-    What another stage makes is what that stage's merged entry made. A knob that both sides have
-    changed is held to be ours until a person has decided. Raises DataError where both sides
-    together read each other's outputs in a circle.
+    Outputs of other stages have the hashes of their merged entries. A knob that both sides have
+    changed is taken as ours until a person has decided. Raises DataError where both sides together
+    read each other's outputs in a circle.
     """
     locks = (base, ours, theirs)
     elsewhere = [{key: value for entry in lock.values() for key, value in _inputs(entry).items()} for lock in locks]
@@ -79,12 +79,12 @@ def merge_entries(base: Entries, ours: Entries, theirs: Entries) -> Entries:
     made: dict[str, str | None] = {}
     for name in _upstream_first({**theirs, **ours}):
         candidates = [lock[name] for lock in (ours, theirs) if name in lock]
-        # What a side without this stage has to say of its inputs stands in its other entries.
+        # Inputs of a side without this stage stand in its other entries.
         versions = [_facts(lock[name]) if name in lock else known for lock, known in zip(locks, elsewhere, strict=True)]
         wanted = {}
         for kind, about in {key for entry in candidates for key in _facts(entry)}:
             values = [facts.get((kind, about), _ABSENT) for facts in versions]
-            value = _three_way(*values)
+            value = _three_way(*values)  # of a dep that both changed none of the candidates is chosen
             if value is _BOTH and kind != "dep":
                 value = values[1]
             if value is not _ABSENT:
@@ -96,13 +96,10 @@ def merge_entries(base: Entries, ours: Entries, theirs: Entries) -> Entries:
     return {name: merged[name] for name in (*ours, *theirs) if name in merged}
 
 
-def settle_lines(base: str, ours: str, theirs: str) -> tuple[str, str, str]:
-    """Three texts of a YAML file, with each line `key: value` that one side alone has changed as it
-    left it, in all three.
-
-    What git then merges differs only in what is no such line, or was changed on both sides: it
-    sees no conflict between neighbours. A text that is no YAML leaves all as they are.
-    """
+def unify_lines(base: str, ours: str, theirs: str) -> tuple[str, str, str]:
+    """Three texts of a YAML file in which each line `key: value` that one side alone has changed
+    has that side's text in all three, so that git sees no conflict between neighbours. A text that
+    is no YAML leaves all as they are."""
     texts = (base, ours, theirs)
     try:
         for version in texts:
@@ -117,8 +114,8 @@ def settle_lines(base: str, ours: str, theirs: str) -> tuple[str, str, str]:
         if line is not _BOTH:
             for text, place in zip(lines, places, strict=True):
                 text[place[key]] = line
-    settled_base, settled_ours, settled_theirs = map("".join, lines)
-    return settled_base, settled_ours, settled_theirs
+    unified_base, unified_ours, unified_theirs = map("".join, lines)
+    return unified_base, unified_ours, unified_theirs
 
 
 def _recorded(root: Path) -> dict[str, str | None]:
@@ -148,7 +145,8 @@ def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
 
 
 def _facts(entry: Mapping[str, Any]) -> Facts:
-    """All that tells whether DVC takes the entry for the stage as it is."""
+    """Command, inputs, knobs and paths of outputs, by which DVC takes the entry for the stage as it
+    is."""
     return _inputs(entry) | {("cmd", ""): entry["cmd"]} | {("out", path): "" for path in _outs([entry])}
 
 
@@ -185,7 +183,7 @@ def _upstream_first(entries: Entries) -> Iterator[str]:
 
 
 def _lines_of_keys(node: yaml.Node | None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Those of the keys in block mappings whose value ends where it begins, on their own line."""
+    """Lines of the keys in block mappings whose value ends where it begins, on their own line."""
     if not isinstance(node, yaml.MappingNode):
         return
     for name, value in node.value:

@@ -1,10 +1,9 @@
-"""Tells which stages the next `dvc repro` will run, and why. DVC's own comparison, followed through
-the whole graph.
+"""Plan of the next `dvc repro`: the stages that it will run, and why. DVC's own comparison,
+followed through the whole graph.
 
 `dvc repro --dry` compares every stage with the outputs that lie there now, and so is silent about
-all that comes after a change. Here the outputs of a stage that is not current are, for those after
-it, what the run cache says that it made from the same inputs; where no run had them, they are not
-known before it has run.
+all stages after a changed one. Here the outputs of a changed stage are those that the run cache has
+of the same inputs; where it has none, they are not known before the stage has run.
 """
 
 import contextlib
@@ -22,7 +21,8 @@ from dvc.repo.reproduce import collect_stages, get_active_graph, plan_repro
 from dvc.stage import PipelineStage
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from posttrain.pipeline.graph import PARAMS_FILE, name_in, reading
+from posttrain.pipeline.graph import name_in, reading
+from posttrain.provenance.fingerprint import PARAMS_FILE
 from posttrain.provenance.lockfile import differences
 from posttrain.provenance.run_cache import read_runs
 from posttrain.runtime.exits import DataError
@@ -35,8 +35,8 @@ _MAX_VALUE_CHARS = 40
 
 
 class Fate(StrEnum):
-    """CACHED: it is changed, and its result comes from the run cache. MAYBE: what is before it
-    decides."""
+    """CACHED: it is changed, and its result comes from the run cache. MAYBE: it depends on outputs
+    that are not known yet."""
 
     CURRENT = auto()
     CACHED = auto()
@@ -46,9 +46,9 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """`changed`: what is other than `dvc.lock` says, as a person names it (`train_sft.lr 0.006 →
-    0.004`, a path). `waits_for`: the stages before it whose outputs are not known yet.
-    `is_constant`: its own are the same after what changed."""
+    """`changed` names differences from `dvc.lock` (`train_sft.lr 0.006 → 0.004`, a path).
+    `waits_for`: the stages before it whose outputs are not known yet. `is_constant`: its own are
+    the same after what changed."""
 
     name: str
     fate: Fate
@@ -58,7 +58,8 @@ class PlannedStage:
 
 
 def read_plan(root: Path, targets: Sequence[str] = ()) -> tuple[PlannedStage, ...]:
-    """Every stage that `dvc repro [TARGET…]` looks at, in its order. Nothing is run or written.
+    """Plan every stage that `dvc repro [TARGET…]` looks at, in its order. Nothing is run or
+    written.
 
     Raises DataError where an input is missing that no stage makes, ConfigurationError where DVC
     refuses the tree or a target, Interrupted where another DVC is at work.
@@ -71,15 +72,15 @@ def read_plan(root: Path, targets: Sequence[str] = ()) -> tuple[PlannedStage, ..
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What lies at an output's path when those after it are looked at. `md5` is None where it is
-    not known yet."""
+    """Output of a changed stage, for the stages after it. `md5` is None where it is not known
+    yet."""
 
     stage: str
     md5: str | None
 
 
 class _Planning:
-    """Of one `dvc repro`, stage by stage in its order."""
+    """Plan of one `dvc repro`, made stage by stage in its order."""
 
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
@@ -117,8 +118,7 @@ class _Planning:
         return PlannedStage(name, fate, tuple(changed), waits_for, is_constant)
 
     def _makers(self, dep: Dependency) -> list[str]:
-        """The stages that are not current and make it, a part of it, or a folder that it lies
-        in."""
+        """Changed stages that make the dep, a part of it, or a folder around it."""
         path = Path(dep.fs_path)
         overlapping = (out for out in self._made if path.is_relative_to(out) or Path(out).is_relative_to(path))
         return [self._made[out].stage for out in overlapping]
@@ -128,8 +128,8 @@ class _Planning:
         return made is not None and made.md5 is not None
 
     def _change_of(self, dep: Dependency, name: str) -> str:
-        """Empty where there is none, or where that is not known yet. Raises DataError where it is
-        missing."""
+        """The changed path; empty where it is the same, or not known yet. Raises DataError where it
+        is missing."""
         if self._is_known(dep):
             made = self._made[dep.fs_path]
             return f"{dep.def_path} of {made.stage}" if made.md5 != dep.hash_info.value else ""
@@ -146,7 +146,7 @@ class _Planning:
         self, stage: PipelineStage, open_deps: Mapping[str, str], *, may_be_recorded: bool
     ) -> list[dict[str, str]]:
         """MD5 of each output by path, of results that DVC would take without running the stage; one
-        at most where all inputs are known. Without changed inputs it takes the one of `dvc.lock`,
+        at most where all inputs are known. Without changed inputs DVC takes the one of `dvc.lock`,
         else the newest of the run cache."""
         if stage.is_callback or stage.always_changed or not stage.deps or any(out.persist for out in stage.outs):
             return []  # DVC keeps no run of such a stage
@@ -158,8 +158,8 @@ class _Planning:
         return [{out["path"]: out["md5"] for out in entry["outs"]} for entry in entries if self._is_whole(entry, stage)]
 
     def _is_of(self, run: Mapping[str, Any], stage: PipelineStage, open_deps: Mapping[str, str]) -> bool:
-        """Whether a run had the command, outputs and inputs of the stage as it is now, those not
-        known aside."""
+        """True if a run had the stage's present command, outputs and inputs, without those not
+        known yet."""
         deps = [
             {"path": dep.def_path, "md5": self._md5_of(dep)}
             for dep in stage.deps
@@ -178,7 +178,7 @@ class _Planning:
         return md5
 
     def _is_whole(self, entry: Mapping[str, Any], stage: PipelineStage) -> bool:
-        """Whether the cache still has all that it names."""
+        """True if the cache still has all that it names."""
         return bool(self._repo.stage_cache._create_stage(entry, wdir=stage.wdir).outs_cached())
 
     @cached_property
@@ -206,7 +206,7 @@ def _changes_of_command(stage: PipelineStage) -> Iterator[str]:
 
 
 def _changes_of_knobs(knobs: ParamsDependency) -> Iterator[str]:
-    """Down to the knob itself where `dvc.yaml` names a section."""
+    """Changed knobs, each by itself where `dvc.yaml` names a section."""
     if not knobs.status():
         return
     file = "" if knobs.def_path == PARAMS_FILE else f"{knobs.def_path}: "

@@ -1,5 +1,5 @@
-"""The result of a job comes into the person's folder through one writer, and only where inputs and
-knobs there are still those that ran.
+"""Records the result of a job in the person's folder, and only where inputs and knobs there are
+still those that ran.
 
 Otherwise nothing is written: the result stays in DVC's cache and run cache, the stage shows as
 changed, and taking the edit back brings it without running. So `dvc.lock` never binds a new value
@@ -7,8 +7,6 @@ to an old output.
 """
 
 import shutil
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,18 +19,19 @@ from dvc.stage import PipelineStage
 from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from posttrain.pipeline.snapshot import Snapshot, entry_digest, find_stage, key_of, locked
-from posttrain.provenance.cache_integrity import remove_damaged_outs
+from posttrain.pipeline.snapshot import Snapshot, find_stage, locked, stage_key
+from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.costs import COSTS, read_costs
-from posttrain.provenance.lockfile import PATIENCE_S, differences, edit_lock, lock_entries
+from posttrain.provenance.fingerprint import cache_key
+from posttrain.provenance.lockfile import differences, lock_entries, retry_while_locked, write_entry
 from posttrain.provenance.run_records import keep_cost, record_run
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`changed` names what was edited since the snapshot was taken, as a person would: paths and
-    `params.yaml:key`. Empty where it is recorded."""
+    """`changed` names what was edited since the snapshot was taken: paths and `params.yaml:key`.
+    Empty where the result is recorded."""
 
     changed: tuple[str, ...] = ()
 
@@ -55,48 +54,57 @@ def record_result(root: Path, snapshot: Snapshot) -> Recorded:
             f"{snapshot.folder} has no result of {snapshot.stage} to record: the job did not end well, "
             "or was not run there"
         )
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            with locked(root) as repo:
-                recorded = _record(repo, root, snapshot, entry)
-            costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
-            if recorded.is_recorded:
-                record_run(root, snapshot.stage, entry, costs[-1] if costs else None)
-            elif costs:
-                keep_cost(root / COSTS, entry, costs[-1])
-            return recorded
-        except LockError as error:  # of a stage that runs there, and has let go of the folder's lock meanwhile
-            if time.monotonic() > deadline:
-                raise Interrupted(
-                    f"another dvc runs a stage in {root} ({error}), so the result of {snapshot.stage} could not "
-                    "be recorded; it is in the run cache: "
-                    "run again when that dvc is done"
-                ) from error
-            time.sleep(0.5)
-        except DvcException as error:
-            raise ConfigurationError(
-                f"the result of {snapshot.stage} could not be recorded in {root}: {error}; "
-                "it is in the run cache: run again when `dvc status` works"
-            ) from error
+
+    def record() -> Recorded:
+        with locked(root) as repo:
+            return _record(repo, root, snapshot, entry)
+
+    try:
+        # A stage that runs there has released the folder's lock, and keeps those of its outputs.
+        recorded = retry_while_locked(record, LockError, root, pause_s=0.5)
+    except DvcException as error:
+        raise ConfigurationError(
+            f"the result of {snapshot.stage} could not be recorded in {root}: {error}; "
+            "it is in the run cache: run again when `dvc status` works"
+        ) from error
+    costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
+    if recorded.is_recorded:
+        record_run(root, snapshot.stage, entry, costs[-1] if costs else None)
+    elif costs:
+        keep_cost(root / COSTS, entry, costs[-1])
+    return recorded
 
 
 def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> Recorded:
     stage = find_stage(repo, snapshot.stage)
     try:
-        key = key_of(stage)
+        key = stage_key(stage)
     except DvcException:  # an input is gone
         key = ""
-    if entry_digest(entry) != snapshot.key:
+    if cache_key(entry) != snapshot.key:
         raise Interrupted(
             f"inputs of {snapshot.stage} changed in {snapshot.folder}, where its job ran, so its result is not "
             "accepted. A replace over hidden folders does this. Run again"
         )
     if key != snapshot.key:
-        return Recorded(
-            tuple(differences(to_single_stage_lockfile(stage), entry, parts=["deps"]))
-            or (f"inputs of {snapshot.stage}",)
-        )
+        changed = differences(to_single_stage_lockfile(stage), entry, parts=["deps"])
+        return Recorded(tuple(changed) or (f"inputs of {snapshot.stage}",))
+    _check_out(stage, root, entry)
+    order = [one.name for one in plan_repro(repo.index.graph) if isinstance(one, PipelineStage)]
+    with repo.scm_context(quiet=True):
+        for out in stage.outs:
+            if out.use_cache:
+                out.ignore()  # by git, as `dvc repro` does
+            else:
+                _copy(snapshot.folder / out.def_path, root / out.def_path)
+        # In place of DVC's own writer, which a kill would leave with half of the file.
+        write_entry(root, stage.name, to_single_stage_lockfile(stage), order)
+    return Recorded()
+
+
+def _check_out(stage: PipelineStage, root: Path, entry: dict[str, Any]) -> None:
+    """Check the outputs of an entry out of the cache. Raises DataError where one is gone,
+    Interrupted where one is damaged."""
     StageLoader.fill_from_lock(stage, entry)
     try:
         gone = stage.checkout(force=True).get("failed", [])
@@ -107,35 +115,10 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
             f"{', '.join(map(str, gone))} of {stage.name} went from DVC's cache before it could be recorded "
             "(`dvc gc`?): run again"
         )
-    cached = [out for out in entry["outs"] if any(one.def_path == out["path"] and one.use_cache for one in stage.outs)]
-    said: list[str] = []
-    if remove_damaged_outs(root, said.append, cached):
-        raise Interrupted("; ".join(said))
-    with repo.scm_context(quiet=True):
-        for out in stage.outs:
-            if out.use_cache:
-                out.ignore()  # by git, as `dvc repro` has it
-            else:
-                _copy(snapshot.folder / out.def_path, root / out.def_path)
-        # In place of DVC's own writer, which a kill would leave with half of the file.
-        edit_lock(root, lambda stages: _put_in_order(stages, stage.name, to_single_stage_lockfile(stage), _order(repo)))
-    return Recorded()
-
-
-def _order(repo: Repo) -> list[str]:
-    """Of the stages, as `dvc repro` comes to them."""
-    return [stage.name for stage in plan_repro(repo.index.graph) if isinstance(stage, PipelineStage)]
-
-
-def _put_in_order(stages: dict[str, Any], name: str, entry: dict[str, Any], order: Sequence[str]) -> None:
-    """An entry that is there is replaced; siblings are recorded as they end, so a new one goes
-    before the first that `dvc repro` would have come to later."""
-    later = set(order[order.index(name) + 1 :])
-    place = next((number for number, other in enumerate(stages) if other in later), None)
-    if name in stages or place is None:
-        stages[name] = entry
-    else:
-        stages.insert(place, name, entry)  # type: ignore[attr-defined]  # ruamel's mapping has it
+    cached = {one.def_path for one in stage.outs if one.use_cache}
+    damage: list[str] = []
+    if check_files(root, damage.append, [out for out in entry["outs"] if out["path"] in cached]):
+        raise Interrupted("; ".join(damage))
 
 
 def _copy(source: Path, target: Path) -> None:

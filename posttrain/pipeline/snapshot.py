@@ -1,22 +1,19 @@
-"""A job runs on a frozen copy of the tree, so that what a person edits meanwhile can never be bound
-to its result.
+"""Snapshot: a frozen copy of the tree that a job runs on, so that an edit made meanwhile can never
+be bound to its result.
 
 DVC hashes deps and params when a command is over. In the person's own folder that is too late: an
 edit made while the stage ran would be recorded with the old output. A snapshot holds every file
-that git tracks or a stage declares, uncommitted edits included, as it was when it was taken, and
-the stage's inputs from DVC's cache. Nobody edits it, so what DVC records in it is what ran.
+that git tracks or a stage declares, uncommitted edits included, and the stage's inputs from DVC's
+cache. Nobody edits it, so what DVC records in it is what ran.
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
@@ -26,25 +23,25 @@ from dvc.stage import PipelineStage
 from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from posttrain.provenance.cache_integrity import SETTLED, common_cache
-from posttrain.provenance.fingerprint import files_below, links_to_folders
-from posttrain.provenance.frozen_copy import protect
-from posttrain.provenance.lockfile import acquire_patiently
+from posttrain.provenance.cache_integrity import VERIFIED, common_cache
+from posttrain.provenance.fingerprint import cache_key, files_below, links_to_folders
+from posttrain.provenance.frozen_copy import freeze_files, make_read_only
+from posttrain.provenance.lockfile import retry_while_locked
 from posttrain.provenance.run_cache import link_cache
 from posttrain.provenance.run_records import RECORDS
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.state import STATE_DIR, WANDB, private_folder
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
-FROZEN_KEY = STATE_DIR / "key"  # of the inputs, for the job to hold against what DVC records there
-FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC tells nobody
+FROZEN_KEY = STATE_DIR / "key"  # of the inputs, for the job to compare with what DVC records there
+FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC reports nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`key` names the command, the content of every input and the values of every knob: 64 hex
-    digits, equal wherever they are equal. `has_run`: a run with these inputs is in DVC's run cache.
-    `left_out`: files of the tree that git does not track and no stage declares."""
+    """`key` is the cache key of the inputs (`fingerprint.cache_key`). `has_run`: a run with these
+    inputs is in DVC's run cache. `left_out`: files of the tree that git does not track and no stage
+    declares."""
 
     folder: Path
     stage: str
@@ -57,39 +54,34 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
     """Copy the tree of `root` into `folder`, which must not exist, with the inputs of one stage.
 
     Checkpoints lie in `state` (by default the root's own) and are named by their inputs, so that a
-    job that was interrupted is gone on with from any snapshot of the same inputs; so do runs of
-    W&B, which outlive the snapshot. Raises ConfigurationError where an input is neither there nor
-    in DVC's cache, or there is no such stage, Interrupted where another `dvc` holds the root's lock
-    for too long.
+    job that was interrupted is resumed from any snapshot of the same inputs; so do runs of W&B,
+    which outlive the snapshot. Raises ConfigurationError where an input is neither there nor in
+    DVC's cache, or there is no such stage, Interrupted where another `dvc` has the root's lock for
+    too long.
     """
     root = root.resolve()
     folder.mkdir(parents=True)
-    kept = [(state or root / STATE_DIR).resolve() / name for name in ("checkpoints", WANDB)]
-    for place in kept:
-        private_folder(place)
     try:
         with locked(root) as repo:  # DVC writes dvc.lock in place
             cache = common_cache(Path(repo.cache.legacy.path))
             files, left_out = _files_of(root, repo)
-            for path in files:
-                target = folder / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / path, target, follow_symlinks=False)
+            freeze_files(root, folder, files, is_writable=True)  # by DVC, until the inputs are there
         (folder / STATE_DIR).mkdir(exist_ok=True)
-        for place in kept:
-            (folder / STATE_DIR / place.name).symlink_to(place)
+        for name in ("checkpoints", WANDB):
+            kept = private_folder((state or root / STATE_DIR).resolve() / name)
+            (folder / STATE_DIR / name).symlink_to(kept)
         configure_dvc(folder, "cache", FROZEN)
         link_cache(folder / ".dvc/cache", cache)
+        # A repository of its own: DVC hashes there what was frozen, and not the tree.
         with Repo(str(folder)) as repo, repo.lock:
-            use_settled_runs(repo)
+            use_verified_runs(repo)
             found = find_stage(repo, stage)
             _bring_inputs(repo, found, root, folder)
-            key = key_of(found)
-            has_run = (
-                _can_hash(found) and repo.stage_cache._load(found) is not None
-            )  # DVC keeps no run of a stage that reads nothing
+            key = stage_key(found)
+            # DVC keeps no run of a stage that reads nothing.
+            has_run = _can_hash(found) and repo.stage_cache._load(found) is not None
         (folder / FROZEN_KEY).write_text(key, encoding="utf-8")
-        protect(folder, [out.def_path for out in found.outs])
+        make_read_only(folder, [out.def_path for out in found.outs])
         return Snapshot(folder, stage, key, has_run, left_out)
     except DvcException as error:
         raise ConfigurationError(
@@ -100,16 +92,15 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[Repo]:
     """The repository, with DVC's own lock on its folder. Raises Interrupted where another `dvc`
-    does not let go of it."""
-    with contextlib.ExitStack() as held:
-        repo = held.enter_context(Repo(str(root)))
-        acquire_patiently(lambda: held.enter_context(repo.lock), LockError, root)
+    does not release it."""
+    with contextlib.ExitStack() as stack:
+        repo = stack.enter_context(Repo(str(root)))
+        retry_while_locked(lambda: stack.enter_context(repo.lock), LockError, root)
         yield repo
 
 
 def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
-    """Another of the same, for an attempt of its own; what lies in DVC's cache is linked again and
-    takes no room."""
+    """Copy it for an attempt of its own; files in DVC's cache are linked again and take no room."""
 
     def copy(source: str, target: str) -> str:
         if os.lstat(source).st_nlink > 1:
@@ -122,84 +113,72 @@ def copy_snapshot(snapshot: Snapshot, folder: Path) -> None:
 
 
 def configure_dvc(folder: Path, cache: Path | str, more: str = "") -> None:
-    """The tree in `folder` takes what it needs from `cache` (relative to `.dvc`) by links: no
-    second copy of a model."""
-    (folder / CACHE_OF_DVC).parent.mkdir(exist_ok=True)
-    (folder / CACHE_OF_DVC).write_text(
-        f"{more}[cache]\n    dir = {cache}\n    type = hardlink,symlink\n", encoding="utf-8"
-    )
+    """Have the tree in `folder` link to files of `cache` (relative to `.dvc`): no second copy of a
+    model."""
+    config = folder / CACHE_OF_DVC
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(f"{more}[cache]\n    dir = {cache}\n    type = hardlink,symlink\n", encoding="utf-8")
 
 
-def use_settled_runs(repo: Repo) -> Path | None:
-    """Of a snapshot, whose own run cache holds what DVC has just recorded there: read and write the
-    runs that trees share. Gives their folder, None where the cache is the snapshot's own."""
+def use_verified_runs(repo: Repo) -> Path | None:
+    """Have the repository of a snapshot, whose own run cache holds what DVC has just recorded
+    there, read and write the runs that trees share. Gives their folder, None where the cache is the
+    snapshot's own."""
     cache = Path(repo.cache.legacy.path)
     if not (cache / "files").is_symlink():
         return None
-    settled = common_cache(cache) / SETTLED
-    settled.mkdir(exist_ok=True)
-    repo.stage_cache.cache_dir = str(settled)
-    return settled
+    verified = common_cache(cache) / VERIFIED
+    verified.mkdir(exist_ok=True)
+    repo.stage_cache.cache_dir = str(verified)
+    return verified
 
 
 def find_stage(repo: Repo, name: str) -> PipelineStage:
     """The stage of `dvc.yaml` in the repository's root. Raises ConfigurationError where there is
     none."""
-    found = next(
-        (stage for stage in repo.index.stages if isinstance(stage, PipelineStage) and stage.name == name), None
-    )
-    if found is None:
-        raise ConfigurationError(f"dvc.yaml has no stage {name!r}")
-    return found
+    for stage in repo.index.stages:
+        if isinstance(stage, PipelineStage) and stage.name == name:
+            return stage
+    raise ConfigurationError(f"dvc.yaml has no stage {name!r}")
 
 
 def outs_holding(repo: Repo, paths: Iterable[str]) -> Iterator[Output]:
-    """What some stage makes and is one of the paths, or a folder above one."""
+    """Outputs of stages that are one of the paths, or a folder above one."""
     wanted = [Path(path) for path in paths]
     for maker in repo.index.stages:
         for out in maker.outs:
-            if any(path == Path(out.def_path) or Path(out.def_path) in path.parents for path in wanted):
+            if any(path.is_relative_to(out.def_path) for path in wanted):
                 yield out
 
 
-def key_of(stage: PipelineStage) -> str:
-    """As `Snapshot.key` has it, of the files as they are now. Raises DvcException where an input is
-    missing."""
+def stage_key(stage: PipelineStage) -> str:
+    """Cache key of the inputs as they are now. Raises DvcException where one is missing."""
     stage.save_deps()
-    return entry_digest(to_single_stage_lockfile(stage))
+    return cache_key(to_single_stage_lockfile(stage))
 
 
-def entry_digest(entry: Mapping[str, Any]) -> str:
-    """The same, of an entry of `dvc.lock`."""
-    content = {name: entry[name] for name in ("cmd", "deps", "params") if name in entry}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _files_of(root: Path, repo: Repo) -> tuple[list[Path], tuple[str, ...]]:
-    """What git tracks, as it is now, and of the rest what a stage declares; and what is left out: a
-    person's notes and keys are nobody's input, records of earlier runs go without saying, and DVC
-    does not hash what lies behind a link to a folder in a dep."""
+def _files_of(root: Path, repo: Repo) -> tuple[list[str], tuple[str, ...]]:
+    """Files that git tracks, and of the rest those that a stage declares; and the files left out: a
+    person's notes and keys are nobody's input, records of earlier runs are never one, and DVC does
+    not hash what lies behind a link to a folder in a dep."""
     declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
     links = {Path(link) for link in links_to_folders(root, {dep.as_posix() for dep in declared})}
     unseen = {link for link in links if not any(dep.is_relative_to(link) for dep in declared)}
-    tracked = _listed(root, "--cached")
-    kept = [path for path in tracked if path != RECORDS and path not in unseen]
-    left_out = [path for path in tracked if path in unseen]
-    for path in _listed(root, "--others", "--exclude-standard"):
-        if path == RECORDS:
-            continue
-        is_wanted = path not in unseen and (
-            path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
-        )
-        (kept if is_wanted else left_out).append(path)
-    return list(dict.fromkeys(kept)), tuple(path.as_posix() for path in left_out)
+
+    def is_declared(path: Path) -> bool:
+        return path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
+
+    tracked, others = _listed(root, "--cached"), _listed(root, "--others", "--exclude-standard")
+    kept = [path for path in tracked if path not in unseen]
+    kept += [path for path in others if path not in unseen and is_declared(path)]
+    left_out = {*tracked, *others} - {*kept, RECORDS}
+    return [path.as_posix() for path in kept if path != RECORDS], tuple(sorted(map(str, left_out)))
 
 
 def _listed(root: Path, *which: str) -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--deduplicate", *which], cwd=root, capture_output=True, check=False
-    )
+    command = ["git", "ls-files", "-z", "--deduplicate", *which]
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=False)
     if listed.returncode:
         raise ConfigurationError(
             f"git lists no files of {root} ({listed.stderr.decode().strip()}): a snapshot is of a git repository"
@@ -209,15 +188,13 @@ def _listed(root: Path, *which: str) -> list[Path]:
 
 
 def _bring_inputs(repo: Repo, stage: PipelineStage, root: Path, folder: Path) -> None:
-    """What other stages made comes from the cache, as `dvc.lock` has it; an input that nobody makes
-    and git ignores is copied."""
+    """Check outputs of other stages out of the cache, by their hashes in `dvc.lock`; copy inputs
+    that no stage makes and git ignores."""
     missing = {dep.def_path for dep in stage.deps if dep.def_path and not (folder / dep.def_path).exists()}
     for out in outs_holding(repo, missing):
         out.checkout()
     for path in missing:
         if not (folder / path).exists() and (root / path).exists():
-            for file in files_below(root, path):
-                (folder / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(root / file, folder / file)
+            freeze_files(root, folder, files_below(root, path), is_writable=True)
             if (root / path).is_dir():
                 (folder / path).mkdir(parents=True, exist_ok=True)  # an empty one, too

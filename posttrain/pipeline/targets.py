@@ -1,5 +1,4 @@
-"""A stage runs on the target if it reserves a GPU, and beside the flow if it is too cheap to queue
-for."""
+"""Targets of a run: the dispatcher, the storage and the environment for the jobs of each."""
 
 import os
 import threading
@@ -21,7 +20,7 @@ _POLL_S, _LOCAL_POLL_S = 0.5, 0.1  # to ask this machine is to read two small fi
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One target. `environment` is what its jobs are told besides."""
+    """One target. `environment` has more variables for its jobs."""
 
     dispatcher: Dispatcher
     storage: Storage
@@ -29,8 +28,8 @@ class Target:
 
 
 class Targets:
-    """Of one run (`owner`) of the tree at `root`, with its jobs' records in `state`; each is made
-    when the first stage needs it."""
+    """Targets of one run (`owner`) of the tree at `root`, with its jobs' records in `state`; each
+    is made when the first stage needs it."""
 
     def __init__(self, settings: DispatchSettings, *, root: Path, state: Path, owner: str) -> None:
         self._settings, self._root, self._state, self._owner = settings, root, state, owner
@@ -39,8 +38,8 @@ class Targets:
         self._lock = threading.Lock()
 
     def of(self, stage: str) -> Target:
-        """`stage` is the name without its item. Raises ConfigurationError where infra/dispatch.yaml
-        names no such target."""
+        """Target of a stage, by its name without its item. Raises ConfigurationError where
+        infra/dispatch.yaml names no such target."""
         target = self._settings.target_of(stage)
         with self._lock:
             if target not in self._made:
@@ -51,8 +50,8 @@ class Targets:
     def records(self) -> JobRecords:
         return self._records
 
-    def local_pool(self, target: str) -> Backend | None:
-        """A target's pool where its jobs run on this machine; None for all others."""
+    def local_backend(self, target: str) -> Backend | None:
+        """Backend of a target whose jobs run on this machine; None for all others."""
         return self._settings.pool(target, self._root, self._state) if self._settings.is_local(target) else None
 
     def cancel_all(self) -> None:
@@ -65,14 +64,8 @@ class Targets:
     def _make(self, target: str) -> Target:
         pool = self._settings.pool(target, self._root, self._state)
         poll_s = _LOCAL_POLL_S if self._settings.is_local(target) else _POLL_S
-        dispatcher = Dispatcher(
-            pool,
-            self._records,
-            target=target,
-            owner=self._owner,
-            logs=private_folder(self._state / LOGS),
-            poll_s=poll_s,
-        )
+        logs = private_folder(self._state / LOGS)
+        dispatcher = Dispatcher(pool, self._records, target=target, owner=self._owner, logs=logs, poll_s=poll_s)
         return Target(dispatcher, self._storage(target), self._environment(target))
 
     def _storage(self, target: str) -> Storage:
@@ -83,7 +76,7 @@ class Targets:
         return S3(remote, submitter=self._records.submitter, python=python)
 
     def _environment(self, target: str) -> dict[str, str]:
-        """A job on this machine leaves its traces with all others; elsewhere they lie with its
+        """A job on this machine writes its traces to the common store; elsewhere they lie with its
         other files. A WANDB_DIR by a relative path is the person's folder, and not the job's."""
         if not self._settings.is_local(target) or self._settings.storage(target) is not None:
             return self._settings.told_on(target)

@@ -1,2 +1,1 @@
-"""What happens around one stage: its inputs are frozen, it runs on the frozen copy, and `dvc.lock`
-names what it read and nothing else."""
+"""Exact provenance: `dvc.lock` never binds a result to inputs that were edited during the run."""

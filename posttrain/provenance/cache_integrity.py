@@ -1,10 +1,10 @@
-"""Looks whether what came out of DVC's cache is what its name says, and whether files are still
-those whose hashes DVC remembers, because DVC does not.
+"""Checks that files out of DVC's cache have the hash in their name, and that files are still those
+whose hashes DVC remembers: DVC checks neither.
 
 An input is hashed anyway when it is frozen; an output when it has changed since it was last looked
-at. Where its hash is not the one of its maker in `dvc.lock`, either a person edited it, which is
-theirs to do, or the object in the cache is damaged. That object is removed with what was checked
-out of it, so that the next run makes it again.
+at. Where its hash is not the one in `dvc.lock`, either a person edited it, which is theirs to do,
+or the object in the cache is damaged. That object is removed with what was checked out of it, so
+that the next run makes it again.
 """
 
 import configparser
@@ -18,65 +18,57 @@ from typing import Any
 
 import platformdirs
 
-from posttrain.provenance.fingerprint import (
-    FileState,
-    Fingerprint,
-    StageInputs,
-    file_states,
-    lock_form,
-    md5_of,
-    state_of,
-)
+from posttrain.provenance.fingerprint import FileState, Fingerprint, file_states, lock_form, md5_of, state_of
 from posttrain.provenance.lockfile import lock_entries, replace_file
 from posttrain.runtime.exits import Interrupted
 from posttrain.runtime.state import STATE_DIR
 
-SETTLED, SETTLED_COSTS = "settled", "costs.jsonl"  # runs beside the objects that trees share, and their records
-LOOKED_AT = STATE_DIR / "files.json"  # inputs and outputs as they were when they were last hashed
+VERIFIED, VERIFIED_COSTS = "verified", "costs.jsonl"  # runs beside the objects that trees share, and their records
+LOOKED_AT = STATE_DIR / "files.json"  # states of inputs and outputs when they were last hashed
 
 
-def refuse_damaged(
-    entries: Mapping[str, Mapping[str, Any]], inputs: StageInputs, fingerprint: Fingerprint, root: Path
-) -> None:
-    """Raises Interrupted where an input came out of DVC's cache damaged; both are removed by then.
-    `entries` are those of `dvc.lock`."""
-    for out in _outs(entries):
-        if out["path"] in inputs.deps and (said := _remove_if_damaged(out, fingerprint.files, root)):
-            raise Interrupted(f"{said}; nothing was made from it. Run `dvc repro` again")
-
-
-def remove_damaged_outs(
-    root: Path, tell: Callable[[str], None], outs: Sequence[Mapping[str, Any]] | None = None
+def check_files(
+    root: Path,
+    log: Callable[[str], None],
+    outs: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    remove_damaged: bool = True,
 ) -> list[str]:
-    """Hash the outputs that have changed since they were last looked at; gives those that had come
-    out of the cache damaged and are removed.
+    """Hash the inputs and outputs that have changed since they were last looked at: DVC forgets
+    stale hashes of them, and outputs that came out of the cache damaged are removed and given.
 
-    `outs` are parts of entries of `dvc.lock`, by default all that stand there.
+    A hash is stale where a file was replaced by another of the same size and time, as `cp -p`,
+    `rsync -t` and tar do: DVC knows files by inode, size and time, and would go on with the hash
+    that it remembers. `outs` are parts of entries of `dvc.lock`, by default all that stand there.
     """
-    outs = _outs(lock_entries(root)) if outs is None else outs
-    looked, removed = _look(root, tell, [out["path"] for out in outs]), []
-    for out in outs:
-        if out["path"] in looked and (said := _remove_if_damaged(out, looked[out["path"]], root)):
+    entries = lock_entries(root).values()
+    paths = [one["path"] for entry in entries for part in ("deps", "outs") for one in entry.get(part) or ()]
+    if outs is None:
+        outs = [out for entry in entries for out in entry.get("outs") or ()]
+    else:
+        paths = [out["path"] for out in outs]
+    looked, removed = _look(root, log, dict.fromkeys(paths)), []
+    for out in outs if remove_damaged else ():
+        if out["path"] in looked and (damage := _remove_if_damaged(out, looked[out["path"]], root)):
             removed.append(out["path"])
-            tell(f"{said}. Run `dvc repro`")
+            log(f"{damage}. Run `dvc repro`")
     return removed
 
 
-def forget_stale_hashes(root: Path, tell: Callable[[str], None]) -> None:
-    """Have DVC look again at inputs and outputs that were replaced by other files of the same size
-    and time, as `cp -p`, `rsync -t` and tar do: it knows files by inode, size and time, and would
-    go on with the hash that it remembers. Only what has changed since it was last looked at is
-    hashed."""
-    entries = lock_entries(root).values()
-    paths = (one["path"] for entry in entries for part in ("deps", "outs") for one in entry.get(part) or ())
-    _look(root, tell, dict.fromkeys(paths))
+def refuse_damaged(entries: Mapping[str, Mapping[str, Any]], fingerprint: Fingerprint, root: Path) -> None:
+    """Raises Interrupted where an input came out of DVC's cache damaged; the input and the object
+    are removed by then. `entries` are those of `dvc.lock`."""
+    for out in (out for entry in entries.values() for out in entry.get("outs") or ()):
+        if out["path"] in fingerprint.inputs.deps and (damage := _remove_if_damaged(out, fingerprint.files, root)):
+            raise Interrupted(f"{damage}; nothing was made from it. Run `dvc repro` again")
 
 
-def stale_files(root: Path, files: Mapping[str, FileState]) -> list[str]:
-    """Those of which DVC remembered another hash than they have; it does no longer."""
+def forget_stale(root: Path, files: Mapping[str, FileState]) -> list[str]:
+    """Have DVC forget the hashes that it remembers of these files and that are not theirs; gives
+    such files."""
     if not files or not (root / ".dvc").is_dir():
         return []
-    from dvc.fs import localfs  # a fifth of a second, and asked only where something has changed
+    from dvc.fs import localfs  # a fifth of a second, and needed only where something has changed
     from dvc.repo import Repo
 
     stale = []
@@ -92,8 +84,8 @@ def stale_files(root: Path, files: Mapping[str, FileState]) -> list[str]:
 
 
 def cache_folder(root: Path) -> Path:
-    """DVC's cache of the tree, as DVC's settings of the machine, the user and the tree say: read
-    here, because DVC takes half a second to start."""
+    """DVC's cache of the tree, by DVC's settings of the machine, the user and the tree; read here,
+    because DVC takes half a second to start."""
     own, found = root.resolve() / ".dvc", root.resolve() / ".dvc/cache"
     everyones = [
         Path(os.environ.get(f"DVC_{level}_CONFIG_DIR") or place("dvc", "iterative")) / "config"
@@ -113,14 +105,14 @@ def common_cache(cache: Path) -> Path:
     return (cache / "files").resolve().parent
 
 
-def _look(root: Path, tell: Callable[[str], None], paths: Iterable[str]) -> dict[str, dict[str, FileState]]:
-    """The files of each path that is there, hashed where they are others than when they were last
-    looked at; what DVC remembers of those is held against it."""
+def _look(root: Path, log: Callable[[str], None], paths: Iterable[str]) -> dict[str, dict[str, FileState]]:
+    """States of the files of each path that is there; stale hashes of changed ones are
+    forgotten."""
     known = _looked_at(root)
     looked = {path: file_states([path], root, known) for path in paths if (root / path).exists()}
     changed = {file: one for files in looked.values() for file, one in files.items() if known.get(file) != one}
-    if stale := stale_files(root, changed):
-        tell(
+    if stale := forget_stale(root, changed):
+        log(
             f"{', '.join(stale)}: replaced by a file of the same size and time, which DVC does not see. Its "
             "remembered hash is forgotten: `dvc repro` looks again"
         )
@@ -131,22 +123,21 @@ def _look(root: Path, tell: Callable[[str], None], paths: Iterable[str]) -> dict
     return looked
 
 
-def _outs(entries: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [out for entry in entries.values() for out in entry.get("outs") or ()]
-
-
 def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], root: Path) -> str:
-    """What was wrong, empty where nothing was."""
+    """The damage in words, empty where there is none."""
     path, md5 = out["path"], str(out.get("md5", ""))
     if lock_form([path], files)[0]["md5"] == md5:
         return ""
     damaged = sorted(set(_damaged_objects(cache_folder(root) / "files/md5", md5)))
     if not damaged:
         return ""
-    for one in damaged:
+    for one in damaged:  # DVC makes its objects read-only
         one.chmod(0o644)
         one.unlink()
-    _remove(root / path)
+    if (root / path).is_dir() and not (root / path).is_symlink():
+        shutil.rmtree(root / path)
+    else:
+        (root / path).unlink(missing_ok=True)
     names = ", ".join(one.parent.name + one.name for one in damaged)
     return (
         f"{path} is not what was made: {names} of DVC's cache had another content than its name says, "
@@ -155,14 +146,14 @@ def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], r
 
 
 def _damaged_objects(cache: Path, md5: str) -> Iterator[Path]:
-    """Of the object itself, and where it is a folder's listing, of the objects that it lists."""
+    """The object itself, or where it is a folder's sound listing, the damaged ones that it
+    lists."""
     path = cache / md5[:2] / md5[2:]
     if not path.is_file():
         return
     if md5_of(path) != md5.removesuffix(".dir"):
         yield path
-        return
-    if md5.endswith(".dir"):
+    elif md5.endswith(".dir"):
         for entry in json.loads(path.read_text(encoding="utf-8")):
             yield from _damaged_objects(cache, entry["md5"])
 
@@ -176,10 +167,3 @@ def _looked_at(root: Path) -> dict[str, FileState]:
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,17 +1,21 @@
-"""Names the code and the knobs that a stage runs with: the commit of the person's tree, and what
-was edited since.
+"""Names the code and the knobs that a stage runs with (commit, edits since, branch), also in
+wandb's own variables.
 
-Git is asked where that tree lies, because a snapshot or a pod has none; these are told in the
-environment.
+Git is asked in the person's tree, because a snapshot or a pod has none; these get the answer by
+the environment.
 """
 
 import hashlib
+import os
+import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "POSTTRAIN_VERSION"
 _WRITTEN = ("dvc.lock", "data", "reports", "**/.gitignore")  # by the pipeline itself, while it runs
+_MAX_TAG_CHARS, _MAX_NAME_CHARS = 64, 90  # W&B refuses longer tags, and groups of more than 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class Version:
     branch: str = ""
 
     def __str__(self) -> str:
-        """`4cb9056…+1a2b3c`, as `VARIABLE` has it."""
+        """`4cb9056…+1a2b3c`, the value of `VARIABLE`."""
         return self.commit + f"+{self.edits}" * bool(self.edits)
 
     @property
@@ -34,7 +38,7 @@ class Version:
 
 
 def read_version(root: Path) -> Version:
-    """Of the tree at `root`."""
+    """Version of the tree at `root`."""
     commit, _, branch = _git(root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD").partition("\n")
     if not commit:
         return Version()
@@ -43,23 +47,44 @@ def read_version(root: Path) -> Version:
 
 
 def parse_version(text: str) -> Version:
-    """`str` of one; the branch is not in it."""
+    """Inverse of `str`, without the branch."""
     commit, _, edits = text.partition("+")
     return Version(commit, edits)
 
 
-def _git(root: Path, *arguments: str) -> str:
-    """What it prints; nothing where there is no git, no repository or no commit."""
+def wandb_variables(
+    root: Path, environment: Mapping[str, str] | None = None, version: Version | None = None
+) -> dict[str, str]:
+    """W&B's variables for the tree at `root`: `WANDB_RUN_GROUP` is experiment, seed and commit
+    (`base-seed1-4cb9056` of the branch exp/base-seed1, `main-seed1-4cb9056` of main), `WANDB_TAGS`
+    branch and commit, `WANDB_GIT_COMMIT` the whole of it. A value in the environment stays."""
+    given = os.environ if environment is None else environment
+    version, seed = version or read_version(root), _seed(root)
+    if not version.commit:
+        found = {"WANDB_RUN_GROUP": f"no-git-seed{seed}"}
+    else:
+        experiment = version.branch.removeprefix("exp/").removesuffix(f"-seed{seed}")
+        found = {
+            "WANDB_RUN_GROUP": f"{experiment[:_MAX_NAME_CHARS]}-seed{seed}-{version.short}",
+            "WANDB_TAGS": f"{version.branch.replace(',', '-')[:_MAX_TAG_CHARS]},{version.short}",
+            "WANDB_GIT_COMMIT": version.commit,
+        }
+    names = ("WANDB_RUN_GROUP", "WANDB_TAGS", "WANDB_GIT_COMMIT")
+    return {name: value for name in names if (value := given.get(name) or found.get(name))}
+
+
+def _seed(root: Path) -> str:
     try:
-        ran = subprocess.run(
-            ["git", *arguments],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            check=True,
-        )
+        found = re.search(r"^seed: *(\d+)", (root / "params.yaml").read_text(encoding="utf-8"), re.MULTILINE)
+    except (OSError, ValueError):  # the reader of the knobs reports what is wrong with the file
+        found = None
+    return found[1] if found else "0"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """Output of git; nothing where there is no git, no repository or no commit."""
+    try:
+        ran = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True)
     except (subprocess.CalledProcessError, OSError):
         return ""
-    return ran.stdout.strip()
+    return ran.stdout.decode(errors="replace").strip()

@@ -1,43 +1,51 @@
-"""Records what each run of a stage took, and where. A line for each that has ended well, in
-`.posttrain/costs.jsonl`.
+"""Costs of the runs of stages: a line for each that has ended well, in `.posttrain/costs.jsonl`.
 
-Outside of every output, because no two runs agree on them, and no result depends on them. What is
-known of the runs that made the present outputs is committed beside these (`run_records.py`).
+Outside of every output, because no two runs agree on them, and no result depends on them. Costs of
+the runs that made the present outputs are committed beside these (`run_records.py`). Attempts that
+were preempted or killed count too: a file beside the checkpoints, which goes where they go, has a
+line for each, written every ten seconds, because a process that is killed writes nothing.
 """
 
+import contextlib
 import json
 import math
 import os
+import platform
+import re
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.provenance.attempts import Attempts
 from posttrain.provenance.code_version import VARIABLE as VERSION
-from posttrain.provenance.cpu_kind import processor_kind
 from posttrain.provenance.environment import foreign_modules
+from posttrain.provenance.lockfile import replace_file
 from posttrain.runtime.state import STATE_DIR, private
 
 COSTS = STATE_DIR / "costs.jsonl"
-HANDED_OVER = Path(".cost.jsonl")  # in the frozen copy, for the process that made it
-_MAX = 1e11
+COPIED_COSTS = Path(".cost.jsonl")  # in the frozen copy, for the process that made it
+ATTEMPTS = "attempts.jsonl"
 NUM_GPUS = "POSTTRAIN_NUM_GPUS"
-STARTED = "POSTTRAIN_STAGE_STARTED"  # when the stage's launcher was started, on the clock that all processes share
+STARTED = "POSTTRAIN_STAGE_STARTED"  # when the stage's command was started, on the clock that all processes share
+_MAX = 1e11
+_WRITE_EVERY_S = 10.0
+_CPUS = Path("/proc/cpuinfo")  # absent outside Linux
+_MAKERS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel"}
+# The libraries choose their code by these, the first that is there.
+_INSTRUCTIONS = {"avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One run of a stage. `seconds` is the stage's own work; `whole_s` counts the copy of its
-    inputs and its imports too; `earlier_s` is what attempts before it took that were preempted or
-    killed, as far as they could tell. `is_resumed`: it went on from what an earlier run had left,
-    `resumed_at` after which steps. `at`: its end, in seconds since 1970. `version` as
-    `version.Version` is written; `num_gpus` are those it could use. `key` names what it read and
-    made (`run_records.py`), and is empty of a run that was not recorded; `knobs` names its command
-    and knobs, and is empty of a run that an older version recorded. `foreign`: modules that it
-    loaded from elsewhere than the frozen copy and what is installed (`environment.py`)."""
+    """Cost of one run of a stage. `seconds` is the stage's own work; `whole_s` counts the copy of
+    its inputs and its imports too; `earlier_s` is what attempts before it took that were preempted
+    or killed. `is_resumed`: it went on from what an earlier run had left, `resumed_at` after which
+    steps. `at`: its end, in seconds since 1970. `version` is `str` of `code_version.Version`;
+    `num_gpus` are those it could use. `key` names what it read and made and `knobs` its command and
+    knobs (`run_records.py`); both are empty of a run that was not recorded. `foreign`: modules that
+    it loaded from elsewhere than the frozen copy and what is installed (`environment.py`)."""
 
     stage: str
     seconds: float
@@ -57,29 +65,78 @@ class Cost:
 
     @property
     def all_s(self) -> float:
-        """Of all attempts at it."""
+        """Seconds of all attempts."""
         return self.earlier_s + self.whole_s
 
     @property
     def gpu_hours(self) -> float:
-        """Reserved, whether it used them or not."""
+        """Hours reserved, used or not."""
         return self.all_s * self.num_gpus / 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a result. `seconds`: how long it has worked, as far as it was written. `first`
+    is the first progress, `(done, total)`: an attempt that resumes begins behind the others' work;
+    None before any."""
+
+    seconds: float = 0.0
+    first: tuple[int, int] | None = None
+
+
+class Attempts:
+    """Attempts at the result whose checkpoints lie in `folder`; made when one begins, or by a
+    worker of it (`is_new=False`)."""
+
+    def __init__(self, folder: Path, *, is_new: bool = True) -> None:
+        self._file = folder / ATTEMPTS
+        self._began_s = self._written_s = time.monotonic()
+        *self._earlier, self._own = [*_read_attempts(self._file), *([Attempt()] if is_new else [])] or [Attempt()]
+        if is_new:
+            self._write()
+
+    def update(self, done: int, total: int) -> None:
+        """Record the heartbeat, and the first progress."""
+        now_s = time.monotonic()
+        if self._own.first is None:
+            self._own = replace(self._own, first=(done, total))
+        elif now_s - self._written_s < _WRITE_EVERY_S:
+            return
+        self._written_s = now_s
+        self._own = replace(self._own, seconds=round(now_s - self._began_s, 1))
+        self._write()
+
+    def end(self) -> tuple[float, tuple[int, ...]]:
+        """Remove the file, because the result is there; gives the seconds of the earlier attempts,
+        and the steps after which they were resumed."""
+        if self._file.exists():
+            *self._earlier, self._own = _read_attempts(self._file) or [self._own]  # a worker may have written it
+            self._file.unlink()
+        following = [*self._earlier[1:], self._own] if self._earlier else []
+        # Several loops of one stage have no common numbers of steps.
+        totals = {one.first[1] for one in (*self._earlier, self._own) if one.first is not None}
+        steps = [one.first[0] - 1 for one in following if one.first is not None] if len(totals) == 1 else []
+        return round(sum(one.seconds for one in self._earlier), 1), tuple(step for step in steps if step > 0)
+
+    def _write(self) -> None:
+        lines = "".join(json.dumps(asdict(one)) + "\n" for one in (*self._earlier, self._own))
+        with contextlib.suppress(OSError):  # nothing depends on it
+            replace_file(self._file, lines)
 
 
 def measured_cost(
     stage: str, *, seconds: float, peak_mib: float, is_resumed: bool, num_threads: int, attempts: Attempts
 ) -> Cost:
-    """Of the run that ends now, in this process."""
+    """Cost of the run that ends now, in this process."""
     started = os.environ.get(STARTED)
-    whole_s = time.monotonic() - float(started) if started else seconds
     earlier_s, resumed_at = attempts.end()
     return Cost(
         stage=stage,
         seconds=round(seconds, 2),
-        whole_s=round(whole_s, 2),
+        whole_s=round(time.monotonic() - float(started) if started else seconds, 2),
         peak_mib=round(peak_mib),
         is_resumed=is_resumed,
-        at=math.ceil(10 * time.time()) / 10,  # not before the last that it wrote
+        at=math.ceil(10 * time.time()) / 10,  # not before the last file that it wrote
         earlier_s=earlier_s,
         resumed_at=resumed_at,
         version=os.environ.get(VERSION, ""),
@@ -91,14 +148,28 @@ def measured_cost(
 
 
 def num_gpus_here(environment: Mapping[str, str]) -> int:
-    """What the pool has reserved (`NUM_GPUS`); else those that CUDA may see; else those of the
-    machine."""
+    """Number of GPUs that the backend has reserved (`NUM_GPUS`); else that CUDA may see; else of
+    the machine."""
     reserved, visible = environment.get(NUM_GPUS, ""), environment.get("CUDA_VISIBLE_DEVICES")
     if reserved.isdecimal():
         return int(reserved)
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def processor_kind(cpus: Path = _CPUS) -> str:
+    """Maker and instruction set of the processor, such as `AMD, AVX-512 with bfloat16`; the
+    architecture's name where there is no such list of processors. On one kind results are the same
+    bytes, and another kind rounds some sums otherwise (`python -m benchmarks.bytes`)."""
+    text = cpus.read_text(encoding="utf-8") if cpus.exists() else ""
+    maker = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
+    flags = re.search(r"^flags\s*:\s*(.*)", text, re.MULTILINE)
+    if maker is None or flags is None:
+        return platform.machine()
+    has = set(flags[1].split())
+    instructions = next((name for flag, name in _INSTRUCTIONS.items() if flag in has), platform.machine())
+    return f"{_MAKERS.get(maker[1], maker[1])}, {instructions}"
 
 
 def append_cost(cost: Cost, file: Path = COSTS) -> None:
@@ -108,22 +179,18 @@ def append_cost(cost: Cost, file: Path = COSTS) -> None:
 
 
 def read_costs(root: Path) -> list[Cost]:
-    """All that the tree's stages have left, oldest first. What is no such line (cut off, of an
-    older version) is left out: an estimate is made without it."""
+    """Costs of all runs of the tree, oldest first."""
     return read_cost_lines(root / COSTS)
 
 
 def read_cost_lines(file: Path) -> list[Cost]:
-    """As `read_costs`, of one file; none where there is none."""
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    return [cost for line in lines if (cost := parse_cost(line)) is not None]
+    """Costs in a file, none where there is none. A line that is cut off or no cost is left out: an
+    estimate is made without it."""
+    return [cost for line in _lines(file) if (cost := parse_cost(line)) is not None]
 
 
 def last_runs(costs: list[Cost]) -> dict[str, Cost]:
-    """Of each stage its last run from nothing; of one that was always resumed, its longest."""
+    """Last run from nothing of each stage; of one that was always resumed, its longest."""
     longest: dict[str, Cost] = {}
     for cost in costs:
         longest[cost.stage] = max(longest.get(cost.stage, cost), cost, key=lambda one: one.whole_s)
@@ -131,27 +198,10 @@ def last_runs(costs: list[Cost]) -> dict[str, Cost]:
 
 
 def parse_cost(line: str | bytes) -> Cost | None:
-    """The one that a line or a file holds; None of what is none. What older versions did not
-    record is empty."""
+    """Cost of a line; None where it is none."""
     try:
         found = json.loads(line)
-        return Cost(
-            stage=str(found["stage"]),
-            seconds=_positive(found["seconds"]),
-            whole_s=_positive(found.get("whole_s", found["seconds"])),
-            peak_mib=_positive(found["peak_mib"]),
-            is_resumed=found.get("is_resumed", False) is True,
-            at=_positive(found.get("at", 0.0)),
-            earlier_s=_positive(found.get("earlier_s", 0.0)),
-            resumed_at=tuple(int(step) for step in found.get("resumed_at", ())),
-            version=str(found.get("version", "")),
-            processor=str(found.get("processor", "")),
-            num_threads=int(found.get("num_threads", 0)),
-            num_gpus=int(found.get("num_gpus", 0)),
-            key=str(found.get("key", "")),
-            knobs=str(found.get("knobs", "")),
-            foreign=tuple(str(name) for name in found.get("foreign", ())),
-        )
+        return Cost(**{name: read(found[name]) for name, read in _FIELDS.items() if name in found})
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -162,3 +212,32 @@ def _positive(number: Any) -> float:
     if not 0 <= number < _MAX:
         raise ValueError(number)
     return float(number)
+
+
+_READERS: Mapping[Any, Callable[[Any], Any]] = {
+    str: str,
+    int: int,
+    float: _positive,
+    bool: lambda value: value is True,
+    tuple[int, ...]: lambda values: tuple(map(int, values)),
+    tuple[str, ...]: lambda values: tuple(map(str, values)),
+}
+_FIELDS = {field.name: _READERS[field.type] for field in fields(Cost)}
+
+
+def _read_attempts(file: Path) -> list[Attempt]:
+    return [attempt for line in _lines(file) for attempt in _parsed(line)]
+
+
+def _parsed(line: str) -> Iterator[Attempt]:
+    with contextlib.suppress(ValueError, TypeError, LookupError):
+        found = json.loads(line)
+        first = None if found["first"] is None else (int(found["first"][0]), int(found["first"][1]))
+        yield Attempt(float(found["seconds"]), first)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,74 +1,51 @@
-"""What a stage's process is told by the one that starts it, and what it must not inherit."""
+"""Environment of a stage's process: variables that it gets, and modules that it must not load."""
 
-import contextlib
 import os
-import shutil
 import site
 import sys
 import sysconfig
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.provenance.fingerprint import md5_of
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.runtime.locks import held_if_free, is_held
 from posttrain.runtime.state import SNAPSHOT, STATE_DIR
 
 KEY = "POSTTRAIN_STAGE_KEY"  # the fingerprint of the frozen inputs in the working folder
-LIVE_ROOT = "POSTTRAIN_STAGE_ROOT"  # the person's tree, of which the working folder is a copy
-_TEMPORARY = "posttrain-stage-"
-_MAKING_S = 60.0  # from the folder to its lock, at most
+TREE_ROOT = "POSTTRAIN_STAGE_ROOT"  # the person's tree, of which the working folder is a copy
+# Prefix of a stage's folder for temporary files: libraries that are killed leave theirs (wandb two,
+# as soon as TRL imports it), and they are removed with it.
+TEMPORARY = "posttrain-stage-"
 
 
 def path_with_python(environment: Mapping[str, str] = os.environ) -> str:
-    """A `PATH` on which `python`, by which a stage's command starts, is the one that runs this,
+    """A `PATH` on which `python`, which starts a stage's command, is the one that runs this,
     whether its environment was activated or not."""
     return os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """A folder for a stage's temporary files, because libraries that are killed leave theirs (wandb
-    two, as soon as TRL imports it). It goes at the end, as does each whose holder was killed."""
-    lock, place = "holder.lock", Path(tempfile.gettempdir())
-    for left in place.glob(f"{_TEMPORARY}*"):
-        with contextlib.suppress(OSError):  # another user's, or gone
-            if not is_held(left / lock) and time.time() - left.stat().st_mtime > _MAKING_S:
-                shutil.rmtree(left, ignore_errors=True)
-    made = tempfile.TemporaryDirectory(prefix=_TEMPORARY, ignore_cleanup_errors=True)
-    with made as name, held_if_free(Path(name) / lock):
-        yield Path(name)
-
-
 def is_snapshot(environment: Mapping[str, str]) -> bool:
-    """Whether nobody edits the working folder."""
+    """True if the working folder is a snapshot, which nobody edits."""
     return environment.get(SNAPSHOT) == "1"
 
 
 def stage_environment(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For a stage that runs in `folder`: its code comes from there and from no other tree, however
-    Python's path was set, and what our own variables and WANDB_DIR say of files by a relative path
-    is still found. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
-    tells its own progress. No bytecode is written beside the code: an edit of it would run, and its
-    source look untouched."""
+    """Environment of a stage that runs in `folder`: its code comes from there and from no other
+    tree, however Python's path was set, and relative paths in our own variables and WANDB_DIR still
+    lead to their files. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
+    prints its own progress. No bytecode is written beside the code: an edit of it would run, and
+    its source look untouched."""
     given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
     given["PYTHONDONTWRITEBYTECODE"] = "1"
     given["WANDB_DIR"] = given.get("WANDB_DIR") or str(folder.resolve() / STATE_DIR)
-    others = [
-        path
-        for path in given.get("PYTHONPATH", "").split(os.pathsep)
-        if path and not (Path(path) / "dvc.yaml").exists()
-    ]
+    paths = filter(None, given.get("PYTHONPATH", "").split(os.pathsep))
+    others = [path for path in paths if not (Path(path) / "dvc.yaml").exists()]
     given["PYTHONPATH"] = os.pathsep.join([str(folder.resolve()), *others])
     for name, value in given.items():
         at, path = ("@", value[1:]) if value.startswith("@") else ("", value)
-        if (
-            path
-            and not Path(path).is_absolute()
-            and (name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (_is_there(path) or Path(path).parent.name)))
-        ):
+        if not path or Path(path).is_absolute():
+            continue
+        if name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (_is_there(path) or Path(path).parent.name)):
             given[name] = at + str(Path(path).absolute())
     return given
 
@@ -81,7 +58,7 @@ def _is_there(path: str) -> bool:
 
 
 def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ...]:
-    """Packages and modules that came neither from `folder`, nor with Python, nor from what is
+    """Packages and modules that came neither from `folder`, nor with Python, nor from the packages
     installed beside it: by PYTHONPATH (a `sitecustomize.py`), a `.pth` file, an editable
     installation of something else than this library. Each as its name and the first digits of its
     MD5, sorted: no path of this machine is recorded."""
@@ -110,7 +87,6 @@ def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:
         own = next((path for path in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py") if path.is_file()), None)
         if own is not None and own.resolve() != Path(origin).resolve():
             raise ConfigurationError(
-                f"{name} was imported from {origin} and not from the frozen tree: "
-                "what ran would not be what is recorded. Take that folder off "
-                "Python's path (PYTHONPATH, a .pth file)"
+                f"{name} was imported from {origin} and not from the frozen tree: the code that ran would not be "
+                "the code that is recorded. Take that folder off Python's path (PYTHONPATH, a .pth file)"
             )

@@ -1,9 +1,9 @@
-"""What a stage depends on and makes, read from `dvc.yaml`, and a fingerprint of its inputs by
-content, in DVC's own hashes.
+"""Inputs and outputs of a stage as `dvc.yaml` declares them, and the fingerprint of its inputs: the
+hash of every file and the value of every knob, as `dvc.lock` has them.
 
 DVC is not asked: a stage is a program that starts a dozen times in a run, and the facts needed are
 plain YAML. The hashes are DVC's (MD5 of a file's bytes, of a folder's sorted listing), so that a
-fingerprint can be held against an entry of `dvc.lock`.
+fingerprint can be compared with an entry of `dvc.lock`.
 """
 
 import hashlib
@@ -15,17 +15,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from posttrain.runtime.exits import ConfigurationError, Interrupted
-from posttrain.runtime.plain_yaml import load_yaml, read_yaml
+from posttrain.runtime.plain_yaml import check_bounds, load_yaml, read_yaml
 
 PARAMS_FILE = "params.yaml"
+_MAX_VALUES = 1_000_000  # of a `dvc.lock` of thousands of stages
 
 
 @dataclass(frozen=True, slots=True)
 class StageInputs:
-    """What a stage declares. Paths are relative to the root. `params` are keys of `params.yaml`
-    (`world`, `evaluate.num_samples`), or `other.yaml:key`; a dep that is a whole file of knobs is
-    among `deps`."""
+    """Declaration of a stage. Paths are relative to the root. `params` are keys of `params.yaml`
+    (`world`, `evaluate.num_samples`), or `other.yaml:key`."""
 
     command: str
     deps: tuple[str, ...]
@@ -33,41 +36,67 @@ class StageInputs:
     outs: tuple[str, ...] = ()
 
     def covers(self, path: Path) -> bool:
-        """Whether a dep is this file or a folder above it; paths are compared as they resolve, so
+        """True if a dep is this file or a folder above it; paths are compared as they resolve, so
         `..` and links lead nowhere else."""
         return any(path.resolve().is_relative_to(Path(dep).resolve()) for dep in self.deps)
 
     @property
     def params_files(self) -> tuple[str, ...]:
-        """Those that the knobs stand in, sorted."""
+        """Files that hold the knobs, sorted."""
         return tuple(sorted({file_and_key(param)[0] for param in self.params}))
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """`stat` (size, mtime and ctime in ns, inode) lets an untouched file go without being read a
-    second time; a file put back with its old time has another ctime."""
+    """MD5 and `stat` (size, mtime and ctime in ns, inode) of a file: an untouched file is not read
+    a second time; a file put back with its old time has another ctime."""
 
     md5: str
     stat: tuple[int, int, int, int]
 
 
+MISSING = FileState("", (0, 0, 0, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Content of every input. `digest` depends on names and contents only, never on times."""
+    """Content of every input. `params` are values by file and key, as DVC reads them."""
 
-    command: str
+    inputs: StageInputs
     files: Mapping[str, FileState]
-    params: Mapping[str, str]
+    params: Mapping[str, Mapping[str, Any]]
 
     @property
-    def digest(self) -> str:
-        content = [self.command, {path: state.md5 for path, state in self.files.items()}, dict(self.params)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    def entry(self) -> dict[str, Any]:
+        """`cmd`, `deps` and `params` of the stage's entry in `dvc.lock`."""
+        deps = lock_form(self.inputs.deps, self.files)
+        return {"cmd": self.inputs.command, "deps": deps, "params": dict(self.params)}
+
+    @property
+    def key(self) -> str:
+        """Cache key of the inputs: of names and contents only, never of times."""
+        return cache_key(self.entry)
+
+    def contents(self) -> dict[str, str]:
+        """MD5 of each file, and the value as JSON of each knob by `file:key`."""
+        knobs = {
+            f"{file}:{key}": json.dumps(value, sort_keys=True, default=str)
+            for file, values in self.params.items()
+            for key, value in values.items()
+        }
+        return {path: state.md5 for path, state in self.files.items()} | knobs
+
+
+def cache_key(entry: Mapping[str, Any]) -> str:
+    """Cache key of a stage's inputs: 64 hex digits of command, deps and params of its entry in
+    `dvc.lock`, equal wherever these are equal. Names checkpoints, jobs and their locks."""
+    content = {name: entry[name] for name in ("cmd", "deps", "params") if entry.get(name)}
+    # A date of YAML is no JSON, so its text counts.
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def read_stage_inputs(dvc_yaml: Path, name: str, item: str = "") -> StageInputs:
-    """What a stage declares; `item` picks one of a `foreach` or `matrix` stage. Raises
+    """Declaration of a stage; `item` picks one of a `foreach` or `matrix` stage. Raises
     ConfigurationError where there is no such stage."""
     stages = _read_stages(dvc_yaml)
     if name not in stages:
@@ -76,36 +105,8 @@ def read_stage_inputs(dvc_yaml: Path, name: str, item: str = "") -> StageInputs:
 
 
 def read_all_inputs(dvc_yaml: Path) -> dict[str, StageInputs]:
-    """Of every stage, by its name; what only some items of it have is left as the template that it
-    is."""
+    """Declarations of all stages by name; of a stage with items, its template."""
     return {name: _stage_inputs(name, stage, "") for name, stage in _read_stages(dvc_yaml).items()}
-
-
-def _read_stages(dvc_yaml: Path) -> dict[str, Any]:
-    stages: dict[str, Any] = (read_yaml(dvc_yaml) or {}).get("stages", {})
-    return stages
-
-
-def _stage_inputs(name: str, entry: Mapping[str, Any], item: str) -> StageInputs:
-    text = json.dumps(entry.get("do", entry))
-    if item:
-        value = _item_value(entry, item, f"{name}@{item}")
-        text = text.replace("${item}", value).replace("${key}", item).replace("${item.policy}", item)
-    stage = json.loads(text)
-    declared = [
-        out if isinstance(out, str) else next(iter(out))
-        for kind in ("outs", "metrics", "plots")
-        for out in stage.get(kind) or ()
-    ]
-    params, whole_files = _params_of(stage.get("params") or ())
-    inputs = StageInputs(stage["cmd"], (*stage.get("deps", ()), *whole_files), params, tuple(declared))
-    for path in (*inputs.deps, *inputs.outs, *inputs.params_files):
-        if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise ConfigurationError(
-                f"{name} names {path}, which is outside of the tree: it could not be frozen. Copy it in, "
-                "or link to it from the tree"
-            )
-    return inputs
 
 
 def take_fingerprint(inputs: StageInputs, *, root: Path = Path(), earlier: Fingerprint | None = None) -> Fingerprint:
@@ -113,15 +114,88 @@ def take_fingerprint(inputs: StageInputs, *, root: Path = Path(), earlier: Finge
     taken from there. A missing file counts as empty content."""
     files = file_states(inputs.deps, root, earlier.files if earlier else {})
     texts = {file: (root / file).read_bytes() for file in inputs.params_files}
-    return Fingerprint(inputs.command, files, knob_values(inputs, texts))
+    return Fingerprint(inputs, files, knob_values(inputs, texts))
+
+
+def changes(before: Fingerprint, after: Fingerprint) -> list[str]:
+    """Paths and knobs (`params.yaml:seed`) that differ."""
+    return sorted({name for name, _ in before.contents().items() ^ after.contents().items()})
+
+
+def refuse_if_changed(before: Fingerprint, root: Path) -> None:
+    """Raises Interrupted where the inputs below `root` differ from the fingerprint."""
+    if changed := changes(before, take_fingerprint(before.inputs, root=root, earlier=before)):
+        raise Interrupted(
+            f"{', '.join(changed)} changed while the stage ran. Its output belongs to the old values, "
+            "so it is not accepted under the new ones. Run `dvc repro` again (or take the edit back first)"
+        )
+
+
+def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Values of the knobs by file and key, from the bytes of the files that hold them. Raises
+    ConfigurationError where a file is no YAML."""
+    for file, text in texts.items():
+        load_yaml(text, file)  # refuses with file and line, and a number that YAML 1.1 and 1.2 read otherwise
+    keys: dict[str, list[str]] = {file: [] for file in texts}
+    for file, key in map(file_and_key, inputs.params):
+        keys[file].append(key)
+    return {file: knobs_as_dvc(texts[file].decode("utf-8-sig"), keys[file]) for file in texts}
+
+
+def knobs_as_dvc(text: str, keys: Iterable[str]) -> dict[str, Any]:
+    """Values of knobs in a file's text, as `dvc.lock` has them."""
+    content = load_as_dvc(text)
+    return {key: value_at(content, key) for key in keys}
+
+
+def load_as_dvc(text: str) -> Any:
+    """Load YAML 1.2 by DVC's own reader: PyYAML takes `5e-05`, which DVC writes for a small number,
+    for a string.
+
+    Raises ValueError where it is none, or beyond a bound of `plain_yaml`.
+    """
+    try:
+        check_bounds(text, max_values=_MAX_VALUES)
+        return YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def file_and_key(param: str) -> tuple[str, str]:
+    """`("params.yaml", "seed")` of `seed`, `("other.yaml", "seed")` of `other.yaml:seed`."""
+    file, colon, key = param.rpartition(":")
+    return (file, key) if colon else (PARAMS_FILE, param)
+
+
+def value_at(content: Any, key: str) -> Any:
+    """`content["evaluate"]["num_samples"]` of `evaluate.num_samples`; None where there is
+    nothing."""
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, Mapping) else None
+    return content
 
 
 def file_states(
     paths: Iterable[str], root: Path, known: Mapping[str, FileState] = MappingProxyType({})
 ) -> dict[str, FileState]:
-    """Of the files that the paths are or hold, without what `.dvcignore` names; one that is not
-    there is listed itself. `known` as in `state_of`."""
+    """States of the files that the paths are or hold, without those in `.dvcignore`; a path that is
+    not there is listed as missing. `known` as in `state_of`."""
     return {file: state_of(root / file, known.get(file)) for path in paths for file in files_below(root, path)}
+
+
+def state_of(path: Path, known: FileState | None = None) -> FileState:
+    """State of a file now; it is read where its size, times or inode differ from those in
+    `known`."""
+    try:
+        stat = stat_of(path.stat())
+    except FileNotFoundError:
+        return MISSING
+    return known if known and known.stat == stat else FileState(md5_of(path), stat)
+
+
+def stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """`FileState.stat` of a file."""
+    return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
 def files_below(root: Path, path: str) -> Iterator[str]:
@@ -141,63 +215,19 @@ def files_below(root: Path, path: str) -> Iterator[str]:
 
 
 def links_to_folders(root: Path, paths: Iterable[str]) -> list[str]:
-    """Those inside of these folders; what lies behind them is no part of what DVC hashes."""
+    """Links to folders inside of these folders: DVC hashes nothing behind them."""
     found = ((here / name).as_posix() for path in paths for here, folders, _ in _walk(root, path) for name in folders)
     return [path for path in found if (root / path).is_symlink()]
 
 
-def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, str]:
-    """Each knob's value as canonical JSON, from the bytes of the files that hold them. Raises
-    ConfigurationError where a file is no YAML."""
-    contents = {file: load_yaml(text, file) for file, text in texts.items()}
-    places = {param: file_and_key(param) for param in inputs.params}
-    return {
-        param: json.dumps(value_at(contents.get(file), key), sort_keys=True, default=str)
-        for param, (file, key) in places.items()
-    }
-
-
-def changes(before: Fingerprint, after: Fingerprint) -> list[str]:
-    """What differs, as a person names it: paths, and `params.yaml: key`."""
-    paths = sorted(
-        path for path in {*before.files, *after.files} if _digest_at(before, path) != _digest_at(after, path)
-    )
-    keys = sorted(key for key in {*before.params, *after.params} if before.params.get(key) != after.params.get(key))
-    return paths + [": ".join(file_and_key(key)) for key in keys]
-
-
-def refuse_if_changed(inputs: StageInputs, before: Fingerprint, root: Path) -> None:
-    """Raises Interrupted where the inputs below `root` are others than they were."""
-    if changed := changes(before, take_fingerprint(inputs, root=root, earlier=before)):
-        raise Interrupted(
-            f"{', '.join(changed)} changed while the stage ran. Its output belongs to the old values, "
-            "so it is not accepted under the new ones. "
-            "Run `dvc repro` again (or take the edit back first)"
-        )
-
-
 def lock_form(paths: Iterable[str], files: Mapping[str, FileState]) -> list[dict[str, Any]]:
     """Files and folders as `dvc.lock` has them, sorted: `path`, `hash`, `md5`, `size`, and `nfiles`
-    of a folder. `files` holds every file; what is none of them is a folder."""
+    of a folder. `files` holds every file; a path that is none of them is a folder."""
     return [{"path": path, "hash": "md5", **_hashed(path, files)} for path in sorted(set(paths))]
 
 
-def file_and_key(param: str) -> tuple[str, str]:
-    """`("params.yaml", "seed")` of `seed`, `("other.yaml", "seed")` of `other.yaml:seed`."""
-    file, colon, key = param.rpartition(":")
-    return (file, key) if colon else (PARAMS_FILE, param)
-
-
-def value_at(content: Any, key: str) -> Any:
-    """`content["evaluate"]["num_samples"]` of `evaluate.num_samples`; None where there is
-    nothing."""
-    for part in key.split("."):
-        content = content.get(part) if isinstance(content, Mapping) else None
-    return content
-
-
 def md5_of(path: Path) -> str:
-    """Of the file's bytes, 32 hex digits."""
+    """MD5 of the file's bytes, 32 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -209,49 +239,51 @@ def folder_md5(md5s: Mapping[str, str]) -> str:
     return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
-def state_of(path: Path, known: FileState | None = None) -> FileState:
-    """Of a file as it is now, read where its size, times or inode are others than in `known`. One
-    that is missing has no hash."""
-    try:
-        stat = stat_of(path.stat())
-    except FileNotFoundError:
-        return FileState("", (0, 0, 0, 0))
-    return known if known and known.stat == stat else FileState(md5_of(path), stat)
+def _read_stages(dvc_yaml: Path) -> dict[str, Any]:
+    stages: dict[str, Any] = (read_yaml(dvc_yaml) or {}).get("stages", {})
+    return stages
 
 
-def stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    """As `FileState.stat` has it."""
-    return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+def _stage_inputs(name: str, entry: Mapping[str, Any], item: str) -> StageInputs:
+    # Templates of DVC are filled as text; only the forms that dvc.yaml has are known.
+    text = json.dumps(entry.get("do", entry))
+    if item:
+        value = _item_value(entry, item, f"{name}@{item}")
+        text = text.replace("${item}", value).replace("${key}", item).replace("${item.policy}", item)
+    stage = json.loads(text)
+    outs = [
+        out if isinstance(out, str) else next(iter(out))
+        for kind in ("outs", "metrics", "plots")
+        for out in stage.get(kind) or ()
+    ]
+    params = tuple(_params(stage.get("params") or ()))
+    inputs = StageInputs(stage["cmd"], tuple(stage.get("deps", ())), params, tuple(outs))
+    for path in (*inputs.deps, *inputs.outs, *inputs.params_files):
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise ConfigurationError(
+                f"{name} names {path}, which is outside of the tree: it could not be frozen. Copy it in, "
+                "or link to it from the tree"
+            )
+    return inputs
 
 
-def _params_of(declared: Iterable[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Knobs, and files that count whole."""
-    params: list[str] = []
-    whole_files: list[str] = []
+def _params(declared: Iterable[Any]) -> Iterator[str]:
     for entry in declared:
-        if isinstance(entry, str):
-            params.append(entry)
-            continue
-        for file, keys in entry.items():
-            if keys is None:
-                whole_files.append(file)
-            elif Path(file).suffix in (".yaml", ".yml", ".json"):
-                params += [f"{file}:{key}" for key in keys]
-            else:
+        for file, keys in entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]:
+            if keys is None or Path(file).suffix not in (".yaml", ".yml", ".json"):
                 raise ConfigurationError(
-                    f"{file} holds knobs and is no YAML or JSON: they could not be held against what ran. "
-                    "Move them to a YAML file"
+                    f"{file} stands under params, and not as keys of a YAML or JSON file: its values could not be "
+                    "compared with those that ran. Name the keys, or name the file under deps"
                 )
-    return tuple(params), tuple(whole_files)
+            yield from (key if file == PARAMS_FILE else f"{file}:{key}" for key in keys)
 
 
 def _item_value(stage: Mapping[str, Any], item: str, full_name: str) -> str:
     choices = stage.get("foreach", {})
     if isinstance(choices, Mapping) and item in choices:
         return str(choices[item])
-    listed = [str(value) for values in stage.get("matrix", {}).values() for value in values] + (
-        list(choices) if isinstance(choices, list) else []
-    )
+    listed = [str(value) for values in stage.get("matrix", {}).values() for value in values]
+    listed += choices if isinstance(choices, list) else []
     if item not in listed:
         raise ConfigurationError(f"dvc.yaml has no {full_name}; it lists {', '.join(listed or choices) or 'no items'}")
     return item
@@ -260,14 +292,14 @@ def _item_value(stage: Mapping[str, Any], item: str, full_name: str) -> str:
 def _walk(root: Path, path: str) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Each folder that DVC looks into, relative to the root, with its folders and files."""
     is_ignored = _ignored(root)
-    for folder, folders, files in os.walk(root / path):
+    for folder, folders, files in os.walk(root / path):  # follows no links to folders, like DVC
         here = Path(folder).relative_to(root)
         folders[:] = [name for name in folders if not is_ignored(f"{(here / name).as_posix()}/")]
         yield here, folders, [name for name in files if not is_ignored((here / name).as_posix())]
 
 
 def _ignored(root: Path) -> Any:
-    """Whether DVC leaves a path out; a folder's ends with a slash."""
+    """Matcher of the paths that DVC leaves out; a folder's ends with a slash."""
     from pathspec import GitIgnoreSpec  # DVC's own reader of such patterns
 
     file = root / ".dvcignore"
@@ -281,8 +313,3 @@ def _hashed(path: str, files: Mapping[str, FileState]) -> dict[str, Any]:
     below = {file.removeprefix(f"{path}/"): state for file, state in files.items() if file.startswith(f"{path}/")}
     md5 = folder_md5({file: state.md5 for file, state in below.items()})
     return {"md5": md5, "size": sum(state.stat[0] for state in below.values()), "nfiles": len(below)}
-
-
-def _digest_at(fingerprint: Fingerprint, path: str) -> str | None:
-    state = fingerprint.files.get(path)
-    return state.md5 if state else None

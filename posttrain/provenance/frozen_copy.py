@@ -1,12 +1,12 @@
-"""A private copy of what one stage reads: the program runs there, so what was hashed is what is
-imported, parsed and opened.
+"""Freezes files of a tree: the private copy that one stage runs on, and the snapshot of a job
+(`posttrain/pipeline/snapshot.py`).
 
 In the person's own folder no moment is safe: code is imported before anything can be hashed, and a
 file may be another one while it is read and the old one again afterwards. Each file is hashed while
-it is copied. The copy is read-only, lies outside of the tree where that is possible, so that a
-replace over the whole tree does not reach it, and is looked at again when the stage is over: size,
-times and inode of every file. A change time cannot be put back, so that an edit of the copy is seen
-though it was taken back.
+it is copied, so what was hashed is what is imported, parsed and opened. The copy is read-only, lies
+outside of the tree where that is possible, so that a replace over the whole tree does not reach it,
+and is compared when the stage is over: size, times and inode of every file. A change time cannot be
+put back, so an edit of the copy is seen though it was taken back.
 """
 
 import contextlib
@@ -19,11 +19,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.provenance.fingerprint import FileState, Fingerprint, StageInputs, files_below, knob_values, stat_of
+from posttrain.provenance.fingerprint import (
+    MISSING,
+    FileState,
+    Fingerprint,
+    StageInputs,
+    files_below,
+    knob_values,
+    stat_of,
+)
 from posttrain.runtime.exits import Interrupted
 from posttrain.runtime.state import STATE_DIR, private_folder, remove_tree, state_dir, tree_name
 
-CODE = ("posttrain", "stages")  # as a whole: what starts a stage is no input of it
+CODE = ("posttrain", "stages")  # as a whole: the runner's own code is no input of a stage
 FROZEN = STATE_DIR / "frozen"
 _CHUNK = 1 << 20
 _CLONE_FROM = 64 << 20  # bytes; below, copying is as fast
@@ -31,14 +39,14 @@ _FICLONE = 0x40049409  # of Linux: the copy shares the blocks (btrfs, XFS), and 
 _CODE_SUFFIXES = (".py", ".so")
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _NO_CTIME = -1
-_NO_INPUTS = (".dvc", STATE_DIR.name, "dvc.lock")
+_DVCS_OWN = (".dvc", STATE_DIR.name, "dvc.lock")  # no inputs; DVC writes them
 Stat = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenCopy:
-    """`files`: size, times and inode of every file in `folder`, by its path there, as it was when
-    it was written."""
+    """`files`: size, times and inode of every file in `folder`, by its path there, when it was
+    written."""
 
     folder: Path
     fingerprint: Fingerprint
@@ -47,7 +55,7 @@ class FrozenCopy:
 
 def frozen_folder(root: Path) -> Path:
     """The folder for the copies of this tree's stages, made where it is not there. It lies in the
-    user's cache folder (`XDG_CACHE_HOME`), where `.posttrain/frozen` links to it; or is
+    user's cache folder (`XDG_CACHE_HOME`), and `.posttrain/frozen` links to it; or is
     `.posttrain/frozen` itself, where the cache folder is on another disk: results are moved from
     the copy into the tree by renaming, and large inputs share its blocks."""
     link, root = state_dir(root) / FROZEN.name, root.resolve()
@@ -58,7 +66,7 @@ def frozen_folder(root: Path) -> Path:
             and private_folder(cache / "posttrain/frozen").stat().st_dev == root.stat().st_dev
         ):
             folder = private_folder(cache / "posttrain/frozen" / tree_name(root))
-            _forget_copies_of_lost_trees(folder.parent)
+            _remove_copies_of_lost_trees(folder.parent)
             if link.is_dir() and not link.is_symlink():
                 remove_tree(link)
             if not link.is_symlink() or link.readlink() != folder:
@@ -71,43 +79,55 @@ def frozen_folder(root: Path) -> Path:
 
 
 def freeze(inputs: StageInputs, root: Path, folder: Path) -> FrozenCopy:
-    """Copy all inputs from `root` into `folder`, which must not exist, and hash what was copied;
-    with the code around stages and the state folder.
+    """Copy all inputs of a stage from `root` into `folder`, which must not exist, with the code
+    around stages and a link to the state folder.
 
     A missing input is left out and counts as empty content. Raises ConfigurationError where a file
     of knobs is no YAML.
     """
     folder.mkdir(parents=True)
     (folder / STATE_DIR).symlink_to((root / STATE_DIR).resolve())
-    files, copied = {}, {}
-    for path in dict.fromkeys(file for dep in inputs.deps for file in files_below(root, dep)):
-        try:
-            files[path], copied[path] = _copy_hashed(root / path, folder / path)
-        except FileNotFoundError:
-            files[path] = FileState("", (0, 0, 0, 0))
+    files, copied = freeze_files(root, folder, (file for dep in inputs.deps for file in files_below(root, dep)))
     for dep in inputs.deps:
         if (root / dep).is_dir():
             (folder / dep).mkdir(parents=True, exist_ok=True)  # an empty one, too
-    others = [file for code in CODE for file in files_below(root, code)] + [
-        "dvc.yaml",
-        *inputs.params_files,
-        "params.yaml",
-        ".dvcignore",
-    ]
-    for path in others:
-        if not (folder / path).exists() and (root / path).exists():
-            _, copied[path] = _copy_hashed(root / path, folder / path)
+    others = [file for code in CODE for file in files_below(root, code)]
+    others += ["dvc.yaml", *inputs.params_files, "params.yaml", ".dvcignore"]
+    copied |= freeze_files(root, folder, (file for file in others if file not in files))[1]
     texts = {file: (folder / file).read_bytes() for file in inputs.params_files}
-    protect(folder, inputs.outs)
-    return FrozenCopy(folder, Fingerprint(inputs.command, files, knob_values(inputs, texts)), copied)
+    make_read_only(folder, inputs.outs)
+    return FrozenCopy(folder, Fingerprint(inputs, files, knob_values(inputs, texts)), copied)
 
 
-def protect(folder: Path, outs: Iterable[str]) -> None:
+def freeze_files(
+    root: Path, folder: Path, paths: Iterable[str], *, is_writable: bool = False
+) -> tuple[dict[str, FileState], dict[str, Stat]]:
+    """Copy files, links followed, and hash the bytes written. Gives the state of each, and the
+    `stat` of the copy of each that is there. A link to a folder stays one.
+
+    The state's `stat` is the source's before it was read: an edit while it is read changes that.
+    """
+    files: dict[str, FileState] = {}
+    copied: dict[str, Stat] = {}
+    for path in dict.fromkeys(paths):
+        source, target = root / path, folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink() and not source.is_file():
+            target.symlink_to(os.readlink(source))
+            continue
+        try:
+            files[path], copied[path] = _copy_hashed(source, target, is_writable=is_writable)
+        except FileNotFoundError:
+            files[path] = MISSING
+    return files, copied
+
+
+def make_read_only(folder: Path, outs: Iterable[str]) -> None:
     """Make every folder below read-only with its files, but for those in which the stage makes its
     outs, and DVC's own."""
     kept = {folder / parent for out in outs for parent in Path(out).parents} | {folder}
     for name, folders, files in os.walk(folder):
-        folders[:] = [one for one in folders if one not in _NO_INPUTS]
+        folders[:] = [one for one in folders if one not in _DVCS_OWN]
         if Path(name) not in kept:
             for path in (name, *(os.path.join(name, one) for one in files)):
                 if (mode := os.lstat(path).st_mode) & _WRITE and not stat.S_ISLNK(mode):
@@ -115,10 +135,11 @@ def protect(folder: Path, outs: Iterable[str]) -> None:
 
 
 def snapshot_files(folder: Path) -> dict[str, Stat]:
-    """As `FrozenCopy.files` has it, of a tree in which DVC works. A file of several names is DVC's,
-    which makes and removes names of it at any time: its change time says nothing."""
+    """Size, times and inode of every file of a snapshot, in which DVC works. A file of several
+    names is DVC's, which makes and removes names of it at any time: its change time says
+    nothing."""
     found = {}
-    tops = [path.name for path in folder.iterdir() if path.name not in _NO_INPUTS]
+    tops = [path.name for path in folder.iterdir() if path.name not in _DVCS_OWN]
     for path in (file for top in tops for file in files_below(folder, top)):
         with contextlib.suppress(FileNotFoundError):
             status = (folder / path).lstat()
@@ -127,23 +148,32 @@ def snapshot_files(folder: Path) -> dict[str, Stat]:
 
 
 def refuse_if_touched(folder: Path, files: Mapping[str, Stat], outs: Sequence[str]) -> None:
-    """Raises Interrupted where a file is no longer the one that it was, or a file of code has come
-    to the frozen ones since; `outs` are the stage's own to write."""
+    """Raises Interrupted where a file is no longer the one that it was, or a file of code was
+    added; `outs` are the stage's own to write."""
     touched = [path for path, then in files.items() if not _is_same(folder / path, then)]
     for name, folders, names in os.walk(folder):
         here = Path(name).relative_to(folder)
-        folders[:] = [one for one in folders if one not in _NO_INPUTS and (here / one).as_posix() not in outs]
-        touched += [
-            path
-            for one in names
-            if one.endswith(_CODE_SUFFIXES) and (path := (here / one).as_posix()) not in files and path not in outs
-        ]
+        folders[:] = [one for one in folders if one not in _DVCS_OWN and (here / one).as_posix() not in outs]
+        paths = [(here / one).as_posix() for one in names if one.endswith(_CODE_SUFFIXES)]
+        touched += [path for path in paths if path not in files and path not in outs]
     if touched:
         raise Interrupted(
             f"{', '.join(sorted(touched)[:5])}{' …' * (len(touched) > 5)} changed in the copy that the stage ran on "
             f"({folder}), so what it read is not known and its output is not accepted. A replace over hidden folders "
             "does this, even one that is taken back. Run `dvc repro` again"
         )
+
+
+def move_outs(outs: Sequence[str], folder: Path, root: Path) -> None:
+    """Move what the stage made from the copy into the tree, in place of what lies there."""
+    for out in outs:
+        made, target = folder / out, root / out
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        elif target.is_symlink() or made.is_dir():
+            target.unlink(missing_ok=True)
+        shutil.move(made, target)  # a rename, but where the state folder is another disk's
 
 
 def _is_same(path: Path, then: Stat) -> bool:
@@ -154,11 +184,7 @@ def _is_same(path: Path, then: Stat) -> bool:
     return now[:3] == then[:3] if then[3] == _NO_CTIME else now == then
 
 
-def _copy_hashed(source: Path, target: Path) -> tuple[FileState, Stat]:
-    """Copy a file, links followed, for reading only, and hash what was written. The state's `stat`
-    is the source's, of before it was read: whoever edits it while it is read changes that. The
-    second is the copy's own."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+def _copy_hashed(source: Path, target: Path, *, is_writable: bool) -> tuple[FileState, Stat]:
     digest = hashlib.md5(usedforsecurity=False)
     with source.open("rb") as reading, target.open("wb") as writing:
         status = os.fstat(reading.fileno())
@@ -170,27 +196,9 @@ def _copy_hashed(source: Path, target: Path) -> tuple[FileState, Stat]:
                 digest.update(chunk)
                 writing.write(chunk)
         writing.flush()
-        os.fchmod(writing.fileno(), stat.S_IMODE(status.st_mode) & ~_WRITE)  # changes the change time: before the look
+        mode = stat.S_IMODE(status.st_mode)
+        os.fchmod(writing.fileno(), mode if is_writable else mode & ~_WRITE)  # changes the ctime: before it is read
         return FileState(digest.hexdigest(), stat_of(status)), stat_of(os.fstat(writing.fileno()))
-
-
-def _forget_copies_of_lost_trees(folder: Path) -> None:
-    """Every copy links to its tree's state folder."""
-    for copy in folder.glob("*/*"):
-        if (copy / STATE_DIR).is_symlink() and not (copy / STATE_DIR).exists():
-            remove_tree(copy.parent)
-
-
-def place_outs(outs: Sequence[str], folder: Path, root: Path) -> None:
-    """Move what the stage made from the copy into the tree, in place of what stands there."""
-    for out in outs:
-        made, target = folder / out, root / out
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
-        elif target.is_symlink() or made.is_dir():
-            target.unlink(missing_ok=True)
-        shutil.move(made, target)  # a rename, but where the state folder is another disk's
 
 
 def _clone(source: int, target: int) -> bool:
@@ -198,3 +206,10 @@ def _clone(source: int, target: int) -> bool:
         fcntl.ioctl(target, _FICLONE, source)
         return True
     return False
+
+
+def _remove_copies_of_lost_trees(folder: Path) -> None:
+    """Each copy links to its tree's state folder, which is gone with the tree."""
+    for copy in folder.glob("*/*"):
+        if (copy / STATE_DIR).is_symlink() and not (copy / STATE_DIR).exists():
+            remove_tree(copy.parent)

@@ -1,8 +1,8 @@
 """Follows imports through a tree of files, to find which of its modules a file needs.
 
 A stage that imports a module which it does not declare would not run again when that is edited, and
-nobody would notice. Read off the text, at the top of a file and inside functions; nothing is
-imported for it. What is looked up by a name at run time (`module:function`) is not seen.
+nobody would notice. Imports are parsed, at the top of a file and inside functions; nothing is
+imported for it. A module that is looked up by a name at run time (`module:function`) is not seen.
 """
 
 import ast
@@ -11,21 +11,20 @@ from pathlib import Path
 
 # Around every stage and in none of its results: how it starts and ends, how knobs are read, where
 # its episodes and numbers are kept for a person to read. Editing these must retrain nothing.
-FRAME = (
-    *(
-        "posttrain/__init__.py",
-        "posttrain/runtime/environment.py",
-        "posttrain/runtime/exits.py",
-        "posttrain/runtime/knob_errors.py",
-    ),
-    *(
-        "posttrain/runtime/locks.py",
-        "posttrain/runtime/import_by_name.py",
-        "posttrain/config/params.py",
-        "posttrain/runtime/plain_yaml.py",
-    ),
-    *("posttrain/runtime/sqlite.py", "posttrain/provenance/", "posttrain/runtime/state.py", "posttrain/traces/"),
+RUNNER = (
+    "posttrain/__init__.py",
+    "posttrain/config/params.py",
+    "posttrain/provenance/",
+    "posttrain/runtime/environment.py",
+    "posttrain/runtime/exits.py",
+    "posttrain/runtime/import_by_name.py",
+    "posttrain/runtime/knob_errors.py",
+    "posttrain/runtime/locks.py",
+    "posttrain/runtime/plain_yaml.py",
+    "posttrain/runtime/sqlite.py",
+    "posttrain/runtime/state.py",
     "posttrain/tracking/wandb_",
+    "posttrain/traces/",
 )
 
 
@@ -58,20 +57,20 @@ def imports_of(root: Path, path: str) -> Iterator[str]:
 
 
 def all_imports(root: Path, path: str) -> set[str]:
-    """Files of the tree that a file imports through any number of others; those of the frame are
-    neither counted nor followed."""
+    """Files of the tree that a file imports through any number of others; those of the runner
+    are neither counted nor followed."""
     found: set[str] = set()
     waiting = [path]
     while waiting:
         for file in imports_of(root, waiting.pop()):
-            if file not in found and not file.startswith(FRAME):
+            if file not in found and not file.startswith(RUNNER):
                 found.add(file)
                 waiting.append(file)
     return found
 
 
 def is_empty(root: Path, path: str) -> bool:
-    """Whether a file holds nothing but, at most, a docstring: such a package file can change no
+    """True if a file holds nothing but, at most, a docstring: such a package file can change no
     result."""
     try:
         body = ast.parse((root / path).read_bytes()).body

@@ -1,15 +1,18 @@
-"""A stage runs in several processes where it is asked to: `accelerate launch` starts them below the
-frame, which waits, passes signals on and says how it ended.
+"""Runs a stage in several worker processes, where the environment asks for it: `accelerate launch`
+starts them below the runner, which waits, passes signals on and reports how they ended.
 
 How many and how the model is shared among them are machine facts: `POSTTRAIN_LAUNCH` names one of
 accelerate's files (infra/accelerate/), and `POSTTRAIN_PROCESSES` the number where it is not the
 file's. They are in no fingerprint, so a larger queue retrains nothing.
 
-accelerate's agent knows of its children's ends only that there was one: it exits with 1 and a
-traceback. So each process writes down its own end (`rank.py`), and who has left no word was killed.
+accelerate's agent exits with 1 and a traceback whichever way a worker ended. So each worker writes
+its own exit status (`posttrain/runtime/worker.py`), and one without it was killed.
+`python -m posttrain.provenance.launcher OPTIONS …` is `accelerate launch` without that traceback:
+it ends with 75 where its free port was taken meanwhile, with 1 for any other failure.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -22,8 +25,9 @@ from pathlib import Path
 
 from posttrain.runtime.exits import ConfigurationError, Interrupted, as_error
 from posttrain.runtime.plain_yaml import read_yaml
+from posttrain.runtime.redaction import redact
 from posttrain.runtime.threads import VARIABLE as THREADS
-from posttrain.runtime.worker import CHECKPOINTS, RANKS, STOP_SIGNALS, End, is_alive, read_end, read_pid
+from posttrain.runtime.worker import CHECKPOINTS, STOP_SIGNALS, WORKERS, die_with_parent, is_alive, read_end, read_pid
 
 LAUNCH, PROCESSES = "POSTTRAIN_LAUNCH", "POSTTRAIN_PROCESSES"
 _POLL_S = 0.1
@@ -63,72 +67,63 @@ def asked_launch(environment: Mapping[str, str]) -> Launch | None:
 
 
 def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_threads: int) -> float:
-    """Run this very command in `launch.num_processes` processes; gives their peak memory in MiB,
+    """Run this very command in `launch.num_processes` workers; gives their peak memory in MiB,
     added up.
 
-    `folder` is emptied and takes their ends. SIGTERM and SIGUSR1 are passed on: they stop after the
-    same step. Raises the StageError that the first to fail ended with, Interrupted where one was
-    killed, and SystemExit(1) where one failed by itself, which has printed its traceback by then.
+    `folder` is emptied and takes their exit status. SIGTERM and SIGUSR1 are passed on: they stop
+    after the same step. Raises the StageError that the first to fail ended with, Interrupted where
+    one was killed, and SystemExit(1) where one failed by itself, which has printed its traceback.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     environment = {
         **os.environ,
-        RANKS: str(folder.resolve()),
+        WORKERS: str(folder.resolve()),
         CHECKPOINTS: str(checkpoint_dir.resolve()),
         THREADS: str(max(1, num_threads // launch.num_processes)),
     }
-    with _signals_noted() as noted:
-        # Ctrl-C is the frame's: the processes die with it
+    with _received_signals() as received:
+        # In a session of its own: Ctrl-C is the runner's, and the workers die with it.
         process = subprocess.Popen(_command(launch, folder), env=environment, start_new_session=True)
-        told: set[tuple[int, int]] = set()
+        passed_on: set[tuple[int, int]] = set()
         try:
             while process.poll() is None:
-                _pass_on(noted, folder, launch.num_processes, told)
+                _pass_on(received, folder, launch.num_processes, passed_on)
                 time.sleep(_POLL_S)
         finally:
             process.kill()
             process.wait()
-    return _conclude(launch, folder, process.returncode, is_stopped=bool(noted))
+    return _conclude(launch, folder, process.returncode, is_stopped=bool(received))
 
 
 def _command(launch: Launch, folder: Path) -> list[str]:
     spec = sys.modules["__main__"].__spec__
     program = ["--module", spec.name] if spec is not None else [sys.argv[0]]
-    options = [
-        "--config_file",
-        str(launch.config),
-        "--num_processes",
-        str(launch.num_processes),
-        "--main_process_port",
-        "0",
-    ]
-    options += [
-        "--log_dir",
-        str(folder),
-    ]  # empty folders, which the agent would leave in the machine's temporary folder
-    return [sys.executable, "-m", "posttrain.provenance.accelerate_launch", *options, *program, *sys.argv[1:]]
+    options = ["--config_file", str(launch.config), "--num_processes", str(launch.num_processes)]
+    # The agent would leave its empty log folders in the machine's temporary folder.
+    options += ["--main_process_port", "0", "--log_dir", str(folder)]
+    return [sys.executable, "-m", "posttrain.provenance.launcher", *options, *program, *sys.argv[1:]]
 
 
 @contextlib.contextmanager
-def _signals_noted() -> Iterator[list[int]]:
-    noted: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: noted.append(number)) for number in STOP_SIGNALS}
+def _received_signals() -> Iterator[list[int]]:
+    received: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in STOP_SIGNALS}
     try:
-        yield noted
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _pass_on(noted: list[int], folder: Path, num_processes: int, told: set[tuple[int, int]]) -> None:
-    """To the processes themselves: accelerate's agent would kill them. One that is not there yet
-    hears of it when it is."""
-    for number in set(noted):
+def _pass_on(received: list[int], folder: Path, num_processes: int, passed_on: set[tuple[int, int]]) -> None:
+    """Send signals to the workers themselves, because accelerate's agent would kill them; one that
+    is not there yet gets them once it is."""
+    for number in set(received):
         for rank in range(num_processes):
             pid = read_pid(folder, rank)
-            if pid is not None and (number, pid) not in told and is_alive(folder, rank):
-                told.add((number, pid))
+            if pid is not None and (number, pid) not in passed_on and is_alive(folder, rank):
+                passed_on.add((number, pid))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
@@ -140,25 +135,40 @@ def _conclude(launch: Launch, folder: Path, exit_code: int, *, is_stopped: bool)
         return sum(end.peak_mib for end in ends.values())
     own = sorted((end for end in ends.values() if end.code and not end.is_follow_up), key=lambda end: end.at)
     if own:
-        raise _as_error(own[0])
+        raise as_error(own[0].code, own[0].message) or SystemExit(1)
     if all(read_pid(folder, rank) is None for rank in range(number)):
         if exit_code == Interrupted.code:
             raise Interrupted(
                 "the port for the processes to meet at was taken by another program in the same moment; run again"
             )
         raise ConfigurationError(
-            f"accelerate could not start {number} processes with {launch.config}; what it said stands above"
+            f"accelerate could not start {number} processes with {launch.config}; its error stands above"
         )
     if is_stopped:
         raise Interrupted("asked to stop before the first step was done: run again to go on from the last checkpoint")
-    lost = [rank for rank in range(number) if rank not in ends]
-    names = " and ".join(f"process {rank + 1}" for rank in lost) or "one"
+    names = " and ".join(f"process {rank + 1}" for rank in range(number) if rank not in ends) or "one"
     raise Interrupted(
-        f"{names} of {number} died without a word: killed from outside, often for lack of memory. "
-        "The others were ended with it, because a step "
-        "needs all of them; run again to go on from the last checkpoint"
+        f"{names} of {number} was killed from outside, often for lack of memory. The others were ended with it, "
+        "because a step needs all of them; run again to go on from the last checkpoint"
     )
 
 
-def _as_error(end: End) -> BaseException:
-    return as_error(end.code, end.message) or SystemExit(1)
+def main() -> None:
+    """`accelerate launch`, quiet: the workers write how they ended."""
+    die_with_parent(signal.SIGKILL)
+    logging.disable(logging.CRITICAL)  # of the agent alone: the workers are other programs
+    from accelerate.commands.launch import main as launch
+    from torch.distributed import DistNetworkError
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        launch()
+    except ChildFailedError:
+        sys.exit(1)
+    except DistNetworkError as error:
+        print(redact(str(error)), file=sys.stderr)
+        sys.exit(Interrupted.code if "EADDRINUSE" in str(error) else 1)
+
+
+if __name__ == "__main__":
+    main()

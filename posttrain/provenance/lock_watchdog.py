@@ -1,8 +1,7 @@
-"""What outlives a `dvc repro`: it holds what DVC wrote against what the stages read, and mends what
-a DVC that was killed has left.
+"""Watchdog, one per `dvc repro`: checks `dvc.lock` against receipts, and repairs it after a crash.
 
 `python -m posttrain.provenance.lock_watchdog PID CREATED` in the tree, started by the first stage
-of that DVC; one for each. It costs a look at `dvc.lock` ten times a second, and ends with its DVC.
+of that DVC. It outlives a DVC that is killed. It costs a look at `dvc.lock` ten times a second.
 """
 
 import contextlib
@@ -16,25 +15,25 @@ from pathlib import Path
 
 import psutil
 
-from posttrain.provenance.cache_integrity import forget_stale_hashes, remove_damaged_outs
-from posttrain.provenance.lockfile import LOCK, keep_last_whole, pids_of_dvc
-from posttrain.provenance.receipts import Dvc, settle
-from posttrain.provenance.run_cache import forget_unrecorded_runs, take_over_runs
+from posttrain.provenance.cache_integrity import check_files
+from posttrain.provenance.lockfile import LOCK, pids_of_dvc, save_backup
+from posttrain.provenance.receipts import Dvc, apply_receipts
+from posttrain.provenance.run_cache import import_verified_runs, remove_unrecorded_runs
 from posttrain.provenance.run_records import record_restored
 from posttrain.runtime.exits import Interrupted, StageError
 from posttrain.runtime.locks import held_if_free, is_held
 from posttrain.runtime.state import STATE_DIR, private_folder
 
-GUARDS = STATE_DIR / "guards"
-_LOOK_S = 0.1
+WATCHDOGS = STATE_DIR / "watchdogs"
+_POLL_S = 0.1
 
 
 def find_dvc(environment: Mapping[str, str], root: Path) -> Dvc | None:
-    """The DVC above this process, None where there is none. DVC tells its commands the stage
-    (`DVC_STAGE`); who was not told is DVC.
+    """The DVC above this process, None where there is none. DVC sets `DVC_STAGE` for its commands;
+    the first process above that lacks it is DVC.
 
-    Raises Interrupted where it is dead already: whoever has adopted this process since has no lock
-    of DVC's.
+    Raises Interrupted where it is dead already: the process that has adopted this one since has no
+    lock of DVC's.
     """
     stage = environment.get("DVC_STAGE")
     if stage is None:
@@ -48,60 +47,60 @@ def find_dvc(environment: Mapping[str, str], root: Path) -> Dvc | None:
     raise Interrupted("its dvc died before it began, so nobody would record the result: run `dvc repro` again")
 
 
-def start_guard(root: Path, dvc: Dvc) -> None:
-    """Unless it is there."""
-    if is_held(root / GUARDS / str(dvc.pid)):
+def start_watchdog(root: Path, dvc: Dvc) -> None:
+    """Start the watchdog of this DVC, where none runs."""
+    if is_held(root / WATCHDOGS / str(dvc.pid)):
         return
     command = [sys.executable, "-P", "-m", "posttrain.provenance.lock_watchdog", str(dvc.pid), repr(dvc.created)]
     ours = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ours), os.environ.get("PYTHONPATH")]))}
-    # In a session of its own: what ends a terminal's or a job's processes is not to end this. It
-    # speaks where DVC speaks.
+    # In a session of its own: what ends a terminal's or a job's processes is not to end this. Its
+    # stderr is DVC's.
     subprocess.Popen(
         command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )
 
 
-def guard(root: Path, dvc: Dvc) -> None:
-    """Until that DVC is over."""
-    with held_if_free(private_folder(root / GUARDS) / str(dvc.pid)) as is_first:
+def watch(root: Path, dvc: Dvc) -> None:
+    """Check `dvc.lock` whenever it changes until that DVC is over, then everything once more."""
+    # The lock is freed with this process, so a watchdog that was killed is started again.
+    with held_if_free(private_folder(root / WATCHDOGS) / str(dvc.pid)) as is_first:
         if not is_first:
             return
-        keep_last_whole(root)
-        with contextlib.suppress(StageError, OSError, sqlite3.Error):  # the end is the next occasion
-            forget_stale_hashes(root, _tell)
-        take_over_runs(root)
+        save_backup(root)
+        with contextlib.suppress(StageError, OSError, sqlite3.Error):  # checked again at the end
+            check_files(root, _log, remove_damaged=False)
+        import_verified_runs(root)
         seen = _state(root / LOCK)
         while _lives_on(dvc):
             now = _state(root / LOCK)
             if now != seen:
                 seen = now
-                with contextlib.suppress(StageError):  # DVC is at work: its end is the next occasion
-                    keep_last_whole(root)
-                    settle(root, _tell)
-        settle(root, _tell)
-        keep_last_whole(root)
-        forget_stale_hashes(root, _tell)
+                with contextlib.suppress(StageError):  # DVC is at work: checked again at the end
+                    save_backup(root)
+                    apply_receipts(root, _log)
+        # In this order: false entries are corrected before the file is backed up, and runs are
+        # recorded before those without a record go.
+        apply_receipts(root, _log)
+        save_backup(root)
         record_restored(root)
-        forget_unrecorded_runs(root, newer_than=dvc.created)
-        remove_damaged_outs(root, _tell)
+        remove_unrecorded_runs(root, newer_than=dvc.created)
+        check_files(root, _log)
 
 
 def main() -> None:
-    root = Path.cwd()
-    dvc = Dvc(int(sys.argv[1]), float(sys.argv[2]))
     try:
-        guard(root, dvc)
+        watch(Path.cwd(), Dvc(int(sys.argv[1]), float(sys.argv[2])))
     except StageError as error:
-        _tell(str(error))
+        _log(str(error))
 
 
 def _lives_on(dvc: Dvc) -> bool:
-    """Waits a moment for its end."""
-    with contextlib.suppress(OSError, AttributeError):  # not Linux: looked at below
+    """True if it lives after a moment's wait for its end."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: checked below
         end = os.pidfd_open(dvc.pid)
         try:
-            if select.select([end], [], [], _LOOK_S)[0]:
+            if select.select([end], [], [], _POLL_S)[0]:
                 return False
         finally:
             os.close(end)
@@ -116,7 +115,7 @@ def _state(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     with contextlib.suppress(OSError):  # the terminal is closed
         print(line, file=sys.stderr, flush=True)
 

@@ -1,8 +1,8 @@
-"""`dvc.lock` as a file: read, replaced whole, and put back where a DVC that was killed has left
-half of it.
+"""Reads and writes `dvc.lock`, and repairs what a DVC that was killed has left half written.
 
-DVC itself writes it in place, 8 KB at a time. A copy of it as it last stood whole lies in the state
-folder; without one the last commit's is taken.
+DVC writes the file in place, 8 KB at a time. A backup of the last whole one lies in the state
+folder; without it the last commit's is taken. Our own writer, for flows and for corrections, is
+`write_entry`: it replaces the file whole, and its bytes are DVC's.
 """
 
 import contextlib
@@ -11,49 +11,26 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from posttrain.provenance.fingerprint import value_at
+from posttrain.provenance.fingerprint import load_as_dvc
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import take_lock_now
-from posttrain.runtime.plain_yaml import check_bounds
 from posttrain.runtime.state import STATE_DIR, private
 
 LOCK = "dvc.lock"
-LAST_WHOLE = STATE_DIR / "dvc.lock.last"
-PATIENCE_S = 60.0  # a person's `dvc` holds the lock for moments, not while its stage runs
+BACKUP = STATE_DIR / "dvc.lock.backup"
+PATIENCE_S = 60.0  # a person's `dvc` has the lock for moments, not while its stage runs
 _RWLOCK = Path(".dvc/tmp/rwlock")
-_MAX_VALUES = 1_000_000  # of a `dvc.lock` of thousands of stages
 _WRITING_S = 3600.0  # nobody writes one file for so long
 _MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
-
-
-def load_as_dvc(text: str) -> Any:
-    """YAML 1.2, by DVC's own reader: PyYAML takes `5e-05`, which DVC writes for a small number, for
-    a word.
-
-    Raises ValueError where it is none, or beyond a bound of `plain_yaml`.
-    """
-    try:
-        check_bounds(text, max_values=_MAX_VALUES)
-        return YAML(typ="safe").load(text)
-    except YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
-def knobs_as_dvc(text: str, keys: Iterable[str]) -> dict[str, Any]:
-    """The values of knobs in a file's text, as `dvc.lock` has them."""
-    content = load_as_dvc(text)
-    return {key: value_at(content, key) for key in keys}
+T = TypeVar("T")
 
 
 def read_entries(text: str) -> dict[str, dict[str, Any]] | None:
-    """What a `dvc.lock` says of each stage, in its order; None where the text is cut off or
+    """Entry of each stage in a text of `dvc.lock`, in its order; None where the text is cut off or
     damaged: it is no YAML, its last line has no end, or the last file that it names no hash."""
     try:
         content = load_as_dvc(text)
@@ -66,26 +43,61 @@ def read_entries(text: str) -> dict[str, dict[str, Any]] | None:
 
 
 def lock_entries(root: Path) -> dict[str, dict[str, Any]]:
-    """What `dvc.lock` of the tree says of each stage; nothing where it is not there, or is
+    """Entry of each stage in the tree's `dvc.lock`; nothing where it is not there, or is
     damaged."""
     text = _text(root / LOCK)
     return (read_entries(text) or {}) if text is not None else {}
 
 
-def keep_last_whole(root: Path) -> None:
-    """Copy `dvc.lock` aside, where it is whole and another than the copy."""
+def write_entry(root: Path, stage: str, entry: Mapping[str, Any] | None, order: Sequence[str] = ()) -> None:
+    """Set the entry of a stage in `dvc.lock`, or remove it (None); the caller has DVC's lock.
+
+    A new entry goes before the first of the stages that come later in `order`, the order of
+    `dvc repro`, whichever was recorded first.
+    """
+    from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update  # half a second, and rarely needed
+
     text = _text(root / LOCK)
-    if text is not None and text != _text(root / LAST_WHOLE) and read_entries(text) is not None:
-        (root / LAST_WHOLE).parent.mkdir(exist_ok=True)
-        replace_file(root / LAST_WHOLE, text)
+    content = parse_yaml_for_update(text, LOCK) if text else {}
+    if not content:
+        content.update({"schema": "2.0"})
+    stages = content.setdefault("stages", {})
+    # Siblings are recorded as they end; the order of entries must not depend on that.
+    later = set(order[order.index(stage) + 1 :]) if stage in order else set()
+    place = next((number for number, other in enumerate(stages) if other in later), None)
+    if entry is None:
+        del stages[stage]
+    elif stage in stages or place is None:
+        stages[stage] = entry
+    else:
+        stages.insert(place, stage, entry)
+    replace_file(root / LOCK, dumps_yaml(content), is_private=False, root=root)
+    save_backup(root)
 
 
-def mend_files_of_dvc(root: Path, tell: Callable[[str], None]) -> None:
-    """Put back what a DVC that was killed, or had no space left, has left half written: `dvc.lock`,
-    and its list of who reads and writes; and remove what our own writers left (`replace_file`).
+def differences(
+    now: Mapping[str, Any], then: Mapping[str, Any], *, parts: Sequence[str] = ("deps", "outs")
+) -> list[str]:
+    """Names of what differs between two entries: paths of these parts, `params.yaml:key`,
+    `dvc.yaml` for the command."""
+    first, second = _contents(now, parts), _contents(then, parts)
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
-    What a person is merging is left alone. Raises Interrupted where a DVC that lives does not let
-    go of its lock, ConfigurationError where `dvc.lock` is no file.
+
+def save_backup(root: Path) -> None:
+    """Copy `dvc.lock` to the backup, where it is whole and differs."""
+    text = _text(root / LOCK)
+    if text is not None and text != _text(root / BACKUP) and read_entries(text) is not None:
+        (root / BACKUP).parent.mkdir(exist_ok=True)
+        replace_file(root / BACKUP, text)
+
+
+def repair_dvc_files(root: Path, log: Callable[[str], None]) -> None:
+    """Repair what a DVC that was killed, or had no space left, has half written: `dvc.lock`, and
+    its list of readers and writers; and remove what our own writers left (`replace_file`).
+
+    A file in the middle of a merge is left alone. Raises Interrupted where a living DVC does not
+    release its lock, ConfigurationError where `dvc.lock` is no file.
     """
     if (root / LOCK).is_dir():
         raise ConfigurationError(f"{root / LOCK} is a folder, and DVC can record nothing: move it away and run again")
@@ -98,56 +110,42 @@ def mend_files_of_dvc(root: Path, tell: Callable[[str], None]) -> None:
     with dvc_lock(root):
         if _is_rwlock_broken(root):
             (root / _RWLOCK).unlink(missing_ok=True)
-            tell(
-                f"{_RWLOCK} was empty or cut off (a full disk, or a killed dvc) and is removed: "
-                "no dvc could have started"
-            )
+            log(f"{_RWLOCK} was empty or cut off (a full disk, or a killed dvc) and is removed: no dvc could start")
         if _is_cut(root):
-            text, whose = _last_whole(root)
-            if text is None:
-                (root / LOCK).unlink()
-                tell(
-                    f"{LOCK} was cut off by a killed dvc and there is none to put back: "
-                    "what the run cache has comes from there"
-                )
-            else:
-                replace_file(root / LOCK, text, is_private=False, root=root)
-                tell(f"{LOCK} was cut off by a killed dvc; {whose} is put back")
+            _restore_backup(root, log)
 
 
 @contextlib.contextmanager
-def dvc_lock(root: Path, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Hold DVC's own lock of the folder without loading DVC. Raises Interrupted where another
-    process does not let go of it."""
+def dvc_lock(root: Path) -> Iterator[None]:
+    """Take DVC's own lock of the folder without loading DVC. Raises Interrupted where another
+    process does not release it."""
     path = root / ".dvc/tmp/lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as lock:
-        acquire_patiently(lambda: take_lock_now(lock), BlockingIOError, root, patience_s=patience_s)
+        # By flock, as zc.lockfile does, which DVC uses.
+        retry_while_locked(lambda: take_lock_now(lock), BlockingIOError, root)
         yield
 
 
-def acquire_patiently(
-    acquire: Callable[[], object], is_busy: type[Exception], root: Path, *, patience_s: float = PATIENCE_S
-) -> None:
-    """Call `acquire` until it raises `is_busy` no more. Raises Interrupted where that takes longer
-    than `patience_s`."""
-    deadline = time.monotonic() + patience_s
+def retry_while_locked(act: Callable[[], T], is_locked: type[Exception], root: Path, *, pause_s: float = 0.05) -> T:
+    """Call `act` until it raises `is_locked` no more. Raises Interrupted where that takes longer
+    than `PATIENCE_S`."""
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            acquire()
-            return
-        except is_busy as error:
+            return act()
+        except is_locked as error:
             if time.monotonic() > deadline:
                 raise Interrupted(
-                    f"another dvc has held the lock of {root} for {patience_s:g} s; what is done is kept: "
+                    f"another dvc has had the lock of {root} for {PATIENCE_S:g} s; what is done is kept: "
                     "run again when that dvc is done"
                 ) from error
-            time.sleep(0.05)
+            time.sleep(pause_s)
 
 
 def pids_of_dvc(root: Path) -> set[int]:
-    """Of the processes that DVC has on its list of who reads and writes outputs; a command's own
-    DVC is there while the command runs."""
+    """Pids on DVC's list of readers and writers of outputs; a command's own DVC is there while the
+    command runs."""
     try:
         listed = json.loads(_text(root / _RWLOCK) or "{}")
         readers = [one for some in listed.get("read", {}).values() for one in some]
@@ -157,9 +155,9 @@ def pids_of_dvc(root: Path) -> set[int]:
 
 
 def replace_file(path: Path, text: str, *, is_private: bool = True, root: Path | None = None) -> None:
-    """The new content whole or not at all, whatever happens meanwhile. A private file is its user's
-    alone. It is written beside the old one, or for a `root` whose folders git tracks in the state
-    folder, where that is on the same disk: a kill would leave it there."""
+    """Write the new content whole or not at all, whatever happens meanwhile. A private file is its
+    user's alone. It is written beside the old one, or for a `root` whose folders git tracks in the
+    state folder, where that is on the same disk: a kill would leave it there."""
     folder = path.parent
     if root is not None and (root / STATE_DIR).is_dir() and (root / STATE_DIR).stat().st_dev == folder.stat().st_dev:
         folder = root / STATE_DIR
@@ -169,44 +167,16 @@ def replace_file(path: Path, text: str, *, is_private: bool = True, root: Path |
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        partial.replace(path)  # atomic: a reader sees the old file or the new one
     finally:
         partial.unlink(missing_ok=True)
 
 
-def edit_lock(root: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change the stages of `dvc.lock` in place of DVC, in DVC's own form; the caller holds DVC's
-    lock. The file is replaced whole."""
-    from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update  # half a second, and rarely needed
-
-    text = _text(root / LOCK)
-    content = parse_yaml_for_update(text, LOCK) if text else {}
-    if not content:
-        content.update({"schema": "2.0"})
-    content.setdefault("stages", {})
-    edit(content["stages"])
-    replace_file(root / LOCK, dumps_yaml(content), is_private=False, root=root)
-    keep_last_whole(root)
-
-
-def differences(
-    now: Mapping[str, Any], then: Mapping[str, Any], *, parts: Sequence[str] = ("deps", "outs")
-) -> list[str]:
-    """What two entries of `dvc.lock` have differently, as a person names it: paths of these parts,
-    `params.yaml:key`, `dvc.yaml` for the command."""
-    found = ["dvc.yaml"] if now.get("cmd") != then.get("cmd") else []
-    for part in parts:
-        hashes_now, hashes_then = (
-            {one["path"]: one.get("md5") for one in entry.get(part) or ()} for entry in (now, then)
-        )
-        found += [path for path in sorted({*hashes_now, *hashes_then}) if hashes_now.get(path) != hashes_then.get(path)]
-    params_now, params_then = now.get("params") or {}, then.get("params") or {}
-    for file in sorted({*params_now, *params_then}):
-        knobs_now, knobs_then = params_now.get(file) or {}, params_then.get(file) or {}
-        found += [
-            f"{file}:{key}" for key in sorted({*knobs_now, *knobs_then}) if knobs_now.get(key) != knobs_then.get(key)
-        ]
-    return found
+def _contents(entry: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    hashes = {one["path"]: one.get("md5") for part in parts for one in entry.get(part) or ()}
+    files = (entry.get("params") or {}).items()
+    knobs = {f"{file}:{key}": value for file, values in files for key, value in values.items()}
+    return {"dvc.yaml": entry.get("cmd")} | hashes | knobs
 
 
 def _is_entry(entry: Any) -> bool:
@@ -225,7 +195,7 @@ def _has_its_end(entry: Mapping[str, Any]) -> bool:
 
 def _is_cut(root: Path) -> bool:
     text = _text(root / LOCK)
-    if text is None or "\n<<<<<<< " in f"\n{text}":
+    if text is None or "\n<<<<<<< " in f"\n{text}":  # a person merges it
         return False
     return read_entries(text) is None
 
@@ -240,16 +210,19 @@ def _is_rwlock_broken(root: Path) -> bool:
         return True
 
 
-def _last_whole(root: Path) -> tuple[str | None, str]:
-    text = _text(root / LAST_WHOLE)
-    if text is not None and read_entries(text) is not None:
-        return text, "what it said before"
-    command = ["git", "show", f"HEAD:./{LOCK}"]
-    try:
-        shown = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode()
-    except (subprocess.CalledProcessError, FileNotFoundError, UnicodeDecodeError):
-        return None, ""
-    return (shown, "the one of the last commit") if read_entries(shown) is not None else (None, "")
+def _restore_backup(root: Path, log: Callable[[str], None]) -> None:
+    text, source = _text(root / BACKUP), "its backup"
+    if text is None or read_entries(text) is None:
+        text, source = None, "the last commit's"
+        with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):  # no commit, or no git
+            shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=True)
+            text = shown.stdout.decode(errors="surrogateescape")
+    if text is None or read_entries(text) is None:
+        (root / LOCK).unlink()
+        log(f"{LOCK} was cut off by a killed dvc and there is no backup: what the run cache has comes from there")
+    else:
+        replace_file(root / LOCK, text, is_private=False, root=root)
+        log(f"{LOCK} was cut off by a killed dvc; {source} is put back")
 
 
 def _text(path: Path) -> str | None:

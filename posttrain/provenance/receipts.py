@@ -1,11 +1,11 @@
-"""A receipt says what a stage really read and made, and `dvc.lock` is made to say the same.
+"""Receipts: each stage writes what it read and made before it ends, and `dvc.lock` is corrected to
+say the same.
 
-DVC hashes a stage's inputs when its command is over. What is edited between the command's last look
-and DVC's would stand in `dvc.lock` beside a result that it never made, and in the run cache, which
-would bring it again. So each stage leaves a receipt before it ends, and whoever comes next (the
-guard that outlives `dvc`, the next stage, a flow, `posttrain verify`) holds it against the entry
-that DVC wrote, corrects that entry to what was read, and takes the wrong one out of the run cache.
-The stage then shows as changed, which it is.
+DVC hashes a stage's inputs when its command is over. An edit between the command's last comparison
+and DVC's hashing would stand in `dvc.lock` beside a result that it never made, and in the run
+cache, which would bring it again. So whoever comes next (the watchdog that outlives `dvc`, the next
+stage, a flow, `posttrain verify`) compares the receipt with the entry that DVC wrote, corrects the
+entry, and takes the wrong one out of the run cache. The stage then shows as changed, which it is.
 """
 
 import contextlib
@@ -19,19 +19,18 @@ from typing import Any
 
 import psutil
 
-from posttrain.provenance.cache_integrity import stale_files
-from posttrain.provenance.fingerprint import file_states
+from posttrain.provenance.cache_integrity import forget_stale
+from posttrain.provenance.fingerprint import file_states, knobs_as_dvc
 from posttrain.provenance.lockfile import (
     LOCK,
     differences,
     dvc_lock,
-    edit_lock,
-    knobs_as_dvc,
     lock_entries,
-    mend_files_of_dvc,
+    repair_dvc_files,
     replace_file,
+    write_entry,
 )
-from posttrain.provenance.run_cache import forget_runs, publish_run
+from posttrain.provenance.run_cache import publish_run, remove_runs
 from posttrain.runtime.state import STATE_DIR
 
 RECEIPTS = STATE_DIR / "receipts"
@@ -39,8 +38,7 @@ RECEIPTS = STATE_DIR / "receipts"
 
 @dataclass(frozen=True, slots=True)
 class Dvc:
-    """The process that runs the stage and will record it: its number, and when it was started, in
-    seconds since 1970."""
+    """The process that runs the stage and will record it: pid, and start in seconds since 1970."""
 
     pid: int
     created: float
@@ -54,10 +52,9 @@ class Dvc:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One run of a stage. `deps` and `outs` are as `dvc.lock` has them; `params` are the texts of
-    the files that hold the knobs; `before` is what `dvc.lock` said of the stage when it began, None
-    for nothing; `dvc` is who will record it, None for a run by hand, of which no receipt is
-    written."""
+    """Record of one run of a stage. `deps` and `outs` are in the form of `dvc.lock`; `params` are
+    the texts of the files that hold the knobs; `before` is the stage's entry in `dvc.lock` when it
+    began, None without one; `dvc` will record it."""
 
     stage: str
     command: str
@@ -65,7 +62,7 @@ class Receipt:
     params: dict[str, str]
     outs: list[dict[str, Any]]
     before: dict[str, Any] | None
-    dvc: Dvc | None
+    dvc: Dvc
     made_at: float = field(default_factory=time.time)
 
     def write(self, root: Path) -> None:
@@ -74,9 +71,9 @@ class Receipt:
         replace_file(folder / f"{self.stage}.json", json.dumps(asdict(self)))
 
     def corrected(self, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The entry as it should be: of what this run read and made. None where it names other
-        files than the run had, so that it cannot be."""
-        if entry.get("cmd") != self.command:
+        """The entry with the hashes and values of this run. None where it names other files than
+        the run had, so that it cannot be corrected."""
+        if entry.get("cmd") != self.command:  # dvc.yaml was edited while DVC ran
             return None
         right = dict(entry)
         for part, known in (("deps", self.deps), ("outs", self.outs)):
@@ -92,56 +89,9 @@ class Receipt:
         return right
 
 
-def settle(root: Path, tell: Callable[[str], None]) -> list[str]:
-    """Hold every receipt against `dvc.lock`, and correct what is wrong there; gives the stages
-    whose entry was wrong.
-
-    First puts back what a killed DVC has left half written. A receipt that DVC has yet to record
-    stays, as long as that DVC lives. Raises Interrupted where a DVC that lives does not let go of
-    its lock.
-    """
-    mend_files_of_dvc(root, tell)
-    paths = sorted((root / RECEIPTS).glob("*.json"))
-    entries = lock_entries(root) if paths else {}
-    found = {_verdict(entries, receipt) for path in paths if (receipt := _read(path)) is not None}
-    if not paths or found == {Verdict.AWAITED}:
-        return []
-    if found - {Verdict.AWAITED, Verdict.TRUE}:
-        import dvc.utils.serialize  # noqa: F401 loads DVC, before its lock is held: another DVC waits three seconds for that
-    corrected = []
-    with dvc_lock(root):
-        entries = lock_entries(root)
-        for path in sorted((root / RECEIPTS).glob("*.json")):
-            receipt = _read(path)
-            if receipt is None:
-                tell(
-                    f"{path} is damaged and is removed: what {path.stem} read is not known; "
-                    f"`dvc repro -f {path.stem}` makes sure"
-                )
-            elif (verdict := _verdict(entries, receipt)) is Verdict.AWAITED:
-                continue
-            elif verdict is Verdict.FALSE:
-                changed = _correct(root, entries[receipt.stage], receipt)
-                corrected.append(receipt.stage)
-                why = f"what {', '.join(changed)} became while it was recorded"
-                inputs = [path for path in changed if (root / path).exists()]
-                if stale := stale_files(root, file_states(inputs, root)):
-                    why = f"earlier contents of {', '.join(stale)}, whose hash DVC remembered"
-                tell(
-                    f"{LOCK} said that {receipt.stage} was made from {why}. It now says what was read: `dvc repro` "
-                    "runs the stage again where something else lies there; taking an edit back keeps the result"
-                )
-            elif verdict is Verdict.UNRECORDED:
-                _forget_false_runs(root, receipt)
-            elif verdict is Verdict.TRUE:
-                publish_run(root, receipt.stage, entries[receipt.stage])
-            path.unlink(missing_ok=True)
-    return corrected
-
-
 class Verdict(StrEnum):
-    """On an entry of `dvc.lock`, by a receipt. AWAITED: the DVC that ran the stage lives and has
-    not recorded it; UNRECORDED: it never will."""
+    """Verdict of a receipt on the stage's entry in `dvc.lock`. AWAITED: the DVC that ran the stage
+    lives and has not recorded it; UNRECORDED: it never will."""
 
     TRUE = auto()
     FALSE = auto()
@@ -149,42 +99,82 @@ class Verdict(StrEnum):
     UNRECORDED = auto()
 
 
+def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
+    """Repair what a killed DVC has half written, compare every receipt with `dvc.lock`, and correct
+    wrong entries; gives their stages.
+
+    A receipt that a living DVC has yet to record stays. Raises Interrupted where a living DVC does
+    not release its lock.
+    """
+    repair_dvc_files(root, log)
+    # First without DVC's lock: most calls find nothing to do, and no stage is to wait for them.
+    paths = sorted((root / RECEIPTS).glob("*.json"))
+    entries = lock_entries(root) if paths else {}
+    found = {_verdict(entries, receipt) for path in paths if (receipt := _read(path)) is not None}
+    if not paths or found == {Verdict.AWAITED}:
+        return []
+    if found - {Verdict.AWAITED, Verdict.TRUE}:
+        import dvc.utils.serialize  # noqa: F401 loads DVC, before its lock is taken: another DVC waits three seconds for that
+    corrected = []
+    with dvc_lock(root):
+        # Again under the lock: a watchdog and a stage may come in the same moment.
+        entries = lock_entries(root)
+        for path in sorted((root / RECEIPTS).glob("*.json")):
+            receipt = _read(path)
+            verdict = _verdict(entries, receipt) if receipt is not None else None
+            if receipt is None:
+                log(
+                    f"{path} is damaged and is removed: the inputs of {path.stem} are not known; "
+                    f"`dvc repro -f {path.stem}` makes sure"
+                )
+            elif verdict is Verdict.AWAITED:
+                continue
+            elif verdict is Verdict.FALSE:
+                _correct(root, entries[receipt.stage], receipt, log)
+                corrected.append(receipt.stage)
+            elif verdict is Verdict.UNRECORDED:
+                _remove_false_runs(root, receipt)
+            else:
+                publish_run(root, receipt.stage, entries[receipt.stage])
+            path.unlink(missing_ok=True)
+    return corrected
+
+
 def _verdict(entries: Mapping[str, Mapping[str, Any]], receipt: Receipt) -> Verdict:
     entry = entries.get(receipt.stage)
     if entry is not None and entry == receipt.corrected(entry):
         return Verdict.TRUE
-    if entry == receipt.before or entry is None:
-        return Verdict.AWAITED if receipt.dvc is not None and receipt.dvc.is_alive() else Verdict.UNRECORDED
+    if entry == receipt.before or entry is None:  # DVC has not written its entry
+        return Verdict.AWAITED if receipt.dvc.is_alive() else Verdict.UNRECORDED
     return Verdict.FALSE
 
 
-def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt) -> list[str]:
-    """What was wrong. The caller holds DVC's lock."""
+def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt, log: Callable[[str], None]) -> None:
+    """Write the right entry, or none; the caller has DVC's lock."""
     right = receipt.corrected(entry)
-
-    def edit(stages: dict[str, Any]) -> None:
-        if right is None:
-            del stages[receipt.stage]
-        else:
-            stages[receipt.stage] = right
-
-    edit_lock(root, edit)
-    _forget_false_runs(root, receipt)
-    return differences(entry, right) if right is not None else ["dvc.yaml"]
-
-
-def _forget_false_runs(root: Path, receipt: Receipt) -> None:
-    forget_runs(root, lambda run: _is_false(run, receipt), newer_than=receipt.made_at)
+    write_entry(root, receipt.stage, right)
+    _remove_false_runs(root, receipt)
+    changed = differences(entry, right) if right is not None else ["dvc.yaml"]
+    why = f"what {', '.join(changed)} became while it was recorded"
+    inputs = [path for path in changed if (root / path).exists()]
+    if stale := forget_stale(root, file_states(inputs, root)):
+        why = f"earlier contents of {', '.join(stale)}, whose hash DVC remembered"
+    log(
+        f"{LOCK} said that {receipt.stage} was made from {why}. It now says what was read: `dvc repro` "
+        "runs the stage again where something else lies there; taking an edit back keeps the result"
+    )
 
 
-def _is_false(run: Mapping[str, Any], receipt: Receipt) -> bool:
-    """Whether an entry of the run cache says of this stage's outputs something else than its
+def _remove_false_runs(root: Path, receipt: Receipt) -> None:
+    """Remove the entries of the run cache that say of this stage's outputs something else than the
     receipt."""
-    if run.get("cmd") != receipt.command or {one["path"] for one in run.get("outs") or ()} != {
-        one["path"] for one in receipt.outs
-    }:
-        return False
-    return receipt.corrected(run) != run
+
+    def is_false(run: Mapping[str, Any]) -> bool:
+        paths = {one["path"] for one in run.get("outs") or ()}
+        is_of_stage = run.get("cmd") == receipt.command and paths == {one["path"] for one in receipt.outs}
+        return is_of_stage and receipt.corrected(run) != run
+
+    remove_runs(root, is_false, newer_than=receipt.made_at)
 
 
 def _read(path: Path) -> Receipt | None:
@@ -192,9 +182,7 @@ def _read(path: Path) -> Receipt | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         receipt = Receipt(**{**content, "dvc": Dvc(**content["dvc"])})
         entries = [*receipt.deps, *receipt.outs]
-        is_good = all(isinstance(one["path"], str) and isinstance(one["md5"], str) for one in entries) and isinstance(
-            receipt.made_at, float
-        )
-        return receipt if is_good and isinstance(receipt.params, dict) else None
+        is_good = all(isinstance(one["path"], str) and isinstance(one["md5"], str) for one in entries)
+        return receipt if is_good and isinstance(receipt.made_at, float) and isinstance(receipt.params, dict) else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

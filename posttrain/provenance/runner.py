@@ -1,15 +1,15 @@
-"""The stage's own process: its knobs are read, its function is called, and its end has an exit
-code.
+"""Runs a stage's function in its own process: reads the knobs, calls the function, and exits with
+the code of its end.
 
 `python -m posttrain.provenance.run_stage` starts it in a frozen copy of its inputs, and in a
 snapshot in place. A person may run `python -m stages.NAME` by hand, with a debugger: then it works
-in the tree itself, and fails where an input was edited meanwhile. The fingerprint of the inputs
-names the checkpoint folder, so that a run never resumes from another code, data or configuration;
-DVC deletes a stage's outs before it runs again, so checkpoints live outside.
+in the tree itself, and fails where an input was edited meanwhile. The cache key of the inputs names
+the checkpoint folder, so a run never resumes from another code, data or configuration; DVC deletes
+a stage's outs before it runs again, so checkpoints live outside.
 """
 
-import contextlib
 import errno
+import gc
 import os
 import resource
 import signal
@@ -21,30 +21,29 @@ from pathlib import Path
 from typing import NoReturn
 
 from posttrain.config.params import Params, load_params
-from posttrain.provenance.attempts import Attempts
 from posttrain.provenance.cache_integrity import refuse_damaged
-from posttrain.provenance.costs import HANDED_OVER, append_cost, measured_cost
+from posttrain.provenance.code_version import wandb_variables
+from posttrain.provenance.costs import COPIED_COSTS, COSTS, Attempts, append_cost, measured_cost
 from posttrain.provenance.environment import KEY, is_snapshot, refuse_foreign_modules
+from posttrain.provenance.eta import Progress
 from posttrain.provenance.fingerprint import StageInputs, read_stage_inputs, refuse_if_changed, take_fingerprint
 from posttrain.provenance.frozen_copy import refuse_if_touched, snapshot_files
 from posttrain.provenance.launcher import LAUNCH, asked_launch, run_launched
 from posttrain.provenance.lockfile import lock_entries
-from posttrain.provenance.old_checkpoints import checkpoint_limits, forget_old_checkpoints
-from posttrain.provenance.progress import Progress
-from posttrain.provenance.tree_locks import checkpoint_folder, full_name, has_work, hold_checkpoints, hold_stage
+from posttrain.provenance.old_checkpoints import checkpoint_limits, remove_old_checkpoints
+from posttrain.provenance.tree_locks import checkpoint_folder, full_name, has_work, lock_checkpoints, lock_stage
 from posttrain.provenance.undeclared_deps import undeclared
-from posttrain.provenance.wandb_variables import wandb_variables
 from posttrain.runtime.exits import ConfigurationError, Interrupted, StageError, say_end
 from posttrain.runtime.redaction import redact_uncaught
 from posttrain.runtime.state import STATE_DIR
 from posttrain.runtime.threads import choose_num_threads, limit_threads
-from posttrain.runtime.worker import CHECKPOINTS, RANKS, STOP_SIGNALS, run_as_rank
+from posttrain.runtime.worker import CHECKPOINTS, STOP_SIGNALS, WORKERS, run_worker
 
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """What a stage's function gets. `item` is the matrix item (`sft` in `evaluate@sft`), empty
-    where the stage has none. `is_first`: of several processes this is the one that writes the
+    """Argument of a stage's function. `item` is the matrix item (`sft` in `evaluate@sft`), empty
+    where the stage has none. `is_first`: of several workers this is the one that writes the
     outputs."""
 
     name: str
@@ -62,13 +61,13 @@ class StageRun:
 
     @property
     def key(self) -> str:
-        """Names the code, data and knobs: 16 hex digits of their fingerprint."""
+        """16 hex digits of the cache key of code, data and knobs."""
         return self.checkpoint_dir.name
 
     def progress(self, done: int, total: int, note: str = "") -> None:
-        """Say how far the stage is, as `Progress` does."""
+        """Print how far the stage is, and record that it lives."""
         if self.attempts is not None:
-            self.attempts.tell(done, total)
+            self.attempts.update(done, total)
         self.line.show(self.full_name, done, total, note)
 
 
@@ -77,14 +76,18 @@ def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = Fal
     interrupted and resumable, 1 our bug.
 
     The stage is named as the function; one command-line argument, if any, is the matrix item. Where
-    it `is_launchable` and `POSTTRAIN_LAUNCH` is set, the function runs in several processes below
-    this one (`launch.py`).
+    it `is_launchable` and `POSTTRAIN_LAUNCH` is set, the function runs in several workers below
+    this process (`launcher.py`).
     """
     redact_uncaught()
-    _make_deterministic()
+    gc.freeze()  # what is imported lives as long as the process: trainers collect garbage every few steps
+    gc.enable()
+    # Before the stage's own work imports torch; harmless where that is not used.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the sums of cuBLAS in one order
     item = sys.argv[1] if len(sys.argv) > 1 else ""
-    if RANKS in os.environ:
-        run_as_rank(lambda: _run_rank(function, item), _end_of)
+    if WORKERS in os.environ:
+        run_worker(lambda: _run_as_worker(function, item), _end_of)
     for number in STOP_SIGNALS:
         signal.signal(number, _stop)
     try:
@@ -98,7 +101,7 @@ def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = Fal
 
 
 def _stop(number: int, _: object) -> NoReturn:
-    """Where nothing listens for a signal to stop: a training does, and ends with a checkpoint."""
+    """End at once; a training has a handler of its own, and ends with a checkpoint."""
     raise Interrupted(f"asked to stop by {signal.Signals(number).name}: what is done is kept, run again to go on")
 
 
@@ -116,9 +119,8 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
-def _run_rank(function: Callable[[StageRun], None], item: str) -> None:
-    """As one of the processes that the frame has started: it holds the locks and looks after the
-    inputs."""
+def _run_as_worker(function: Callable[[StageRun], None], item: str) -> None:
+    """Call the function; the runner above has the locks and compares the inputs."""
     limit_threads(choose_num_threads())
     checkpoint_dir, is_first = Path(os.environ[CHECKPOINTS]), os.environ["RANK"] == "0"
     attempts = Attempts(checkpoint_dir, is_new=False) if is_first else None
@@ -128,46 +130,40 @@ def _run_rank(function: Callable[[StageRun], None], item: str) -> None:
 
 def _run(function: Callable[[StageRun], None], item: str, *, is_launchable: bool) -> None:
     name, root = function.__name__, Path()
+    stage = full_name(name, item)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigurationError(
             f"{name} was started by accelerate or torchrun itself, so every process would be a run of its own. "
-            f"Set {LAUNCH} to a file of "
-            f"infra/accelerate/ and run python -m posttrain.provenance.run_stage {name}: it starts the processes"
+            f"Set {LAUNCH} to a file of infra/accelerate/ and run python -m posttrain.provenance.run_stage {name}: "
+            "it starts the processes"
         )
-    if KEY in os.environ:  # frozen and held by the process above
+    if KEY in os.environ:  # frozen and locked by run_stage.py, the process above
         refuse_foreign_modules(sys.modules, Path.cwd())
         inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
-        _compute(
-            function,
-            item,
-            inputs,
-            checkpoint_folder(root, full_name(name, item), os.environ[KEY]),
-            is_launchable=is_launchable,
-        )
+        checkpoint_dir = checkpoint_folder(root, stage, os.environ[KEY])
+        _compute(function, item, inputs, checkpoint_dir, is_launchable=is_launchable)
         refuse_foreign_modules(sys.modules, Path.cwd())
         return
     if "DVC_STAGE" in os.environ and not is_snapshot(os.environ):
-        command = f"python -m posttrain.provenance.run_stage {name}{' ' * bool(item)}{item}"
         raise ConfigurationError(
-            f"dvc.yaml runs {name} in the tree itself, where an edit could be recorded as what it read; "
-            f"its cmd is to be `{command}`"
+            f"dvc.yaml runs {name} in the tree itself, where an edit could be recorded as what it read; its cmd is "
+            f"to be `python -m posttrain.provenance.run_stage {name}{' ' * bool(item)}{item}`"
         )
     inputs = read_stage_inputs(Path("dvc.yaml"), name, item)
-    with contextlib.ExitStack() as held:
-        held.enter_context(hold_stage(root, full_name(name, item)))
+    with lock_stage(root, stage):
         before = take_fingerprint(inputs)
         if is_snapshot(os.environ):
             refuse_foreign_modules(sys.modules, Path.cwd())
-            refuse_damaged(lock_entries(root), inputs, before, root)
+            refuse_damaged(lock_entries(root), before, root)
             files = snapshot_files(root)
         if os.environ.get("WANDB_MODE") != "disabled":
             os.environ.update(wandb_variables(root))
-        checkpoint_dir = held.enter_context(hold_checkpoints(root, full_name(name, item), before.digest))
-        _compute(function, item, inputs, checkpoint_dir, is_launchable=is_launchable)
-        refuse_if_changed(inputs, before, root)
-        if is_snapshot(os.environ):
-            refuse_if_touched(root, files, inputs.outs)
-            refuse_foreign_modules(sys.modules, Path.cwd())
+        with lock_checkpoints(root, stage, before.key) as checkpoint_dir:
+            _compute(function, item, inputs, checkpoint_dir, is_launchable=is_launchable)
+            refuse_if_changed(before, root)
+            if is_snapshot(os.environ):
+                refuse_if_touched(root, files, inputs.outs)
+                refuse_foreign_modules(sys.modules, Path.cwd())
 
 
 def _compute(
@@ -178,32 +174,27 @@ def _compute(
     limits, num_threads = checkpoint_limits(), choose_num_threads()
     limit_threads(num_threads)
     params = load_params()
-    _refuse_undeclared(function.__name__, inputs, params)
+    # `check_params` has looked at all stages, but cannot have `dvc.yaml` among its deps to look
+    # again.
+    if lines := [line for _, line in undeclared({function.__name__: inputs}, params)]:
+        raise ConfigurationError("\n".join(lines))
     started_s, is_resumed = time.monotonic(), has_work(checkpoint_dir)
     attempts = Attempts(checkpoint_dir)
-    started = (
-        f"{num_threads} thread{'s' if num_threads > 1 else ''}"
-        if launch is None
-        else f"{launch.num_processes} processes ({launch.config})"
-    )
-    print(f"[{name}] started with {started}", file=sys.stderr, flush=True)
+    threads = f"{num_threads} thread{'s' if num_threads > 1 else ''}"
+    by = threads if launch is None else f"{launch.num_processes} processes ({launch.config})"
+    print(f"[{name}] started with {by}", file=sys.stderr, flush=True)
     if launch is None:
         _call(function, StageRun(function.__name__, item, params, checkpoint_dir, attempts=attempts))
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     else:
-        peak_mib = run_launched(launch, STATE_DIR / "ranks" / name, checkpoint_dir, num_threads=num_threads)
+        peak_mib = run_launched(launch, STATE_DIR / "workers" / name, checkpoint_dir, num_threads=num_threads)
     seconds = time.monotonic() - started_s
     cost = measured_cost(
         name, seconds=seconds, peak_mib=peak_mib, is_resumed=is_resumed, num_threads=num_threads, attempts=attempts
     )
-    if KEY in os.environ:
-        append_cost(cost, HANDED_OVER)
-    else:
-        append_cost(cost)
+    append_cost(cost, COPIED_COSTS if KEY in os.environ else COSTS)
     print(f"[{name}] done in {seconds:.1f} s, peak {peak_mib:.0f} MiB", file=sys.stderr, flush=True)
-    forget_old_checkpoints(
-        checkpoint_dir.parent, keep=checkpoint_dir, max_age_days=limits.max_age_days, max_gb=limits.max_gb
-    )
+    remove_old_checkpoints(checkpoint_dir.parent, limits, keep=checkpoint_dir)
 
 
 def _call(function: Callable[[StageRun], None], run: StageRun) -> None:
@@ -211,17 +202,3 @@ def _call(function: Callable[[StageRun], None], run: StageRun) -> None:
         function(run)
     finally:
         run.line.end()
-
-
-def _refuse_undeclared(name: str, inputs: StageInputs, params: Params) -> None:
-    """Of this stage alone; `check_params` has looked at all of them, but cannot have `dvc.yaml`
-    among its deps to look again."""
-    if lines := [line for _, line in undeclared({name: inputs}, params)]:
-        raise ConfigurationError("\n".join(lines))
-
-
-def _make_deterministic() -> None:
-    """Set before torch is imported for the first time by the stage's own work; harmless where it is
-    not used."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -36,7 +36,7 @@ from posttrain.report.run_reader import (
     read_lines,
     read_object,
 )
-from posttrain.report.table import INTERVAL, percent, percent_range, points, read_evaluations
+from posttrain.report.table import INTERVAL, gain_verdict, percent, percent_range, points, read_evaluations
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.alarms import read_alarms
 
@@ -123,6 +123,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         percent=_percent,
         percent_range=percent_range,
         points=points,
+        gain_verdict=gain_verdict,
         between=_between,
         interval_name=INTERVAL,
         knobs=reports.knobs,

@@ -4,9 +4,13 @@ Light, because flows and the command line import it too. Strict success leads. A
 shown with its interval: 88 % of 480 tasks is 85 … 91 %.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from posttrain.evals.significance import Verdict
 from posttrain.report.run_reader import Evaluation, Rate, Success, read_object
+from posttrain.runtime.control_chars import escape_control_chars
 
 INTERVAL = "95 % interval"
 POLICIES = ("teacher", "base", "sft", "policy")
@@ -70,6 +74,51 @@ def percent_range(low: float, high: float) -> str:
 def points(estimate: float, low: float, high: float) -> str:
     """A difference with its interval, (0.081, 0.023, 0.139) → `+8.1 (+2.3 … +13.9)`."""
     return f"{100 * estimate:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
+
+
+def evaluation_text(summary: Mapping[str, Any]) -> str:
+    """One evaluation: the rates with their intervals, what went wrong, and the scores."""
+    num_samples, level = summary["num_samples"], summary["ci_level"]
+    lines = [
+        escape_control_chars(
+            f"{summary['model']} on {summary['world']}: {summary['num_tasks']} tasks of {summary['split']}, each "
+            f"greedily and {num_samples} times at temperature 1; {summary['rewarded_by']}"
+        ),
+        "",
+    ]
+    if changed := summary.get("endpoint_parameters"):
+        lines[1:] = [f"the endpoint refused: {', '.join(f'{name} ({how})' for name, how in changed.items())}", ""]
+    for name, prefix in (("strict success", "strict_"), ("success", "")):
+        low, high = 100 * summary[f"{prefix}ci_low"], 100 * summary[f"{prefix}ci_high"]
+        rate = 100 * summary[f"{prefix}success_rate"]
+        lines.append(f"{name:<16}{rate:6.1f} %  {low:.1f} … {high:.1f} ({level:.0%}, Wilson)")
+    for k in range(1, num_samples + 1):
+        if (share := summary.get(f"pass_hat_{k}")) is not None:
+            strict = summary[f"strict_pass_hat_{k}"]
+            lines.append(f"{f'pass^{k}':<16}{100 * share:6.1f} %  strictly {100 * strict:.1f} %")
+    lines.append(f"{'reward':<16}{summary['reward_mean']:8.3f}  in {summary['turns_mean']:.1f} messages")
+    failures = [f"{name} {count}" for name, count in summary["failures"].items()]
+    lines += ["", f"failures: {escape_control_chars(', '.join(failures)) or 'none'}"]
+    scores = [f"{name} {score['mean']:.3f}" for name, score in summary["scores"].items()]
+    lines.append(f"scores: {escape_control_chars(', '.join(scores))}")
+    lost = summary["num_lost"] + summary["num_lost_samples"]
+    if lost:
+        lines.append(f"{lost} plays were lost and do not count; run it again to play them")
+    return "\n".join(lines)
+
+
+def gain_verdict(gain: Verdict) -> str:
+    """Says if a policy's difference to the model that it was trained from is more than chance."""
+    chance = "the choice of tasks" if gain.is_of_runs_only else "the choice of tasks and seeds"
+    if gain.low > 0:
+        return f"more than {chance} explains."
+    return f"worse, by more than {chance} explains." if gain.high < 0 else f"{chance} may explain that."
+
+
+def gain_sentence(gain: Verdict) -> str:
+    """The difference in points with its interval, the verdict, and what it does not know of."""
+    unknown = " How far other seeds lie from this one is not known." if gain.is_of_runs_only else ""
+    return f"{points(gain.estimate, gain.low, gain.high)} points: {gain_verdict(gain)}{unknown}"
 
 
 def _rows(reports_dir: Path) -> list[list[str]]:

@@ -2,13 +2,15 @@
 and the rule reward."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from posttrain.models.codec import ChatCodec
-from posttrain.rewards.total import RuleReward
+from posttrain.rewards.params import RewardParams
+from posttrain.rewards.total import RuleReward, load_reward
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
 from posttrain.rollout.episodes import run_episodes
@@ -16,6 +18,8 @@ from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, TokenPolicy
 from posttrain.rollout.prefix import PrefixPolicy
 from posttrain.types import Message, Task, Trajectory
+from posttrain.worlds.catalog import make_domain, score_names
+from posttrain.worlds.params import WorldParams
 from posttrain.worlds.protocol import Domain
 
 NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the trainer
@@ -87,6 +91,61 @@ class EpisodeSampler:
             self._codec.encode_prompt(task.messages, [self._domain.tools[name].schema() for name in task.tools])
             for task in tasks
         ]
+
+
+class Player(Protocol):
+    """Plays tasks at a temperature, 0 for greedy; gives a scored episode of each."""
+
+    def __call__(
+        self, tasks: Sequence[Task], temperature: float, progress: Callable[[int, int], None] | None = None
+    ) -> Sequence[Trajectory]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredWorld:
+    """A world, the reward that scores its episodes, and their limits."""
+
+    domain: Domain
+    reward: RuleReward
+    limits: AgentParams
+
+    @classmethod
+    def of(cls, world: WorldParams, reward: RewardParams, limits: AgentParams) -> "ScoredWorld":
+        """Made from their sections of `params.yaml`."""
+        domain = make_domain(world)
+        return cls(domain, load_reward(reward, score_names(domain)), limits)
+
+    def sampler(self, model: Any, codec: ChatCodec, *, temperature: float) -> EpisodeSampler:
+        """What plays its tasks with a model."""
+        return EpisodeSampler(
+            model, codec, domain=self.domain, reward=self.reward, limits=self.limits, temperature=temperature
+        )
+
+    def player(self, model: Any, codec: ChatCodec, *, seed: int) -> Player:
+        """What plays tasks for an evaluation; `seed` draws those of the episodes."""
+
+        def play(
+            tasks: Sequence[Task], temperature: float, progress: Callable[[int, int], None] | None = None
+        ) -> list[Trajectory]:
+            seeds = episode_seeds(Stream.EVALUATION, seed, count=len(tasks))
+            return self.sampler(model, codec, temperature=temperature).sample(tasks, seeds, progress=progress)
+
+        return play
+
+
+def sample_groups(
+    sampler: EpisodeSampler,
+    tasks: Sequence[Task],
+    *,
+    num_samples: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[list[Trajectory], list[Task]]:
+    """`num_samples` scored episodes in a row of each task, for pairs, and the task of each
+    episode."""
+    plays = [task for task in tasks for _ in range(num_samples)]
+    seeds = episode_seeds(Stream.PREFERENCES, seed, count=len(plays))
+    return sampler.sample(plays, seeds, progress=progress), plays
 
 
 class Stream(IntEnum):

@@ -16,34 +16,7 @@ from typing import Protocol, Self
 import torch
 
 from posttrain.models.distributed import gather, is_first, share_rows
-from posttrain.types import Task, Trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredEpisode:
-    """An episode with its tokens and rule reward, and the `bonus` that a reward model adds."""
-
-    trajectory: Trajectory
-    bonus: float = 0.0
-
-    @property
-    def rule_reward(self) -> float:
-        """The reward without the bonus, which group metrics are of; 0.0 of an aborted episode."""
-        if self.is_aborted:
-            return 0.0
-        if self.trajectory.reward is None:
-            raise ValueError(
-                f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from"
-            )
-        return self.trajectory.reward
-
-    @property
-    def is_success(self) -> bool:
-        return self.trajectory.is_success
-
-    @property
-    def is_aborted(self) -> bool:
-        return self.trajectory.is_aborted
+from posttrain.types import ScoredEpisode, Task
 
 
 class EpisodeSource(Protocol):

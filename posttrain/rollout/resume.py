@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from posttrain.data.trajectories import trajectory_columns, trajectory_from_columns
+from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy

@@ -25,7 +25,7 @@ async def read_body(response: Any, refuse: Callable[[str], Exception]) -> bytes:
 
 
 def redirection(headers: Any) -> str:
-    """Where an answer leads whose redirection is not followed; empty where it leads nowhere."""
+    """A sentence on the target of a redirection that is not followed; empty where there is none."""
     if not (to := headers.get("location", "")):
         return ""
     return f"it redirects to {clip(to, 200)}, where nothing is sent: if that is the right address, name it. "

@@ -98,7 +98,7 @@ def _line(problem: Any, place: Place) -> str:
 
 
 def _no_type(problem: Any, place: Place) -> str:
-    """Of a choice that says none of its types, or has its type where the section should stand."""
+    """Line for a choice without a known type, or with its type where the section should stand."""
     key, given, types = place.key, problem["input"], _choice(place.field)
     if problem["type"] == "union_tag_invalid":
         tag = problem["ctx"]["tag"]

@@ -1,11 +1,12 @@
 """Number of threads of a stage: the cores that are idle when it starts, at most two, or
 `POSTTRAIN_THREADS`.
 
-Two threads take half to all of the time on two idle cores and up to twice as long where another
-program has one of them. A machine fact, not a knob: matrix products of these sizes are shared out
-by rows and columns of the result, never along a sum, so one thread and two make the same bits
-(tested on a training step). On Intel's processors MKL does so only where it is told. A small model
-gains nothing from a third.
+A small model in training computes two parts of a step side by side (`models/parts.py`); all else
+shares out each operation, which takes half to all of the time on two idle cores and up to twice as
+long where another program has one of them. A machine fact, not a knob: matrix products of these
+sizes are shared out by rows and columns of the result, never along a sum, so one thread and two
+make the same bits (tested on a training step). On Intel's processors MKL does so only where it is
+told. A small model gains nothing from a third.
 """
 
 import os
@@ -43,8 +44,8 @@ def idle_cores(busy_percent: float, *, num_cores: int, num_allowed: int) -> int:
 
 
 def limit_threads(num_threads: int) -> None:
-    """Of this process, in every library that computes, loaded already or not, and of the processes
-    that it starts."""
+    """Limit the threads of this process, in every library that computes, loaded already or not, and
+    of the processes that it starts."""
     free_bits_of_threads()
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(num_threads)

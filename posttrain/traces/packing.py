@@ -15,8 +15,7 @@ from itertools import compress
 from operator import itemgetter
 from typing import Any
 
-from posttrain.data.schemas import task_columns, task_from_columns
-from posttrain.data.trajectories import outcome_columns, outcome_from_columns
+from posttrain.data.schemas import outcome_columns, outcome_from_columns, task_columns, task_from_columns
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, StopReason, Task, ToolRun, Trajectory, Turn
 

@@ -61,6 +61,12 @@ def conversation(episode: StoredEpisode) -> str:
     )
 
 
+def transcript(played: Trajectory) -> str:
+    """Every message of an episode in its order; over a call's answer how long it took and how it
+    ended."""
+    return escape_control_chars("\n".join(_messages(played)))
+
+
 def _header(episode: StoredEpisode) -> Iterator[str]:
     run, traced = episode.run, episode.traced
     task, trajectory = traced.task, traced.trajectory

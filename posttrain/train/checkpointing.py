@@ -1,11 +1,11 @@
-"""Finds the checkpoint that a killed run can go on from. The newest that carries a marker written
-last, holding the hash of every file.
+"""Checkpoint folders: sealed by a marker that is written last and holds the hash of every file.
 
-A kill leaves a half-written folder without a marker, a full disk one with a short file; both are
-removed before the run resumes, so that nothing ever loads them. What a folder holds is the
-trainer's matter (`resumable.py`).
+A killed run resumes from the newest that is sealed. A kill leaves a folder without a marker, a full
+disk one with a short file; both are removed before the run resumes, so that nothing ever loads
+them. What a folder holds is up to the trainer (`resumable_trainer.py`, `online/checkpoints.py`).
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -13,8 +13,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from posttrain.runtime.exits import Interrupted
 
@@ -25,8 +27,7 @@ NUM_KEPT = 2  # the newest may be the one that a failing disk has just damaged
 
 
 def seal(checkpoint: Path) -> None:
-    """Write the marker: from here on the folder counts. It appears under its name at once or not at
-    all."""
+    """Write the marker, by a rename: from here on the folder counts."""
     content = {"files": {path.name: _sha256(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}}
     temporary = checkpoint / f"{MARKER}.tmp"
     with temporary.open("w", encoding="utf-8") as file:
@@ -42,9 +43,8 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def newest_complete(folder: Path, needed_by: Callable[[Path], Path | None] = lambda _: None) -> Path | None:
-    """The checkpoint of the highest step that is complete, and with it the one that `needed_by`
-    gives for it, or None. Those above it that are not are removed, with a line on stderr for
-    each."""
+    """The complete checkpoint of the highest step, or None; the one that `needed_by` gives for it
+    must be complete, too. Incomplete ones above it are removed, with a line on stderr for each."""
     for checkpoint in reversed(checkpoints_in(folder)):
         what = _damage(checkpoint)
         if what is None and (needed := needed_by(checkpoint)) is not None and (lack := _damage(needed)) is not None:
@@ -61,7 +61,7 @@ def newest_complete(folder: Path, needed_by: Callable[[Path], Path | None] = lam
 
 
 def remove(checkpoint: Path) -> None:
-    """Whatever stands there in its place."""
+    """Remove the folder, or whatever stands in its place."""
     if checkpoint.is_dir() and not checkpoint.is_symlink():
         shutil.rmtree(checkpoint)
     else:
@@ -69,25 +69,33 @@ def remove(checkpoint: Path) -> None:
 
 
 def prune(folder: Path, *, keep: Path | None) -> None:
-    """Remove all but the newest `NUM_KEPT` checkpoints and `keep`, the best one if the run knows of
-    a best."""
+    """Remove all but the newest `NUM_KEPT` checkpoints and `keep`, such as the best one."""
     for checkpoint in checkpoints_in(folder)[:-NUM_KEPT]:
         if keep is None or checkpoint.resolve() != keep.resolve():
             remove(checkpoint)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """What is named `checkpoint-<step>`, lowest step first, complete or not."""
+    """All `checkpoint-<step>`, lowest step first, complete or not."""
     found = [path for path in folder.glob(f"{PREFIX}*") if _STEP.fullmatch(path.name.removeprefix(PREFIX))]
     return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
 
 
-def no_room(folder: Path, error: Exception) -> Interrupted | None:
-    """The end that a failed write stands for, or None where it was not for want of space.
+@contextlib.contextmanager
+def interrupted_when_full(folder: Path) -> Iterator[None]:
+    """Turn a write that failed on a full disk into Interrupted, the last good checkpoint kept."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if end := no_room(folder, error):
+            raise end from error
+        raise
 
-    torch and safetensors report a full disk as errors of their own, without an `errno`; the free
-    space on the disk then tells.
-    """
+
+def no_room(folder: Path, error: Exception) -> Interrupted | None:
+    """Interrupted for a write that failed for want of space, None for another error."""
+    # torch and safetensors report a full disk as errors of their own, without an `errno`; the free
+    # space on the disk then tells.
     number = error.errno if isinstance(error, OSError) else None
     free_mib = shutil.disk_usage(folder).free / 2**20
     is_full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(
@@ -104,7 +112,7 @@ def no_room(folder: Path, error: Exception) -> Interrupted | None:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with it, None where nothing is."""
+    """Describe what is wrong with the checkpoint; None where nothing is."""
     try:
         content = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
         sealed, found = (

@@ -1,5 +1,5 @@
-"""Trains a policy on pairs of its own episodes, by direct preference optimisation (DPO). The chosen
-one should gain likelihood over the rejected one, against the first policy.
+"""Direct preference optimisation (DPO) on pairs of a policy's own episodes: the chosen one should
+gain likelihood over the rejected one, against the first policy.
 
 TRL's `DPOTrainer` (arXiv 2305.18290) on whole multi-turn episodes. With d the chosen episode's gain
 in log-likelihood less the rejected one's, the loss of a pair is one of:
@@ -12,18 +12,18 @@ in log-likelihood less the rejected one's, the loss of a pair is one of:
 Left out: TRL's other losses, length normalisation.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from datasets import Dataset
+from torch import Tensor
 from trl import DPOConfig, DPOTrainer
 
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.train.pair_training import (
-    SIDES,
     PairCollator,
+    ReferenceTrainer,
     RowPair,
     episode_logprobs,
     pair_arguments,
@@ -32,7 +32,7 @@ from posttrain.train.pair_training import (
     reference_of,
 )
 from posttrain.train.params import DpoParams
-from posttrain.train.resumable_trainer import Resumable, TrainingRun
+from posttrain.train.resumable_trainer import TrainingRun
 
 
 def train_dpo(
@@ -71,34 +71,10 @@ def train_dpo(
     trainer.train_or_resume()
 
 
-class _Dpo(Resumable, DPOTrainer):  # type: ignore[misc]  # trl is untyped
+class _Dpo(ReferenceTrainer, DPOTrainer):  # type: ignore[misc]  # trl is untyped
     """DPOTrainer on rows that are token ids already."""
 
-    logged: ClassVar = {
-        "loss": "loss",
-        "learning_rate": "lr",
-        "grad_norm": "grad_norm",
-        "entropy": "entropy",
-        # share of the step's pairs whose chosen episode gained more than the rejected one
-        "rewards/accuracies": "pair_accuracy",
-        "rewards/margins": "margin",  # beta times the difference of the two gains
-        "rewards/chosen": "margin_chosen",
-        "rewards/rejected": "margin_rejected",
-    }
-
-    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
-        return dataset
-
-    def _precompute_ref_logps(self, dataset: Dataset, name: str, batch_size: int) -> Dataset:
-        """The model has not been trained yet, nor loaded from a checkpoint: it is its own
-        reference. TRL would write the columns to a cache file."""
-        del name
-        sums: dict[str, list[float]] = {side: [] for side in SIDES}
-        for start in range(0, len(dataset), batch_size):
-            part = dataset.select(range(start, min(start + batch_size, len(dataset)))).to_list()
-            logprobs_2N = episode_logprobs(self.model, self.data_collator(part))
-            sums["chosen"] += logprobs_2N[: len(part)]
-            sums["rejected"] += logprobs_2N[len(part) :]
-        for side in SIDES:
-            dataset = dataset.add_column(f"ref_{side}_logps", sums[side])
-        return dataset
+    def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
+        logprobs_2N = episode_logprobs(self.model, batch)
+        num_pairs = len(logprobs_2N) // 2
+        return {"ref_chosen_logps": logprobs_2N[:num_pairs], "ref_rejected_logps": logprobs_2N[num_pairs:]}

@@ -1,5 +1,5 @@
-"""Trains a policy on its own episodes one by one, the chosen ones of the pairs as desirable and the
-rejected ones as undesirable, by Kahneman-Tversky optimisation (KTO).
+"""Kahneman-Tversky optimisation (KTO) on a policy's own episodes one by one: the chosen ones of the
+pairs are desirable, the rejected ones undesirable.
 
 TRL's `KTOTrainer` (arXiv 2402.01306, eq. 7) on whole multi-turn episodes. With r an episode's gain
 in log-likelihood against the first policy, and z how far the policy has come from that one, the
@@ -13,7 +13,7 @@ in all processes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.train.pair_training import (
     COLUMNS,
+    ReferenceTrainer,
     RowPair,
     episode_logprobs,
     padded,
@@ -35,7 +36,7 @@ from posttrain.train.pair_training import (
     reference_of,
 )
 from posttrain.train.params import KtoParams
-from posttrain.train.resumable_trainer import Resumable, TrainingRun
+from posttrain.train.resumable_trainer import TrainingRun
 from posttrain.train.sample_order import IntArray
 
 MATCHED, MISMATCHED = "", "KL_"  # how the names of TRL's columns begin
@@ -107,58 +108,39 @@ def _episodes(pairs: Sequence[RowPair], order: IntArray, *, batch_size: int, pai
     return Dataset.from_dict({**rows, "label": labels})
 
 
-class _Kto(Resumable, KTOTrainer):  # type: ignore[misc]  # trl is untyped
-    """KTOTrainer on rows that are token ids already."""
+class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untyped
+    """KTOTrainer on rows that are token ids already; logs how many pairs are in the right order."""
 
-    logged: ClassVar = {
-        "loss": "loss",
-        "learning_rate": "lr",
-        "grad_norm": "grad_norm",
-        "entropy": "entropy",
-        "kl": "mismatched_gain",  # z, in nats per episode
-        # as those of DPO
-        "rewards/accuracies": "pair_accuracy",
-        "rewards/margins": "margin",
-        "rewards/chosen": "margin_chosen",
-        "rewards/rejected": "margin_rejected",
-    }
+    def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
+        columns = {}
+        for kind in (MATCHED, MISMATCHED):
+            own = {name: batch[f"{kind}{name}"] for name in ("input_ids", "completion_mask")}
+            columns[f"ref_{kind}logps"] = episode_logprobs(self.model, own)
+        return columns
 
-    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
-        return dataset
+    def compute_loss(
+        self,
+        model: Callable[..., Any],
+        inputs: Mapping[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Any:
+        logprobs: list[Tensor] = []
 
-    def _precompute_ref_logps(self, dataset: Dataset, name: str, batch_size: int) -> Dataset:
-        """The model has not been trained yet, nor loaded from a checkpoint: it is its own
-        reference. TRL would write the columns to a cache file."""
-        del name
-        sums: dict[str, list[float]] = {MATCHED: [], MISMATCHED: []}
-        for start in range(0, len(dataset), batch_size):
-            batch = self.data_collator(dataset.select(range(start, start + batch_size)).to_list())
-            for kind in sums:
-                own = {name: batch[f"{kind}{name}"] for name in ("input_ids", "completion_mask")}
-                sums[kind] += episode_logprobs(self.model, own)
-        for kind in sums:
-            dataset = dataset.add_column(f"ref_{kind}logps", sums[kind])
-        return dataset
-
-    def _compute_loss(self, model: Callable[..., Any], inputs: Mapping[str, Tensor], return_outputs: bool) -> Any:
-        """TRL's, which also hears how many chosen episodes gained more than the other of their
-        pair."""
-        heard: list[Tensor] = []
-
-        def listening(**arguments: Any) -> Any:
+        def recording(**arguments: Any) -> Any:
             outputs = model(**arguments)
-            heard.append(outputs.log_probs.detach().sum(1))
+            logprobs.append(outputs.log_probs.detach().sum(1))
             return outputs
 
-        loss = super()._compute_loss(listening, inputs, return_outputs)
-        chosen_N, rejected_N = (heard[-1] - inputs["ref_logps"]).chunk(2)  # the mismatched ones come first
+        loss = super().compute_loss(recording, inputs, return_outputs, num_items_in_batch)
+        chosen_N, rejected_N = (logprobs[-1] - inputs["ref_logps"]).chunk(2)  # the mismatched ones come first
         is_ordered_N = self.accelerator.gather((chosen_N > rejected_N).float())
         self._metrics["train"]["rewards/accuracies"].append(is_ordered_N.mean().item())
         return loss
 
 
 class _Collator:
-    """A part's rows to tensors (2N, T)."""
+    """Collates rows to tensors (2N, T)."""
 
     def __init__(self, pad_id: int) -> None:
         self._pad_id = pad_id

@@ -1,5 +1,5 @@
-"""Trains a policy on pairs of its own episodes by odds ratio preference optimisation (ORPO): it
-learns the chosen episode as in fine-tuning, and that its odds are above the rejected one's.
+"""Odds ratio preference optimisation (ORPO) on pairs of a policy's own episodes: fine-tuning on the
+chosen one, plus a loss that puts its odds above the rejected one's.
 
 TRL's `ORPOTrainer` (arXiv 2403.07691, eqs. 4 to 7) on whole multi-turn episodes. With p the
 geometric mean of the probabilities of an episode's agent tokens, and odds = p / (1 - p), the loss
@@ -19,7 +19,7 @@ from torch import Tensor
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of

@@ -1,14 +1,14 @@
-"""What the three trainers on pairs share: their arguments, the order of the pairs, their tensors,
-and the log-probabilities of the first policy.
+"""Shared by the trainers on pairs: arguments, order of the pairs, tensors, and reference
+log-probabilities.
 
 TRL marks everything after the prompt as the completion; here the mask is the agent's tokens alone,
-so that a tool result, which differs between the two episodes, is never made likelier. The first
-policy's log-probabilities are computed once, before the first step: it never changes and need not
-stay in memory.
+so that a tool result, which differs between the two episodes, is never made likelier. The reference
+is the first policy. Its log-probabilities are computed once, before the first step: it never
+changes and need not stay in memory.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams
-from posttrain.train.resumable_trainer import TrainingRun, trainer_arguments
+from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.sample_order import IntArray, repeated_passes, sort_within_batches
 
 SIDES = ("chosen", "rejected")
@@ -39,7 +39,7 @@ def pair_arguments(
     checkpoint_every_steps: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Of each of the three; a rate that falls to 0 in a line."""
+    """Trainer arguments of all three; the learning rate falls to 0 linearly."""
     num_parts, pairs_per_part = pair_parts(params.batch_size, "train_policy.algorithm.batch_size", run.rows_at_once)
     common = trainer_arguments(
         run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed
@@ -80,7 +80,7 @@ def reference_of(model: Any, optimizer: OptimizerKind) -> Any:
 
 
 def episode_logprobs(model: Any, batch: Mapping[str, Tensor]) -> list[float]:
-    """Of each row the log-probability of the agent's tokens, summed, by the weights as they are."""
+    """Summed log-probability of the agent's tokens in each row, by the weights as they are now."""
     input_ids = batch["input_ids"].to(model.device)
     with torch.no_grad():
         sums: list[float] = agent_logprobs(model, input_ids, batch_labels(batch).to(model.device)).sum(1).tolist()
@@ -88,7 +88,7 @@ def episode_logprobs(model: Any, batch: Mapping[str, Tensor]) -> list[float]:
 
 
 def batch_labels(batch: Mapping[str, Tensor]) -> Tensor:
-    """The ids where the agent wrote them, `IGNORED` elsewhere."""
+    """Token ids where the agent wrote them, `IGNORED` elsewhere."""
     return batch["input_ids"].masked_fill(batch["completion_mask"] == 0, IGNORED)
 
 
@@ -101,9 +101,47 @@ def padded(input_ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]], p
     }
 
 
+class ReferenceTrainer(Resumable):
+    """Mixed in before TRL's DPO and KTO trainers, whose rows are token ids already. They have no
+    public switch against tokenizing, and would pass reference log-probs on by a cache file that
+    other processes do not find."""
+
+    logged: ClassVar[Mapping[str, str]] = {
+        "loss": "loss",
+        "learning_rate": "lr",
+        "grad_norm": "grad_norm",
+        "entropy": "entropy",
+        "kl": "mismatched_gain",  # KTO's z, in nats per episode
+        # share of the step's pairs whose chosen episode gained more than the rejected one
+        "rewards/accuracies": "pair_accuracy",
+        "rewards/margins": "margin",  # beta times the difference of the two gains
+        "rewards/chosen": "margin_chosen",
+        "rewards/rejected": "margin_rejected",
+    }
+
+    def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
+        """Log-probs of a batch's rows by the weights as they are, named as TRL looks for them."""
+        raise NotImplementedError
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+        return dataset
+
+    def _precompute_ref_logps(self, dataset: Dataset, _name: str, batch_size: int) -> Dataset:
+        """Called before the model is trained or loaded from a checkpoint: it is its own
+        reference."""
+        columns: dict[str, list[float]] = {}
+        for start in range(0, len(dataset), batch_size):
+            part = dataset.select(range(start, min(start + batch_size, len(dataset)))).to_list()
+            for name, logprobs in self.reference_columns(self.data_collator(part)).items():
+                columns.setdefault(name, []).extend(logprobs)
+        for name, logprobs in columns.items():
+            dataset = dataset.add_column(name, logprobs)
+        return dataset
+
+
 class PairCollator:
-    """Pairs of a step's part to tensors (2N, T): the chosen episodes, then the rejected ones, as
-    TRL halves them."""
+    """Collates pairs to tensors (2N, T): the chosen episodes, then the rejected ones, as TRL halves
+    them."""
 
     def __init__(self, pad_id: int) -> None:
         self._pad_id = pad_id

@@ -1,5 +1,4 @@
-"""Knobs of the trainings: SFT, preference pairs, reward model, and the policy by RL, DPO, KTO or
-ORPO."""
+"""Knobs of SFT, preference pairs, the reward model, and DPO, KTO and ORPO."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -105,6 +104,7 @@ class OrpoParams(Section):
 
 
 def refuse_no_checkpoint(every_steps: int, max_steps: int, knob: str) -> None:
+    """Raise ValueError where a run would end before its first checkpoint."""
     if every_steps > max_steps:
         raise ValueError(
             f"checkpoint_every_steps is {every_steps} and {knob} {max_steps}: a killed run would begin anew, for want "

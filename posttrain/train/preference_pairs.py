@@ -1,10 +1,8 @@
-"""Pairs a better with a worse episode of one task, for what learns from pairs, and keeps the file
-that holds them.
+"""Preference pairs: a better and a worse episode of one task, and the file that holds them.
 
 Episodes of different tasks are never compared: their rewards differ by how hard the task was. A
 task gives one pair; more of them would share their episodes and count its mistakes several times.
-Which pair is a choice: the best and the worst tell most surely which is better, the closest what
-makes the difference.
+The best and the worst show most surely which is better, the closest what makes the difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +14,10 @@ from typing import Literal
 import pyarrow as pa
 
 from posttrain.data.files import read_parquet, write_parquet
-from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_of_table, trajectories_table
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_from_table, trajectories_table
 from posttrain.evals.groups import ROUNDING
 from posttrain.models.codec import ChatCodec, TokenRow
+from posttrain.runtime.exits import DataError
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -38,7 +37,7 @@ class Pair:
 
 
 class PairKind(StrEnum):
-    """What sets the two apart; of one task the first kind that there is says most."""
+    """Difference between the two episodes of a pair, most telling first."""
 
     SUCCESS_OVER_FAILURE = "success_over_failure"
     STRICT_OVER_PLAIN = "strict_over_plain"  # both succeeded, the chosen one alone strictly
@@ -54,6 +53,15 @@ def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest
             return best_and_worst(rows)
         case "closest":
             return closest(rows)
+
+
+def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) -> None:
+    """Raises DataError where there is none."""
+    if not pairs:
+        raise DataError(
+            f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: there is nothing to prefer. "
+            "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
+        )
 
 
 def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:
@@ -113,7 +121,7 @@ def reward_gap(pair: Pair) -> float:
 
 
 def composition(pairs: Sequence[Pair]) -> Mapping[str, float]:
-    """What the pairs are made of: how many of each kind, how far apart in reward, how long.
+    """Summary of the pairs: how many of each kind, how far apart in reward, how long.
 
     Pairs 1.0 over 0.0, a success over a failure, of 2 and 4 agent tokens, and 0.3 over 0.1, both
     failures, of 6 and 4: `num_success_over_failure` and `num_both_fail` 1, the other kinds 0;
@@ -158,7 +166,7 @@ def read_pairs(path: Path) -> list[Pair]:
     table = read_parquet(path, PAIRS_SCHEMA)
     width = len(TRAJECTORIES_SCHEMA)
     chosen, rejected = (
-        rows_of_table(pa.Table.from_arrays(table.columns[start : start + width], schema=TRAJECTORIES_SCHEMA))
+        rows_from_table(pa.Table.from_arrays(table.columns[start : start + width], schema=TRAJECTORIES_SCHEMA))
         for start in (0, width)
     )
     return [Pair(*sides) for sides in zip(chosen, rejected, strict=True)]

@@ -1,14 +1,15 @@
-"""Makes a killed run of a Hugging Face trainer reach the same bytes as one that was never killed.
+"""Resumable trainings: a killed run of a Hugging Face trainer reaches the bytes of an undisturbed
+one.
 
-Its checkpoints already hold weights, optimizer, schedule, random states and the place in the data.
-Added here: a checkpoint counts only once it is sealed (`checkpointing.py`), it carries
-`metrics.jsonl` as it stood, SIGTERM and SIGUSR1 end the run at the next step with a checkpoint, and
-a full disk ends it with the last good one kept. Everything that could differ between two runs
-(timings, model cards, progress bars) is turned off.
+A trainer's checkpoints hold weights, optimizer, schedule, random states and the place in the data.
+Added here, by callbacks: a checkpoint counts only once it is sealed (`checkpointing.py`), it
+carries `metrics.jsonl` as it stood, SIGTERM and SIGUSR1 end the run at the next step with a
+checkpoint, and a full disk ends it with the last good one kept. All that could differ between two
+runs (timings, model cards, progress bars) is turned off.
 
-Of several processes (`distributed.py`) the first writes and the others agree: on the checkpoint to
-go on from and on the step after which to stop. A checkpoint holds whole weights and a whole
-optimizer state, also where they are sharded, so a run may go on with another number of processes.
+The first of several processes (`distributed.py`) writes, and all agree on the checkpoint to resume
+from and on the step after which to stop. A checkpoint holds whole weights and a whole optimizer
+state, also where they are sharded, so that a run may be resumed with another number of processes.
 """
 
 import contextlib
@@ -22,18 +23,26 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
-from transformers import PrinterCallback, Trainer, TrainerState
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from posttrain.models import distributed, sharding
+from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
+from posttrain.models.parts import parts_beside
 from posttrain.runtime.exits import Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
-from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
-from posttrain.train.checkpointing import PREFIX, is_complete, newest_complete, no_room, prune, seal
+from posttrain.tracking.metrics_log import MetricsLog, Sink
+from posttrain.train.checkpointing import (
+    PREFIX,
+    interrupted_when_full,
+    is_complete,
+    newest_complete,
+    prune,
+    seal,
+)
 
 METRICS = "metrics.jsonl"
 STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
@@ -41,11 +50,10 @@ STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.p
 
 @dataclass(slots=True)
 class TrainingRun:
-    """One training, possibly resumed: where its checkpoints are, the newest complete one (None at
-    the start), who hears of its progress, and how many of a step's rows go through the model
-    together (None: an even share of them, see `distributed.parts_of`).
-
-    `metrics` is None in all processes but the first."""
+    """One training, possibly resumed. `folder`: of its checkpoints; `checkpoint`: the newest that
+    is complete, None at the start; `metrics`: None in all processes but the first; `rows_at_once`:
+    how many of a step's rows go through the model together, None for an even share of them
+    (`distributed.parts_of`)."""
 
     folder: Path
     checkpoint: Path | None
@@ -64,11 +72,9 @@ def open_run(
     progress: Callable[[int, int, str], None] = lambda *_: None,
     rows_at_once: int | None = None,
 ) -> Iterator[TrainingRun]:
-    """Find the checkpoint to go on from, bring `folder/metrics.jsonl` back to where it stood then,
-    and listen for SIGTERM and SIGUSR1.
-
-    Of several processes the first finds it, keeps the metrics and tells of the progress.
-    """
+    """Find the checkpoint to resume from, bring `folder/metrics.jsonl` back to where it stood then,
+    and listen for SIGTERM and SIGUSR1. The first of several processes alone writes metrics and
+    reports progress."""
     distributed.join()
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = distributed.from_first(newest_complete(folder, _best_of) if distributed.is_first() else None)
@@ -76,8 +82,8 @@ def open_run(
         warnings.filterwarnings(
             "ignore", category=FutureWarning, module="transformers"
         )  # TRL reads names that transformers has deprecated
-        told = progress if distributed.is_first() else lambda *_: None
-        run = TrainingRun(folder, checkpoint, metrics, told, rows_at_once)
+        own_progress = progress if distributed.is_first() else lambda *_: None
+        run = TrainingRun(folder, checkpoint, metrics, own_progress, rows_at_once)
 
         def stop(*_: object) -> None:
             run.is_stopping = True
@@ -91,9 +97,9 @@ def open_run(
 
 
 def _best_of(checkpoint: Path) -> Path | None:
-    """The checkpoint whose weights a run from this one may end with; None where that is itself. Not
-    of another folder: a run may have moved."""
-    if not (checkpoint / STATE).is_file():  # of a training online, which ends with its last weights
+    """The best checkpoint so far as this one has it, whose weights the run may end with; None where
+    that is itself. Looked for beside it, as the folder may have moved."""
+    if not (checkpoint / STATE).is_file():  # of online training, which keeps its best weights elsewhere
         return None
     best = TrainerState.load_from_json(str(checkpoint / STATE)).best_model_checkpoint
     return checkpoint.with_name(Path(best).name) if best and Path(best).name != checkpoint.name else None
@@ -111,8 +117,8 @@ def _open_metrics(
 def trainer_arguments(
     run: TrainingRun, model: Any, *, max_steps: int, checkpoint_every_steps: int, lr: float, seed: int
 ) -> dict[str, Any]:
-    """The arguments common to the trainers. Rows come in the order of the dataset, one epoch:
-    the order is ours to draw and to test."""
+    """Arguments common to the trainers. Rows come in the order of the dataset, in one epoch: the
+    order is ours to draw and to test."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # TRL's trainers report themselves when they are made
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return {
@@ -138,12 +144,74 @@ def trainer_arguments(
     }
 
 
+class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
+    """Writes metrics, seals checkpoints, reports progress, and ends the run when asked to stop.
+    `logged` maps the names of the trainer's log to those of `metrics.jsonl`."""
+
+    def __init__(self, run: TrainingRun, logged: Mapping[str, str]) -> None:
+        self._run, self._logged = run, logged
+        self._is_stopping = False
+        self._reported = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, *, model: Any, **_: Any
+    ) -> None:
+        self._reported = state.global_step
+        if distributed.is_sharded() and args.device.type == "cpu":
+            sharding.sum_without_average(model)
+
+    def on_step_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        self._report(state)
+
+    def on_step_end(self, _args: TrainingArguments, _state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        # processes get the signal at different times: all stop after the step in which one has it
+        self._is_stopping = any(distributed.gather(self._run.is_stopping))
+        if self._is_stopping:
+            control.should_save = True
+
+    def on_log(
+        self,
+        _args: TrainingArguments,
+        state: TrainerState,
+        _control: TrainerControl,
+        *,
+        logs: Mapping[str, float],
+        **_: Any,
+    ) -> None:
+        metrics = {ours: logs[theirs] for theirs, ours in self._logged.items() if theirs in logs}
+        if metrics and self._run.metrics is not None:
+            self._run.metrics.write(state.global_step, metrics)
+
+    def on_save(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        step, last = state.global_step, state.max_steps
+        checkpoint = self._run.folder / f"{PREFIX}{step}"
+        distributed.wait_for_all()  # each has written its random state
+        if self._run.metrics is not None:
+            shutil.copyfile(self._run.metrics.path, checkpoint / METRICS)
+            seal(checkpoint)
+        if distributed.is_first():
+            prune(self._run.folder, keep=Path(state.best_model_checkpoint) if state.best_model_checkpoint else None)
+        if self._is_stopping and step < last:
+            self._report(state)
+            raise Interrupted(
+                f"asked to stop after step {step} of {last}; a checkpoint of it is kept: run again to go on from there"
+            )
+
+    def on_train_end(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        self._report(state)
+
+    def _report(self, state: TrainerState) -> None:
+        """Report the step's end: after its metrics, its evaluation and its checkpoint."""
+        if state.global_step > self._reported:
+            self._reported = state.global_step
+            self._run.progress(state.global_step, state.max_steps, "")
+
+
 class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     """Mixed in before a TRL trainer, which needs `run=`, `whole=` and `optimizer=` then.
 
-    `logged` maps the names of the trainer's log to those of `metrics.jsonl`. `whole` is the model
-    whose weights the caller reads; the trainer gets its `sharding.learner_of`, and `optimizer` is
-    of that.
+    `logged`: see `RunCallback`. `whole` is the model whose weights the caller reads; the trainer
+    gets its `sharding.learner_of`, and `optimizer` is of that.
     """
 
     logged: ClassVar[Mapping[str, str]] = {}
@@ -156,20 +224,21 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         super().__init__(*args, **kwargs)
         self.optimizer: Any = optimizer  # not as an argument, which is refused under FSDP
         self.remove_callback(PrinterCallback)
+        self.add_callback(RunCallback(run, self.logged))
         distributed.refuse_another_count(self.accelerator.num_processes)
 
     def train_or_resume(self) -> None:
         """Train from the start, or from the run's checkpoint; where that checkpoint was the end
-        already, only load its result."""
-        checkpoint = self.run.checkpoint
-        if checkpoint is None:
-            self.train()
-        else:
+        already, only load its result. Ends with the best weights where there is a measure."""
+        checkpoint, state = self.run.checkpoint, self.state
+        if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / STATE))
-            if self.is_over(state):
-                self._load_from_checkpoint(str(self._whole(Path(state.best_model_checkpoint or checkpoint))))
-            else:
-                self.train(resume_from_checkpoint=str(checkpoint))
+        if checkpoint is None or not self.is_over(state):
+            with interrupted_when_full(self.run.folder), fast_products(self.args.device), parts_beside(self.model):
+                self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            state, checkpoint = self.state, None
+        if result := state.best_model_checkpoint or checkpoint:
+            self._load_from_checkpoint(str(self._whole(Path(result))))
         self.refresh_whole()
 
     def refresh_whole(self) -> None:
@@ -179,63 +248,14 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
             sharding.gather_weights(self.model, self.whole)
 
     def is_over(self, state: TrainerState) -> bool:
-        """Whether a run in this state has nothing left to do."""
+        """True for a run that has nothing left to do in this state."""
         return bool(state.global_step >= self.args.max_steps)
 
-    def metrics_of(self, logs: Mapping[str, float]) -> dict[str, MetricValue]:
-        """What of the trainer's log goes into `metrics.jsonl`; empty for none."""
-        return {ours: logs[theirs] for theirs, ours in self.logged.items() if theirs in logs}
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        super().log(logs, start_time)
-        metrics = self.metrics_of(logs)
-        if metrics and self.run.metrics is not None:
-            try:
-                self.run.metrics.write(self.state.global_step, metrics)
-            except OSError as error:
-                if end := no_room(self.run.folder, error):
-                    raise end from error
-                raise
-
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: a model card names versions and paths of this machine."""
+        """Write none: a model card names versions and paths of this machine."""
 
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        step, last = self.state.global_step, self.state.max_steps
-        is_stopping = any(
-            distributed.gather(self.run.is_stopping)
-        )  # who was told later than the others stops with them
-        if is_stopping:
-            self.control.should_save = True
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-        self.run.progress(step, last, "")
-        if is_stopping and step < last:
-            raise Interrupted(
-                f"asked to stop after step {step} of {last}; a checkpoint of it is kept: run again to go on from there"
-            )
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        checkpoint = self.run.folder / f"{PREFIX}{self.state.global_step}"
-        try:
-            super()._save_checkpoint(model, trial)
-            distributed.wait_for_all()  # each has written its random state
-            if self.run.metrics is not None:
-                shutil.copyfile(self.run.metrics.path, checkpoint / METRICS)
-                seal(checkpoint)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-            if end := no_room(self.run.folder, error):
-                raise end from error
-            raise
-        best = self.state.best_model_checkpoint
-        if distributed.is_first():
-            prune(self.run.folder, keep=Path(best) if best else None)
-
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        prepared = super()._prepare_for_training(*args, **kwargs)
-        if distributed.is_sharded() and self.args.device.type == "cpu":
-            sharding.sum_without_average(self.model)
-        return prepared
+    # Sharded weights: transformers would write a checkpoint that only as many processes can read,
+    # and has no public hook for its format.
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if not distributed.is_sharded():
@@ -268,21 +288,11 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
 
     def _whole(self, checkpoint: Path) -> Path:
         """The checkpoint of that name in the run's folder; all processes must call it. Raises
-        Interrupted where it has been damaged since it was sealed, which the first does and may have
-        done just now."""
+        Interrupted where it has been damaged since it was sealed."""
         found = self.run.folder / checkpoint.name
         if not distributed.from_first(is_complete(found) if distributed.is_first() else None):
             raise Interrupted(
                 f"{found} holds the best weights and is not what was sealed: they would be the run's result. "
-                "Run again, it goes on from a checkpoint "
-                "before, or begins anew"
+                "Run again, it goes on from a checkpoint before, or begins anew"
             )
         return found
-
-    def _load_best_model(self) -> None:
-        if self.state.best_model_checkpoint:
-            self._whole(Path(self.state.best_model_checkpoint))
-        if distributed.is_sharded():
-            self._load_from_checkpoint(self.state.best_model_checkpoint)
-        else:
-            super()._load_best_model()

@@ -1,5 +1,5 @@
-"""Trains a model that scores episodes from pairs of them (Bradley-Terry). One number per episode,
-trained so that the better of a pair gets the higher.
+"""Reward model: one score per episode, trained on pairs so that the better one gets the higher
+(Bradley-Terry).
 
 TRL's `RewardTrainer` (Bradley-Terry: P(a above b) = sigmoid(score a - score b)), a linear head on
 the last token of the whole episode, tool results included, on the body of the SFT model, which can
@@ -24,7 +24,7 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import Dtype, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
-from posttrain.models.sharding import at_home, learner_of, quantization_of
+from posttrain.models.sharding import learner_of, place_for_training, quantization_of
 from posttrain.models.token_logprobs import pad_right
 from posttrain.train.params import TrainRewardModelParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
@@ -43,7 +43,7 @@ def load_reward_model(path: Path, *, dtype: Dtype = "float32", quantization: Qua
     """
     how = {} if quantization == "none" else quantised(quantization, dtype)
     model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, num_labels=1, **how)
-    return unpacked(model) if how else at_home(model)
+    return unpacked(model) if how else place_for_training(model)
 
 
 def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:

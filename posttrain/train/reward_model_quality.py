@@ -1,8 +1,9 @@
-"""Measures whether a reward model knows more than how long an episode is. Numbers on held-out
-tasks, pure functions of scores.
+"""Quality of a reward model on held-out tasks: accuracy, calibration, best of n. Pure functions of
+scores.
 
-Beside it two baselines that only count: tokens and turns. Each may choose its direction (longer is
-better, or shorter) on the training pairs, so that it is as strong as counting can be.
+It is to know more than how long an episode is: two baselines only count, tokens and turns. Each may
+choose its direction (longer is better, or shorter) on the training pairs, so that it is as strong
+as counting can be.
 """
 
 import math
@@ -49,7 +50,7 @@ def pair_accuracy(margins_N: Sequence[float]) -> float:
 
 
 def counting_accuracy(train_differences_N: Sequence[float], held_out_differences_N: Sequence[float]) -> float:
-    """As `pair_accuracy`, for a baseline that counts something: differences are the better's count
+    """Pair accuracy of a baseline that counts something: differences are the better's count
     minus the worse's, and the sign that is right more often on the training pairs is taken."""
     sign = 1.0 if pair_accuracy(train_differences_N) >= 0.5 else -1.0
     return pair_accuracy([sign * difference for difference in held_out_differences_N])

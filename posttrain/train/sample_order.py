@@ -1,4 +1,4 @@
-"""Orders the training rows. A pure function of the seed, so that a resumed run finds its place by
+"""Order of the training rows: a function of the seed, so that a resumed run finds its place by
 counting.
 
 Kinds are drawn by their weights and not by how many rows there are of each; within a kind every row

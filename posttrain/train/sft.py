@@ -1,5 +1,5 @@
-"""Trains a model to write what the demonstrations write. Cross-entropy on the agent's tokens, and
-on nothing that it only read.
+"""Supervised fine-tuning (SFT) on demonstrations: cross-entropy on the agent's tokens, and on
+nothing that it only read.
 
 TRL's `SFTTrainer` on rows that are token ids already. The mean is over the agent's tokens of the
 whole step, so a long episode weighs more than a short one, token for token. Judged by the loss on
@@ -18,9 +18,11 @@ from torch import Tensor
 from transformers import TrainerState
 from trl import SFTConfig, SFTTrainer
 
-from posttrain.models.codec import CALL, NONE, REASONING, TokenRow
+from posttrain.data.schemas import TrajectoryRow
+from posttrain.models.codec import CALL, NONE, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.parts import add_gradients, is_small_on_cpu
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.train.params import TrainSftParams
@@ -28,6 +30,34 @@ from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_ar
 from posttrain.train.sample_order import sort_within_batches, weighted_order
 
 CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}
+
+
+def fine_tune(
+    model: Any,
+    codec: ChatCodec,
+    demonstrations: Sequence[TrajectoryRow],
+    dev: Sequence[TrajectoryRow],
+    *,
+    params: TrainSftParams,
+    seed: int,
+    run: TrainingRun,
+) -> None:
+    """Train `model` in place on what the agent wrote in the demonstrations, those of each value of
+    the label in `params.label_weights` by its share; `dev` chooses the checkpoint."""
+    rows, dev_rows = (codec.encode_rows(row.conversation for row in split) for split in (demonstrations, dev))
+    label, shares = next(iter(params.label_weights.items()), ("", {}))
+    values = [row.labels.get(label, "") for row in demonstrations]
+    train_sft(
+        model,
+        codec.tokenizer,
+        rows=rows,
+        values=values,
+        shares=shares,
+        dev_rows=dev_rows,
+        params=params,
+        seed=seed,
+        run=run,
+    )
 
 
 def train_sft(
@@ -47,6 +77,7 @@ def train_sft(
     Resumes from `run.checkpoint` where there is one."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
     learner = learner_of(model, params.optimizer)
+    is_beside = count() == 1 and is_small_on_cpu(learner)
     if not shares:  # all rows alike
         values, shares = [""] * len(rows), {"": 1.0}
     order = weighted_order(values, shares, count=params.max_steps * params.batch_size, seed=seed)
@@ -60,14 +91,14 @@ def train_sft(
             lr=params.lr,
             seed=seed,
         ),
-        per_device_train_batch_size=rows_per_part,
-        gradient_accumulation_steps=num_parts,
+        # a small model takes all parts of a step at once, in `training_step`
+        per_device_train_batch_size=rows_per_part * (num_parts if is_beside else 1),
+        gradient_accumulation_steps=1 if is_beside else num_parts,
         per_device_eval_batch_size=run.rows_at_once or max(1, params.batch_size // count()),
         lr_scheduler_type="cosine",
         warmup_steps=round(params.lr_warmup_frac * params.max_steps),
         eval_strategy="steps",
         eval_steps=params.eval_every_steps,
-        load_best_model_at_end=True,
         metric_for_best_model="loss",
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,
@@ -83,6 +114,7 @@ def train_sft(
         optimizer=build_optimizer(learner, params.optimizer, params.lr),
         run=run,
         patience=params.early_stopping_patience,
+        rows_beside=rows_per_part if is_beside else 0,
     )
     trainer.train_or_resume()
 
@@ -129,13 +161,37 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         "eval_loss": "eval_loss",
     }
 
-    def __init__(self, *args: Any, patience: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, patience: int, rows_beside: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._patience = patience
+        self._patience, self._rows_beside = patience, rows_beside
         self._sums, self._counts = np.zeros(4), np.zeros(4)
 
     def is_over(self, state: TrainerState) -> bool:
         return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Gradients of a step's rows: of all together or, where the model is small, of parts of
+        `rows_beside` rows side by side."""
+        if not self._rows_beside or num_items_in_batch is None:
+            of_all: Tensor = super().training_step(model, inputs, num_items_in_batch)
+            return of_all
+        model.train()
+        num_tokens = num_items_in_batch
+        starts = range(0, len(inputs["input_ids"]), self._rows_beside)
+        parts = [
+            _cut({name: one[start : start + self._rows_beside] for name, one in inputs.items()}) for start in starts
+        ]
+
+        def loss_of(part: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+            logprobs_N_T = agent_logprobs(model, part["input_ids"], part["labels"])
+            return -logprobs_N_T.sum() / num_tokens, logprobs_N_T.detach()
+
+        logprobs = add_gradients(model, loss_of, parts)
+        for part, logprobs_N_T in zip(parts, logprobs, strict=True):
+            _add_by_category(self._sums, self._counts, logprobs_N_T, part["category"])
+        return -torch.stack([one.sum() for one in logprobs]).sum() / num_tokens
 
     def compute_loss(
         self,
@@ -182,6 +238,13 @@ class _Collator:
     def __call__(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
         values = {"input_ids": self._pad_id, "labels": IGNORED, "category": NONE}
         return {name: pad_right([row[name] for row in rows], value) for name, value in values.items()}
+
+
+def _cut(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Rows without the columns behind the last token that the agent wrote."""
+    is_agents_T = (batch["labels"] != IGNORED).any(0)
+    width = int(is_agents_T.nonzero().max()) + 1 if is_agents_T.any() else 2
+    return {name: one[:, :width] for name, one in batch.items()}
 
 
 def _dataset(rows: Sequence[TokenRow]) -> Dataset:

@@ -1,5 +1,4 @@
-"""Makes a model trainable, and the trained one a folder. Full weights or fresh adapters on the
-model that the earlier stage left.
+"""Loads a stage's model for training, whole or with fresh adapters, and saves the trained one.
 
 Every stage folds its adapters in when it is done: the next one finds a plain model whatever the
 adapter was, and with adapters turned off a model in training is the one that it began from, which
@@ -11,20 +10,19 @@ from typing import Any, Literal
 
 import torch
 
-from posttrain.models.bf16_rescale import is_on_grid, off_grid
+from posttrain.models.bf16_rescale import bf16_rescale, has_bf16_weights
 from posttrain.models.loading import (
+    atomic_folder,
     load_codec,
+    load_on_cpu,
     load_quantised,
-    load_whole,
     save_model,
     use_gradient_checkpointing,
-    whole_folder,
 )
-from posttrain.models.lora import add_lora, merge_adapters
-from posttrain.models.lora_product import rounding_once
+from posttrain.models.lora import add_lora, merge_adapters, round_lora_once
 from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
 from posttrain.models.precision import computing_in, loaded_dtype
-from posttrain.models.sharding import at_home, quantization_of
+from posttrain.models.sharding import place_for_training, quantization_of
 
 
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
@@ -47,27 +45,27 @@ def prepared(
     if not isinstance(params.adapter, LoraAdapter):
         return model
     model = add_lora(model, params.adapter, seed=seed, task_type=task_type)
-    return model if params.dtype == "float32" else rounding_once(model, getattr(torch, params.dtype))
+    return model if params.dtype == "float32" else round_lora_once(model, getattr(torch, params.dtype))
 
 
 def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
     if (quantization := quantization_of(params)) == "none":
-        return at_home(movable(load_whole(path, dtype=loaded_dtype(params)), params))
+        return place_for_training(movable(load_on_cpu(path, dtype=loaded_dtype(params)), params))
     return load_quantised(path, quantization, dtype=params.dtype)
 
 
 def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:
-    """A loaded model, of whose weights, where all are learnt and computed with in bfloat16, each
-    small change is in a product at once. On the grid it would be in none until it has grown to half
-    a step: of ten steps at a rate of 1e-6 a twentieth."""
-    if isinstance(params.adapter, LoraAdapter) or params.dtype == "float32" or not is_on_grid(model):
+    """Rescale a bfloat16 model whose weights are all trained, so that small updates take effect. On
+    bfloat16's grid a change would be in no product until it has grown to half a step: of ten steps
+    at a rate of 1e-6 a twentieth."""
+    if isinstance(params.adapter, LoraAdapter) or params.dtype == "float32" or not has_bf16_weights(model):
         return model
-    return off_grid(model)
+    return bf16_rescale(model)
 
 
 def save_trained(model: Any, tokenizer: Any, path: Path) -> None:
     """Write the model's folder, adapters folded in; it appears under its name when it is whole. The
     model given is used up."""
-    with whole_folder(path) as partial:
+    with atomic_folder(path) as partial:
         save_model(merge_adapters(model), tokenizer, partial)
         load_codec(partial)  # a folder that the next stage cannot read should fail here

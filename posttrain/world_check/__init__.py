@@ -1,6 +1,4 @@
-"""Whether a world keeps the contract of `posttrain/worlds/protocol.py`: each rule tried on real
-tasks and real episodes, for who writes a world of their own.
+"""Checks that a world keeps the contract of `posttrain/worlds/protocol.py`, for authors of worlds.
 
-Nothing is known of the world but its protocol. What an adversary plays is made of what the world's
-own expert played.
-"""
+Twelve rules, each tried on real tasks and real episodes. Only the world's protocol is known: what
+an adversary writes is derived from what the world's own expert wrote."""

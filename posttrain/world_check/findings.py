@@ -1,17 +1,18 @@
-"""What is said about one rule: it holds, it is broken, or it could not be tried, and why."""
+"""The finding about one rule: it holds, it is broken, or nothing in this world could show it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from posttrain.runtime.limits import clip, reason
 
-MAX_WHY_CHARS = 1500  # what it quotes is cut shorter, so that the remedy at its end stays
+MAX_WHY_CHARS = 1500  # quotes are cut shorter than this, so that the remedy at the end stays
 State = Literal["ok", "FAILED", "not tried"]
+Check = Callable[[], None]
 
 
 class Broken(Exception):
-    """The rule does not hold. The text is a sentence that names the task and what to do."""
+    """The rule does not hold. The text names the task and says what to do."""
 
 
 class NotTried(Exception):
@@ -20,22 +21,24 @@ class NotTried(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`rule` as the page has it; `why` is empty where the rule holds."""
+    """`why` says what is broken, or which parts of the rule could not be tried."""
 
     rule: str
     state: State
     why: str = ""
 
 
-def judged(rule: str, check: Callable[[], None]) -> Finding:
-    """What `check` comes to. It may run somebody's code, which may end in any way: an exception is
-    a broken rule."""
-    try:
-        check()
-    except NotTried as not_tried:
-        return Finding(rule, "not tried", str(not_tried))
-    except Broken as broken:
-        return Finding(rule, "FAILED", clip(str(broken), MAX_WHY_CHARS))
-    except Exception as error:
-        return Finding(rule, "FAILED", f"the world raised {type(error).__name__}: {reason(error)}")
-    return Finding(rule, "ok")
+def judged(rule: str, checks: Sequence[Check]) -> Finding:
+    """Runs the checks of a rule up to the first that fails. A check may run a stranger's code,
+    which may raise anything: an exception is a broken rule."""
+    not_tried: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except NotTried as why:
+            not_tried.append(str(why))
+        except Broken as broken:
+            return Finding(rule, "FAILED", clip(str(broken), MAX_WHY_CHARS))
+        except Exception as error:
+            return Finding(rule, "FAILED", f"the world raised {type(error).__name__}: {reason(error)}")
+    return Finding(rule, "not tried" if len(not_tried) == len(checks) else "ok", "; ".join(dict.fromkeys(not_tried)))

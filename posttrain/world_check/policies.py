@@ -1,28 +1,27 @@
-"""Who plays when a world is tried: its expert, who never says a word, and the adversaries, who take
-what the expert said and did and leave out, repeat, add to or spoil its calls."""
+"""The policies that a world is checked with: its expert, an empty one, and adversaries, which leave
+out, repeat, add to or spoil the calls that the expert made."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from posttrain.rollout.agent_loops import AgentFailed
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import reason
-from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
+from posttrain.types import Message, StopReason, Task, Trajectory
 from posttrain.world_check.recorder import Recorder
-from posttrain.worlds.made_calls import agent_messages
-from posttrain.worlds.protocol import Domain, ExpertDomain
+from posttrain.worlds.protocol import Domain, Expert, ExpertDomain
 from posttrain.worlds.scripts import call, say
-from posttrain.worlds.tools import Tool
+from posttrain.worlds.tools import Tool, json_object
 
-MAX_AT_ONCE = 32  # open worlds, which may each be a process
-NUM_EMPTY = 8  # empty messages to a user who answers every one
+MAX_AT_ONCE = 32  # open worlds, each of which may be a process
+NUM_EMPTY = 8  # empty messages, for a user who answers every one
 EXPERT_SEED = 1
-# Wider than any agent's: it is the world that is tried. A lost episode is a finding of its own.
+# Wider than any agent's, because the world is checked and not the agent. An aborted episode is a
+# finding of its own, so any share of them may be (`AgentParams` itself accepts no 1.0).
 LIMITS = AgentParams(
     max_turns=200,
     max_new_tokens=100_000,
@@ -34,141 +33,143 @@ LIMITS = AgentParams(
     max_aborted_frac=0.0,
 ).model_copy(update={"max_aborted_frac": 1.0})
 
-Player = Callable[[Sequence[Message]], Message | None]  # None: has nothing more to say
+
+T = TypeVar("T")
+Tools = Mapping[str, Tool]
+EpisodePolicy = Callable[[Sequence[Message]], Message | None]  # the next message; None ends the episode
+
+
+class ReplayPolicy:
+    """Writes the given messages in their order, whatever the world answers."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._left = iter(messages)
+
+    def __call__(self, messages: Sequence[Message]) -> Message | None:
+        del messages
+        return next(self._left, None)
+
+
+class EmptyPolicy(ReplayPolicy):
+    """Writes empty messages, several where somebody answers them."""
+
+    def __init__(self) -> None:
+        super().__init__([say("")] * NUM_EMPTY)
+
+
+class ExpertPolicy:
+    """The world's expert. What it raises aborts its episode and is recorded under `expert`."""
+
+    def __init__(self, domain: ExpertDomain, task: Task, recorder: Recorder, *, is_flawless: bool = True) -> None:
+        self._task, self._recorder = task, recorder
+        frac = 0.0 if is_flawless else 1.0
+        self._expert: Expert = self._recorded(
+            lambda: domain.expert(task, seed=EXPERT_SEED, is_flawless=is_flawless, reasoning_frac=frac)
+        )
+
+    def __call__(self, messages: Sequence[Message]) -> Message:
+        return self._recorded(lambda: self._expert.reply(messages))
+
+    def _recorded(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except Exception as error:  # the world's own code
+            self._recorder.record("expert", self._task, error)
+            raise AgentFailed(f"the expert raised {type(error).__name__}: {reason(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One episode to play; its player is made when it begins."""
+class PlannedEpisode:
+    """An episode to play: its task, and the maker of its policy."""
 
     task: Task
-    make: Callable[[], Player]
+    make: Callable[[], EpisodePolicy]
 
 
-class Players:
-    """A policy that plays each part by its own player, and gives way to the other episodes before
-    every message."""
+class _PlannedPolicy:
+    """Plays each planned episode, found by the seed, by its own policy, and yields to the other
+    episodes before every message, so that their turns interleave."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        self._players: dict[str, Player] = {}
+    def __init__(self, planned: Sequence[PlannedEpisode]) -> None:
+        self._planned = planned
+        self._policies: dict[str, EpisodePolicy] = {}
 
     async def reply(self, episode: Episode) -> Reply:
         await asyncio.sleep(0)
-        if episode.episode_id not in self._players:
-            self._players[episode.episode_id] = self._parts[episode.seed].make()
-        message = self._players[episode.episode_id](episode.messages)
+        if episode.episode_id not in self._policies:
+            self._policies[episode.episode_id] = self._planned[episode.seed].make()
+        message = self._policies[episode.episode_id](episode.messages)
         return Reply(message, None if message is not None else StopReason.TOKEN_LIMIT)
 
     def release(self, episode: Episode) -> None:
-        self._players.pop(episode.episode_id, None)
+        self._policies.pop(episode.episode_id, None)
 
 
-def play(domain: Domain, parts: Sequence[Part], *, at_once: int = MAX_AT_ONCE) -> list[Trajectory]:
-    """One trajectory for each part, in their order; equal plays are equal, whatever their place."""
-    played: list[Trajectory] = []
-    for start in range(0, len(parts), at_once):
-        some = parts[start : start + at_once]
-        # The agent's own program is not what is tried; whoever plays, plays by calls.
+def play(domain: Domain, planned: Sequence[PlannedEpisode]) -> list[Trajectory]:
+    """One trajectory for each planned episode, in their order; equal episodes give equal
+    trajectories, whatever their index."""
+    trajectories: list[Trajectory] = []
+    for start in range(0, len(planned), MAX_AT_ONCE):
+        batch = planned[start : start + MAX_AT_ONCE]
+        # An agent that is a program of its own is not what is checked: its tasks are played by
+        # calls.
         tasks = [
-            part.task if part.task.agent_name == "single_turn" else replace(part.task, agent_name="tools")
-            for part in some
+            one.task if one.task.agent_name == "single_turn" else replace(one.task, agent_name="tools") for one in batch
         ]
-        played += run_episodes(
-            Players(some), tasks, domain=domain, limits=LIMITS, seeds=range(len(some)),
-        )  # fmt: skip
-    return [replace(trajectory, seed=0) for trajectory in played]
+        policy = _PlannedPolicy(batch)
+        trajectories += run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(len(batch)))
+    return [replace(trajectory, seed=0) for trajectory in trajectories]
 
 
-def expert_part(domain: ExpertDomain, task: Task, watch: Recorder, *, is_flawless: bool = True) -> Part:
-    """The expert plays. What it raises loses its episode and is noted, as `expert`."""
-
-    def make() -> Player:
-        expert = _noted(
-            lambda: domain.expert(
-                task, seed=EXPERT_SEED, is_flawless=is_flawless, reasoning_frac=0.0 if is_flawless else 1.0
-            )
-        )
-        return lambda messages: _noted(lambda: expert.reply(messages))
-
-    def _noted(ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except Exception as error:  # somebody's own code
-            watch.note("expert", task, error)
-            raise AgentFailed(f"the expert raised {type(error).__name__}: {reason(error)}") from error
-
-    return Part(task, make)
+# The adversaries write messages derived from those of the expert's episode (`gold`).
 
 
-def recital(task: Task, lines: Sequence[Message]) -> Part:
-    """Says the lines in their order, and nothing after them."""
-
-    def make() -> Player:
-        left = iter(lines)
-        return lambda _: next(left, None)
-
-    return Part(task, make)
-
-
-def silent(task: Task) -> Part:
-    """Says nothing, several times where somebody answers that."""
-    return recital(task, [say("")] * NUM_EMPTY)
-
-
-# The adversaries: the lines of each, of the gold play; None where it would be the gold play itself.
-
-
-def calls_every_tool(task: Task, gold: Sequence[Message], tools: Mapping[str, Tool]) -> list[Message] | None:
-    """Every offered tool that gold does not need, before gold's first call."""
-    others = every_other_tool(task, gold, tools)
-    if not others:
-        return None
+def call_every_tool(task: Task, gold: Sequence[Message], tools: Tools) -> list[Message]:
+    """Calls every offered tool that the expert did not, before the expert's first call."""
     first = next((at for at, message in enumerate(gold) if message.tool_calls), len(gold) - 1)
-    return [*gold[:first], *others, *gold[first:]]
+    return [*gold[:first], *calls_of_other_tools(task, gold, tools), *gold[first:]]
 
 
-def says_it_without_calls(task: Task, gold: Sequence[Message], tools: Mapping[str, Tool]) -> list[Message] | None:
-    """All that gold said, and none of what it did."""
-    del task, tools
-    return [message for message in gold if not message.tool_calls] if _has_calls(gold) else None
+def malform_every_call(gold: Sequence[Message]) -> list[Message]:
+    """Cuts the last character off the arguments of each call."""
+    return [
+        replace(message, tool_calls=tuple(replace(made, arguments=made.arguments[:-1]) for made in message.tool_calls))
+        for message in gold
+    ]
 
 
-def says_the_end_alone(task: Task, gold: Sequence[Message], tools: Mapping[str, Tool]) -> list[Message] | None:
-    """Gold's last words at once."""
-    del task, tools
-    return [replace(gold[-1], tool_calls=())] if _has_calls(gold) else None
-
-
-def repeats_every_call(task: Task, gold: Sequence[Message], tools: Mapping[str, Tool]) -> list[Message] | None:
-    del task, tools
-    return [message for line in gold for message in [line] * (1 + bool(line.tool_calls))] if _has_calls(gold) else None
-
-
-def malforms_every_call(task: Task, gold: Sequence[Message], tools: Mapping[str, Tool]) -> list[Message] | None:
-    """Each call's arguments without their last character."""
-    del task, tools
-    return (
-        [replace(line, tool_calls=tuple(map(_cut_off, line.tool_calls))) for line in gold] if _has_calls(gold) else None
-    )
-
-
-ADVERSARIES = {
-    "who calls every other tool too": calls_every_tool,
-    "who says what gold says and calls nothing": says_it_without_calls,
-    "who says gold's last words alone": says_the_end_alone,
-    "who makes every call of gold twice": repeats_every_call,
-    "who malforms every call of gold": malforms_every_call,
+REPEATING = "makes every call of the expert twice"
+_CALLS_COUNT = "let grade ask for the calls, not for the words alone"
+# "the adversary that …": what to do where it earns as much as the expert
+REMEDIES = {
+    "also calls every other tool": "count calls that the goal does not accept in strict_success",
+    "says what the expert says and calls nothing": _CALLS_COUNT,
+    "says the expert's last message alone": _CALLS_COUNT,
+    REPEATING: "make tools that only read is_read_only, or count the second call",
+    "malforms every call of the expert": "let grade ask what calls came to, not that they were made",
 }
 
 
-def every_other_tool(task: Task, gold: Sequence[Message], tools: Mapping[str, Tool]) -> list[Message]:
-    """A call of each offered tool that gold does not call, with gold's arguments where the names
-    fit, or with any that the schema accepts."""
+def adversaries(task: Task, gold: Sequence[Message], tools: Tools) -> dict[str, list[Message]]:
+    """The messages of each adversary, without those that would repeat the expert's episode."""
+    found = {"also calls every other tool": call_every_tool(task, gold, tools)}
+    if any(message.tool_calls for message in gold):
+        found |= {
+            "says what the expert says and calls nothing": [message for message in gold if not message.tool_calls],
+            "says the expert's last message alone": [replace(gold[-1], tool_calls=())],
+            REPEATING: [one for message in gold for one in [message] * (1 + bool(message.tool_calls))],
+            "malforms every call of the expert": malform_every_call(gold),
+        }
+    return {name: written for name, written in found.items() if written != list(gold)}
+
+
+def calls_of_other_tools(task: Task, gold: Sequence[Message], tools: Tools) -> list[Message]:
+    """A call of each offered tool that `gold` does not call, with gold's arguments where the names
+    match, or with any that the schema accepts."""
     calls = [made for message in gold for made in message.tool_calls]
     known: dict[str, Any] = {}
     for made in calls:
-        known = {**_read(made), **known}
+        known = {**(json_object(made.arguments) or {}), **known}
     needed = {made.name for made in calls}
     return [
         call(name, made_arguments(tools[name], known)) for name in task.tools if name not in needed and name in tools
@@ -177,21 +178,16 @@ def every_other_tool(task: Task, gold: Sequence[Message], tools: Mapping[str, To
 
 def made_arguments(tool: Tool, known: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments for each parameter that is required, and for any other that is known."""
-    properties = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
     return {
         name: known[name] if name in known else _example(schema)
-        for name, schema in properties.items()
+        for name, schema in tool.parameters.get("properties", {}).items()
         if name in required or name in known
     }
 
 
-def gold_lines(trajectory: Trajectory) -> list[Message]:
-    """What the agent wrote in it."""
-    return [message for _, message in agent_messages(trajectory)]
-
-
 def _example(schema: Mapping[str, Any]) -> Any:
+    """A value that the JSON schema accepts, in the common cases."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -206,22 +202,5 @@ def _example(schema: Mapping[str, Any]) -> Any:
     if kind == "object":
         required = schema.get("required", ())
         return {name: _example(own) for name, own in schema.get("properties", {}).items() if name in required}
-    return {"integer": schema.get("minimum", 1), "number": schema.get("minimum", 1), "boolean": True, "null": None}.get(
-        kind, "a"
-    )
-
-
-def _has_calls(gold: Sequence[Message]) -> bool:
-    return any(message.tool_calls for message in gold)
-
-
-def _cut_off(made: ToolCall) -> ToolCall:
-    return replace(made, arguments=made.arguments[:-1])
-
-
-def _read(made: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = json.loads(made.arguments)
-    except (ValueError, RecursionError):
-        return {}
-    return arguments if isinstance(arguments, dict) else {}
+    number = schema.get("minimum", 1)
+    return {"integer": number, "number": number, "boolean": True, "null": None}.get(kind, "a")

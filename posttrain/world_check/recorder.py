@@ -1,8 +1,7 @@
-"""A domain that notes what its worlds do: how long each call took, what was raised and by which
-method, what was graded. An exception costs its own episode, and no other."""
+"""Wraps a domain and records what its worlds do: what was raised by which method, and each
+outcome. An exception aborts its own episode and no other."""
 
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import Any
@@ -17,7 +16,7 @@ OPTIONAL_OF_WORLDS: Mapping[str, type] = {"opening": OpeningWorld, "is_over": En
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`method` of `task_id`'s world did what `text` says. `is_gone`: it raised WorldFailed."""
+    """`method` of the world of `task_id` did what `text` says. `is_gone`: it raised WorldFailed."""
 
     method: str
     task_id: str
@@ -25,28 +24,18 @@ class Problem:
     is_gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Graded:
-    """An outcome as the world gave it, before the general scores were added."""
-
-    trajectory: Trajectory
-    outcome: Outcome
-
-
 @dataclass(slots=True)
 class Recorder:
-    """What was noted. `offered` are the tools of the worlds, `has` the optional methods that a
-    world had."""
+    """The record. `graded` has the outcomes as the worlds returned them, before the general scores
+    were added; `offered` the tools of the worlds, `has` the optional methods that a world had."""
 
     problems: list[Problem] = field(default_factory=list)
-    graded: list[Graded] = field(default_factory=list)
-    open_s: list[float] = field(default_factory=list)
-    grade_s: list[float] = field(default_factory=list)
+    graded: list[tuple[Trajectory, Outcome]] = field(default_factory=list)
     offered: dict[str, Tool] = field(default_factory=dict)
     has: set[str] = field(default_factory=set)
 
-    def note(self, method: str, task: Task, what: str | Exception) -> WorldFailed:
-        """The problem is kept; what comes back may be raised, to lose the episode."""
+    def record(self, method: str, task: Task, what: str | Exception) -> WorldFailed:
+        """Keeps the problem, and returns an exception that aborts the episode when it is raised."""
         text = what if isinstance(what, str) else f"raised {type(what).__name__}: {clip(str(what), 300)}"
         self.problems.append(Problem(method, task.task_id, text, isinstance(what, WorldFailed)))
         return WorldFailed(f"{method} {text}")
@@ -56,49 +45,47 @@ class Recorder:
         return next((problem for problem in self.problems if problem.method in methods), None)
 
 
-class WatchedDomain:
-    """As the domain, but that every world is watched."""
+class RecordedDomain:
+    """The domain, with every world wrapped in a RecordedWorld."""
 
-    def __init__(self, domain: Domain, watch: Recorder) -> None:
-        self._domain = domain
-        self._watch = watch
+    def __init__(self, domain: Domain, recorder: Recorder) -> None:
+        self._domain, self._recorder = domain, recorder
         self.name = domain.name
         self.tools: Mapping[str, Tool] = domain.tools
 
     def tasks(self, split: Split, count: int) -> list[Task]:
         return self._domain.tasks(split, count)
 
-    def open(self, task: Task) -> "WatchedWorld":
-        """Never raises: the episode of a world that cannot be opened is lost at its beginning."""
-        watch, world, tools, failure = self._watch, None, {}, None
-        start = time.perf_counter()
+    def open(self, task: Task) -> "RecordedWorld":
+        """Never raises: the episode of a world that cannot be opened is aborted at its opening."""
+        recorder, world, tools, failure = self._recorder, None, {}, None
         try:
             world = self._domain.open(task)
-            watch.open_s.append(time.perf_counter() - start)
             tools = dict(world.tools())
-        except Exception as error:  # somebody's own code
-            failure = watch.note("open" if world is None else "tools", task, error)
-        watch.offered |= tools
-        watch.has |= {name for name, protocol in OPTIONAL_OF_WORLDS.items() if isinstance(world, protocol)}
+        except Exception as error:  # the world's own code
+            failure = recorder.record("open" if world is None else "tools", task, error)
+        recorder.offered |= tools
+        recorder.has |= {name for name, protocol in OPTIONAL_OF_WORLDS.items() if isinstance(world, protocol)}
         if failure is None and (missing := [name for name in task.tools if name not in tools]):
-            failure = watch.note(
-                "tools", task, f"has no {missing[0]!r}, which the task offers, but {', '.join(tools) or 'none'}"
-            )
+            known = ", ".join(tools) or "none"
+            failure = recorder.record("tools", task, f"has no {missing[0]!r}, which the task offers, but {known}")
         tools |= {name: replace(tool_from(_absent), name=name) for name in task.tools if name not in tools}
-        return WatchedWorld(world, task, watch, tools, failure)
+        return RecordedWorld(world, task, recorder, tools, failure)
 
 
-class WatchedWorld:
-    """Has every optional method, and does nothing where the world has none of its own."""
+class RecordedWorld:
+    """Has every optional method; it does nothing where the world has none of its own."""
 
     def __init__(
-        self, world: World | None, task: Task, watch: Recorder, tools: Mapping[str, Tool], failure: WorldFailed | None
+        self,
+        world: World | None,
+        task: Task,
+        recorder: Recorder,
+        tools: Mapping[str, Tool],
+        failure: WorldFailed | None,
     ) -> None:
-        self._world = world
-        self._task = task
-        self._watch = watch
-        self._tools = tools
-        self._failure = failure
+        self._world, self._task, self._recorder = world, task, recorder
+        self._tools, self._failure = tools, failure
 
     def tools(self) -> Mapping[str, Tool]:
         return self._tools
@@ -108,62 +95,54 @@ class WatchedWorld:
             raise self._failure
         if not isinstance(self._world, OpeningWorld):
             return ()
-        said = await self._called("opening", self._world.opening)
-        if not isinstance(said, Sequence) or not all(isinstance(message, Message) for message in said):
-            raise self._wrong("opening", said, "a sequence of Message")
-        return said
+        opening: Sequence[Message] = await self._called("opening")
+        is_right = isinstance(opening, Sequence) and all(isinstance(message, Message) for message in opening)
+        self._require(is_right, "opening", opening, "a sequence of Message")
+        return opening
 
     async def user_reply(self, message: Message) -> str | None:
-        assert self._world is not None
-        answer = await self._called("user_reply", self._world.user_reply, message)
-        if answer is not None and not isinstance(answer, str):
-            raise self._wrong("user_reply", answer, "a text or None")
-        return answer
+        reply: str | None = await self._called("user_reply", message)
+        self._require(isinstance(reply, str | None), "user_reply", reply, "a text or None")
+        return reply
 
     def is_over(self) -> bool:
         if not isinstance(self._world, EndingWorld):
             return False
         try:
             answer = self._world.is_over()
-        except Exception as error:  # somebody's own code
-            raise self._watch.note("is_over", self._task, error) from error
-        if not isinstance(answer, bool):
-            raise self._wrong("is_over", answer, "True or False")
+        except Exception as error:  # the world's own code
+            raise self._recorder.record("is_over", self._task, error) from error
+        self._require(isinstance(answer, bool), "is_over", answer, "True or False")
         return answer
 
     async def grade(self, trajectory: Trajectory) -> Outcome:
-        assert self._world is not None
-        start = time.perf_counter()
-        outcome = await self._called("grade", self._world.grade, trajectory)
-        self._watch.grade_s.append(time.perf_counter() - start)
-        if not isinstance(outcome, Outcome):
-            raise self._wrong("grade", outcome, "an Outcome")
-        self._watch.graded.append(Graded(trajectory, outcome))
+        outcome: Outcome = await self._called("grade", trajectory)
+        self._require(isinstance(outcome, Outcome), "grade", outcome, "an Outcome")
+        self._recorder.graded.append((trajectory, outcome))
         return outcome
 
     async def close(self) -> None:
         if not isinstance(self._world, ClosableWorld):
             return
         try:
-            closing: object = self._world.close()
-            if not isawaitable(closing):
-                self._wrong("close", closing, "what can be awaited: `async def close`")
-                return
+            closing: Any = self._world.close()
+            self._require(isawaitable(closing), "close", closing, "an awaitable: write `async def close`")
             await closing
-        except Exception as error:  # somebody's own code
-            self._watch.note("close", self._task, error)
+        except Exception as error:  # the world's own code
+            self._recorder.record("close", self._task, error)
 
-    async def _called(self, method: str, function: Callable[..., Any], *arguments: object) -> Any:
+    async def _called(self, method: str, *arguments: object) -> Any:
         try:
-            answer: Awaitable[Any] | Any = function(*arguments)
+            answer = getattr(self._world, method)(*arguments)
             return await answer if isawaitable(answer) else answer
-        except Exception as error:  # somebody's own code
-            raise self._watch.note(method, self._task, error) from error
+        except Exception as error:  # the world's own code
+            raise self._recorder.record(method, self._task, error) from error
 
-    def _wrong(self, method: str, given: object, wanted: str) -> WorldFailed:
-        return self._watch.note(method, self._task, f"gave {type(given).__name__} and must give {wanted}")
+    def _require(self, is_right: bool, method: str, given: object, wanted: str) -> None:
+        if not is_right:
+            raise self._recorder.record(method, self._task, f"gave {type(given).__name__} and must give {wanted}")
 
 
 def _absent() -> str:
-    """Stands for a tool that is not there, in an episode that is lost before it begins."""
-    raise AssertionError("a world that could not be opened was played")
+    """Placeholder of a missing tool; its episode is aborted before it can be called."""
+    raise AssertionError("an episode was played in a world that could not be opened")

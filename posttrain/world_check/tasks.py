@@ -1,4 +1,4 @@
-"""What must hold of a world's tasks and tools before anything is played."""
+"""Rules about a world's tasks and tools, which need no episode."""
 
 import json
 import os
@@ -8,45 +8,52 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from posttrain.data.validation.bounded_schema import is_schema
 from posttrain.data.validation.leakage import HELD_OUT_SPLITS
 from posttrain.runtime.limits import reason
 from posttrain.types import SPLITS, Split, Task
 from posttrain.world_check.findings import Broken, NotTried
-from posttrain.worlds.knobs import WorldParams
-from posttrain.worlds.protocol import Domain
+from posttrain.worlds.catalog import make_domain, world_params
+from posttrain.worlds.params import WorldParams
+from posttrain.worlds.protocol import Domain, GoalDomain
 from posttrain.worlds.tools import Tool
 
 TasksBySplit = Mapping[Split, Sequence[Task]]
 CHILD_TIMEOUT_S = 600
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a function, as OpenAI's API accepts it
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # function names that OpenAI's API accepts
 
 
 def counts_of(world: WorldParams, num_tasks: int) -> dict[Split, int]:
-    """How many tasks of each split are looked at: `num_tasks`, or all that the section wants."""
+    """The number of tasks to check of each split: `num_tasks`, or as many as the section has."""
     return {split: min(num_tasks, getattr(world, f"num_{split.removesuffix('_paraphrase')}_tasks")) for split in SPLITS}
 
 
-def listed(domain: Domain, counts: Mapping[Split, int]) -> dict[Split, list[Task]]:
-    """Raises Broken where a split cannot be had."""
+def list_tasks(domain: Domain, counts: Mapping[Split, int]) -> dict[Split, list[Task]]:
+    """Raises Broken where a split raises."""
     found: dict[Split, list[Task]] = {}
     for split, count in counts.items():
         try:
             found[split] = list(domain.tasks(split, count))
-        except Exception as error:  # somebody's own code
+        except Exception as error:  # the world's own code
             raise Broken(
                 f"tasks({split!r}, {count}) raised {type(error).__name__}: {reason(error)}; "
-                f"give so many, or lower world.num_{split}_tasks"
+                f"return {count} tasks, or lower world.num_{split}_tasks"
             ) from error
     return found
 
 
-def as_asked(tasks: TasksBySplit, counts: Mapping[Split, int]) -> None:
-    """So many as were asked for, or none of the other phrasing, each in its split."""
+# Rule: the tasks are complete
+
+
+def splits_are_complete(tasks: TasksBySplit, counts: Mapping[Split, int]) -> None:
+    """Each split has the count asked for (test_paraphrase may have none), and its tasks name it."""
     for split, own in tasks.items():
         if len(own) != counts[split] and not (split == "test_paraphrase" and not own):
-            raise Broken(f"tasks({split!r}, {counts[split]}) gave {len(own)}; give so many or raise ValueError")
+            raise Broken(
+                f"tasks({split!r}, {counts[split]}) gave {len(own)} tasks; return {counts[split]} or raise ValueError"
+            )
         for task in own:
             if task.split != split:
                 raise Broken(f"{task.task_id} of {split} says that its split is {task.split!r}; set Task.split")
@@ -66,56 +73,63 @@ def labels_are_texts(tasks: TasksBySplit) -> None:
                 raise Broken(f"{task.task_id} has the label {name!r}: {value!r}; names and values are texts: use str()")
 
 
-def longer_begins_with_shorter(domain: Domain, tasks: TasksBySplit) -> None:
+def goals_are_described(domain: Domain, tasks: TasksBySplit) -> None:
+    if not isinstance(domain, GoalDomain):
+        raise NotTried("the world has no describe_goal")
+    for task in chain(*tasks.values()):
+        goal: Any = domain.describe_goal(task)
+        if not isinstance(goal, str) or not goal.strip() or "\n" in goal:
+            raise Broken(f"describe_goal of {task.task_id} gives {goal!r}; return one line of text for a reader")
+
+
+# Rule: the tasks are reproducible
+
+
+def longer_list_begins_with_shorter(domain: Domain, tasks: TasksBySplit) -> None:
     for split, own in tasks.items():
-        shorter = domain.tasks(split, len(own) // 2) if len(own) > 1 else []
-        if (at := _first_difference(shorter, own[: len(shorter)])) is not None or len(shorter) != len(own) // 2:
-            which = own[at or 0].task_id
+        half = len(own) // 2
+        shorter = domain.tasks(split, half) if half else []
+        if (at := _first_difference(shorter, own[:half])) is not None:
             raise Broken(
-                f"tasks({split!r}, {len(own) // 2}) is not how tasks({split!r}, {len(own)}) begins, first at {which}; "
+                f"tasks({split!r}, {half}) is not how tasks({split!r}, {len(own)}) begins, first at {own[at].task_id}; "
                 "let the count decide nothing but where the list ends"
             )
 
 
-def same_again(tasks: TasksBySplit, again: TasksBySplit) -> None:
+def same_in_second_domain(tasks: TasksBySplit, again: TasksBySplit) -> None:
     """`again` was listed by another domain of the same section."""
     for split, own in tasks.items():
         if (at := _first_difference(own, again[split])) is not None:
             raise Broken(
                 f"{_id_at(own, at)} is another task in a second domain of the same section; "
-                "draw everything from world.seed and the task's place, never from a generator of the module"
+                "draw everything from world.seed and the task's index, never from a generator of the module"
             )
 
 
-def same_elsewhere(world: WorldParams, counts: Mapping[Split, int], tasks: TasksBySplit) -> None:
-    """Lists them in a process with other hashes, where sets have another order."""
-    mine = os.environ.get("PYTHONHASHSEED")
-    environment = os.environ | {
-        "PYTHONHASHSEED": "2718" if mine != "2718" else "3141",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    asked = json.dumps({"world": world.model_dump(mode="json"), "counts": counts})
+def same_in_other_process(world: WorldParams | None, counts: Mapping[Split, int], tasks: TasksBySplit) -> None:
+    """Lists the tasks in a process with another PYTHONHASHSEED, where sets have another order."""
+    if world is None:
+        raise NotTried("no section says how another process makes the world")
+    seed = "2718" if os.environ.get("PYTHONHASHSEED") != "2718" else "3141"
+    environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run(
-        [sys.executable, "-m", "posttrain.world_check.list_tasks"],
-        input=asked, env=environment, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False,
+        [sys.executable, "-m", "posttrain.world_check.tasks"],
+        input=json.dumps({"world": world.model_dump(mode="json"), "counts": counts}),
+        env=environment, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False,
     )  # fmt: skip
     if ended.returncode:
-        said = (ended.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        raise Broken(f"in a process of its own the world cannot list its tasks: {reason(said)}")
+        last_line = (ended.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
+        raise Broken(f"another process cannot list the world's tasks: {reason(last_line)}")
     theirs = json.loads(ended.stdout.splitlines()[-1])
     for split, own in tasks.items():
-        if (at := _first_difference([canonical(task) for task in own], theirs[split])) is not None:
+        if (at := _first_difference([_as_text(task) for task in own], theirs[split])) is not None:
             raise Broken(
                 f"{_id_at(own, at)} is another task in a process with another PYTHONHASHSEED; "
                 "sort what comes out of a set, and seed with a text, not with hash()"
             )
 
 
-def canonical(task: Task) -> str:
-    """Equal for equal tasks, in any process."""
-    messages = [message.to_openai() for message in task.messages]
-    fields = [task.task_id, task.split, messages, list(task.tools), dict(task.labels), task.goal, task.template]
-    return json.dumps([*fields, list(task.entities), task.agent_name], sort_keys=True, default=repr)
+# Rule: held-out splits share no entity with sft
 
 
 def entities_are_kept_apart(tasks: TasksBySplit) -> None:
@@ -127,8 +141,11 @@ def entities_are_kept_apart(tasks: TasksBySplit) -> None:
         if shared := [entity for entity in task.entities if entity in of_sft]:
             raise Broken(
                 f"{task.task_id} is about {shared[0]!r}, and so is {of_sft[shared[0]]} of sft; "
-                "give each split entities of its own, or what was learnt by heart counts as skill"
+                "give each split entities of its own, or memorized answers count as skill"
             )
+
+
+# Rule: tools
 
 
 def schemas_are_openais(tools: Mapping[str, Tool]) -> None:
@@ -138,14 +155,13 @@ def schemas_are_openais(tools: Mapping[str, Tool]) -> None:
         raise NotTried("the world has no tools")
     for key, tool in tools.items():
         if key != tool.name:
-            raise Broken(f"the tool {tool.name!r} stands under the name {key!r}; use one name")
+            raise Broken(f"the tool {tool.name!r} is listed under the name {key!r}; use one name")
         if not _NAME.fullmatch(tool.name):
             raise Broken(f"the tool {tool.name!r} has a name that no OpenAI API takes; use 1 to 64 of A-Z a-z 0-9 _ -")
         if not isinstance(tool.description, str) or not tool.description.strip():
             raise Broken(f"the tool {tool.name!r} has no description; the agent cannot know what it does")
-        parameters = dict(tool.parameters)
-        text = json.dumps(parameters)
-        if not is_schema(text) or parameters.get("type") != "object":
+        text = json.dumps(dict(tool.parameters))
+        if not is_schema(text) or tool.parameters.get("type") != "object":
             raise Broken(
                 f"the parameters of the tool {tool.name!r} are no JSON schema of an object: {reason(text[:200])}; "
                 "derive them with tool_from"
@@ -161,3 +177,22 @@ def _first_difference(some: Sequence[object], others: Sequence[object]) -> int |
 
 def _id_at(tasks: Sequence[Task], at: int) -> str:
     return tasks[at].task_id if at < len(tasks) else f"the task after {tasks[-1].task_id if tasks else 'none'}"
+
+
+def _as_text(task: Task) -> str:
+    """JSON that is equal for equal tasks, in any process."""
+    messages = [message.to_openai() for message in task.messages]
+    fields = [task.task_id, task.split, messages, list(task.tools), dict(task.labels), task.goal, task.template]
+    return json.dumps([*fields, list(task.entities), task.agent_name], sort_keys=True, default=repr)
+
+
+def _main() -> None:
+    """The other process of `same_in_other_process`: section and counts on stdin, tasks on
+    stdout."""
+    asked = json.load(sys.stdin)
+    tasks = list_tasks(make_domain(world_params(asked["world"])), asked["counts"])
+    print(json.dumps({split: [_as_text(task) for task in own] for split, own in tasks.items()}))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,5 +1,5 @@
-"""What can be said of an episode in any world: the general scores, which every outcome has, and a
-class for a failure where the world has none of its own."""
+"""The general scores, which every outcome has in any world, and a class for a failure where the
+world gives none."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +15,9 @@ OUT_OF_TIME = frozenset({StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReas
 
 
 def completed(outcome: Outcome, trajectory: Trajectory, tools: Mapping[str, Tool]) -> Outcome:
-    """The outcome with every general score, and with a class where a failure has none. What the
-    world itself gave under one of these names stands; `completion` and `strictness` are what it
-    said about success. Its words are kept without keys and within their limit.
+    """The outcome with every general score, and with a class where a failure has none. A score that
+    the world itself gave under one of these names stands; `completion` and `strictness` repeat its
+    verdict. Its texts are kept without keys and within their limit.
 
     `format`: share of the agent's messages that can be read, 0.0 where there is none.
     `redundant_call`: a read was repeated with nothing changed between. `format_error`: a call does

@@ -1,9 +1,8 @@
-"""Asks an HTTP server for JSON on behalf of one episode: bounded answers, and another try only
-where the first has done nothing.
+"""A client of a JSON server behind a world (an environment, a model that plays the user): bounded
+answers, and retries only where the first request has done nothing.
 
-For servers that a world is behind (an environment, a model that plays the user). A request that was
-never sent, or was turned away unread (429, 503), may always be sent again; one that may have been
-carried out only where it changes nothing to do so twice.
+A request that was never sent, or was turned away unread (429, 503), may always be sent again; one
+that may have been carried out only where it changes nothing to do so twice.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ class JsonEndpoint:
         return await self._ask("GET", path, query=query, is_repeatable=True)
 
     async def close(self) -> None:
-        """Of connections there are none open but those that are waited for."""
+        """Ends the requests that are still waited for; no idle connection is kept."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

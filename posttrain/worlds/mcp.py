@@ -1,11 +1,11 @@
-"""Makes the tools of an MCP server tools of a world: their schemas are read once for the domain;
-each episode has a connection of its own.
+"""Makes the tools of an MCP server tools of a world: schemas are read once for the domain, and each
+episode has a connection of its own.
 
 The connection is opened by the first call, so that an episode that calls nothing starts no server,
 and it lives in a task of its own, because the client's scopes must be left in the task that entered
 them, while calls come from many. A result with `isError`, or one too long to be read, is the
-agent's mistake: it reads that. A server that is gone is not: it is never connected to again within
-the episode, whose state it took with it; the episode is played again.
+agent's mistake, which it reads. A server that is gone is not: it took the episode's state with it,
+so it is never reconnected, and the episode is played again.
 """
 
 import asyncio
@@ -39,24 +39,24 @@ from posttrain.runtime.http_bodies import bound_httpx
 from posttrain.runtime.limits import MAX_SCHEMA_CHARS, clip, reason
 from posttrain.runtime.redaction import redact, redact_logs, redact_values, remember_keys
 from posttrain.types import JsonValue
-from posttrain.worlds.mcp_stdio import UNREAD, LastWords, stdio_transport
+from posttrain.worlds.mcp_stdio import UNREADABLE, ServerLog, stdio_transport
 from posttrain.worlds.tools import Tool, ToolError, json_or_text, result_text
 
 _CLOSE_TIMEOUT_S = 10.0  # the client itself ends a process after 4 s
 _MAX_PAGES = 100
 _MAX_TOOLS = 1_000
 _MAX_LISTED_BYTES = 16 * 2**20  # of all pages together
-_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # as MCP 2025-11-25 has it; other characters may be marks of a template
+_NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # of MCP 2025-11-25; other characters may be special tokens
 
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """Where a server is: a `command` that is started and spoken to over its stdin and stdout, or
-    the `url` of one that runs (streamable HTTP).
+    """An MCP server: a `command` that is started (stdio), or the `url` of a running one (streamable
+    HTTP).
 
     A command gets PATH, HOME and their like of this process's environment, and `env`. It is one
     process for each open episode, of which a large batch has hundreds: serve what is heavy at a
-    URL. Its tools must be listed `start_timeout_s` after its start.
+    URL. It must list its tools within `start_timeout_s`.
     """
 
     command: tuple[str, ...] = ()
@@ -72,33 +72,31 @@ class McpServer:
         remember_keys({**self.env, **_keys_of_command(self.command)})
 
     def tools(self) -> dict[str, Tool]:
-        """All tools of the server by name, in its order, to be described but not called:
-        `McpConnection.tools` binds them to an episode.
-
-        Connects once, and so waits. Raises ConfigurationError where the server cannot be reached,
-        lists without end, or describes a tool as no prompt could offer it.
-        """
+        """All tools of the server by name, in its order; they describe and cannot be called, until
+        `McpConnection.tools` binds them to an episode. Blocks while it connects once. Raises
+        ConfigurationError where the server cannot be reached, lists without end, or describes a
+        tool as no prompt could offer it."""
         return {tool.name: tool for tool in map(_described, asyncio.run(self._list()))}
 
     @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[tuple[Client, "Heard"]]:
-        """A client, not yet connected, and what is heard of the server beside its answers."""
+    async def client(self) -> AsyncIterator[tuple[Client, ServerLog]]:
+        """A client, not yet connected, and the log of the server's other output."""
         redact_logs()  # the client logs what it cannot read
-        heard = Heard(LastWords())
+        log = ServerLog()
         if not self.url:
-            yield Client(stdio_transport(self.command, self.env, heard.words)), heard
+            yield Client(stdio_transport(self.command, self.env, log)), log
             return
 
         def refuse(why: str) -> StreamError:
-            heard.refused = why
+            log.refused = why
             return StreamError(why)
 
         async with create_mcp_http_client() as connections:
             bound_httpx(connections, refuse)
-            yield Client(streamable_http_client(self.url, http_client=connections)), heard
+            yield Client(streamable_http_client(self.url, http_client=connections)), log
 
     async def _list(self) -> list[McpTool]:
-        async with self.client() as (client, heard):
+        async with self.client() as (client, log):
             try:
                 async with asyncio.timeout(self.start_timeout_s), client:
                     return await _listed(client)
@@ -106,37 +104,27 @@ class McpServer:
                 late = f"not within start_timeout_s = {self.start_timeout_s:g}; " * isinstance(error, TimeoutError)
                 raise ConfigurationError(
                     f"the MCP server {reason(self.url or ' '.join(self.command))} does not list its tools "
-                    f"({late}{_reason(error, heard)}): a task cannot "
+                    f"({late}{_reason(error, log)}): a task cannot "
                     "offer what nobody describes. Start it by hand to see why"
                 ) from None
 
 
-@dataclass(slots=True)
-class Heard:
-    """`words` are a command's; `refused` says why an answer was not read, until a call has made an
-    error of it."""
-
-    words: LastWords
-    refused: str = ""
-
-
 class McpConnection:
-    """One episode's connection. `close` it when the episode is over, as `ClosableWorld.close`
-    does."""
+    """The connection of one episode; a world closes it in its own `close`."""
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
         self._client: asyncio.Future[Client] | None = None
-        self._holder: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
-        self._heard: Heard | None = None
+        self._log = ServerLog()
 
     def tools(self, described: Mapping[str, Tool], names: Sequence[str]) -> dict[str, Tool]:
         """The tools that a task offers, bound to this connection."""
         return {name: replace(described[name], function=self._caller(name)) for name in names}
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> JsonValue:
-        """What the server answers, as JSON where it is. Raises ToolError for a mistake in the call,
+        """The server's answer, as JSON where it is any. Raises ToolError for a mistake in the call,
         ConnectionError where the server is gone."""
         try:
             client = await self._connected()
@@ -145,21 +133,21 @@ class McpConnection:
             request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=dict(arguments)))
             return _content(await client.session.send_request(request, CallToolResult))
         except (ValidationError, RuntimeError) as error:
-            raise ConnectionError(f"the MCP server answers what is no result: {_reason(error, self._heard)}") from None
+            raise ConnectionError(f"the MCP server answers what is no result: {_reason(error, self._log)}") from None
         except MCPError as error:
-            if error.code in (INVALID_PARAMS, UNREAD):
+            if error.code in (INVALID_PARAMS, UNREADABLE):
                 raise ToolError(error.message) from None
-            if self._heard is not None and self._heard.refused:
-                why, self._heard.refused = self._heard.refused, ""
+            if self._log.refused:
+                why, self._log.refused = self._log.refused, ""
                 raise ToolError(why) from None
-            raise ConnectionError(f"the MCP server failed: {_reason(error, self._heard)}") from None
+            raise ConnectionError(f"the MCP server failed: {_reason(error, self._log)}") from None
 
     async def close(self) -> None:
-        """Also of a server that died or hangs; what it says to that is not of interest."""
+        """Ends the connection, also that of a server that died or hangs."""
         self._is_over.set()
-        if self._holder is not None:
-            await asyncio.wait({self._holder}, timeout=_CLOSE_TIMEOUT_S)
-            self._holder.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_CLOSE_TIMEOUT_S)
+            self._task.cancel()
 
     def _caller(self, name: str) -> Any:
         async def call(**arguments: Any) -> JsonValue:
@@ -170,21 +158,20 @@ class McpConnection:
     async def _connected(self) -> Client:
         if self._client is None:
             self._client = asyncio.get_running_loop().create_future()
-            self._holder = asyncio.create_task(self._hold(self._client))
+            self._task = asyncio.create_task(self._run(self._client))
         return await asyncio.shield(self._client)
 
-    async def _hold(self, connected: "asyncio.Future[Client]") -> None:
-        async with self._server.client() as (client, heard):
-            self._heard = heard
+    async def _run(self, connected: "asyncio.Future[Client]") -> None:
+        async with self._server.client() as (client, log):
+            self._log = log
             try:
                 async with client:
                     connected.set_result(client)
                     await self._is_over.wait()
             except Exception as error:  # of a connection that was up, each call has its own
                 if not connected.done():
-                    connected.set_exception(
-                        ConnectionError(f"the MCP server cannot be reached: {_reason(error, heard)}")
-                    )
+                    why = f"the MCP server cannot be reached: {_reason(error, log)}"
+                    connected.set_exception(ConnectionError(why))
 
 
 async def _listed(client: Client) -> list[McpTool]:
@@ -231,23 +218,17 @@ def _described(tool: McpTool) -> Tool:
             f"and {MAX_SCHEMA_CHARS:,} is the most that a prompt takes: no agent "
             "could read it; shorten it, or leave the tool out"
         )
-    properties = {name: _untitled(schema) for name, schema in tool.input_schema.get("properties", {}).items()}
-    parameters = {
-        **_untitled(tool.input_schema),
-        "properties": properties,
-        "required": tool.input_schema.get("required", []),
-    }
-    described: Any = redact_values(parameters)
-    return Tool(tool.name, redact(tool.description or ""), described, _of_no_episode)
+    properties = {key: _untitled(value) for key, value in tool.input_schema.get("properties", {}).items()}
+    required = tool.input_schema.get("required", [])
+    parameters: Any = redact_values({**_untitled(tool.input_schema), "properties": properties, "required": required})
+    return Tool(tool.name, redact(tool.description or ""), parameters, _of_no_episode)
 
 
 def _untitled(schema: Any) -> Any:
     """Titles repeat the names, and every token of a schema is read by the agent."""
-    return (
-        {key: value for key, value in schema.items() if key not in ("title", "$schema")}
-        if isinstance(schema, dict)
-        else schema
-    )
+    if not isinstance(schema, dict):
+        return schema
+    return {key: value for key, value in schema.items() if key not in ("title", "$schema")}
 
 
 async def _of_no_episode(**_: Any) -> JsonValue:
@@ -257,7 +238,7 @@ async def _of_no_episode(**_: Any) -> JsonValue:
 
 
 def _content(result: CallToolResult) -> JsonValue:
-    """Structured content where there is some; of an image or a sound, that there was one."""
+    """Structured content where there is some, or the text; an image or a sound is only named."""
     text, structured = "\n".join(map(_block_text, result.content)), result.structured_content
     if result.is_error:
         said = text or (result_text(structured) if structured is not None else "")
@@ -287,9 +268,9 @@ def _keys_of_command(command: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _reason(error: BaseException, heard: Heard | None) -> str:
-    """The error in a line, and the last that the server said."""
+def _reason(error: BaseException, log: ServerLog) -> str:
+    """The error in a line, and the end of the server's other output."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    said = heard.words.text() if heard is not None else ""
-    return f"{type(error).__name__}: {reason(error)}".rstrip(": ") + (f"; it said: …{said}" if said else "")
+    said = f"; it said: …{log.text()}" if log.text() else ""
+    return f"{type(error).__name__}: {reason(error)}".rstrip(": ") + said

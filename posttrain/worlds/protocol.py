@@ -1,11 +1,11 @@
-"""What a world must offer to be trained on: tasks, tools that an agent may call, a user who may
-answer, and a verdict on what came of it.
+"""The interface of a world: tasks, tools that an agent may call, a user who may answer, and a
+grade.
 
 A domain is made once per process from `params.yaml`; a `World` is made fresh for every episode, so
 that no episode sees what another did. Everything is deterministic in (domain seed, task): a
 replayed episode meets the same world. What most worlds do without is a protocol of its own: a world
 that is closed, that opens the conversation, that ends it; a domain with a scripted expert, with
-tasks that can be asked anew, with words for a goal.
+regenerated tasks, with words for a goal.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -21,26 +21,27 @@ class WorldFailed(Exception):
 
 
 class World(Protocol):
-    """The state of one episode. What may be awaited may also be a coroutine function."""
+    """The state of one episode. A method that may return an awaitable may be a coroutine
+    function."""
 
     def tools(self) -> Mapping[str, Tool]:
-        """The tools bound to this episode, by name: those that the task offers, and any that the
-        conversation tells of later."""
+        """The tools of this episode by name: those that the task offers, and any that are only
+        announced in the conversation."""
         ...
 
     def user_reply(self, message: Message) -> str | Awaitable[str | None] | None:
-        """What the user answers to an assistant message without a call; None ends the episode."""
+        """The user's answer to an assistant message without a call; None ends the episode."""
         ...
 
     def grade(self, trajectory: Trajectory) -> Outcome | Awaitable[Outcome]:
-        """What the episode came to, from its record and the state that it left. Called once, before
-        `close`, however the episode ended; not where it was aborted."""
+        """The outcome of the episode, from its record and the state that it left. Called once,
+        before `close`, however the episode ended; not where it was aborted."""
         ...
 
 
 @runtime_checkable
 class OpeningWorld(World, Protocol):
-    """A world that has the first word: a simulated user, an environment's first observation."""
+    """A world that speaks first: a simulated user, an environment's first observation."""
 
     def opening(self) -> Sequence[Message] | Awaitable[Sequence[Message]]:
         """The messages that follow the task's own; called once, before the agent's first turn."""
@@ -52,17 +53,17 @@ class EndingWorld(World, Protocol):
     """A world that can be over before the agent is done."""
 
     def is_over(self) -> bool:
-        """Whether the episode ends here; asked once after the results of each turn, and where the
-        user has no reply."""
+        """True ends the episode; asked once after the results of each turn, and where the user has
+        no reply."""
         ...
 
 
 @runtime_checkable
 class ClosableWorld(World, Protocol):
-    """A world that holds something that must be given back: a connection, a process, a file."""
+    """A world with something to release: a connection, a process, a file."""
 
     async def close(self) -> None:
-        """The episode is over; called once, however it ended, also where nothing was opened yet."""
+        """Called once, however the episode ended, also where nothing was opened yet."""
         ...
 
 
@@ -85,7 +86,7 @@ class Domain(Protocol):
     def tasks(self, split: Split, count: int) -> list[Task]:
         """The first `count` tasks of a split; none of `test_paraphrase` where the world has no
         other phrasing. A longer list begins with the shorter one. Raises ValueError where the split
-        cannot give as many."""
+        has fewer."""
         ...
 
     def open(self, task: Task) -> World:
@@ -95,36 +96,35 @@ class Domain(Protocol):
 
 @runtime_checkable
 class ScoringDomain(Domain, Protocol):
-    """A domain whose outcomes have scores besides the general ones (`grading.GENERAL_SCORES`), by
-    these names."""
+    """A domain whose outcomes have scores besides the general ones (`grading.GENERAL_SCORES`)."""
 
     scores: Sequence[str]
 
 
 @runtime_checkable
 class ExpertDomain(Domain, Protocol):
-    """A domain that can show how its tasks are done."""
+    """A domain with a scripted expert."""
 
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
-        """A player of `task`. A flawless one is the gold: it succeeds strictly on every task. The
-        other's mistakes, and whether either reasons, are drawn from `seed`: a mistake happens with
-        the rate that the world's knobs give it, where the task gives the occasion."""
+        """An agent for `task`. A flawless one (the gold) succeeds strictly on every task. The
+        other's mistakes, and whether either reasons, are drawn from `seed`: each mistake with the
+        rate of the world's knobs, where the task gives the occasion."""
         ...
 
 
 @runtime_checkable
-class RealisingDomain(Domain, Protocol):
-    """A domain that can ask a question about other things."""
+class RegeneratingDomain(Domain, Protocol):
+    """A domain that can ask a task's question about other entities."""
 
-    def realise_anew(self, task: Task, *, seed: int) -> Task:
+    def regenerate(self, task: Task, *, seed: int) -> Task:
         """The same question about other entities of the same split: equal labels and template."""
         ...
 
 
 @runtime_checkable
-class ExplainingDomain(Domain, Protocol):
-    """A domain that can say what a task wants."""
+class GoalDomain(Domain, Protocol):
+    """A domain that can describe a task's goal."""
 
-    def wanted(self, task: Task) -> str:
-        """The goal in a line for a reader: `12.50 EUR, by get_price(code=4711.B)`."""
+    def describe_goal(self, task: Task) -> str:
+        """The goal in one line for a reader: `12.50 EUR, by get_price(code=4711.B)`."""
         ...

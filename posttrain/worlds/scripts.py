@@ -1,9 +1,7 @@
-"""How a scripted expert is written: as a generator that yields its messages and is sent the
-conversation after each.
+"""Scripted experts: generators that yield their messages and are sent the conversation after each.
 
-`result = yield call(...)` reads like the play itself, so a flaw is a line at the place where it
-happens and not a state to keep.
-"""
+`result = yield call(...)` reads like the episode itself, so that a flaw is a line at the place
+where it happens and not a state to keep."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence

@@ -1,5 +1,5 @@
-"""How a plain Python function becomes a tool: its type hints and docstring are the JSON schema that
-the agent reads.
+"""Tools: plain Python functions whose type hints and docstring become the JSON schema that an agent
+reads.
 
 The first paragraph of the docstring is the tool's description; one line `name: text` for each
 parameter under `Args:` describes it. Both are prompt text, so they are golden-tested. A parameter
@@ -137,8 +137,8 @@ def json_or_text(text: str) -> JsonValue:
 
 
 def result_text(result: Any) -> str:
-    """What the agent reads of a result: compact JSON. Raises TypeError or ValueError where it is
-    none: the tool's bug."""
+    """The result as compact JSON, which the agent reads. Raises TypeError or ValueError where it is
+    no JSON: the tool's bug."""
     return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -149,7 +149,7 @@ def error_text(error: ToolError) -> str:
 
 
 def is_error(content: str) -> bool:
-    """Whether a tool message reports a mistake, as `error_text` writes it."""
+    """True for a tool message that `error_text` wrote."""
     return content.startswith('{"error":')
 
 

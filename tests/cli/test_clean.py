@@ -174,6 +174,7 @@ def test_vllm_goes_unless_a_server_runs_from_it(root: Path):
     assert not sleeper.parent.exists()
 
 
+@pytest.mark.needs_provenance
 def test_the_cache_keeps_what_a_commit_of_any_branch_the_tree_or_a_worktree_needs(root: Path):
     for text, branch in (("committed\n", "other"), ("of no commit\n", ""), ("in the tree\n", "")):
         (root / "data/source").write_text(text)

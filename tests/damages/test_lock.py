@@ -8,11 +8,11 @@ import pytest
 from benchmarks.toy_tree import Oracle, dvc, make_tree
 from posttrain.pipeline.graph import read_tree
 from posttrain.provenance.lockfile import lock_entries
-from posttrain.provenance.receipts import settle
+from posttrain.provenance.receipts import apply_receipts
 from posttrain.runtime.exits import StageError
 from tests.damages.damaged import NUM_DAMAGES, REMEDY, damage
 
-pytestmark = pytest.mark.xdist_group("windows")
+pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 
 
 def test_a_damaged_lock_is_put_back_or_calls_nothing_current_that_is_not(tmp_path: Path):
@@ -29,7 +29,7 @@ def test_a_damaged_lock_is_put_back_or_calls_nothing_current_that_is_not(tmp_pat
         what = damage(lock, number, sibling=other)
         refusal = ""
         try:
-            settle(root, str)
+            apply_receipts(root, str)
             num_put_back += lock.read_text(errors="replace") == whole
             _, current = read_tree(root)
         except StageError as error:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from posttrain.data.files import read_jsonl, read_parquet, write_jsonl
+from posttrain.data.files import read_parquet
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     read_tasks,
@@ -112,7 +112,6 @@ def tables(tmp_path_factory):
     write_tasks(folder / "tasks.parquet", tasks)
     row = trajectory_row(opened().trajectory, opened().task, LockDomain().tools)
     write_trajectories(folder / "demos.parquet", [row] * 30)
-    write_jsonl(folder / "rows.jsonl", [{"a": number, "b": "开"} for number in range(30)])
     with MetricsLog(folder / "metrics.jsonl") as log:
         for step in range(40):
             log.write(step, {"loss": step / 7})
@@ -124,7 +123,6 @@ def tables(tmp_path_factory):
     [
         ("tasks.parquet", read_tasks),
         ("demos.parquet", read_trajectories),
-        ("rows.jsonl", read_jsonl),
         ("metrics.jsonl", read_metrics),
     ],
 )

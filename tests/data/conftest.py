@@ -48,6 +48,3 @@ def toy_rows(toy: ToyDomain, toy_tasks: dict[str, list[Task]], replay: Replay) -
     tasks = toy_tasks["sft"]
     played = replay(tasks, range(len(tasks)))
     return [trajectory_row(trajectory, task, toy.tools) for trajectory, task in zip(played, tasks, strict=True)]
-
-
-CELL = ("kind", "shop", "language")  # resample_data.cells

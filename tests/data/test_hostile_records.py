@@ -11,11 +11,10 @@ import pytest
 
 from posttrain.data.importing.formats import FORMATS, format_of
 from posttrain.data.importing.importer import import_trajectories, quarantined
-from posttrain.data.importing.records import Bad
-from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, rows_of_table, trajectories_table
-from posttrain.data.trajectories import unlearnt
+from posttrain.data.importing.records import BadRecord
+from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, rows_from_table, trajectories_table
 from posttrain.data.validation.page import render_page
-from posttrain.data.validation.verdict import validate
+from posttrain.data.validation.validate import validate
 from posttrain.models.codec import ChatCodec
 from posttrain.models.tokenizer import train_tokenizer
 from tests.data.hostile import hostile_records, line
@@ -51,11 +50,7 @@ def said_otherwise(row: TrajectoryRow, record: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_there_are_75_hostile_records():
-    assert len(HOSTILE) == 75
-
-
-@pytest.mark.parametrize("number", range(75))
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_a_hostile_record_becomes_what_it_says_or_goes_aside(number, tmp_path):
     path = tmp_path / "ours.jsonl"
     path.write_bytes(b"\n".join(map(line, (OPENAI, HOSTILE[number], OPENAI))))
@@ -64,12 +59,12 @@ def test_a_hostile_record_becomes_what_it_says_or_goes_aside(number, tmp_path):
         imported = import_trajectories(path, file_format)
         assert len(imported.rows) + len(imported.bad) >= 3
         for bad in imported.bad:
-            assert isinstance(bad, Bad)
+            assert isinstance(bad, BadRecord)
             assert 0 < len(bad.reason) < 1000
         json.dumps(list(quarantined(imported.bad)), ensure_ascii=False, allow_nan=False).encode()
         if not imported.bad:
             assert said_otherwise(imported.rows[1], HOSTILE[number]) == []
-        assert rows_of_table(trajectories_table(imported.rows)) == imported.rows
+        assert rows_from_table(trajectories_table(imported.rows)) == imported.rows
     assert time.monotonic() - start < 5
 
 
@@ -87,17 +82,17 @@ def test_whatever_passes_the_rules_ends_a_message_once_for_each_of_the_agents(tm
     tools = {tool["function"]["name"] for row in kept for tool in row.tools}
     talks = [row.trajectory.messages for row in kept]
     codec = ChatCodec(train_tokenizer(talks, tool_names=tools, vocab_size=2000, max_length=512))
-    encoded = codec.encode_rows((row.trajectory.messages, row.tools, unlearnt(row.trajectory)) for row in kept)
+    encoded = codec.encode_rows(row.conversation for row in kept)
     assert len(kept) > 50
     for messages, row in zip(talks, encoded, strict=True):
         num_ends = sum(token in codec.stop_ids for token in row.input_ids)
         assert num_ends == sum(message.role == "assistant" for message in messages)
 
 
-def test_ten_thousand_fuzzed_records_go_through_import_and_rules_within_a_minute(tmp_path):
+def test_three_thousand_fuzzed_records_go_through_import_and_rules_within_twenty_seconds(tmp_path):
     """A file for each format, so that most of what is in it is read as one."""
     lines: dict[str, list[bytes]] = {}
-    for record in hostile_records(10_000, seed=3):
+    for record in hostile_records(3_000, seed=3):
         found = format_of(record)
         name = "tau2" if "simulations" in record else found.name if found else "openai"
         lines.setdefault(name, []).append(line(record))
@@ -113,7 +108,7 @@ def test_ten_thousand_fuzzed_records_go_through_import_and_rules_within_a_minute
         rows += imported.rows
     table = trajectories_table(rows)
     verdict = validate([table], [TASKS_SCHEMA.empty_table()], max_tokens=2000, source=tmp_path)
-    assert len(verdict.is_kept) == len(rows) > 3000
+    assert len(verdict.is_kept) == len(rows) > 900
     assert 0 < verdict.is_kept.sum() < len(rows)
     render_page(verdict, [table], max_quarantine_frac=1.0).encode()
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 20

@@ -1,9 +1,6 @@
-"""Each format from a small record of its own, the real file that is at hand, and what becomes of
-records that are none."""
+"""Each format is read from a small record of its own, and records that are none are quarantined."""
 
 import json
-import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -12,21 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from posttrain.data.importing.dev_split import split_off_dev
 from posttrain.data.importing.formats import FORMATS
-from posttrain.data.importing.held_out import hold_out
 from posttrain.data.importing.importer import Imported, import_trajectories, quarantined, refuse_too_many_bad
-from posttrain.data.importing.inferred_tools import infer_tools
-from posttrain.data.importing.world_tools import with_tools_of
+from posttrain.data.importing.tools import infer_tools
+from posttrain.data.importing.world_tools import match_world_tools
 from posttrain.data.params import ImportFormat
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     TrajectoryRow,
-    read_trajectories,
     trajectories_table,
+    untrained_messages,
     write_trajectories,
 )
-from posttrain.data.trajectories import unlearnt
-from posttrain.data.validation.verdict import validate
+from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import MAX_MESSAGE_CHARS
 from posttrain.types import Message, Outcome, StopReason, ToolCall
@@ -98,7 +94,7 @@ def test_the_older_openai_format_pairs_its_results_and_does_not_learn_what_has_n
         ("assistant", "", [("call_0", "quote", '{"code": "00700.HK"}')], None),
         ("tool", "380.20", [], "call_0"),
     ]
-    assert unlearnt(row.trajectory) == {3}
+    assert untrained_messages(row.trajectory) == {3}
     assert row.tools[0]["function"]["parameters"] == QUOTE["function"]["parameters"]
 
 
@@ -123,28 +119,25 @@ def test_of_a_preference_the_chosen_side_is_learnt_and_the_prompt_is_not(write):
         ("user", "HK"),
         ("assistant", "380.20"),
     ]
-    assert unlearnt(row.trajectory) == {1}
+    assert untrained_messages(row.trajectory) == {1}
 
 
 @pytest.mark.parametrize(
-    ("record", "last"),
+    "record",
     [
-        ({"prompt": "Tencent?", "completion": "380.20"}, "380.20"),
-        ({"prompt": "Tencent?", "completion": "380.20", "label": False}, "380.20"),
-        ({"chosen": MESSAGES, "rejected": MESSAGES[:3], "prompt": "Tencent?"}, "380.20"),
-        (
-            {
-                "input": {"messages": MESSAGES[:2], "tools": [QUOTE]},
-                "preferred_output": MESSAGES[4:],
-                "non_preferred_output": MESSAGES[:1],
-            },
-            "380.20",
-        ),
+        {"prompt": "Tencent?", "completion": "380.20"},
+        {"prompt": "Tencent?", "completion": "380.20", "label": False},
+        {"chosen": MESSAGES, "rejected": MESSAGES[:3], "prompt": "Tencent?"},
+        {
+            "input": {"messages": MESSAGES[:2], "tools": [QUOTE]},
+            "preferred_output": MESSAGES[4:],
+            "non_preferred_output": MESSAGES[:1],
+        },
     ],
 )
-def test_other_shapes_of_prompts_and_preferences(record, last, write):
+def test_other_shapes_of_prompts_and_preferences(record, write):
     row = only(import_trajectories(write(record)))
-    assert row.trajectory.messages[-1] == Message("assistant", last)
+    assert row.trajectory.messages[-1] == Message("assistant", "380.20")
     assert row.trajectory.outcome == (Outcome(False, False, reward=0.0) if "label" in record else None)
 
 
@@ -191,7 +184,7 @@ def test_a_step_of_toolbench_teaches_its_last_call(write):
         ("call_0", "quote", '{"code": "00700.HK"}'),
         ("call_1", "Finish", '{"final_answer": "380.20"}'),
     ]
-    assert (unlearnt(row.trajectory), row.trajectory.stop_reason) == ({2}, StopReason.STOP_TOOL)
+    assert (untrained_messages(row.trajectory), row.trajectory.stop_reason) == ({2}, StopReason.STOP_TOOL)
     assert [tool["function"]["name"] for tool in row.tools] == ["quote", "Finish"]
     assert row.trajectory.messages[0].content == "You are AutoGPT."
 
@@ -208,21 +201,11 @@ def test_agentgyms_instruction_is_the_system_text_and_its_agreement_is_left_out(
 
 def test_tau2s_user_keeps_its_own_calls_and_its_greeting_is_not_learnt(write):
     row = only(import_trajectories(write(SAMPLES["tau2"][1])))
-    assert [role for role, _, _, _ in said(row)] == [
-        "system",
-        "assistant",
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "user",
-    ]
-    assert unlearnt(row.trajectory) == {1}
-    assert (row.trajectory.task_id, row.trajectory.seed, row.trajectory.outcome) == (
-        "airline-3",
-        2,
-        Outcome(True, True, reward=1.0),
-    )
+    roles = [role for role, _, _, _ in said(row)]
+    assert roles == ["system", "assistant", "user", "assistant", "tool", "assistant", "user"]
+    assert untrained_messages(row.trajectory) == {1}
+    assert (row.trajectory.task_id, row.trajectory.seed) == ("airline-3", 2)
+    assert row.trajectory.outcome == Outcome(True, True, reward=1.0)
 
 
 def test_an_end_by_a_stop_tool_is_an_end(write):
@@ -275,13 +258,8 @@ def test_a_parquet_file_reads_as_its_jsonl_does(write, tmp_path):
 
 def test_what_the_pipeline_wrote_comes_back_as_it_was(write, tmp_path):
     row = only(import_trajectories(write({**OPENAI, "reward": None})))
-    named = replace(
-        row,
-        labels={**row.labels, "market": "hk"},
-        entities=("c9",),
-        template="price",
-        trajectory=replace(row.trajectory, task_id="t1", seed=4),
-    )
+    played, labels = replace(row.trajectory, task_id="t1", seed=4), {**row.labels, "market": "hk"}
+    named = replace(row, labels=labels, entities=("c9",), template="price", trajectory=played)
     write_trajectories(tmp_path / "rows.parquet", [named])
     assert only(import_trajectories(tmp_path / "rows.parquet")) == named
 
@@ -309,11 +287,11 @@ def _messages(**agent: Any) -> dict[str, Any]:
     ("record", "reason"),
     [
         ({"chat": []}, "it has no 'messages'"),
-        ({"messages": []}, "messages is not a list with messages"),
+        ({"messages": []}, "messages is no list, or an empty one"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot' is none of"),
         ({"messages": [{"role": ["user"], "content": ""}]}, "is none of"),
         ({"messages": ["user: hello"]}, "a message is str, not an object"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text can be learnt from"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text can be trained on"),
         ({"messages": [{"role": "user", "content": 7}]}, "content is int"),
         (_messages(tool_calls=[{"id": "1", "function": {"name": 5, "arguments": "{}"}}]), "no name as text"),
         (
@@ -321,12 +299,12 @@ def _messages(**agent: Any) -> dict[str, Any]:
             "neither text nor an object",
         ),
         (_messages(tool_calls=[{"id": 1, "function": {"name": "f", "arguments": "{}"}}]), "id is not text"),
-        (_messages(weight=0), "none of its messages is to be learnt"),
+        (_messages(weight=0), "none of its messages is to be trained on"),
         (_messages(weight=0.5), "its weight is 0.5"),
         (_messages(content="<tool_call>{]</tool_call>"), "neither JSON nor"),
         ({"messages": [{"role": "user", "content": "\ud800"}, MESSAGES[-1]]}, "half of a character"),
-        ({**OPENAI, "reward": "good"}, "reward is 'good', not a number"),
-        ({**OPENAI, "reward": 1e12}, "1e+09 is the most"),
+        ({**OPENAI, "reward": "good"}, "reward is 'good'; it must be a number"),
+        ({**OPENAI, "reward": 1e12}, "it must be a number from -1e+09 to 1e+09"),
         ({**OPENAI, "success": "yes"}, "neither true nor false"),
         ({**OPENAI, "split": "train"}, "split is 'train', none of sft"),
         ({**OPENAI, "seed": -1}, "seed is '-1', not a whole number"),
@@ -389,12 +367,8 @@ def test_too_many_bad_records_are_refused_in_a_sentence_with_the_first_of_each(w
     refuse_too_many_bad(imported, max_quarantine_frac=0.5, source=Path("ours.jsonl"))
     with pytest.raises(DataError) as caught:
         refuse_too_many_bad(imported, max_quarantine_frac=0.4, source=Path("ours.jsonl"))
-    assert caught.value.code == 65
-    assert re.match(
-        r"ours\.jsonl: 2 of 4 records are no trajectory in the format openai, and validate_data\.max_quarantine_frac "
-        r"accepts 40\.0%: its seed is '-1', not a whole number from 0 to \d+ \(2, first record 2\)\. ",
-        str(caught.value),
-    )
+    for part in ("ours.jsonl", "2 of 4 records", "openai", "40.0%", "its seed is '-1'", "(2, first record 2)"):
+        assert part in str(caught.value)
     only_bad = import_trajectories(write({**OPENAI, "seed": -1}))
     with pytest.raises(DataError, match="1 of 1 records"):
         refuse_too_many_bad(only_bad, max_quarantine_frac=1.0, source=Path("ours.jsonl"))
@@ -418,43 +392,6 @@ def test_a_file_of_another_format_or_of_none_is_named(write, tmp_path):
         import_trajectories(tmp_path)
 
 
-def test_questions_without_answers_are_no_trajectories(shared_data):
-    with pytest.raises(DataError, match=r"has records of function, id, question, which no known format has"):
-        import_trajectories(shared_data / "bfcl/BFCL_v4_live_simple.json")
-
-
-def test_200_real_tau_bench_trajectories_are_50_tasks_played_four_times(shared_data):
-    imported = import_trajectories(shared_data / "tau_bench/gpt-4o-airline.json")
-    rows = imported.rows
-    assert (imported.file_format, len(rows), imported.bad) == ("tau_bench", 200, [])
-    assert set(Counter(row.trajectory.task_id for row in rows).values()) == {4}
-    assert len({row.trajectory.task_id for row in rows}) == 50
-    assert len({row.trajectory_id for row in rows}) == 200
-    assert sum(row.trajectory.outcome.success for row in rows) == 84
-    assert sum(len(message.tool_calls) for row in rows for message in row.trajectory.messages) == 1164
-    assert Counter(row.trajectory.stop_reason for row in rows) == {
-        StopReason.DONE: 149,
-        StopReason.STOP_TOOL: 48,
-        StopReason.TURN_LIMIT: 3,
-    }
-    assert len(rows[0].tools) == 14
-    assert {row.labels["language"] for row in rows} == {"en"}
-
-
-def test_real_trajectories_survive_parquet(shared_data, tmp_path):
-    rows = import_trajectories(shared_data / "tau_bench/gpt-4o-airline.json").rows
-    write_trajectories(tmp_path / "rows.parquet", rows)
-    assert read_trajectories(tmp_path / "rows.parquet") == rows
-
-
-def test_a_results_file_cut_off_in_the_middle_says_how_many_were_whole(shared_data, tmp_path):
-    text = (shared_data / "tau_bench/gpt-4o-airline.json").read_text(encoding="utf-8")
-    path = tmp_path / "cut.json"
-    path.write_text(text[: text.index('"task_id": 1,')], encoding="utf-8")  # within the second record
-    with pytest.raises(DataError, match=r"cut\.json is cut off .* 1 records are whole"):
-        import_trajectories(path)
-
-
 def test_keys_in_logs_are_cut_out_and_endless_messages_refused(write, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789abcdefghij")
     asked = {"role": "user", "content": "my key is sk-planted-0123456789abcdefghij"}
@@ -472,46 +409,40 @@ def test_whole_tasks_are_kept_back_by_the_hash_of_their_ids_and_their_words(writ
         return {"messages": [asked, MESSAGES[-1]], "task_id": f"t{task}"}
 
     rows = import_trajectories(write(*[record(task) for task in range(100) for _ in range(2)])).rows
-    split = {row.trajectory.task_id: row.split for row in hold_out(rows, 0.2)}
-    assert [row.split for row in hold_out(rows, 0.2)] == [split[row.trajectory.task_id] for row in rows]
+    split = {row.trajectory.task_id: row.split for row in split_off_dev(rows, 0.2)}
+    assert [row.split for row in split_off_dev(rows, 0.2)] == [split[row.trajectory.task_id] for row in rows]
     assert 10 <= sum(value == "dev" for value in split.values()) <= 30
-    fewer = {row.trajectory.task_id: row.split for row in hold_out(rows[:100], 0.2)}
+    fewer = {row.trajectory.task_id: row.split for row in split_off_dev(rows[:100], 0.2)}
     assert fewer == {task: split[task] for task in fewer}
     alike = [record(task, "the same") for task in range(50)]
     one_question = import_trajectories(write(*alike, *[record(task) for task in range(50, 99)])).rows
-    half = hold_out(one_question, 0.5)
+    half = split_off_dev(one_question, 0.5)
     assert [len({row.split for row in found}) for found in (half[:50], half[50:])] == [1, 2]
     with pytest.raises(DataError, match=r"dev_frac is 0\.01, and of 1 imported tasks none would be kept back"):
-        hold_out(rows[:1], 0.01)
-    assert hold_out(rows, 0.0) == rows
+        split_off_dev(rows[:1], 0.01)
+    assert split_off_dev(rows, 0.0) == rows
 
 
 def test_rows_with_tools_that_the_world_lacks_go_aside_or_are_refused_in_a_sentence(write):
     imported = import_trajectories(write({"messages": []}, OPENAI, OPENAI, _messages()))
     tools = {name: Tool(name, "Its own words.", {"type": "object"}, lambda: None) for name in ("quote", "search")}
-    assert with_tools_of(imported, tools, world="stocks", max_other_frac=0.0) == imported
+    assert match_world_tools(imported, tools, world="stocks", max_other_frac=0.0) == imported
     search = {"search": tools["search"]}
     with pytest.raises(DataError) as caught:
-        with_tools_of(imported, search, world="stocks", max_other_frac=0.1)
-    assert str(caught.value) == (
-        "2 of 3 imported rows use quote, which the world stocks has not (it has search), and the policy is evaluated "
-        "there: set world.type to the world that these rows come from, or leave these out by a "
-        "validate_data.max_quarantine_frac of 0.67"
-    )
-    left = with_tools_of(imported, search, world="stocks", max_other_frac=0.7)
+        match_world_tools(imported, search, world="stocks", max_other_frac=0.1)
+    for part in ("2 of 3 imported rows use quote", "world stocks", "it has search", "max_quarantine_frac of 0.67"):
+        assert part in str(caught.value)
+    left = match_world_tools(imported, search, world="stocks", max_other_frac=0.7)
     assert left.rows == imported.rows[2:]
-    assert [(one.number, one.reason) for one in left.bad][1:] == [
-        (2, "it uses quote, which the world stocks has not"),
-        (3, "it uses quote, which the world stocks has not"),
-    ]
+    assert [(one.number, "quote" in one.reason) for one in left.bad][1:] == [(2, True), (3, True)]
     with pytest.raises(DataError, match=r"3 of 3 imported rows .* these rows come from$"):
-        with_tools_of(import_trajectories(write(*[OPENAI] * 3)), search, world="stocks", max_other_frac=1.0)
+        match_world_tools(import_trajectories(write(*[OPENAI] * 3)), search, world="stocks", max_other_frac=1.0)
 
 
 def test_tools_that_a_file_does_not_describe_are_offered_as_the_world_does(write):
     unsaid = {name: value for name, value in OPENAI.items() if name != "tools"}
     tools = {name: Tool(name, "Its own words.", {"type": "object"}, lambda: None) for name in ("search", "quote")}
-    (row,) = with_tools_of(import_trajectories(write(unsaid)), tools, world="w", max_other_frac=0.0).rows
+    (row,) = match_world_tools(import_trajectories(write(unsaid)), tools, world="w", max_other_frac=0.0).rows
     assert row.tools == (tools["quote"].schema(),)
 
 

@@ -17,9 +17,14 @@ from benchmarks.records import FORMATS, MUTATIONS, TOOLS, trials
 from posttrain.data.importing.formats import FORMATS as READ
 from posttrain.data.importing.importer import Imported, import_trajectories, unread_keys
 from posttrain.data.importing.records import MAX_LINE_BYTES
-from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table, write_trajectories
-from posttrain.data.trajectories import unlearnt
-from posttrain.data.validation.verdict import validate
+from posttrain.data.schemas import (
+    TASKS_SCHEMA,
+    TrajectoryRow,
+    trajectories_table,
+    untrained_messages,
+    write_trajectories,
+)
+from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
 from posttrain.types import Message, Outcome, ToolCall, Turn
 
@@ -93,7 +98,7 @@ def test_the_chosen_side_stands_behind_its_messages_and_what_was_said_before_is_
     before = [ASKED, {"role": "assistant", "content": "In May?"}, {"role": "user", "content": "Now."}]
     row = only(read({"messages": before, "chosen": chosen, "rejected": "No."}))
     assert row.trajectory.messages[-1] == Message("assistant", "Yes.")
-    assert unlearnt(row.trajectory) == {1}
+    assert untrained_messages(row.trajectory) == {1}
     assert "equal" in reason(read({"messages": before, "chosen": chosen, "rejected": chosen}))
     answered = [*before, {"role": "assistant", "content": "Other."}]
     assert "its chosen side is another one" in reason(read({"messages": answered, "chosen": chosen}))
@@ -141,13 +146,13 @@ def test_every_other_key_is_told_once_with_its_number_of_records(read):
 def test_what_is_marked_as_not_learnt_is_not_learnt(read, name):
     first = {"role": "assistant", "content": "Well.", name: False}
     row = only(read({"messages": [ASKED, first, ASKED, {**ANSWERED, name: True}]}))
-    assert unlearnt(row.trajectory) == {1}
-    assert "only what the agent says is learnt" in reason(read({"messages": [{**ASKED, name: 1}, ANSWERED]}))
+    assert untrained_messages(row.trajectory) == {1}
+    assert "only messages of the agent are trained on" in reason(read({"messages": [{**ASKED, name: 1}, ANSWERED]}))
 
 
 def test_a_conversation_that_ends_with_the_user_is_no_demonstration_and_may_be_a_play(read):
     asked_back = {"messages": [ASKED, ANSWERED, {"role": "user", "content": "And Lima?"}]}
-    assert "nobody shows what the agent should say" in reason(read(asked_back))
+    assert "nothing shows what the agent should answer" in reason(read(asked_back))
     assert only(read({**asked_back, "reward": 0.5})).trajectory.messages[-1].role == "user"
     assert "'response', which is not read" in reason(read({"messages": [ASKED, CALLED, RESULT], "response": "Yes."}))
 
@@ -344,7 +349,7 @@ def test_a_play_of_the_pipelines_own_keeps_its_outcome_and_whose_words_are_whose
     write_trajectories(tmp_path / "rows.parquet", [replace(row, trajectory=played)])
     imported = import_trajectories(tmp_path / "rows.parquet")
     assert only(imported).trajectory.outcome == Outcome(True, True, reward=1.0)
-    assert (unlearnt(only(imported).trajectory), imported.unread) == ({1}, {})
+    assert (untrained_messages(only(imported).trajectory), imported.unread) == ({1}, {})
 
 
 def test_one_record_never_ends_the_import(read):
@@ -359,7 +364,7 @@ def test_a_record_of_nothing_but_a_formats_keys_goes_aside_in_words(read, name):
     keys |= {"trl": "prompt completion", "agentgym": "item_id conversations", "bfcl": "id result"}
     for value in ([], {}, "", 0, [{}], [None], {"messages": 1}, [{"role": "user", "from": 1}]):
         record = dict.fromkeys(keys.get(name, "messages").split(), value)
-        if READ[name].looks_like(record):
+        if READ[name].matches(record):
             assert reason(read(record, file_format=name))
 
 

@@ -9,13 +9,12 @@ import pytest
 from posttrain.data.resampling.cells import cell_of, opening_text, steps_of
 from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import mistakes
-from posttrain.data.resampling.regenerate import Rehearsal, regenerate
+from posttrain.data.resampling.regenerate import ReplayContext, regenerate
 from posttrain.data.resampling.report import CellCounts, cells_json, count_cells, draw_classes
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated, wanted_sizes
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.runtime.exits import DataError
 from posttrain.worlds.toy.domain import ToyDomain
-from tests.data.conftest import AGENT
 
 CELLS = ["kind", "shop", "language"]
 
@@ -23,7 +22,8 @@ CELLS = ["kind", "shop", "language"]
 def has_mistakes(row: TrajectoryRow, toy: ToyDomain) -> bool:
     read_only = {name for name, tool in toy.tools.items() if tool.is_read_only}
     played = row.trajectory
-    return bool(mistakes(played.messages, played.stop_reason, num_tokens=1, limits=AGENT, read_only=read_only))
+    limits = {"num_tokens": 1, "max_turns": 6, "max_context_tokens": 1024}
+    return bool(mistakes(played.messages, played.stop_reason, **limits, read_only=read_only))
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +32,20 @@ def good_rows(toy_rows, toy):
 
 
 @pytest.fixture(scope="module")
-def rehearsal(toy, toy_tasks, replay, good_rows):
+def context(toy, toy_tasks, replay, good_rows):
     own = {task.task_id: task for task in toy_tasks["sft"]}
-    return Rehearsal(good_rows, own, toy, replay, [*toy.tasks("rl", 40), *toy_tasks["dev"], *toy_tasks["test"]])
+    return ReplayContext(good_rows, own, toy, replay, [*toy.tasks("rl", 40), *toy_tasks["dev"], *toy_tasks["test"]])
 
 
 @pytest.fixture(scope="module")
 def points(good_rows):
-    return plan_points(
-        "smote",
-        features(good_rows, seed=1),
-        [cell_of(row, CELLS) for row in good_rows],
-        target_frac=0.5,
-        num_neighbors=3,
-        seed=1,
-    )
+    cells = [cell_of(row, CELLS) for row in good_rows]
+    return plan_points("smote", features(good_rows, seed=1), cells, target_frac=0.5, num_neighbors=3, seed=1)
 
 
 @pytest.fixture(scope="module")
-def realised(points, rehearsal):
-    return regenerate(points, rehearsal, seed=1)
+def new_rows(points, context):
+    return regenerate(points, context, seed=1)
 
 
 def clusters(*sizes_and_places: tuple[int, float]) -> np.ndarray:
@@ -83,11 +77,8 @@ def test_a_rate_above_the_limit_is_refused_with_the_worst_cells():
     refuse_contaminated(found, max_contamination=0.75)
     with pytest.raises(DataError) as caught:
         refuse_contaminated(found, max_contamination=0.7)
-    assert str(caught.value).startswith(
-        "3 of 4 synthetic points (75.0%) lie among other cells, resample_data.oversample.max_contamination "
-        "accepts 70.0%; worst: b 2 of 3, a 1 of 1. "
-    )
-    assert caught.value.code == 65
+    for part in ("3 of 4", "75.0%", "70.0%", "worst: b 2 of 3, a 1 of 1"):
+        assert part in str(caught.value)
 
 
 def test_no_points_are_not_contaminated():
@@ -96,30 +87,23 @@ def test_no_points_are_not_contaminated():
 
 
 def test_a_cell_smaller_than_the_neighbourhood_uses_the_neighbours_it_has():
-    found = plan_points(
-        "smote",
-        clusters((8, 0.0), (2, 5.0), (1, 9.0)),
-        ["a"] * 8 + ["b"] * 2 + ["c"],
-        target_frac=0.5,
-        num_neighbors=5,
-        seed=1,
-    )
+    cells, places = ["a"] * 8 + ["b"] * 2 + ["c"], clusters((8, 0.0), (2, 5.0), (1, 9.0))
+    found = plan_points("smote", places, cells, target_frac=0.5, num_neighbors=5, seed=1)
     assert Counter(point.cell for point in found) == {"b": 2, "c": 3}
     assert all(set(point.seeds) == {8, 9} and not point.is_contaminated for point in found if point.cell == "b")
     assert all(point.seeds == (10,) for point in found if point.cell == "c")
 
 
 def test_duplicates_are_drawn_from_the_cell_itself():
-    found = plan_points(
-        "duplicate", np.zeros((12, 1)), ["a"] * 10 + ["b"] * 2, target_frac=0.5, num_neighbors=5, seed=1
-    )
+    cells = ["a"] * 10 + ["b"] * 2
+    found = plan_points("duplicate", np.zeros((12, 1)), cells, target_frac=0.5, num_neighbors=5, seed=1)
     assert [point.cell for point in found] == ["b"] * 3
     assert all(set(point.seeds) <= {10, 11} for point in found)
 
 
-def test_every_result_of_a_new_row_is_what_the_tool_says(realised, toy):
+def test_every_result_of_a_new_row_is_what_the_tool_says(new_rows, toy):
     checked = 0
-    for row, is_new in zip(realised.rows, realised.is_new, strict=True):
+    for row, is_new in zip(new_rows.rows, new_rows.is_new, strict=True):
         results = {
             message.tool_call_id: message.content for message in row.trajectory.messages if message.role == "tool"
         }
@@ -130,9 +114,9 @@ def test_every_result_of_a_new_row_is_what_the_tool_says(realised, toy):
     assert checked > 100
 
 
-def test_a_new_row_is_in_the_points_cell_and_takes_its_demonstrations_steps(points, realised, good_rows, toy):
-    assert sum(realised.is_new) > 0.8 * len(points)
-    for point, row, is_new in zip(points, realised.rows, realised.is_new, strict=True):
+def test_a_new_row_is_in_the_points_cell_and_takes_its_demonstrations_steps(points, new_rows, good_rows, toy):
+    assert sum(new_rows.is_new) > 0.8 * len(points)
+    for point, row, is_new in zip(points, new_rows.rows, new_rows.is_new, strict=True):
         assert cell_of(row, CELLS) == point.cell
         behaviours = {
             steps_of(good_rows[seed].trajectory.messages) for seed in (point.seeds if is_new else point.seeds[:1])
@@ -141,35 +125,35 @@ def test_a_new_row_is_in_the_points_cell_and_takes_its_demonstrations_steps(poin
         assert not has_mistakes(row, toy)
 
 
-def test_a_new_row_asks_what_no_other_asks_about_companies_of_the_training_split_only(realised, rehearsal, good_rows):
-    new = [row for row, is_new in zip(realised.rows, realised.is_new, strict=True) if is_new]
+def test_a_new_row_asks_what_no_other_asks_about_companies_of_the_training_split_only(new_rows, context, good_rows):
+    new = [row for row, is_new in zip(new_rows.rows, new_rows.is_new, strict=True) if is_new]
     texts = [opening_text(row.trajectory.messages) for row in [*new, *good_rows]]
-    held_out = {company for task in rehearsal.held_out for company in task.entities}
+    held_out = {company for task in context.held_out for company in task.entities}
     assert len(set(texts)) == len(texts)
-    assert not set(texts) & {opening_text(task.messages) for task in rehearsal.held_out}
+    assert not set(texts) & {opening_text(task.messages) for task in context.held_out}
     assert all(row.split == "sft" and not held_out & set(row.entities) for row in new)
     assert held_out
 
 
-def test_realising_twice_gives_the_same_rows(realised, points, rehearsal):
-    assert regenerate(points, rehearsal, seed=1) == realised
+def test_regenerating_twice_gives_the_same_rows(new_rows, points, context):
+    assert regenerate(points, context, seed=1) == new_rows
 
 
-def test_what_the_world_cannot_play_is_duplicated_and_said(points, rehearsal):
-    imported = regenerate(points[:3], replace(rehearsal, tasks={}), seed=1)
+def test_what_the_world_cannot_play_is_duplicated_and_said(points, context):
+    imported = regenerate(points[:3], replace(context, tasks={}), seed=1)
     assert imported.is_new == [False, False, False]
-    assert imported.rows == [rehearsal.rows[point.seeds[0]] for point in points[:3]]
+    assert imported.rows == [context.rows[point.seeds[0]] for point in points[:3]]
 
 
-def test_a_world_that_realises_a_held_out_task_is_our_bug(points, rehearsal, toy_tasks):
+def test_a_world_that_realises_a_held_out_task_is_our_bug(points, context, toy_tasks):
     class Leaking:
-        name, tools = rehearsal.domain.name, rehearsal.domain.tools
+        name, tools = context.domain.name, context.domain.tools
 
-        def realise_anew(self, task, *, seed):
+        def regenerate(self, task, *, seed):
             return toy_tasks["test"][0]
 
     with pytest.raises(RuntimeError, match="of split test for training"):
-        regenerate(points[:1], replace(rehearsal, domain=Leaking()), seed=1)
+        regenerate(points[:1], replace(context, domain=Leaking()), seed=1)
 
 
 def test_the_class_table_follows_each_cell_through_the_steps():
@@ -179,10 +163,7 @@ def test_the_class_table_follows_each_cell_through_the_steps():
 
 
 def test_the_picture_is_the_same_to_the_byte_and_has_no_date_and_no_machine():
-    counts = [
-        CellCounts("tool_selection/zh/tools", 10, 9, 8, 0),
-        CellCounts("timing_decision/none/zh/tools", 2, 2, 2, 2),
-    ]
+    counts = [CellCounts("tool_selection/zh/tools", 10, 9, 8, 0), CellCounts("timing_decision/zh/tools", 2, 2, 2, 2)]
     drawing = draw_classes(counts)
     assert drawing == draw_classes(counts)
     assert not re.search(r"<dc:date>|20\d\d-\d\d|<script", drawing)

@@ -10,12 +10,12 @@ from posttrain.data.importing.importer import import_trajectories
 from posttrain.data.resampling.cells import cell_of
 from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import mistakes
-from posttrain.data.resampling.regenerate import Rehearsal, regenerate
+from posttrain.data.resampling.regenerate import ReplayContext, regenerate
 from posttrain.data.resampling.smote import plan_points
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table
-from posttrain.data.validation.verdict import refuse_too_many, validate
+from posttrain.data.validation.validate import refuse_too_many, validate
 from posttrain.runtime.exits import DataError
-from tests.limits import limits_of
+from posttrain.types import StopReason
 
 CELLS = ["kind", "language"]
 
@@ -27,7 +27,9 @@ def tau_bench(shared_data):
 
 @pytest.fixture(scope="module")
 def rows(tau_bench) -> list[TrajectoryRow]:
-    return import_trajectories(tau_bench).rows
+    imported = import_trajectories(tau_bench)
+    assert (imported.file_format, imported.bad) == ("tau_bench", [])
+    return imported.rows
 
 
 def test_the_longest_of_them_are_too_long_and_nothing_else_is_wrong_with_them(rows, tau_bench):
@@ -64,16 +66,45 @@ def test_a_hostile_edit_of_one_real_trajectory_is_found(rows, tau_bench):
 
 
 def test_their_visible_mistakes(rows):
-    limits = limits_of(30, 1024, 32_768)
-    found = [mistakes(row.trajectory.messages, row.trajectory.stop_reason, num_tokens=1, limits=limits) for row in rows]
+    limits = {"num_tokens": 1, "max_turns": 30, "max_context_tokens": 32_768}
+    found = [mistakes(row.trajectory.messages, row.trajectory.stop_reason, **limits) for row in rows]
     assert Counter(str(mistake) for those in found for mistake in those) == {"no_final_line": 3, "ends_on_error": 1}
 
 
 def test_rare_cells_of_imported_trajectories_grow_by_duplicates(rows, toy, replay):
     cells = [cell_of(row, CELLS) for row in rows]
     points = plan_points("smote", features(rows, seed=1), cells, target_frac=0.5, num_neighbors=5, seed=1)
-    made = regenerate(points, Rehearsal(rows, {}, toy, replay, []), seed=1)
+    made = regenerate(points, ReplayContext(rows, {}, toy, replay, []), seed=1)
     assert sorted(Counter(cells).values()) == [18, 18, 164]
     assert len(points) == 2 * (82 - 18)
     assert len(made.rows) == len(points)
     assert not any(made.is_new)
+
+
+def test_questions_without_answers_are_no_trajectories(shared_data):
+    with pytest.raises(DataError, match=r"has records of function, id, question, which no known format has"):
+        import_trajectories(shared_data / "bfcl/BFCL_v4_live_simple.json")
+
+
+def test_they_are_50_tasks_played_four_times(rows):
+    assert len(rows) == 200
+    assert set(Counter(row.trajectory.task_id for row in rows).values()) == {4}
+    assert len({row.trajectory.task_id for row in rows}) == 50
+    assert len({row.trajectory_id for row in rows}) == 200
+    assert sum(row.trajectory.outcome.success for row in rows) == 84
+    assert sum(len(message.tool_calls) for row in rows for message in row.trajectory.messages) == 1164
+    assert Counter(row.trajectory.stop_reason for row in rows) == {
+        StopReason.DONE: 149,
+        StopReason.STOP_TOOL: 48,
+        StopReason.TURN_LIMIT: 3,
+    }
+    assert len(rows[0].tools) == 14
+    assert {row.labels["language"] for row in rows} == {"en"}
+
+
+def test_a_results_file_cut_off_in_the_middle_says_how_many_were_whole(tau_bench, tmp_path):
+    text = tau_bench.read_text(encoding="utf-8")
+    path = tmp_path / "cut.json"
+    path.write_text(text[: text.index('"task_id": 1,')], encoding="utf-8")  # within the second record
+    with pytest.raises(DataError, match=r"cut\.json is cut off .* 1 records are whole"):
+        import_trajectories(path)

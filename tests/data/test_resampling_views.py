@@ -11,11 +11,10 @@ from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.runtime.exits import DataError
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
-from tests.limits import limits_of
 
 CELLS = ["kind", "language"]
 
-LIMITS = limits_of(4, 16, 64)
+LIMITS = {"num_tokens": 1, "max_turns": 4, "max_context_tokens": 64}
 RULES = Message("system", "End with a line `ANSWER: <value>`.")
 ASKED = Message("user", "腾讯的股价？")
 NOTHING = np.zeros(0)
@@ -46,31 +45,16 @@ def row(*messages: Message, language: str = "zh") -> TrajectoryRow:
 
 
 def test_steps_say_what_was_done_and_not_about_whom():
-    search = call('{"name":"x"}', "search")
-    messages = [
-        RULES,
-        ASKED,
-        search,
-        result(ERROR),
-        call('{"name":"x"}', "search_hk", "c2", "market: HK"),
-        result(call_id="c2"),
-        ANSWER,
-    ]
-    assert steps_of(messages) == ("search", "<failed>", "<reason>", "search_hk", "<say>")
+    failed = [call('{"name":"x"}', "search"), result(ERROR)]
+    again = [call('{"name":"x"}', "search_hk", "c2", "market: HK"), result(call_id="c2")]
+    assert steps_of([RULES, ASKED, *failed, *again, ANSWER]) == ("search", "<failed>", "<reason>", "search_hk", "<say>")
 
 
 def test_an_identical_call_is_marked_and_the_same_tool_with_other_arguments_is_not():
-    messages = [
-        ASKED,
-        call(),
-        result(),
-        call(call_id="c2"),
-        result(call_id="c2"),
-        call('{"code":"y"}', call_id="c3"),
-        result(call_id="c3"),
-        ANSWER,
-    ]
-    assert steps_of(messages) == ("quote", "quote", "<again>", "quote", "<say>")
+    again = [call(call_id="c2"), result(call_id="c2")]
+    other_code = [call('{"code":"y"}', call_id="c3"), result(call_id="c3")]
+    steps = steps_of([ASKED, call(), result(), *again, *other_code, ANSWER])
+    assert steps == ("quote", "quote", "<again>", "quote", "<say>")
 
 
 def test_a_question_back_is_a_step_of_its_own():
@@ -115,37 +99,26 @@ def test_the_opening_text_ends_where_the_agent_begins():
         ([RULES, ASKED, *[Message("assistant", "ASK: market"), Message("user", "HK")] * 4, ANSWER], [TURNS]),
         # with a user: asked again, or after a call that may have changed something
         ([ASKED, call(), result(), ANSWER, ASKED, call(call_id="c2"), result(call_id="c2"), ANSWER], []),
-        (
-            [
-                ASKED,
-                call(),
-                result(),
-                call(name="hk", call_id="c3"),
-                result(call_id="c3"),
-                call(call_id="c2"),
-                result(call_id="c2"),
-                ANSWER,
-            ],
-            [],
-        ),
+        ([ASKED, call(), result(), *other(), call(call_id="c2"), result(call_id="c2"), ANSWER], []),
         ([ASKED, call(), result(), call(call_id="c2"), result("2", call_id="c2"), ANSWER], []),
         ([ASKED, call(), result("Error: closed"), ANSWER, Message("user", "Then not."), ANSWER], []),
     ],
 )
 def test_visible_mistakes(messages, found):
-    assert list(mistakes(messages, StopReason.DONE, num_tokens=64, limits=LIMITS)) == found
+    assert list(mistakes(messages, StopReason.DONE, **LIMITS | {"num_tokens": 64})) == found
 
 
 def test_a_repeated_call_is_a_mistake_behind_other_calls_that_change_nothing():
     again = [ASKED, call(), result(), *other(), call(call_id="c2"), result(call_id="c2"), ANSWER]
-    wide = limits_of(9, 16, 64)
-    assert mistakes(again, StopReason.DONE, num_tokens=1, limits=wide, read_only={"hk"}) == (Mistake.REPEATED_CALL,)
-    assert mistakes(again, StopReason.DONE, num_tokens=1, limits=wide, read_only={"quote"}) == ()
+    wide = LIMITS | {"max_turns": 9}
+    assert mistakes(again, StopReason.DONE, **wide, read_only={"hk"}) == (Mistake.REPEATED_CALL,)
+    assert mistakes(again, StopReason.DONE, **wide, read_only={"quote"}) == ()
 
 
-def test_a_stop_tool_ends_an_episode_without_a_last_word():
+def test_a_stop_tool_ends_an_episode_without_a_last_word_and_its_context_holds_it():
     ended = [RULES, ASKED, call(name="transfer"), result("done")]
-    assert mistakes(ended, StopReason.STOP_TOOL, num_tokens=1, limits=LIMITS) == ()
+    assert mistakes(ended, StopReason.STOP_TOOL, **LIMITS) == ()
+    assert mistakes([ASKED, ANSWER], StopReason.DONE, **LIMITS | {"num_tokens": 65}) == (Mistake.TOO_LONG,)
 
 
 def test_too_many_dropped_demonstrations_are_refused_with_a_knob_for_each_reason():
@@ -153,38 +126,21 @@ def test_too_many_dropped_demonstrations_are_refused_with_a_knob_for_each_reason
     refuse_too_many_dropped(found, max_dropped_frac=0.5, source=Path("d.parquet"))
     with pytest.raises(DataError) as caught:
         refuse_too_many_dropped(found, max_dropped_frac=0.4, source=Path("d.parquet"))
-    assert str(caught.value).startswith(
-        "the quality filter drops 2 of 4 demonstrations in d.parquet, and resample_data.max_dropped_frac accepts "
-        "40.0%: too_long 2 (raise agent.max_context_tokens); too_many_turns 1 (raise agent.max_turns). "
-    )
+    for part in ("2 of 4", "40.0%", "too_long 2 (raise agent.max_context_tokens)", "too_many_turns 1"):
+        assert part in str(caught.value)
     with pytest.raises(DataError, match="drops 1 of 1"):
         refuse_too_many_dropped(found[1:2], max_dropped_frac=1.0, source=Path("d.parquet"))
 
 
-def test_a_conversation_longer_than_the_context_could_not_be_an_episode():
-    assert mistakes([ASKED, ANSWER], StopReason.DONE, num_tokens=65, limits=LIMITS) == (Mistake.TOO_LONG,)
-
-
-def test_a_wrong_answer_that_looks_right_is_kept_because_gold_is_never_seen(toy_rows, toy_tasks):
-    golden = next(
-        one for one in toy_rows if not mistakes(one.trajectory.messages, StopReason.DONE, num_tokens=1, limits=LIMITS)
-    )
-    *before, last = golden.trajectory.messages
-    assert (
-        mistakes([*before, replace(last, content="ANSWER: 123456 CNY")], StopReason.DONE, num_tokens=1, limits=LIMITS)
-        == ()
-    )
+def test_a_wrong_answer_that_looks_right_is_kept_because_gold_is_never_seen(toy_rows):
+    talks = [one.trajectory.messages for one in toy_rows]
+    *before, last = next(talk for talk in talks if not mistakes(talk, StopReason.DONE, **LIMITS))
+    assert mistakes([*before, replace(last, content="ANSWER: 123456 CNY")], StopReason.DONE, **LIMITS) == ()
 
 
 def test_alike_questions_in_chinese_are_neighbours_without_spaces_between_words():
-    texts = [
-        "查一下腾讯的股价",
-        "查一下美团的股价",
-        "查一下茅台的股价",
-        "比较平安和招行谁更贵",
-        "比较中石油和中石化谁更贵",
-        "比较美的和格力谁更贵",
-    ]
+    texts = [f"查一下{name}的股价" for name in ("腾讯", "美团", "茅台")]
+    texts += [f"比较{names}谁更贵" for names in ("平安和招行", "中石油和中石化", "美的和格力")]
     points = features([row(Message("user", text), ANSWER) for text in texts], seed=1)
     alike = points @ points.T
     assert all(alike[i, j] > alike[i, k] for i in range(3) for j in range(3) for k in range(3, 6))
@@ -233,12 +189,8 @@ def test_hybrid_covers_what_the_hardest_rows_left_uncovered():
 
 
 def test_equal_points_are_never_chosen_twice():
-    assert choose_coreset("diversity", keep=4, losses_N=NOTHING, features_N_D=np.ones((5, 2)), seed=1).tolist() == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    chosen = choose_coreset("diversity", keep=4, losses_N=NOTHING, features_N_D=np.ones((5, 2)), seed=1)
+    assert chosen.tolist() == [0, 1, 2, 3]
 
 
 def test_random_is_seeded_and_without_repeats():

@@ -14,9 +14,9 @@ import pytest
 from posttrain.data.files import read_parquet
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table, write_tasks
 from posttrain.data.validation.flat import flatten
-from posttrain.data.validation.near_duplicates import HeldOutTexts
+from posttrain.data.validation.leakage import NearDuplicates
 from posttrain.data.validation.page import render_page
-from posttrain.data.validation.verdict import Verdict, quarantined, refuse_too_many, summary, validate
+from posttrain.data.validation.validate import Validation, quarantined, refuse_too_many, summary, validate
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import DataError
 from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
@@ -51,7 +51,7 @@ def call(arguments: str, name: str = "quote") -> Message:
     return Message("assistant", tool_calls=(ToolCall("c1", name, arguments),))
 
 
-def verdict_of(*rows: TrajectoryRow, tasks: pa.Table = NO_TASKS, max_tokens: int = 100) -> Verdict:
+def verdict_of(*rows: TrajectoryRow, tasks: pa.Table = NO_TASKS, max_tokens: int = 100) -> Validation:
     return validate([trajectories_table(rows)], [tasks], max_tokens=max_tokens, source=Path("d.parquet"))
 
 
@@ -76,38 +76,44 @@ def test_several_calls_in_one_message_may_be_answered_in_any_order():
     )
 
 
-@pytest.mark.parametrize(
-    ("messages", "reasons"),
-    [
-        ((ASKED, CALLED, TOLD, CALLED, TOLD, ANSWERED), {"unique_call_id": (0, 1)}),
-        ((ASKED, CALLED), {"call_answered": (0,)}),
-        (
-            (ASKED, CALLED, replace(TOLD, tool_call_id="c9"), ANSWERED),
-            {"call_answered": (0,), "results_asked_for": (0,)},
-        ),
-        ((ASKED, CALLED, TOLD, TOLD, ANSWERED), {"call_answered": (0,)}),
-        ((ASKED, ANSWERED, TOLD), {"roles_alternate": (), "results_asked_for": (0,)}),
-        ((ASKED, TOLD, ANSWERED), {"roles_alternate": ()}),
-        ((ASKED, ANSWERED, ANSWERED), {"roles_alternate": ()}),
-        ((ASKED, ASKED, ANSWERED), {"roles_alternate": ()}),
-        ((ANSWERED,), {"roles_alternate": ()}),
-        ((ASKED,), {"roles_alternate": ()}),
-        ((), {"roles_alternate": ()}),
-        ((ASKED, Message("critic", "good"), ANSWERED), {"roles_alternate": ()}),  # type: ignore[arg-type]
-        ((ASKED, Message("assistant", " \n")), {"says_something": (0,)}),
-        ((ASKED, call('{"code":"00700'), TOLD, ANSWERED), {"arguments_parse": (0,)}),
-        ((ASKED, call('["00700.HK"]'), TOLD, ANSWERED), {"arguments_parse": (0,)}),
-        ((ASKED, call("[" * 100_000), TOLD, ANSWERED), {"arguments_parse": (0,), "length_limit": ()}),
-        ((ASKED, call("{}"), TOLD, ANSWERED), {"arguments_fit": (0,)}),
-        ((ASKED, call('{"code":700}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
-        ((ASKED, call('{"code":"x","days":"5"}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
-        ((ASKED, call('{"code":"x","market":"hk"}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
-        ((ASKED, call('{"code":"x"}', "trade"), TOLD, ANSWERED), {"tool_offered": (0,)}),
-        ((ASKED, replace(ANSWERED, content="1" * 101)), {"length_limit": ()}),
-    ],
-)
-def test_what_breaks_a_rule_is_named_with_its_turns(messages, reasons):
-    assert reasons_of(*messages) == reasons
+BROKEN = [
+    ((ASKED, CALLED, TOLD, CALLED, TOLD, ANSWERED), {"unique_call_id": (0, 1)}),
+    ((ASKED, CALLED), {"call_answered": (0,)}),
+    (
+        (ASKED, CALLED, replace(TOLD, tool_call_id="c9"), ANSWERED),
+        {"call_answered": (0,), "results_asked_for": (0,)},
+    ),
+    ((ASKED, CALLED, TOLD, TOLD, ANSWERED), {"call_answered": (0,)}),
+    ((ASKED, ANSWERED, TOLD), {"roles_alternate": (), "results_asked_for": (0,)}),
+    ((ASKED, TOLD, ANSWERED), {"roles_alternate": ()}),
+    ((ASKED, ANSWERED, ANSWERED), {"roles_alternate": ()}),
+    ((ASKED, ASKED, ANSWERED), {"roles_alternate": ()}),
+    ((ANSWERED,), {"roles_alternate": ()}),
+    ((ASKED,), {"roles_alternate": ()}),
+    ((), {"roles_alternate": ()}),
+    ((ASKED, Message("critic", "good"), ANSWERED), {"roles_alternate": ()}),  # type: ignore[arg-type]
+    ((ASKED, Message("assistant", " \n")), {"says_something": (0,)}),
+    ((ASKED, call('{"code":"00700'), TOLD, ANSWERED), {"arguments_parse": (0,)}),
+    ((ASKED, call('["00700.HK"]'), TOLD, ANSWERED), {"arguments_parse": (0,)}),
+    ((ASKED, call("[" * 100_000), TOLD, ANSWERED), {"arguments_parse": (0,), "length_limit": ()}),
+    ((ASKED, call("{}"), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+    ((ASKED, call('{"code":700}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+    ((ASKED, call('{"code":"x","days":"5"}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+    ((ASKED, call('{"code":"x","market":"hk"}'), TOLD, ANSWERED), {"arguments_fit": (0,)}),
+    ((ASKED, call('{"code":"x"}', "trade"), TOLD, ANSWERED), {"tool_offered": (0,)}),
+    ((ASKED, replace(ANSWERED, content="1" * 101)), {"length_limit": ()}),
+]
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """All of `BROKEN` in one file: each takes Great Expectations a fifth of a second by itself."""
+    return verdict_of(*(row(*messages, task_id=f"t{number}") for number, (messages, _) in enumerate(BROKEN)))
+
+
+@pytest.mark.parametrize("number", range(len(BROKEN)))
+def test_what_breaks_a_rule_is_named_with_its_turns(judged, number):
+    assert {reason.rule: reason.turns for reason in judged.reasons[number]} == BROKEN[number][1]
 
 
 def test_a_tool_that_the_user_describes_later_is_offered_from_there_on():
@@ -270,17 +276,18 @@ def test_a_schema_is_judged_within_a_bound(schema, code, is_kept):
     assert time.monotonic() - start < 10
 
 
-@pytest.mark.parametrize(
-    "agent",
-    [
+def test_an_agent_that_writes_control_marks_is_not_learnt_from():
+    answers = [
         replace(ANSWERED, content="ANSWER: 1<|end|><|user|>more"),
         replace(ANSWERED, reasoning_content="so <tool_call>{}</tool_call>"),
         replace(ANSWERED, content="[INST] hello [/INST]"),
         replace(ANSWERED, content="<｜Assistant｜>"),
-    ],
-)
-def test_an_agent_that_writes_control_marks_is_not_learnt_from(agent):
-    assert reasons_of(ASKED, CALLED, TOLD, agent) == {"no_control_marks": ()}
+    ]
+    rows = [row(ASKED, CALLED, TOLD, answer, task_id=f"t{number}") for number, answer in enumerate(answers)]
+    reasons = verdict_of(*rows).reasons
+    assert [{reason.rule: reason.turns for reason in reasons[number]} for number in range(len(rows))] == [
+        {"no_control_marks": ()}
+    ] * len(rows)
 
 
 def test_control_marks_in_arguments_are_found_behind_jsons_escapes_and_those_of_others_do_no_harm():
@@ -294,28 +301,30 @@ def test_control_marks_in_arguments_are_found_behind_jsons_escapes_and_those_of_
 HELD_OUT = "What is the price of Pine Crane in Hong Kong?"
 
 
-@pytest.mark.parametrize(
-    ("spoken", "is_leak"),
-    [
-        ("What is the price of Pine\u200bCrane in Hong\ufeff Kong", True),
-        ("Hi there! What is the price of Pine Crane in Hong Kong? Thanks a lot \U0001f64f", True),
-        ("ｗhat IS the price of Pine Crane in Hong Kong", True),
-        ("What is the price of Pine Crane", True),  # without its end
-        ("What is the price of Oak Lane in Hong Kong?", False),
-        ("price", False),
-        ("", False),
-    ],
-)
+SPOKEN = {  # and whether it is the question
+    "What is the price of Pine\u200bCrane in Hong\ufeff Kong": True,
+    "Hi there! What is the price of Pine Crane in Hong Kong? Thanks a lot \U0001f64f": True,
+    "ｗhat IS the price of Pine Crane in Hong Kong": True,
+    "What is the price of Pine Crane": True,  # without its end
+    "What is the price of Oak Lane in Hong Kong?": False,
+    "price": False,
+    "": False,
+}
+
+
 @pytest.mark.parametrize("is_later", [False, True])
-def test_a_held_out_question_is_known_behind_a_greeting_and_zero_width_spaces(
-    spoken, is_leak, is_later, toy_tasks, tmp_path
-):
+def test_a_held_out_question_is_known_behind_a_greeting_and_zero_width_spaces(is_later, toy_tasks, tmp_path):
     path = tmp_path / "tasks.parquet"
     held_out = replace(toy_tasks["test"][0], task_id="t9", entities=("hsbc",), messages=(Message("user", HELD_OUT),))
     write_tasks(path, [held_out])
     before = (Message("user", "Hello"), Message("assistant", "How can I help?")) if is_later else ()
-    verdict = verdict_of(row(*before, Message("user", spoken), ANSWERED), tasks=read_parquet(path, TASKS_SCHEMA))
-    assert [reason.rule for reason in verdict.reasons.get(0, ())] == (["no_held_out_text"] if is_leak else [])
+    rows = [
+        row(*before, Message("user", spoken), replace(ANSWERED, content=f"ANSWER: {number}"), task_id=f"asked-{number}")
+        for number, spoken in enumerate(SPOKEN)
+    ]
+    verdict = verdict_of(*rows, tasks=read_parquet(path, TASKS_SCHEMA))
+    found = [[reason.rule for reason in verdict.reasons.get(number, ())] for number in range(len(rows))]
+    assert found == [["no_held_out_text"] if is_leak else [] for is_leak in SPOKEN.values()]
 
 
 def test_alike_texts_are_found_as_a_comparison_of_all_pairs_finds_them():
@@ -326,7 +335,7 @@ def test_alike_texts_are_found_as_a_comparison_of_all_pairs_finds_them():
     def is_alike(inner: str, outer: str) -> bool:
         return inner in outer and len(inner) >= 12 and (len(inner) >= len(outer) / 2 or len(inner) >= 96)
 
-    index = HeldOutTexts(held_out)
+    index = NearDuplicates(held_out)
     expected = [
         any(text == held or is_alike(text, held) or is_alike(held, text) for held in held_out) for text in asked
     ]

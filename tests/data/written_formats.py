@@ -121,9 +121,7 @@ def toolbench(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     system, rest = _without_system(played)
     finish = {"name": "Finish", "description": "Ends.", "parameters": {"type": "object", "properties": {}}}
     apis = [*(tool["function"] for tool in tools), finish]
-    turns = [
-        {"from": "system", "value": f"{system}\nSpecifically, you have access to the following APIs: {apis!r}"},
-    ]
+    turns = [{"from": "system", "value": f"{system}\nSpecifically, you have access to the following APIs: {apis!r}"}]
     for message in rest:
         if message.role == "assistant":
             made = message.tool_calls[0] if message.tool_calls else None
@@ -136,7 +134,7 @@ def toolbench(played: Trajectory, tools: Schemas) -> dict[str, Any]:
 
 
 def agentgym(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    """Of a world of text; the instruction is the first turn."""
+    """A world of text; the instruction is the first turn."""
     del tools
     system, rest = _without_system(played)
     turns: list[dict[str, Any]] = [
@@ -146,11 +144,7 @@ def agentgym(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     for message in rest:
         is_agents = message.role == "assistant"
         turns.append(
-            {
-                "from": "gpt" if is_agents else "human",
-                "loss": True if is_agents else None,
-                "value": message.content,
-            }
+            {"from": "gpt" if is_agents else "human", "loss": True if is_agents else None, "value": message.content}
         )
     return {"item_id": played.task_id.replace("/", "_"), "conversations": turns}
 

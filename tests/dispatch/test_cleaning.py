@@ -15,6 +15,7 @@ from posttrain.dispatch.records import JobRecord, JobRecords
 from posttrain.dispatch.submitter_lock import Owner, is_alive
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.locks import hold
+from tests.waiting import wait_until
 
 DAY_S = 86400.0
 KEY = "0123456789" + "a" * 54
@@ -272,10 +273,3 @@ def test_limits_are_days_and_gigabytes():
     assert limits_of({"POSTTRAIN_LOGS_MAX_AGE_DAYS": "0.5", "POSTTRAIN_LOGS_MAX_GB": "2.5"}) == Limits(
         43200.0, 2_500_000_000
     )
-
-
-def wait_until(is_so):
-    end = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -135,7 +135,7 @@ def test_only_the_last_run_that_took_the_last_attempt_may_land_it(tmp_path, reco
 
 
 def test_two_runs_that_want_the_same_wait_for_one_job(tmp_path, records):
-    script = "import sys, time; open(sys.argv[1] + '/runs', 'a').write('x'); time.sleep(1)"
+    script = "import sys, time; open(sys.argv[1] + '/runs', 'a').write('x'); time.sleep(0.5)"
     ends = []
     threads = [
         threading.Thread(
@@ -157,7 +157,7 @@ def test_a_stopped_run_cancels_its_job(tmp_path, records):
     started = time.monotonic()
     with pytest.raises(Interrupted, match="cancelled"):
         dispatcher(tmp_path, records).run(
-            work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: time.monotonic() > started + 1
+            work(tmp_path, "import time; time.sleep(600)"), str, is_stopped=lambda: time.monotonic() > started + 0.3
         )
     [record] = records.all()
     assert (record.cause, record.is_over) == (Cause.CANCELLED, True)

@@ -37,7 +37,10 @@ def simulate(first: float, second: float, num_seeds: int, num_tasks: int, spread
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.03])
-@pytest.mark.parametrize(("num_seeds", "num_tasks"), [(3, 30), (3, 480), (5, 30), (5, 480)])
+@pytest.mark.parametrize(
+    ("num_seeds", "num_tasks"),
+    [(3, 30), (5, 30), *(pytest.param(number, 480, marks=pytest.mark.needs_large) for number in (3, 5))],
+)
 def test_equal_settings_are_called_different_in_one_of_twenty_at_most_and_the_interval_covers(
     num_seeds, num_tasks, spread
 ):
@@ -46,6 +49,7 @@ def test_equal_settings_are_called_different_in_one_of_twenty_at_most_and_the_in
     assert sum(one.low <= 0 <= one.high for one in found) >= 0.93 * NUM_SIMULATIONS
 
 
+@pytest.mark.needs_large
 def test_eight_points_are_found_in_four_of_five_and_the_interval_covers_them():
     found = simulate(0.8, 0.88, 5, 480, 0.03)
     assert Counter(one.decision for one in found)[Decision.BETTER] >= 0.8 * NUM_SIMULATIONS
@@ -104,6 +108,7 @@ def num_called_and_covered(found: list[Verdict], truth: float) -> tuple[int, int
     return called, sum(one.low <= truth <= one.high for one in found)
 
 
+@pytest.mark.needs_large
 @pytest.mark.parametrize("own", [0.0, 0.03])
 @pytest.mark.parametrize(("num_seeds", "num_tasks"), [(2, 240), (3, 30), (5, 240)])
 def test_equal_settings_in_pairs_are_called_different_in_one_of_twenty_at_most_and_the_interval_covers(
@@ -115,6 +120,7 @@ def test_equal_settings_in_pairs_are_called_different_in_one_of_twenty_at_most_a
     assert covered >= 0.95 * NUM_SIMULATIONS
 
 
+@pytest.mark.needs_large
 @pytest.mark.parametrize("num_seeds", [2, 3, 5])
 def test_pairs_that_lie_far_apart_for_tasks_to_matter_are_held_to_the_level_as_well(num_seeds):
     """Hardly anything but S differences of pairs is left then: a t test, of which the level is one
@@ -124,6 +130,7 @@ def test_pairs_that_lie_far_apart_for_tasks_to_matter_are_held_to_the_level_as_w
     assert called <= (0.05 + 2 * (0.05 * 0.95 / NUM_SIMULATIONS) ** 0.5) * NUM_SIMULATIONS
 
 
+@pytest.mark.needs_large
 def test_ten_points_under_a_shared_seed_are_found_by_pairs_and_hardly_without():
     runs = list(simulate_pairs(0.3, 0.4, 5, 240, 0.03))
     paired, unpaired = ([way(*one) for one in runs] for way in (paired_difference, difference))

@@ -69,7 +69,7 @@ def as_dvc_writes_it(text: str) -> str:
     [
         ({"train_policy.lr": 0.004, "seed": 7}, ["seed: 7", "  lr: 0.004"]),
         ({"model.rows_at_once": 4, "train_policy.alarms.kl": None}, ["  rows_at_once: 4", "    kl: null"]),
-        ({"train_policy.algorithm.dev.keep": "best"}, ["    dev: {every_steps: 38, num_tasks: 128, keep: best}"]),
+        ({"train_policy.algorithm.dev.keep": "best"}, ["    dev: {every_steps: 48, num_tasks: 128, keep: best}"]),
         ({"model.adapter": {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj"],
                             "quantization": "none"}}, ["  adapter: {type: lora, r: 4,"]),
         ({"evaluate.by": ["kind"]}, ["  by: [kind]"]),
@@ -179,3 +179,10 @@ def test_a_name_that_would_be_more_than_a_name_is_refused(params, name):
 def test_a_plan_that_says_nothing_or_too_much_is_refused(params, overrides, seeds, why):
     with pytest.raises(ConfigurationError, match=why):
         chosen(params, overrides, seeds)
+
+
+def test_every_committed_plan_is_one_for_these_knobs(params, repository):
+    files = sorted((repository / "experiments").glob("*.yaml"))
+    assert files
+    for file in files:
+        assert variants(read_plan(file, (), ()), params)

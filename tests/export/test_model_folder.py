@@ -53,7 +53,7 @@ def test_the_weights_are_those_that_were_trained(folder, tmp_path, dtype):
         assert torch.equal(found, trained.to(found.dtype))
     assert exported.dtype == getattr(torch, dtype)
     assert (tmp_path / "exported" / "mine" / "README.md").read_text() == "# a card"
-    assert load_codec(tmp_path / "exported" / "mine").form.name == "hermes"
+    assert load_codec(tmp_path / "exported" / "mine").call_format.name == "hermes"
 
 
 def test_what_stands_there_already_is_not_replaced(folder, tmp_path):

@@ -66,6 +66,7 @@ def running(tmp_path_factory, repository):
     assert server.wait(60) in (0, -signal.SIGTERM), (home.parent / "log").read_text()
 
 
+@pytest.mark.needs_prefect
 def test_who_knows_the_secret_is_answered_and_nobody_else(running):
     asked = ("POST", "/api/deployments/filter")
     assert running.ask(*asked, secret=running.secret)[0] == 200
@@ -78,6 +79,7 @@ def test_who_knows_the_secret_is_answered_and_nobody_else(running):
     assert running.ask(*asked, secret="grün")[0] >= 400  # Prefect cannot compare it: 500
 
 
+@pytest.mark.needs_prefect
 def test_all_that_a_server_has_is_closed_but_how_it_is(running):
     api = json.loads(running.ask("GET", "/openapi.json")[2])["paths"]
     assert len(api) > 100
@@ -94,6 +96,7 @@ class _AnyId(dict):
         return "00000000-0000-0000-0000-000000000000"
 
 
+@pytest.mark.needs_prefect
 @pytest.mark.parametrize(
     "origin", [EVIL, "null", "http://127.0.0.1:1", "https://127.0.0.1:{port}", "http://localhost.evil.example:{port}"]
 )
@@ -110,6 +113,7 @@ def test_a_page_of_another_origin_may_neither_ask_nor_read(running, origin):
         assert not [name for name in headers if name.startswith("access-control-")]
 
 
+@pytest.mark.needs_prefect
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_the_servers_own_pages_ask_it_under_either_of_its_names(running, name):
     origin = f"http://{name}:{running.port}"
@@ -125,6 +129,7 @@ def test_the_servers_own_pages_ask_it_under_either_of_its_names(running, name):
     assert "<html" in running.ask("GET", "/", Host=f"{name}:{running.port}")[2]
 
 
+@pytest.mark.needs_prefect
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "0.0.0.0", "", "[::1]:{port}", "localhost."],
@@ -134,6 +139,7 @@ def test_a_site_whose_name_was_made_to_lead_to_this_machine_is_refused(running, 
         assert running.ask("GET", path, secret=running.secret, Host=host.format(port=running.port))[0] == 400
 
 
+@pytest.mark.needs_prefect
 @pytest.mark.parametrize(
     "path",
     [
@@ -168,6 +174,7 @@ def test_no_socket_is_open_without_the_secret(running, path):
     assert asyncio.run(hears(running.secret)) == "auth_success"
 
 
+@pytest.mark.needs_prefect
 def test_the_server_itself_does_what_an_automation_asks_of_it(running):
     def post(path, content):
         status, _, body = running.ask("POST", f"/api/{path}", content, secret=running.secret)
@@ -204,6 +211,7 @@ def test_the_server_itself_does_what_an_automation_asks_of_it(running):
     wait_until(is_done, limit_s=180, what="the automation")
 
 
+@pytest.mark.needs_prefect
 def test_the_secret_is_on_no_command_line_and_what_the_server_writes_is_this_users_alone(running):
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -217,6 +225,7 @@ def test_the_secret_is_on_no_command_line_and_what_the_server_writes_is_this_use
     assert running.secret.encode() not in (running.home.parent / "log").read_bytes()
 
 
+@pytest.mark.needs_prefect
 def test_a_server_dies_with_who_started_it_however_that_died(tmp_path, repository):
     script = (
         "import os, sys, time\nfrom flows.server import listen, new_secret, start_server\n"
@@ -238,6 +247,7 @@ def test_a_server_dies_with_who_started_it_however_that_died(tmp_path, repositor
         socket.create_connection(("127.0.0.1", port)).close()
 
 
+@pytest.mark.needs_prefect
 def test_a_server_without_a_secret_does_not_start(tmp_path, repository):
     environment = environment_of(repository, PREFECT_HOME=str(tmp_path))
     for secret in ({}, {SERVER_AUTH: ""}):
@@ -250,6 +260,7 @@ def test_a_server_without_a_secret_does_not_start(tmp_path, repository):
         )
 
 
+@pytest.mark.needs_prefect
 def test_a_server_whose_starter_has_gone_does_not_start(tmp_path, repository):
     environment = environment_of(repository, PREFECT_HOME=str(tmp_path), **{SERVER_AUTH: "x:y"})
     ended = subprocess.run(
@@ -263,6 +274,7 @@ def test_a_server_whose_starter_has_gone_does_not_start(tmp_path, repository):
     assert "has ended before it began" in ended.stderr
 
 
+@pytest.mark.needs_prefect
 def test_a_server_that_ends_while_it_starts_is_said_so(tmp_path, repository):
     listening = listen(0)
     port = listening.getsockname()[1]

@@ -20,6 +20,7 @@ import pytest
 from posttrain.pipeline.executor import NodeOutcome
 from posttrain.pipeline.graph import StageNode
 from posttrain.pipeline.run_status import RunStatus, stages_markdown
+from tests.dvc_trees import init_dvc
 from tests.pipeline.toy import ask, environment_of, run, start
 
 DVC_YAML = """
@@ -61,7 +62,7 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "a repository"
     folder.mkdir()
     subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, check=True)
+    init_dvc(folder)
     (folder / ".gitignore").write_text("/.posttrain/\n/pid\n")
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "evaluate.py").write_text(EVALUATE)
@@ -259,10 +260,10 @@ def test_the_table_of_stages_names_the_cause_of_a_failure_and_what_other_stages_
 
 def test_progress_counts_stages_alike_and_the_one_that_runs_by_what_it_prints():
     run_status = RunStatus([StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three", "four")])
-    run_status.ended("one", NodeOutcome("cached", 0.1))
-    run_status.ended("two", NodeOutcome("completed", 9.0, num_preempted=2))
-    run_status.heard("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
-    run_status.heard("three", "[three] 1/100  3.1/s  38 s left  another loop")
-    run_status.heard("three", "[threefold] 240/240  3.1/s  0 s left")
+    run_status.finish("one", NodeOutcome("cached", 0.1))
+    run_status.finish("two", NodeOutcome("completed", 9.0, num_preempted=2))
+    run_status.update("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
+    run_status.update("three", "[three] 1/100  3.1/s  38 s left  another loop")
+    run_status.update("three", "[threefold] 240/240  3.1/s  0 s left")
     assert (run_status.percent(), run_status.missing()) == (62.5, ["three", "four"])
-    assert run_status.sentence() == "1 of 4 stages ran, preempted 2 times"
+    assert run_status.summary() == "1 of 4 stages ran, preempted 2 times"

@@ -16,7 +16,7 @@ from posttrain.memory_estimate.advice import with_knobs
 from posttrain.memory_estimate.model import QuantisedShape, model_config
 from posttrain.memory_estimate.stages import STAGES, stage_memory
 from posttrain.memory_estimate.tracker import ACTIVATIONS, CACHE, ENGINE, GRADIENTS, LOGITS, OPTIMIZER, OTHERS, WEIGHTS
-from posttrain.train.advantages.params import GaeCredit
+from posttrain.train.advantages.gae import GaeCredit
 from posttrain.train.params import DpoParams, KtoParams, OrpoParams
 
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj", "down_proj"]}
@@ -146,6 +146,7 @@ def test_a_large_vocabularys_logits_are_never_there_at_once():
     assert 0 < parts[LOGITS] <= 1 << 30
 
 
+@pytest.mark.needs_large
 def test_seven_billion_weights_are_reckoned_and_none_is_made():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = stage_memory("train_sft", knobs(dtype="bfloat16", gradient_checkpointing=True), SEVEN_BILLION)

@@ -10,8 +10,10 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import save_model
+from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
-from tests.models.episodes import TOOLS, asked_back, conversation
+from tests.models.episodes import SCRATCH_PARAMS, TOOLS, asked_back, conversation
+from tests.tiny import CONFIG
 
 # In the manner of Qwen2.5's: a system text that lists the tools' schemas, results inside a user's
 # turn, arguments through `tojson`.
@@ -40,14 +42,22 @@ QWEN_LIKE_TEMPLATE = """
 @pytest.fixture(scope="session")
 def scratch_tokenizer() -> PreTrainedTokenizerFast:
     conversations = [conversation(number) for number in range(40)] + [asked_back()] * 40
-    return train_tokenizer(
-        conversations, tool_names=[tool["function"]["name"] for tool in TOOLS], vocab_size=500, max_length=256
-    )
+    names = [tool["function"]["name"] for tool in TOOLS]
+    return train_tokenizer(conversations, tool_names=names, vocab_size=500, max_length=256)
 
 
 @pytest.fixture(scope="session")
 def scratch_codec(scratch_tokenizer: PreTrainedTokenizerFast) -> ChatCodec:
     return ChatCodec(scratch_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def scratch_folder(scratch_tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model from scratch, to be read only."""
+    folder = tmp_path_factory.mktemp("scratch") / "model"
+    model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1)
+    save_model(model, scratch_tokenizer, folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -57,26 +67,18 @@ def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_qwen_folder(folder: Path) -> Path:
     """A Qwen2-architecture model in Hugging Face format; its tokens are bytes and the markers."""
-    backend = Tokenizer(
-        models.BPE(
-            vocab={piece: index for index, piece in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]
-        )
-    )
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(
-        [AddedToken(text, normalized=False, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
-    )
+    special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
     backend.add_tokens([AddedToken(text, normalized=False) for text in ("<tool_call>", "</tool_call>")])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.chat_template = QWEN_LIKE_TEMPLATE.strip()
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        **CONFIG,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,

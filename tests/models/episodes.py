@@ -8,19 +8,10 @@ from torch import Tensor
 from posttrain.models.params import FullAdapter, ScratchModel
 from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.types import Message, ToolCall
+from tests.tiny import KNOBS
 
 SCRATCH_PARAMS = ScratchModel(
-    type="scratch",
-    hidden_size=32,
-    num_layers=2,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=16,
-    mlp_size=64,
-    vocab_size=500,
-    adapter=FullAdapter(type="full"),
-    gradient_checkpointing=False,
-    dtype="float32",
+    type="scratch", **KNOBS, adapter=FullAdapter(type="full"), gradient_checkpointing=False, dtype="float32"
 )
 
 
@@ -70,5 +61,5 @@ def asked_back() -> tuple[Message, ...]:
 
 
 def logprobs(model: Any, rows: Tensor) -> Tensor:
-    """Of every token of the rows but the first."""
+    """Log-probabilities of every token but the first of each row."""
     return agent_logprobs(model, rows, rows)

@@ -43,7 +43,7 @@ def _without(part: str) -> Change:
 
 
 def _header(change: Callable[[dict[str, Any]], Any]) -> Change:
-    """Of the safetensors file; what `change` gives may be text."""
+    """Changes the header of the safetensors file; `change` may return text."""
 
     def apply(folder: Path) -> None:
         file = folder / "model.safetensors"
@@ -218,16 +218,9 @@ HOSTILE: dict[str, Change] = {
     "own code": _json("config.json", lambda config: config | _OWN_CODE | {"model_type": "own"}),
     "no type": _json("config.json", lambda config: {"hidden_size": 16}),
     "no language model": _config(model_type="vit"),
-    "a table of 10^12 positions": _json(
+    "a table of 10^12 positions": _text(
         "config.json",
-        lambda config: {
-            "model_type": "gpt2",
-            "n_positions": 10**6,
-            "n_embd": 8,
-            "n_head": 1,
-            "n_layer": 1,
-            "vocab_size": 8,
-        },
+        '{"model_type":"gpt2","n_positions":1000000,"n_embd":8,"n_head":1,"n_layer":1,"vocab_size":8}',
     ),
     "config with deep brackets": _text("config.json", _DEEP),
     "config that is a list": _text("config.json", "[]"),

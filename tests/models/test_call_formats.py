@@ -9,18 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from posttrain.models.call_formats.choice import FORMS
+from posttrain.models.call_formats.choice import FORMATS
 from posttrain.models.call_formats.response_template import response_template_of
 from posttrain.models.chat_template import named_template
-from posttrain.models.codec import ChatCodec
+from posttrain.models.codec import ChatCodec, parse_assistant
 from posttrain.models.loading import load_codec
-from posttrain.models.parsing import parse_assistant
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema
 from tests.models.families import ENDS, TEMPLATES, TYPED_TOOLS, a_message, codec_of, trl_template
 
-BY_NAME = {form.name: form for form in FORMS}
+BY_NAME = {form.name: form for form in FORMATS}
 
 by_response_templates = pytest.mark.parametrize(
     "family", [family for family, form in TEMPLATES.items() if form == "hf"], indirect=True
@@ -61,7 +60,7 @@ WRITTEN = {
 
 def test_a_call_is_written_as_the_family_writes_it(codec: ChatCodec, family: str) -> None:
     message = Message("assistant", "", None, (call("search_stock", '{"name":"Pine Crane"}'),))
-    assert codec.form.name == TEMPLATES[family]
+    assert codec.call_format.name == TEMPLATES[family]
     written = codec.decode(codec.encode_assistant(message))
     assert written.endswith(WRITTEN.get(family, WRITTEN["qwen2_5"]))
     assert ("<think>" in written) == (family in ("qwen3", "glm4moe"))
@@ -205,24 +204,24 @@ def test_any_text_is_a_message_to_a_response_template(codec: ChatCodec) -> None:
     pieces += ["<think>", "</think>", "[" * 5000, "{" * 5000, "1" * 5000, "NaN", "\x01", "\u2028", " " * 3000]
     for _ in range(200):
         text = "".join(rng.choices(pieces, k=rng.randint(1, 4)))
-        message = parse_assistant(text, codec.form, tools=TYPED_TOOLS)
+        message = parse_assistant(text, codec.call_format, tools=TYPED_TOOLS)
         json.dumps([message.content, *(one.arguments for one in message.tool_calls)]).encode()
 
 
 def test_a_response_template_of_no_use_is_refused(qwen_folder: Path) -> None:
     tokenizer = load_codec(qwen_folder).tokenizer
     tokenizer.chat_template = trl_template("qwen3_5_think") + "\n"  # nobody knows this one
-    with pytest.raises(ConfigurationError, match="a form that is not read back"):
+    with pytest.raises(ConfigurationError, match="a format that is not read back"):
         ChatCodec(tokenizer)
     tokenizer.response_template = {"start_anchor": "a", "fields": {"content": {}}}
     with pytest.raises(ConfigurationError, match=r"describes no calls that could be read: KeyError\('tool_calls'\)"):
         ChatCodec(tokenizer)
     tokenizer.response_template = response_template_of(SimpleNamespace(chat_template=trl_template("gemma4_v5")))
-    with pytest.raises(ConfigurationError, match="a form that is not read back"):
+    with pytest.raises(ConfigurationError, match="a format that is not read back"):
         ChatCodec(tokenizer)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_any_text_is_a_message(form) -> None:
     """Cut off, doubled and shuffled pieces of what the forms write; nesting beyond Python's."""
     rng = random.Random(1)

@@ -16,6 +16,7 @@ from posttrain.models.params import FullAdapter, PretrainedModel
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.train.reward_model import load_reward_model
 from tests.models.hostile_folders import HOSTILE, hostile_folder
+from tests.tiny import CONFIG
 
 LOOPS = ["loops for a long text", "a power without end"]
 # every second one of those that are told at once; the benchmark opens all
@@ -36,16 +37,8 @@ NOT_OPENED = {  # by whichever stage reads the folder, without a child process
 
 
 def opened(folder: Path, chat_template: str | None = None):
-    return load_pretrained(
-        PretrainedModel(
-            type="pretrained",
-            name=str(folder),
-            chat_template=chat_template,
-            adapter=FullAdapter(type="full"),
-            gradient_checkpointing=False,
-            dtype="float32",
-        )
-    )
+    full = {"adapter": FullAdapter(type="full"), "gradient_checkpointing": False, "dtype": "float32"}
+    return load_pretrained(PretrainedModel(type="pretrained", name=str(folder), chat_template=chat_template, **full))
 
 
 def test_there_are_sixty_and_more():
@@ -70,13 +63,13 @@ def test_weights_that_are_not_the_models_are_refused_wherever_a_model_is_loaded(
 
 
 def test_a_reward_models_head_is_the_one_thing_that_may_be_new(qwen_folder, capfd):
-    assert load_reward_model(qwen_folder).score.weight.shape == (1, 32)
+    assert load_reward_model(qwen_folder).score.weight.shape == (1, CONFIG["hidden_size"])
     assert "LOAD REPORT" not in capfd.readouterr().err
 
 
 def test_a_reward_models_own_head_must_be_there(qwen_folder, tmp_path):
     load_reward_model(qwen_folder).save_pretrained(tmp_path)
-    assert load_reward_model(tmp_path).score.weight.shape == (1, 32)
+    assert load_reward_model(tmp_path).score.weight.shape == (1, CONFIG["hidden_size"])
     weights = load_file(tmp_path / "model.safetensors")
     del weights["score.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -85,7 +78,7 @@ def test_a_reward_models_own_head_must_be_there(qwen_folder, tmp_path):
 
 
 def test_tables_that_a_model_computes_may_stand_in_an_older_file(qwen_folder, tmp_path):
-    """As of Llama 2: the frequencies of its rotary embedding, which nobody learnt."""
+    """Llama 2 has the frequencies of its rotary embedding there, which are not trained."""
     shutil.copytree(qwen_folder, tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     weights = load_file(file)
@@ -137,9 +130,5 @@ def test_a_hubs_repository_gives_its_texts_and_the_weights_that_its_index_names(
 
     monkeypatch.setattr(loading, "snapshot_download", download)
     model, _ = opened(Path("ours/model"))
-    assert model.model.norm.weight.equal(
-        parts["a.safetensors" if "model.norm.weight" in parts["a.safetensors"] else "b.safetensors"][
-            "model.norm.weight"
-        ]
-    )
+    assert model.model.norm.weight.equal((parts["a.safetensors"] | parts["b.safetensors"])["model.norm.weight"])
     assert [[name for name in patterns if "safetensors" in name] for patterns in asked] == [[], sorted(parts)]

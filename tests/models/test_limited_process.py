@@ -13,7 +13,7 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 
 
 class Panic(BaseException):
-    """As pyo3 has it for a library's own: no Exception."""
+    """Like pyo3's for a panic of a library in Rust: no Exception."""
 
 
 def raises(error: BaseException):

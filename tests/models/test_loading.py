@@ -1,6 +1,7 @@
 """A model comes in without running a stranger's code and goes out as the same bytes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,24 +16,13 @@ from tests.models.episodes import SCRATCH_PARAMS, TOOLS, conversation
 
 
 @pytest.fixture
-def folder(scratch_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Path:
-    save_model(
-        scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1),
-        scratch_tokenizer,
-        tmp_path / "model",
-    )
-    return tmp_path / "model"
+def folder(scratch_folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(scratch_folder, tmp_path / "model")
 
 
 def pretrained(name: str, revision: str | None = None) -> PretrainedModel:
-    return PretrainedModel(
-        type="pretrained",
-        name=name,
-        revision=revision,
-        adapter=FullAdapter(type="full"),
-        gradient_checkpointing=False,
-        dtype="float32",
-    )
+    full = {"adapter": FullAdapter(type="full"), "gradient_checkpointing": False, "dtype": "float32"}
+    return PretrainedModel(type="pretrained", name=name, revision=revision, **full)
 
 
 def test_a_saved_model_is_loaded_with_the_same_weights_and_the_same_tokens(folder: Path, scratch_codec) -> None:
@@ -45,14 +35,8 @@ def test_a_saved_model_is_loaded_with_the_same_weights_and_the_same_tokens(folde
 def test_saving_what_was_loaded_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     save_model(load_model(folder), load_codec(folder).tokenizer, tmp_path / "again")
     names = sorted(path.name for path in folder.iterdir())
-    assert names == [
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
+    texts = ["chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    assert names == sorted([*texts, "model.safetensors"])
     for name in names:
         assert (folder / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
         assert str(tmp_path).encode() not in (folder / name).read_bytes()

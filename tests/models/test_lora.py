@@ -15,9 +15,11 @@ from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import LIKE_QWEN3, LINEAR_LAYERS, LoraAdapter
 from posttrain.runtime.exits import ConfigurationError
+from tests.tiny import CONFIG
 
 LORA = LoraAdapter(type="lora", r=4, alpha=8, dropout=0.0, target_modules=["q_proj", "v_proj"])
 IDS = torch.arange(1, 25).view(1, -1)
+SIZES = {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 
 
 def trained(folder: Path, *, kind: str = "adamw", lora: LoraAdapter = LORA) -> torch.nn.Module:
@@ -58,11 +60,7 @@ def gemma_folder(folder: Path, tokenizer: object) -> Path:
     """A model whose output matrix is its embedding, scaled where it is read."""
     config = Gemma3TextConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        **CONFIG,
         head_dim=16,
         sliding_window=64,
         eos_token_id=tokenizer.eos_token_id,
@@ -109,21 +107,8 @@ def test_a_target_that_is_no_layer_is_refused_with_the_names_there_are(qwen_fold
 def test_the_layers_that_knobs_are_held_against_are_those_of_the_policy_and_the_reward_model(kind: str) -> None:
     """So that a target is refused before anything runs exactly where `add_lora` of one of the
     stages would refuse it."""
-    sizes = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    }
-    config = AutoConfig.for_model(kind, vocab_size=8, **sizes)
+    config = AutoConfig.for_model(kind, vocab_size=8, **CONFIG)
     with torch.device("meta"):
-        policy, reward = (
-            AutoModelForCausalLM.from_config(config),
-            AutoModelForSequenceClassification.from_config(config),
-        )
-    named = [
-        {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-        for model in (policy, reward)
-    ]
+        made = [one.from_config(config) for one in (AutoModelForCausalLM, AutoModelForSequenceClassification)]
+    named = [{name for name, one in model.named_modules() if isinstance(one, torch.nn.Linear)} for model in made]
     assert named[0] & named[1] == {f"model.layers.{index}.{name}" for index in range(2) for name in LINEAR_LAYERS}

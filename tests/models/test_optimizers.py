@@ -7,6 +7,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from posttrain.models.muon import Muon, orthogonalised
 from posttrain.models.optimizers import build_optimizer
+from tests.tiny import CONFIG
 
 
 def small_model(seed: int = 0) -> nn.Module:
@@ -24,19 +25,14 @@ def test_muon_gets_the_matrices_and_adamw_embeddings_norms_and_biases() -> None:
     model = small_model()
     muon, adamw = build_optimizer(model, "muon", 1e-2).param_groups
     assert {id(weight) for weight in muon["params"]} == {id(model[1].weight), id(model[3].weight)}
-    assert {id(weight) for weight in adamw["params"]} == {
-        id(model[0].weight),
-        id(model[1].bias),
-        id(model[2].weight),
-        id(model[2].bias),
-    }
+    others = (model[0].weight, model[1].bias, model[2].weight, model[2].bias)
+    assert {id(weight) for weight in adamw["params"]} == set(map(id, others))
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_the_matrix_of_written_tokens_is_an_embedding_tied_or_not(is_tied: bool) -> None:
-    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
-    model = Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, tie_word_embeddings=is_tied))
+    one_layer = CONFIG | {"num_hidden_layers": 1}
+    model = Qwen3ForCausalLM(Qwen3Config(**one_layer, vocab_size=8, head_dim=4, tie_word_embeddings=is_tied))
     muon, adamw = build_optimizer(model, "muon", 1e-2).param_groups
     assert id(model.lm_head.weight) in {id(weight) for weight in adamw["params"]}
     assert len(muon["params"]) == 7

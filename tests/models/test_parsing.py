@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from posttrain.models.call_formats.llama3_json import Llama3Json
-from posttrain.models.parsing import parse_assistant
+from posttrain.models.call_formats.json_formats import Llama3Json
+from posttrain.models.codec import parse_assistant
 from posttrain.types import Message, ToolCall
 from posttrain.worlds.tools import ToolError, tool_from
 
@@ -18,6 +18,9 @@ def quote(code: str) -> float:
         code: A listing.
     """
     return 1.0
+
+
+NO_ARGUMENTS = ("", ',"arguments":null', ',"arguments":""', ',"arguments":{}')
 
 
 def call(arguments: str, name: str = "get_quote", number: int = 0) -> ToolCall:
@@ -36,13 +39,6 @@ def test_reasoning_text_and_several_calls_are_told_apart() -> None:
     assert parse_assistant(text) == Message(
         "assistant", "I look.", "HK first", (call('{"code":"1"}'), call("{}", "f", 1))
     )
-
-
-def test_arguments_keep_their_spelling() -> None:
-    """Otherwise a rendered message has other tokens than the one that was sampled."""
-    assert parse_assistant(
-        '<tool_call>{"name": "get_quote", "arguments": {"code":  "1", "n": 1.50}}</tool_call>'
-    ).tool_calls == (call('{"code":  "1", "n": 1.50}'),)
 
 
 @pytest.mark.parametrize(
@@ -93,24 +89,18 @@ def test_thousands_of_calls_in_one_message_are_read_in_a_second() -> None:
     assert time.process_time() - start < 2
 
 
-@pytest.mark.parametrize("said", ["", ',"arguments":null', ',"arguments":""', ',"arguments":{}'])
-def test_a_call_that_gives_no_arguments_gives_the_empty_object(said: str) -> None:
-    assert parse_assistant(f'<tool_call>{{"name":"get_quote"{said}}}</tool_call>').tool_calls == (call("{}"),)
-
-
-def test_a_call_without_its_end_mark_is_read_to_the_end_of_the_message() -> None:
-    assert parse_assistant('<tool_call>{"name":"get_quote","arguments":{"code":"1"}}').tool_calls == (
-        call('{"code":"1"}'),
-    )
-
-
-def test_keys_in_another_order_or_twice_are_read_as_json_reads_them() -> None:
-    assert parse_assistant('<tool_call>{"arguments":{"code":"1"},"name":"get_quote"}</tool_call>').tool_calls == (
-        call('{"code":"1"}'),
-    )
-    assert parse_assistant('<tool_call>{"name":"a","arguments":{},"name":"get_quote"}</tool_call>').tool_calls == (
-        call("{}"),
-    )
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"name": "get_quote", "arguments": {"code":  "1", "n": 1.50}}', '{"code":  "1", "n": 1.50}'),  # as sampled
+        *((f'{{"name":"get_quote"{given}}}', "{}") for given in NO_ARGUMENTS),
+        ('{"arguments":{"code":"1"},"name":"get_quote"}', '{"code":"1"}'),  # another order
+        ('{"name":"a","arguments":{},"name":"get_quote"}', "{}"),  # a key twice, as JSON reads it
+    ],
+)
+@pytest.mark.parametrize("end", ["</tool_call>", ""])
+def test_a_call_is_read_with_its_arguments_as_they_are_spelt(written: str, arguments: str, end: str) -> None:
+    assert parse_assistant(f"<tool_call>{written}{end}").tool_calls == (call(arguments),)
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,7 @@ def test_a_hundred_small_updates_move_every_weight_as_in_float32(folder, rows, o
     rounded = updated(load_model(folder, dtype="bfloat16"), optimizer, rows)
     by_bf16, by_float32, by_rounded = (
         torch.cat([(now - old).detach().abs().flatten().float() for now, old in zip(own, start, strict=True)])
-        for own, start in (
-            (moved, before),
-            (as_float32, before),
-            (rounded, [one.bfloat16() for one in before]),
-        )
+        for own, start in ((moved, before), (as_float32, before), (rounded, [one.bfloat16() for one in before]))
     )
     # the embedding of a token that is in no row has no gradient
     is_moved = by_float32 > 1e-7

@@ -7,12 +7,11 @@ import sys
 import pytest
 import torch
 
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
 from posttrain.models.params import LoraAdapter
 from posttrain.models.quantization import is_quantised
-from posttrain.models.scratch import scratch_model
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.reward_model import new_reward_model, score_episodes
@@ -23,18 +22,14 @@ KINDS = ("int8", "nf4")
 
 
 def params_of(quantization, dtype="float32"):
-    adapter = LoraAdapter(
-        type="lora", r=4, alpha=8, dropout=0.0, target_modules=["q_proj", "up_proj"], quantization=quantization
-    )
+    lora = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj", "up_proj"]}
+    adapter = LoraAdapter(**lora, quantization=quantization)
     return SCRATCH_PARAMS.model_copy(update={"adapter": adapter, "dtype": dtype})
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, scratch_tokenizer):
-    path = tmp_path_factory.mktemp("model") / "model"
-    model = scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=64, seed=0)
-    save_model(model, scratch_tokenizer, path)
-    return path
+@pytest.fixture
+def folder(scratch_folder):
+    return scratch_folder
 
 
 def step(model, rows):
@@ -63,7 +58,7 @@ def test_layers_but_the_head_are_quantised_and_only_adapters_are_learnt(folder, 
 
 
 def test_no_processor_packs_the_bits_otherwise(folder, rows, monkeypatch):
-    """As bitsandbytes does where there are bfloat16 instructions, at the first evaluation."""
+    """bitsandbytes repacks them at the first evaluation where there are bfloat16 instructions."""
     monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: True)
     model = load_trainable(folder, params_of("nf4"), seed=0).eval()
     layers = [module for module in model.modules() if is_quantised(module)]

@@ -8,20 +8,13 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 import posttrain.models.row_losses as module
 from posttrain.models.codec import TokenRow
 from posttrain.models.row_losses import row_losses
+from tests.tiny import CONFIG
 
 
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=20,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=16,
-    )
-    return Qwen2ForCausalLM(config).eval()
+    return Qwen2ForCausalLM(Qwen2Config(**CONFIG, vocab_size=20)).eval()
 
 
 def token_row(ids: list[int], mask: list[int]) -> TokenRow:

@@ -26,7 +26,7 @@ def train(conversations: Sequence[Sequence[Message]], vocab_size: int = 500) -> 
 
 def test_a_result_of_brackets_without_an_end_names_nobody() -> None:
     told = Message("tool", "[" * 5000 + "]" * 5000, tool_call_id="call_0")
-    train([[*conversation()[:3], told, Message("assistant", "done")]])
+    assert len(train([[*conversation()[:3], told, Message("assistant", "done")]])) > 256
 
 
 def test_every_digit_and_every_han_character_is_one_token(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
@@ -35,18 +35,8 @@ def test_every_digit_and_every_han_character_is_one_token(scratch_tokenizer: Pre
 
 def test_tool_names_and_markers_are_one_token_each(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     text = '<|tools|>get_hk_quoteget_quote<|user|><think></think><tool_call>{"name":"search_stock'
-    expected = [
-        "<|tools|>",
-        "get_hk_quote",
-        "get_quote",
-        "<|user|>",
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        '{"name":"',
-        "search_stock",
-    ]
-    assert pieces(scratch_tokenizer, text) == expected
+    expected = '<|tools|> get_hk_quote get_quote <|user|> <think> </think> <tool_call> {"name":" search_stock'
+    assert pieces(scratch_tokenizer, text) == expected.split()
 
 
 def test_a_code_and_a_name_have_the_same_tokens_in_a_question_a_call_and_a_result(
@@ -69,19 +59,11 @@ def test_spaces_and_the_marks_of_codes_are_split_off(scratch_tokenizer: PreTrain
     assert pieces(scratch_tokenizer, "HK (-7.HK) ") == ["HK", " ", "(", "-", "7", ".", "HK", ")", " "]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "龘靐 unseen",
-        "naïve café ✓",
-        "\t\r\n\0",
-        "🙂👩‍👩‍👧",
-        "sh600519  two  spaces",
-        '"},{"x":[["',
-        "０１２",
-        "\u202eabc",
-    ],
-)
+TEXTS = ["龘靐 unseen", "naïve café ✓", "\t\r\n\0", "\U0001f469\u200d\U0001f469\u200d\U0001f467"]
+TEXTS += ["sh600519  two  spaces", '"},{"x":[["', "０１２", "\u202eabc"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_any_text_survives_the_way_there_and_back(scratch_tokenizer: PreTrainedTokenizerFast, text: str) -> None:
     ids = scratch_tokenizer(text, add_special_tokens=False)["input_ids"]
     assert scratch_tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
@@ -114,11 +96,8 @@ def test_names_in_lists_and_in_arguments_count_as_names() -> None:
 def test_equal_conversations_give_equal_bytes(tmp_path) -> None:
     for name in ("one", "two"):
         tokenizer = train([conversation(number) for number in range(40)])
-        save_model(
-            scratch_model(SCRATCH_PARAMS, tokenizer=tokenizer, max_context_tokens=256, seed=3),
-            tokenizer,
-            tmp_path / name,
-        )
+        model = scratch_model(SCRATCH_PARAMS, tokenizer=tokenizer, max_context_tokens=256, seed=3)
+        save_model(model, tokenizer, tmp_path / name)
     for file in sorted(path.name for path in (tmp_path / "one").iterdir()):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 

@@ -1,5 +1,5 @@
-"""What a flow promises of a graph's nodes on any target: run, wait with a reason, found again,
-superseded, cancelled.
+"""Contract of a graph's nodes on any target: run, wait with a reason, found again, superseded,
+cancelled.
 
 A target's tests inherit `GraphContract` and give `settings`; the same toy graph then runs there.
 """
@@ -21,6 +21,7 @@ from posttrain.pipeline.executor import NodeOutcome, StageExecutor
 from posttrain.pipeline.graph import StageNode, read_graph
 from posttrain.runtime.exits import Interrupted
 from tests.conftest import REPOSITORY
+from tests.dvc_trees import dvc, init_dvc
 
 DVC_YAML = """
 stages:
@@ -55,7 +56,7 @@ class GraphContract:
         folder = tmp_path / "root; $(touch pwned)"
         folder.mkdir()
         subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-        subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, check=True)
+        init_dvc(folder)
         (folder / "dvc.yaml").write_text(DVC_YAML.replace("../", f"{tmp_path}/"))  # a snapshot lies elsewhere
         (folder / "params.yaml").write_text("lr: 1\n")
         (folder / "code").write_text(
@@ -66,7 +67,7 @@ class GraphContract:
         return folder
 
     def furnish(self, root: Path) -> None:
-        """What else the target needs in the person's folder."""
+        """Add the other files that the target needs in the person's folder."""
 
     @pytest.fixture
     def runs(self, root: Path, settings: DispatchSettings) -> StageExecutor:
@@ -75,12 +76,9 @@ class GraphContract:
     def test_the_lock_is_that_of_dvc_repro_and_a_second_run_is_cached(self, root, runs, settings):
         assert [runs.run(node, str).state for node in read_graph(root)] == ["completed"] * 4
         ours = (root / "dvc.lock").read_bytes()
-        assert [StageExecutor(root, settings=settings).run(node, str).state for node in read_graph(root)] == [
-            "cached"
-        ] * 4
-        subprocess.run(
-            [sys.executable, "-m", "dvc", "repro", "--force", "--quiet"], cwd=root, check=True, stdin=subprocess.DEVNULL
-        )
+        again = [StageExecutor(root, settings=settings).run(node, str).state for node in read_graph(root)]
+        assert again == ["cached"] * 4
+        assert dvc(root, "repro", "--force", "--quiet").returncode == 0
         assert (root / "dvc.lock").read_bytes() == ours
 
     def test_three_items_on_two_gpus_two_run_and_the_third_says_why_it_waits(self, root, runs):

@@ -1,8 +1,6 @@
 """The graph that a flow builds on is DVC's own: matrices, parameters, upstream, order."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from packaging.version import Version
 
 from posttrain.pipeline.graph import read_graph
 from posttrain.runtime.exits import ConfigurationError
+from tests.dvc_trees import init_dvc
 
 DVC_YAML = """
 stages:
@@ -40,7 +39,7 @@ stages:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    init_dvc(tmp_path, has_git=False)
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     (tmp_path / "params.yaml").write_text("seed: 1\nevaluate: {n: 3}\n")
     (tmp_path / "other.yaml").write_text("depth: 2\n")

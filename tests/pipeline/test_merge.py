@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.toy_tree import commit, dvc
-from posttrain.pipeline.merge_driver import merge_entries, merge_lock, settle_lines
+from benchmarks.toy_tree import commit
+from posttrain.pipeline.merge_driver import merge_entries, merge_lock, unify_lines
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.runtime.exits import DataError
+from tests.dvc_trees import dvc, init_dvc
 
 pytestmark = pytest.mark.xdist_group("merge")
 KNOBS = "lr: 1.0   # of train\nk: 1      # of count\nn: 1      # of judge\n"
@@ -75,7 +76,7 @@ def experiments(tmp_path_factory: pytest.TempPathFactory, repository: Path, driv
     git(root, "init", "--quiet", "--initial-branch=main")
     for key, value in {"user.name": "a", "user.email": "a@b", "merge.posttrain.driver": driver}.items():
         git(root, "config", key, value)
-    assert dvc(root, "init", "--quiet").returncode == 0
+    init_dvc(root)
     shutil.copy(repository / ".gitattributes", root)
     for name, text in {"source": "s\n", "params.yaml": KNOBS, "dvc.yaml": DVC_YAML}.items():
         (root / name).write_text(text)
@@ -330,19 +331,19 @@ def test_stages_that_read_each_others_results_are_left_to_git():
 def test_a_lock_with_more_than_stages_is_left_to_git():
     text = "schema: '2.0'\nstages: {}\n"
     with pytest.raises(DataError, match="'datasets'"):
-        merge_lock(text, text, text + "datasets: []\n", tell=print)
+        merge_lock(text, text, text + "datasets: []\n", log=print)
 
 
 def test_a_lock_that_both_sides_added_is_merged():
     text = "schema: '2.0'\nstages: {}\n"
-    assert merge_lock("", text, text, tell=print) == text
+    assert merge_lock("", text, text, log=print) == text
 
 
 def test_lines_of_knobs_are_settled_with_their_comments_and_the_rest_is_gits():
     base = "a:\n  x: 1  # x\n  y: {z: 1}\nb:\n  x: 1\n  y: [1,\n    1]\n"
     ours = "a:\n  x: 2  # twice\n  y: {z: 1}\nb:\n  x: 2\n  y: [2,\n    1]\n"
     theirs = "# head\na:\n  x: 1  # x\n  y: {z: 2}\n  new: 1\nb:\n  x: 3\n  y: [1,\n    2]\n"
-    assert settle_lines(base, ours, theirs) == (
+    assert unify_lines(base, ours, theirs) == (
         "a:\n  x: 2  # twice\n  y: {z: 2}\nb:\n  x: 1\n  y: [1,\n    1]\n",
         "a:\n  x: 2  # twice\n  y: {z: 2}\nb:\n  x: 2\n  y: [2,\n    1]\n",
         "# head\na:\n  x: 2  # twice\n  y: {z: 2}\n  new: 1\nb:\n  x: 3\n  y: [1,\n    2]\n",
@@ -351,4 +352,4 @@ def test_lines_of_knobs_are_settled_with_their_comments_and_the_rest_is_gits():
 
 @pytest.mark.parametrize("text", ["a: [1\n", "", "- a: 1\n", "a: &a\n  b: *a\n", "? [a]\n: 1\n", "a: |\n  b: 1\n"])
 def test_a_text_without_lines_of_knobs_is_left_as_it_is(text):
-    assert settle_lines(text, "a: 1\n", "a: 2\n") == (text, "a: 1\n", "a: 2\n")
+    assert unify_lines(text, "a: 1\n", "a: 2\n") == (text, "a: 1\n", "a: 2\n")

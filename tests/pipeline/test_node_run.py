@@ -37,7 +37,7 @@ def local(num_gpus: int = 2) -> DispatchSettings:
 
 
 def clone(root: Path, folder: Path) -> Path:
-    """What `root` holds now, committed, as a tree of its own that shares DVC's cache."""
+    """Clone of `root` as it is now, committed, which shares DVC's cache."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "add", "--all"], cwd=root, check=True)
     subprocess.run([*git, "commit", "--quiet", "--message", "start"], cwd=root, check=True)
@@ -82,7 +82,7 @@ class TestLocal(GraphContract):
         assert [line for line in told if line.startswith("links=") and int(line[6:]) > 1]
 
     def test_a_run_that_lost_sight_of_the_pool_finds_its_job_when_it_comes_again(self, root, runs, monkeypatch):
-        """What a retried task does: the same call once more."""
+        """A retried task makes the same call once more."""
         hold(root).touch()
         away, status = threading.Event(), LocalBackend.status
 
@@ -218,7 +218,8 @@ class TestLocal(GraphContract):
         assert len(JobRecords(state / "jobs.db").all()) == 1
 
     def test_what_another_tree_made_takes_the_place_of_reports_that_only_git_has(self, root, tmp_path, settings):
-        """As in two experiments on a clone whose reports are committed and whose cache is empty."""
+        """For example in two experiments on a clone whose reports are committed and whose cache is
+        empty."""
         text = (root / "dvc.yaml").read_text().replace("> model\n", "> model; cp model report\n", 1)
         (root / "dvc.yaml").write_text(text.replace("outs: [model]", "outs: [model, report: {cache: false}]", 1))
         (root / "report").write_text("an older one\n")

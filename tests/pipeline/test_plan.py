@@ -13,7 +13,7 @@ import pytest
 from benchmarks.toy_tree import dvc, environment, make_tree
 from posttrain.pipeline.plan import Fate, read_plan
 from posttrain.provenance.lockfile import lock_entries
-from posttrain.provenance.receipts import settle
+from posttrain.provenance.receipts import apply_receipts
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 
 pytestmark = [
@@ -76,7 +76,7 @@ def reasons(root: Path) -> dict[str, tuple[str, ...]]:
 
 
 def repro(root: Path, *targets: str) -> dict[str, Fate]:
-    """What `dvc repro` says that it does."""
+    """Fates of the stages by the output of `dvc repro`."""
     done = dvc(root, "repro", *targets)
     assert done.returncode == 0, done.stdout
     said = {
@@ -191,7 +191,7 @@ def test_where_dvc_could_not_run_the_plan_says_so(root: Path):
     with pytest.raises(ConfigurationError, match=r"dvc\.lock"):
         read_plan(root)
     assert dvc(root, "repro").returncode != 0
-    settle(root, str)
+    apply_receipts(root, str)
     check(root, [CURRENT, CACHED, CURRENT, CURRENT, CURRENT], really=[CURRENT, CACHED, CURRENT, CURRENT, CURRENT])
 
 

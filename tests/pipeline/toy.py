@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.dvc_trees import init_dvc
+
 DVC_YAML = """
 stages:
   prepare:
@@ -63,7 +65,7 @@ def make_tree(folder: Path, repository: Path) -> Path:
         ["git", "config", "user.email", "a@b"],
     ):
         subprocess.run(command, cwd=root, check=True)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=root, check=True)
+    init_dvc(root)
     for name in ("flows", "prefect.yaml", "infra/prefect"):  # as in a checkout
         (root / name).symlink_to(repository / name)
     (root / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())
@@ -142,7 +144,7 @@ def artifact(home: Path, key: str) -> Any:
 
 
 def ask(api_url: str, path: str, content: Any = None, *, auth: str = "", **headers: str) -> Any:
-    """What a Prefect server answers to who knows its auth string; with `content`, to a POST of it.
+    """Answer of a Prefect server to a client with its auth string; with `content`, to a POST of it.
     Raises urllib.error.HTTPError."""
     data = None if content is None else json.dumps(content).encode()
     known = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}

@@ -117,5 +117,5 @@ class Domain:
     def open(self, task):
         return World(self.tools, task.tools)
 
-    def realise_anew(self, task, *, seed):
+    def regenerate(self, task, *, seed):
         return task

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.provenance.lockfile import mend_files_of_dvc
+from posttrain.provenance.lockfile import repair_dvc_files
 from posttrain.runtime.state import STATE_DIR, state_dir
 
 KILLED_WHILE_IT_WRITES = """
@@ -29,10 +29,10 @@ def test_a_writer_that_is_killed_leaves_its_part_in_the_state_folder_and_for_an_
     assert subprocess.run(command, check=False).returncode == -signal.SIGXFSZ
     assert [(path.name, path.read_text()) for path in (tmp_path / "reports").iterdir()] == [("runs.jsonl", "old\n")]
     [partial] = state.iterdir()
-    mend_files_of_dvc(tmp_path, str)
+    repair_dvc_files(tmp_path, str)
     assert partial.exists(), "another process may be writing it"
     os.utime(partial, (1, 1))
-    mend_files_of_dvc(tmp_path, str)
+    repair_dvc_files(tmp_path, str)
     assert not partial.exists()
 
 
@@ -42,7 +42,7 @@ def test_a_list_of_readers_and_writers_that_is_cut_off_is_removed(tmp_path: Path
     rwlock.parent.mkdir(parents=True)
     rwlock.write_text(text)
     said: list[str] = []
-    mend_files_of_dvc(tmp_path, said.append)
+    repair_dvc_files(tmp_path, said.append)
     assert not rwlock.exists()
     assert "was empty or cut off" in said[0]
     assert not (tmp_path / STATE_DIR).exists()

@@ -1,4 +1,4 @@
-"""Which checkpoint folders of a stage go, and that none goes in which somebody works."""
+"""Old checkpoint folders of a stage are removed, and none in which a run works."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.provenance.old_checkpoints import LOCK, checkpoint_limits, forget_old_checkpoints
-from posttrain.provenance.tree_locks import hold
+from posttrain.provenance.old_checkpoints import CheckpointLimits, checkpoint_limits, remove_old_checkpoints
+from posttrain.provenance.tree_locks import LOCK, lock_file
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import is_held
 
@@ -18,8 +18,8 @@ DAY_S = 86400
 HOLDER = """
 import sys
 from pathlib import Path
-from posttrain.provenance.tree_locks import hold
-with hold(Path(sys.argv[1])):
+from posttrain.provenance.tree_locks import lock_file
+with lock_file(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -67,40 +67,40 @@ def test_siblings_that_end_never_forget_a_run_that_lives(tmp_path, holder):
     process = holder(living / LOCK)
     for name in ("a", "b", "c", "d"):
         keep = used(tmp_path, name)
-        forget_old_checkpoints(tmp_path, keep=keep, max_age_days=14, max_gb=1e-9)
+        remove_old_checkpoints(tmp_path, CheckpointLimits(14, 1e-9), keep=keep)
         assert (living / "checkpoint-1" / "weights").exists()
         assert is_held(living / LOCK)
     end(process)
-    assert living in forget_old_checkpoints(tmp_path, keep=tmp_path / "d", max_age_days=14, max_gb=1e-9)
+    assert living in remove_old_checkpoints(tmp_path, CheckpointLimits(14, 1e-9), keep=tmp_path / "d")
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
 def test_what_nobody_has_used_for_two_weeks_goes_however_many_others_there_are(tmp_path):
     new = [used(tmp_path, f"new{number}", days_ago=number) for number in range(10)]
     old = [used(tmp_path, f"old{days}", days_ago=days) for days in (15, 40)]
-    assert set(forget_old_checkpoints(tmp_path, keep=new[0], max_age_days=14, max_gb=None)) == set(old)
+    assert set(remove_old_checkpoints(tmp_path, CheckpointLimits(14, None), keep=new[0])) == set(old)
     assert sorted(tmp_path.iterdir()) == sorted(new)
 
 
 def test_of_too_much_the_least_recently_used_go_first_and_the_own_run_never(tmp_path):
     folders = [used(tmp_path, f"{days}", days_ago=days, num_bytes=1_000_000) for days in (5, 4, 3, 2, 1)]
-    assert forget_old_checkpoints(tmp_path, keep=folders[0], max_age_days=14, max_gb=0.0031) == (folders[1], folders[2])
-    assert forget_old_checkpoints(tmp_path, keep=folders[0], max_age_days=14, max_gb=1e-9) == (folders[3], folders[4])
+    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, 0.0031), keep=folders[0]) == (folders[1], folders[2])
+    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, 1e-9), keep=folders[0]) == (folders[3], folders[4])
     assert folders[0].exists()
 
 
 def test_a_folder_was_used_when_anything_in_it_was_written(tmp_path):
     folder = used(tmp_path, "a", days_ago=30)
     (folder / "checkpoint-1" / "weights").write_bytes(b"new")
-    assert forget_old_checkpoints(tmp_path, keep=tmp_path / "b", max_age_days=14, max_gb=None) == ()
+    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, None), keep=tmp_path / "b") == ()
 
 
 def test_what_a_killed_process_left_half_removed_goes_too(tmp_path):
-    used(tmp_path, ".forgotten-a-1")
+    used(tmp_path, ".removed-a-1")
     (tmp_path / "a file").write_text("")
-    assert forget_old_checkpoints(tmp_path, keep=tmp_path / "b", max_age_days=14, max_gb=None) == ()
+    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, None), keep=tmp_path / "b") == ()
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
-    assert forget_old_checkpoints(tmp_path / "absent", keep=tmp_path / "b", max_age_days=14, max_gb=None) == ()
+    assert remove_old_checkpoints(tmp_path / "absent", CheckpointLimits(14, None), keep=tmp_path / "b") == ()
 
 
 def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_see(tmp_path):
@@ -110,14 +110,14 @@ def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_
 
     def forget():
         while not is_over.is_set():
-            forget_old_checkpoints(tmp_path, keep=tmp_path / "b", max_age_days=1e-12, max_gb=None)
+            remove_old_checkpoints(tmp_path, CheckpointLimits(1e-12, None), keep=tmp_path / "b")
 
     forgetters = [threading.Thread(target=forget) for _ in range(2)]
     for forgetter in forgetters:
         forgetter.start()
     try:
         for _ in range(100):
-            with hold(folder / LOCK):
+            with lock_file(folder / LOCK):
                 (folder / "mine").write_text("")
                 time.sleep(0.001)
                 if not (is_held(folder / LOCK) and (folder / "mine").exists()):
@@ -133,7 +133,7 @@ def test_a_second_process_of_one_run_is_told_which_the_first_is(tmp_path, holder
     process = holder(tmp_path / "a" / LOCK)
     with (
         pytest.raises(Interrupted, match=rf"process {process.pid} is still running this stage"),
-        hold(tmp_path / "a" / LOCK),
+        lock_file(tmp_path / "a" / LOCK),
     ):
         pass
 

@@ -137,7 +137,7 @@ def test_an_entry_without_a_record_is_one_that_nobody_knows(root):
     made = ours(params={"params.yaml": {"lr": 0.1}})
     record_run(root, "train", made, cost("train"))
     lock(root, train=made)
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
     others = {
         "another knob": made | {"params": {"params.yaml": {"lr": 0.2}}},
         "another command": made | {"cmd": "python -m posttrain.provenance.run_stage train --fast"},
@@ -146,9 +146,9 @@ def test_an_entry_without_a_record_is_one_that_nobody_knows(root):
     }
     for other in others.values():
         lock(root, train=other)
-        assert unproven(root) == Unproven(("train",), {}, ())
+        assert unproven(root) == Unproven(("train",), {})
     lock(root, train=made | {"cmd": "python prepare.py"})  # no stage of ours: nobody would have recorded it
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
 
 
 def test_a_run_with_foreign_modules_is_told_until_one_without_has_made_the_same(root):
@@ -156,20 +156,9 @@ def test_a_run_with_foreign_modules_is_told_until_one_without_has_made_the_same(
     record_run(root, "train", ours(), replace(cost("train"), foreign=("sitecustomize 1234abcd",)))
     assert unproven(root).foreign == {"train": ("sitecustomize 1234abcd",)}
     record_run(root, "train", ours(), cost("train"))
-    assert unproven(root) == Unproven((), {}, ())
+    assert unproven(root) == Unproven((), {})
     (root / ".posttrain/costs.jsonl").unlink()  # as in a clone
-    assert unproven(root) == Unproven((), {}, ())
-
-
-def test_a_record_of_an_older_version_is_of_what_was_read_and_made_and_learns_its_knobs(root):
-    lock(root, train=ours())
-    old = {"stage": "train", "seconds": 3.0, "peak_mib": 1.0, "key": entry_key(ours())}
-    (root / RECORDS).parent.mkdir()
-    (root / RECORDS).write_text(json.dumps(old) + "\n")
-    assert unproven(root) == Unproven((), {}, ("train",))
-    record_run(root, "train", ours(), cost("train", 9.0))
-    assert unproven(root) == Unproven((), {}, ())
-    assert read_records(root)["train"].seconds == 3.0
+    assert unproven(root) == Unproven((), {})
 
 
 @pytest.mark.parametrize(
@@ -189,12 +178,10 @@ def test_verify_names_what_is_not_proven(root, monkeypatch, cost_of, words):
 
 
 def test_the_committed_lock_of_this_repository_is_proven(tmp_path):
-    """Its records may be of an older version."""
     for name in ("dvc.lock", RECORDS):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((REPOSITORY / name).read_bytes())
-    found = unproven(tmp_path)
-    assert (found.unknown, found.foreign) == ((), {})
+    assert unproven(tmp_path) == Unproven((), {})
 
 
 def test_modules_from_elsewhere_than_the_copy_and_what_is_installed_are_foreign(tmp_path, monkeypatch):

@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree, without_settling
+from benchmarks.toy_tree import Oracle, commit, dvc, environment, make_tree, without_receipts
 from posttrain.pipeline.snapshot import freeze
+from posttrain.provenance.fingerprint import read_stage_inputs, take_fingerprint
 from posttrain.provenance.lockfile import lock_entries
-from posttrain.provenance.receipts import settle
-from posttrain.provenance.run_cache import forget_unrecorded_runs, read_runs, take_over_runs
+from posttrain.provenance.receipts import apply_receipts
+from posttrain.provenance.run_cache import import_verified_runs, read_runs, remove_unrecorded_runs
 from posttrain.provenance.run_records import RECORDS, Unproven, unproven
 
 pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
@@ -37,7 +38,8 @@ def root(tmp_path: Path, oracle: Oracle) -> Path:
 def repro(
     root: Path, moment: Callable[[], bool], edit: Callable[[], None], *arguments: str, **more: str
 ) -> tuple[int, str]:
-    """`dvc repro`, with an edit as soon as it is the moment; ends when the guard has ended, too."""
+    """`dvc repro`, with an edit as soon as it is the moment; ends when the watchdog has ended,
+    too."""
     command = [sys.executable, "-m", "dvc", "repro", *arguments]
     process = subprocess.Popen(
         command, cwd=root, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -87,11 +89,11 @@ def test_an_edit_between_the_last_look_and_dvcs_hashing_is_not_recorded_as_read(
     assert ("source 1" if what == "a dep" else "word 2") in (root / "data/refined").read_text()
 
 
-def test_the_same_edit_is_recorded_as_read_where_nobody_holds_receipts_against_the_lock(
+def test_the_same_edit_is_recorded_as_read_where_nobody_compares_receipts_with_the_lock(
     root: Path, oracle: Oracle, tmp_path: Path
 ):
-    unsettled = str(without_settling(tmp_path / "without"))
-    repro(root, has_its_receipt(root, "make"), edit_source(root, oracle), "make", PYTHONPATH=unsettled)
+    ignored = str(without_receipts(tmp_path / "without"))
+    repro(root, has_its_receipt(root, "make"), edit_source(root, oracle), "make", PYTHONPATH=ignored)
     assert all_false(root, oracle) == ["make"]  # the run is forgotten in any case: it has no record
 
 
@@ -117,9 +119,9 @@ def test_an_edit_of_a_result_while_it_is_recorded_is_not_recorded_as_made(root: 
 
 
 def test_code_edited_while_it_is_imported_is_not_what_is_recorded(root: Path, oracle: Oracle):
-    """At moments 20 ms apart: while the copy is made, while modules are imported, while the stage
+    """At moments 40 ms apart: while the copy is made, while modules are imported, while the stage
     runs."""
-    for number in range(12):
+    for number in range(6):
         text = oracle.learn_words(f"word{number}")
 
         def edit(text: str = text) -> None:
@@ -131,12 +133,12 @@ def test_code_edited_while_it_is_imported_is_not_what_is_recorded(root: Path, or
         )
         while process.poll() is None and not (root / ".posttrain/frozen/make").exists():
             time.sleep(0.0005)
-        time.sleep(0.02 * number)
+        time.sleep(0.04 * number)
         edit()
         process.communicate(timeout=60)
         assert all_false(root, oracle) == []
     assert dvc(root, "repro").returncode == 0
-    assert "word11" in (root / "data/refined").read_text()
+    assert "word5" in (root / "data/refined").read_text()
     assert all_false(root, oracle) == []
 
 
@@ -162,7 +164,7 @@ def test_an_input_swapped_while_it_is_read_and_put_back_is_not_what_is_read(root
 
 
 def test_a_job_in_a_snapshot_imports_nothing_of_the_live_tree(root: Path, oracle: Oracle, tmp_path: Path):
-    """As `make serve` sets the path of a worker, and as a cautious person sets Python's."""
+    """With the path of a worker of `make serve`, and Python's of a cautious person."""
     assert dvc(root, "repro").returncode == 0
     held = tmp_path / "held"
     held.mkdir()
@@ -178,6 +180,8 @@ def test_a_job_in_a_snapshot_imports_nothing_of_the_live_tree(root: Path, oracle
     )
     assert done.returncode == 0, done.stdout
     assert (frozen.folder / "data/made/one").read_text().startswith("other ")
+    inputs = read_stage_inputs(frozen.folder / "dvc.yaml", "make")
+    assert take_fingerprint(inputs, root=frozen.folder).key == frozen.key, "a job's key is that of its checkpoints"
     assert "make" not in oracle.false_entries(lock_entries(frozen.folder))
 
 
@@ -222,15 +226,15 @@ def test_a_replace_over_hidden_folders_that_git_takes_back_is_not_what_ran(
 
 
 def verify(root: Path) -> tuple[list[str], Unproven]:
-    """As `posttrain verify` does: the stages that were corrected, and those of which not all is
-    known."""
-    corrected = settle(root, lambda _: None)
-    forget_unrecorded_runs(root)
-    take_over_runs(root)
+    """The steps of `posttrain verify`: the stages that were corrected, and those that are not
+    proven."""
+    corrected = apply_receipts(root, lambda _: None)
+    remove_unrecorded_runs(root)
+    import_verified_runs(root)
     return corrected, unproven(root)
 
 
-GOOD = ([], Unproven((), {}, ()))
+GOOD = ([], Unproven((), {}))
 
 
 def edit_words(root: Path) -> None:
@@ -265,9 +269,9 @@ def test_a_module_from_elsewhere_on_pythons_path_is_named(root: Path, tmp_path: 
     assert verify(root) == GOOD
 
 
-@pytest.mark.parametrize("is_guard_killed", [False, True])
-def test_a_clone_takes_no_run_of_another_before_it_is_settled(
-    root: Path, oracle: Oracle, tmp_path: Path, is_guard_killed: bool
+@pytest.mark.parametrize("is_watchdog_killed", [False, True])
+def test_a_clone_takes_no_run_of_another_before_it_is_verified(
+    root: Path, oracle: Oracle, tmp_path: Path, is_watchdog_killed: bool
 ):
     assert dvc(root, "cache", "dir", str(tmp_path / "shared")).returncode == 0
     commit(root, "shared")
@@ -281,22 +285,23 @@ def test_a_clone_takes_no_run_of_another_before_it_is_settled(
 
     def edit() -> None:
         (root / "ours/words.py").write_text(edited)
-        for guard in psutil.process_iter(["cmdline", "cwd"]) if is_guard_killed else ():
-            if "posttrain.provenance.lock_watchdog" in (guard.info["cmdline"] or ()) and guard.info["cwd"] == str(root):
-                guard.kill()
+        for process in psutil.process_iter(["cmdline", "cwd"]) if is_watchdog_killed else ():
+            is_watchdog = "posttrain.provenance.lock_watchdog" in (process.info["cmdline"] or ())
+            if is_watchdog and process.info["cwd"] == str(root):
+                process.kill()
 
     repro(root, has_its_receipt(root, "make"), edit, "make")
-    if is_guard_killed:
+    if is_watchdog_killed:
         assert oracle.false_entries(lock_entries(root)) == ["make"]
     done = dvc(other, "repro", "make")
     assert "is cached" not in done.stdout
     assert all_false(other, oracle) == []
-    assert verify(root)[0] == ["make"] * is_guard_killed
+    assert verify(root)[0] == ["make"] * is_watchdog_killed
     assert all_false(root, oracle) == []
     assert verify(other) == GOOD
 
 
-def test_a_settled_run_of_another_clone_is_a_hit_with_its_record(root: Path, oracle: Oracle, tmp_path: Path):
+def test_a_verified_run_of_another_clone_is_a_hit_with_its_record(root: Path, oracle: Oracle, tmp_path: Path):
     assert dvc(root, "cache", "dir", str(tmp_path / "shared")).returncode == 0
     commit(root, "shared")
     other = tmp_path / "other"

@@ -20,7 +20,7 @@ from posttrain.train.online.loop import train_online
 from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.resumable_trainer import open_run
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.domains import make_domain, score_names
+from posttrain.worlds.catalog import make_domain, score_names
 from tests.real.plays import played
 
 

@@ -7,7 +7,7 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import Policy
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.domains import score_names
+from posttrain.worlds.catalog import score_names
 from posttrain.worlds.protocol import Domain
 
 

@@ -122,7 +122,7 @@ def test_a_task_names_its_set_its_classes_and_its_turns_and_hides_its_gold():
     }
     assert [message.role for message in task.messages] == ["system", "user"]
     assert json.loads(task.goal) == {"entry": entry.entry_id}
-    assert entry.gold_texts[-1][0] in domain_of().wanted(task) or not entry.gold_texts[-1]
+    assert entry.gold_texts[-1][0] in domain_of().describe_goal(task) or not entry.gold_texts[-1]
 
 
 def test_knobs_that_cannot_be_are_refused():

@@ -17,8 +17,7 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.runtime.exits import DataError
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.choices import example_params, world_params
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import example_params, make_domain, world_params
 from posttrain.worlds.protocol import Domain, ExpertDomain
 from posttrain.worlds.scripts import ScriptedExpert, say
 from stages.evaluate import evaluate
@@ -30,6 +29,7 @@ from stages.validate_data import validate_data
 from tests.data import written_formats as formats
 from tests.data.written_formats import Writer
 from tests.limits import limits_of
+from tests.tiny import KNOBS
 from tests.worlds_of import TOY_FLAWS
 
 pytestmark = pytest.mark.needs_worlds
@@ -47,7 +47,6 @@ CARDS = {
     "action_format": "react",
 }
 COUNTS = {"num_sft_tasks": 60, "num_rl_tasks": 16, "num_dev_tasks": 4, "num_test_tasks": 4}
-TINY = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 16, "mlp_size": 64}
 REWARD = {
     "weights": {"completion": 0.6, "strictness": 0.25, "format": 0.15},
     "penalties": {"redundant_call": -0.01, "format_error": -0.01, "timeout": -0.01},
@@ -145,7 +144,7 @@ def _runs(repository: Path, folder: Path, world: dict[str, Any]) -> Callable[...
     content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     content |= {"world": world, "reward": REWARD}
     content["agent"] = limits_of(3, 8, 32_768).model_dump() | {"max_turns": 40}
-    content["model"] |= {**TINY, "vocab_size": 700}
+    content["model"] |= {**KNOBS, "vocab_size": 700}
     content["generate_data"]["source"] = {"type": "import", "path": "mine.jsonl", "stop_tools": [], "dev_frac": 0.3}
     content["validate_data"]["max_tokens"] = 32_000
     content["prepare_model"] |= {"warmup_steps": 1, "warmup_batch_size": 4}

@@ -9,8 +9,7 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import StopReason
-from posttrain.worlds.gymnasium.domain import GymnasiumDomain
-from posttrain.worlds.gymnasium.environment import action_in, observation_text
+from posttrain.worlds.gymnasium.domain import GymnasiumDomain, action_in, observation_text
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.scripts import ScriptedExpert, say
 from posttrain.worlds.text_env import Unreadable

@@ -25,7 +25,7 @@ from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import StopReason
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain
 from tests.limits import endless
 from tests.models.conftest import scratch_tokenizer  # noqa: F401  # a fixture
 from tests.models.episodes import SCRATCH_PARAMS

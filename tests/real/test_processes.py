@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import wait_until
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
 
 from launched import episodes, finish, first_steps, run, start
@@ -111,7 +113,7 @@ def test_a_stop_signal_stops_all_after_one_step_and_the_run_goes_on_to_the_same_
     whole = run(tmp_path / "whole", config, algorithm="sft", changes=changes)
     root = tmp_path / "cut"
     process = start(root, config, algorithm="sft", changes=changes, at=5)
-    wait_for(root / "step")
+    wait_until((root / "step").exists)
     process.send_signal(number)
     code, errors = finish(process)
 
@@ -175,7 +177,7 @@ def test_a_step_that_does_not_divide_is_refused_in_words(tmp_path):
 
 def test_a_killed_frame_leaves_no_process_behind(tmp_path):
     process = start(tmp_path, "ddp", algorithm="sft", changes={"max_steps": 20_000}, at=3)
-    wait_for(tmp_path / "step")
+    wait_until((tmp_path / "step").exists)
     assert len(left_over(tmp_path)) == 2
     process.kill()
     process.communicate()
@@ -187,16 +189,9 @@ def test_a_killed_frame_leaves_no_process_behind(tmp_path):
 
 def left_over(root):
     """The processes of the stage that are still there."""
-    numbers = [int(path.read_text()) for path in (root / ".posttrain" / "ranks" / "tiny_stage").glob("*.pid")]
+    numbers = [int(path.read_text()) for path in (root / ".posttrain" / "workers" / "tiny_stage").glob("*.pid")]
     return [
         number
         for number in numbers
         if psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE
     ]
-
-
-def wait_for(path):
-    deadline_s = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline_s, f"{path.name} did not appear"
-        time.sleep(0.02)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +23,7 @@ from posttrain.traces.location import VARIABLE
 from tests.s3_server import BUCKET, KEYS, planted, serve
 from tests.traces.episodes import ids
 from tests.tracking.toy_pipeline import check_pipeline, make_experiment, run_pipeline
+from tests.waiting import wait_until
 from tests.wire import Wire
 
 pytestmark = pytest.mark.needs_s3
@@ -140,13 +140,6 @@ def run(root, name, chosen, tell=lambda _: None):
         return runs.run({node.name: node for node in read_graph(root)}[name], tell)
 
 
-def wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def leaked(server, place, folder, told):
     """Files, objects and lines with one of the keys."""
     texts = {name: server.read(name) for name in server.names(place)} | {line: line.encode() for line in told}
@@ -191,7 +184,7 @@ def test_a_second_process_of_one_attempt_leaves_at_once(root, server, tmp_path):
     (tmp_path / "hold").touch()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, root, "train", settings(server.url, "twice"))
-        wait_for((tmp_path / "calls").exists)
+        wait_until((tmp_path / "calls").exists)
         (spec,) = (root / ".posttrain" / "local" / "jobs").glob("train-*/spec.json")
         job = json.loads(spec.read_text())
         (tmp_path / "second").mkdir()
@@ -211,7 +204,7 @@ def test_a_job_that_is_preempted_or_lost_goes_on_from_what_it_has_shipped(root, 
     place = f"resumed/{end}"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, root, "train", settings(server.url, place))
-        wait_for(lambda: any(name.endswith(f"{CHECKPOINT}3/{MARKER}") for name in server.names(place)))
+        wait_until(lambda: any(name.endswith(f"{CHECKPOINT}3/{MARKER}") for name in server.names(place)))
         assert not leaked(server, place, tmp_path, [])
         assert sum(name.endswith(MARKER) for name in server.names(place)) <= 3
         supervisor = supervisor_of(root)
@@ -250,7 +243,7 @@ def test_an_s3_that_is_away_while_the_stage_runs_is_waited_for(root, server, tmp
     wire, told = Wire(server.url), []
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, root, "train", settings(wire.url, "away", patience_s=90), told.append)
-        wait_for((tmp_path / "calls").exists)
+        wait_until((tmp_path / "calls").exists)
         wire.cut()
         (tmp_path / "hold").unlink()
         threading.Timer(20.0, wire.mend).start()

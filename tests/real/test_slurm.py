@@ -25,6 +25,7 @@ from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.conftest import REPOSITORY
 from tests.dispatch.backends.pool_contract import BackendContract
 from tests.pipeline.test_snapshot import dvc, sh
+from tests.waiting import wait_until
 
 pytest_plugins = ["tests.real.slurm_fixtures"]
 pytestmark = [pytest.mark.needs_slurm, pytest.mark.usefixtures("_slurm")]
@@ -61,13 +62,6 @@ def named(name: str) -> str:
     return f"{name}-{uuid.uuid4().hex[:12]}"
 
 
-def wait_for(condition, *, timeout_s: float = 60.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 class TestSlurmBackend(BackendContract):
     patience_s = 60.0
 
@@ -93,7 +87,7 @@ class TestSlurmBackend(BackendContract):
 
     def test_a_job_that_heeds_the_warning_before_its_limit_is_at_its_limit_too(self, pool, folder):
         job_id = pool.submit(self.job(folder, CHECKPOINT, name="warned", time_limit_s=60))
-        wait_for((folder / "up").exists)
+        wait_until((folder / "up").exists)
         slurm("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now+1minute")
         status = self.wait(pool, job_id, JobState.ENDED, timeout_s=120)
         assert (status.exit_code, status.cause, verdict(status, attempt=1)) == (75, Cause.TIME_LIMIT, Verdict.FAILED)
@@ -102,7 +96,7 @@ class TestSlurmBackend(BackendContract):
     def test_why_a_job_waits_is_said_in_slurms_word_and_in_ours(self, pool, folder):
         jobs = [pool.submit(self.job(folder, WAIT_FOR_GO, name="full", gpus=1)) for _ in range(4)]
         notes = {"Resources: waits for free GPUs", "Priority: others that wait for GPUs are before it"}
-        wait_for(lambda: {pool.status(job_id).note for job_id in jobs} == {"", *notes})
+        wait_until(lambda: {pool.status(job_id).note for job_id in jobs} == {"", *notes})
         (folder / "go").touch()
 
     @pytest.mark.parametrize("wanted", [{"gpus": 9}, {"cpus": 1000}, {"memory_gb": 1e5}, {"time_limit_s": 10**6}])
@@ -126,7 +120,7 @@ class TestSlurmBackend(BackendContract):
 
     def test_a_job_whose_node_died_may_run_again_and_slurm_itself_does_not_start_it(self, pool, folder):
         job_id = pool.submit(self.job(folder, "open('runs', 'a').write('x');" + SLEEP, name="lost"))
-        wait_for((folder / "up").exists)
+        wait_until((folder / "up").exists)
         node = slurm("squeue", "--noheader", f"--jobs={number_of(job_id)}", "--format=%N").strip()
         slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         try:
@@ -137,7 +131,7 @@ class TestSlurmBackend(BackendContract):
             )  # it may have come back by itself
         assert (status.cause, verdict(status, attempt=1)) == (Cause.NODE_LOST, Verdict.AGAIN)
         assert (folder / "runs").read_text() == "x"
-        wait_for(lambda: "idle" in slurm("sinfo", "--noheader", f"--nodes={node}", "--partition=gpu", "--format=%T"))
+        wait_until(lambda: "idle" in slurm("sinfo", "--noheader", f"--nodes={node}", "--partition=gpu", "--format=%T"))
 
     def test_a_preempted_job_writes_its_checkpoint_and_goes_on_from_it_as_another_job(self, tmp_path, pool, folder):
         spot = SlurmBackend(tmp_path / "state", options=["--partition=spot"])
@@ -153,10 +147,10 @@ class TestSlurmBackend(BackendContract):
         work = replace(work, key=uuid.uuid4().hex)
         thread = threading.Thread(target=lambda: ends.append(dispatcher.run(work, print)))
         thread.start()
-        wait_for((folder / "up").exists)
+        wait_until((folder / "up").exists)
         for _ in range(2):
             pool.submit(self.job(folder, WAIT_FOR_GO, name="urgent", gpus=1))
-        wait_for(lambda: records.all()[-1].is_over)
+        wait_until(lambda: records.all()[-1].is_over)
         first = records.all()[-1]
         assert (first.exit_code, (folder / "checkpoint").read_text()) == (75, "kept")
         (folder / "go").touch()
@@ -172,7 +166,7 @@ class TestSlurmBackend(BackendContract):
     def test_a_job_that_heeds_no_warning_is_preempted_all_the_same(self, tmp_path, pool, folder):
         spot = SlurmBackend(tmp_path / "state", options=["--partition=spot"])
         job_id = spot.submit(self.job(folder, SLEEP, name="deaf", gpus=1))
-        wait_for((folder / "up").exists)
+        wait_until((folder / "up").exists)
         urgent = [pool.submit(self.job(folder, WAIT_FOR_GO, name="urgent", gpus=1)) for _ in range(2)]
         assert self.wait(spot, job_id, JobState.ENDED).cause is Cause.PREEMPTED
         (folder / "go").touch()
@@ -187,7 +181,7 @@ class TestSlurmBackend(BackendContract):
         }
         specs = [self.job(folder, script, name=name) for name, script in scripts.items()]
         jobs = [pool.submit(spec) for spec in specs]
-        wait_for((folder / "up").exists)
+        wait_until((folder / "up").exists)
         pool.cancel(jobs[-1])
         live = [self.wait(pool, job_id, JobState.ENDED) for job_id in jobs]
         assert [(status.exit_code, status.cause) for status in live[:3]] == [
@@ -196,7 +190,7 @@ class TestSlurmBackend(BackendContract):
             (0, Cause.EXITED),
         ]
         for job_id in jobs:
-            wait_for(lambda job_id=job_id: not is_known_to_controller(job_id), timeout_s=FORGET_S)
+            wait_until(lambda job_id=job_id: not is_known_to_controller(job_id), limit_s=FORGET_S)
         assert [pool.status(job_id).cause for job_id in jobs] == [status.cause for status in live]
         assert [pool.status(job_id).exit_code for job_id in jobs[:3]] == [3, 139, 0]
         assert [pool.submit(spec) for spec in specs] == jobs
@@ -217,7 +211,7 @@ class TestSlurmBackend(BackendContract):
         slow.write_text(f'#!/bin/sh\ntouch "$0.up"\nsleep 2\nexec {shutil.which("sbatch")} "$@"\n')
         slow.chmod(0o755)
         first = subprocess.Popen(command, env={**os.environ, "PATH": f"{slow.parent}:{os.environ['PATH']}"})
-        wait_for(slow.with_name("sbatch.up").exists)
+        wait_until(slow.with_name("sbatch.up").exists)
         first.kill()
         first.wait()
         others = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -234,7 +228,7 @@ class TestSlurmBackend(BackendContract):
             folder, "import os, pathlib; print(dict(os.environ), flush=True);" + WAIT_FOR_GO, name="environment"
         )
         job_id = pool.submit(replace(spec, environment={"GIVEN": "a 'b'\n$HOME"}))
-        wait_for(lambda: spec.log.exists() and "}" in spec.log.read_text())
+        wait_until(lambda: spec.log.exists() and "}" in spec.log.read_text())
         said = eval(spec.log.read_text())
         assert (said["GIVEN"], said["PATH"], said["CUDA_VISIBLE_DEVICES"]) == ("a 'b'\n$HOME", os.environ["PATH"], "")
         kept = [
@@ -326,7 +320,7 @@ def test_a_stage_runs_on_slurm_is_found_again_by_another_flow_and_lands(tmp_path
     first = subprocess.Popen(
         [sys.executable, "-c", script, str(root), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
     )
-    wait_for((tmp_path / "runs").exists)
+    wait_until((tmp_path / "runs").exists)
     first.kill()
     first.wait()
     told = []

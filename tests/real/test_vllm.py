@@ -8,6 +8,7 @@ import torch
 
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from tests.real.experiment import success, worst_gap
+from tests.waiting import wait_until
 
 pytest_plugins = ["tests.real.vllm_fixtures"]
 pytestmark = [pytest.mark.needs_vllm, pytest.mark.usefixtures("_play_by_vllm")]
@@ -96,10 +97,3 @@ def test_grpo_lifts_dev_success_as_with_the_torch_engine(monkeypatch, experiment
     print(f"before: {before:.3f}")
     assert lifted["vllm"] > before + 0.03
     assert abs(lifted["vllm"] - lifted["torch"]) < 0.08
-
-
-def wait_until(is_so, timeout_s=60.0):
-    end = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.models.call_formats.response_template import ResponseTemplateForm
+from posttrain.models.call_formats.response_template import ResponseTemplateFormat
 from posttrain.types import Message
 from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
 from tests.models.families import TEMPLATES, TYPED_TOOLS, a_message, codec_of
@@ -21,8 +21,8 @@ NUM_MESSAGES = 200
 @pytest.mark.parametrize("family", [family for family, form in TEMPLATES.items() if form == "hf"])
 def test_vllm_reads_what_is_read_here(family, qwen_folder, tmp_path):  # noqa: F811
     codec = codec_of(family, qwen_folder)
-    assert isinstance(codec.form, ResponseTemplateForm)
-    codec.tokenizer.response_template = codec.form.served_content()
+    assert isinstance(codec.call_format, ResponseTemplateFormat)
+    codec.tokenizer.response_template = codec.call_format.served_content()
     codec.tokenizer.save_pretrained(tmp_path)
     rng = random.Random(0)
     written = [codec.encode_assistant(a_message(rng, "hf")) for _ in range(NUM_MESSAGES)]

@@ -3,7 +3,6 @@ in the folder as DPO did."""
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,7 @@ def make_tree(folder: Path) -> Path:
 
 def dvc(tree: Path, *arguments: str) -> str:
     """What it prints, where it succeeds and warns of nothing."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments], cwd=tree, capture_output=True, text=True, check=False
-    )
+    ran = subprocess.run(["dvc", *arguments], cwd=tree, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
     return ran.stdout
 

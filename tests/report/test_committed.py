@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.provenance.cpu_kind import processor_kind
+from posttrain.provenance.costs import processor_kind
 from posttrain.report.committed import (
     Comparison,
     compare_all,

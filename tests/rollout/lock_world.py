@@ -83,7 +83,7 @@ class LockDomain:
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> "ScriptedExpert":
         return ScriptedExpert([say("done")])
 
-    def realise_anew(self, task: Task, *, seed: int) -> Task:
+    def regenerate(self, task: Task, *, seed: int) -> Task:
         return task
 
 

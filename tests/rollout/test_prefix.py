@@ -11,7 +11,7 @@ from posttrain.rollout.expert_traces import ExpertTraces, given_turns
 from posttrain.rollout.policy import TokenPolicy, expert_policy
 from posttrain.rollout.prefix import END_OF_RECORD, PrefixEngine, PrefixPolicy, recorded_turns
 from posttrain.types import StopReason
-from posttrain.worlds.domains import score_names
+from posttrain.worlds.catalog import score_names
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
 from tests.rollout.lock_world import LIMITS as LOCK_LIMITS

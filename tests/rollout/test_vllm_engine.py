@@ -15,6 +15,7 @@ from posttrain.rollout.engines.weight_files import WeightFiles
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.rollout.tiny_models import reference_logprobs, tiny_model
 from tests.rollout.token_server import TokenServer
+from tests.waiting import wait_until
 
 STOP = frozenset({7})
 PROMPTS = [[10 + index, 3, 5, index % 60] for index in range(20)]
@@ -288,10 +289,3 @@ def test_the_environment_names_engine_and_servers(monkeypatch, tmp_path):
         server_urls()
     (tmp_path / "servers").write_text("http://c:3\nhttp://d:4\n")
     assert server_urls() == ["http://c:3", "http://d:4"]
-
-
-def wait_until(is_so, timeout_s=10.0):
-    end = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)

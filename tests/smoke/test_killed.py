@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.arms import environment_of
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.needs_killed]
 
@@ -49,13 +49,6 @@ def start_over(root: Path) -> tuple[subprocess.Popen[str], int]:
     )
     wait_until(lambda: any(root.glob(".posttrain/checkpoints/train_sft/*/checkpoint-*/COMPLETE")))
     return process, int((root / ".posttrain" / "locks" / "train_sft.lock").read_text())
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:

@@ -31,9 +31,10 @@ pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("smoke")]
 
 
 # Python imports this by itself. Each stage notes what it opens for reading, but for what is read
-# below Python (Parquet, weights).
+# below Python (Parquet, weights). The garbage collector would take a fifth of the time of imports.
 LISTENER = """
-import os, sys, pathlib
+import gc, os, sys, pathlib
+gc.set_threshold(100_000)
 words = sys.orig_argv
 [stage] = [" ".join(words[place:]) for place, word in enumerate(words) if word.startswith("stages.")] or [""]
 if stage:
@@ -57,7 +58,7 @@ def pipeline(make_copy: Callable[..., Path]) -> Path:
     command = [sys.executable, "-m", "posttrain.cli.main", "run"]
     result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    assert re.search(r"\[train_sft\] .* stage \d+ of 14", result.stderr)
+    assert re.search(r"\[train_sft\] .* stage \d+ of 15", result.stderr)
     return root
 
 
@@ -133,13 +134,18 @@ def test_a_second_repro_runs_nothing(pipeline: Path, dvc: Callable[..., Any]):
     assert stages_run(result.stdout) == []
 
 
+@pytest.mark.needs_provenance
 def test_a_second_copy_gives_the_same_bytes(pipeline: Path, make_copy: Callable[..., Path]):
     other = make_copy()
     stages = [stage.name for stage in read_plan(other)]
     environment = environment_of(other) | {"WANDB_MODE": "disabled"}
-    script = Path(__file__).with_name("forked_stages.py")
     ran = subprocess.run(
-        [sys.executable, script, *stages], cwd=other, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "posttrain.pipeline.forked_stages", *stages],
+        cwd=other,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     lock = yaml.safe_load((pipeline / "dvc.lock").read_text())["stages"]
@@ -160,13 +166,3 @@ def test_an_edit_runs_only_what_depends_on_it(pipeline: Path, dvc: Callable[...,
     apply_overrides(pipeline / "params.yaml", {"report.num_failures_shown": 3})
     assert [stage.name for stage in read_plan(pipeline) if stage.fate is Fate.RUNS] == ["check_params", "report"]
     assert stages_run(dvc(pipeline, "repro").stdout) == ["check_params", "report"]
-
-
-def test_a_wrong_knob_stops_before_any_work(pipeline: Path, dvc: Callable[..., Any]):
-    good = (pipeline / "params.yaml").read_text()
-    (pipeline / "params.yaml").write_text(good.replace("max_turns:", "max_turnz:"))
-    result = dvc(pipeline, "repro")
-    (pipeline / "params.yaml").write_text(good)
-    assert result.returncode != 0
-    assert stages_run(result.stdout) == ["check_params"]
-    assert "Did you mean 'max_turns'?" in result.stderr

@@ -83,7 +83,9 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "train_reward_model.max_steps": 80_000_000,
         "evaluate.teacher": {"type": "exprt"},
     }
-    said = refused(overrides, lambda text: text.replace("seed: 1\n", "seed: 010\n", 1))
+    said = refused(
+        overrides, lambda text: text.replace("seed: 1\n", "seed: 010\n", 1).replace("max_turns:", "max_turnz:")
+    )
     for problem in (
         "world.type = 'stockz': there is no such type; there are stocks, toy, bfcl, tau2, "
         "http_env, gymnasium, module:function. Did you mean 'stocks'?",
@@ -95,18 +97,13 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "\n    beta: 0.5  # above 0\n",
         "train_reward_model.max_steps = 80000000: Input should be less than or equal to 10000000",
         "evaluate.teacher.type = 'exprt': there is no such type; there are expert, openai. Did you mean 'expert'?",
+        "Did you mean 'max_turns'?",
         "seed = 010: YAML reads this as 8",
     ):
         assert problem in said
 
 
-def test_knobs_that_contradict_each_other_are_refused(refused: Callable[..., str]):
-    said = refused({"train_policy.algorithm.tasks_per_step": 2000, "sample_preferences.num_tasks": 1})
-    assert "train_policy.algorithm.tasks_per_step is 2000 but world.num_rl_tasks only 16" in said
-    assert "0 tasks would be held out and 1 trained on, and both are needed" in said
-
-
-def test_names_that_lead_nowhere_and_deps_that_any_stage_lacks_are_refused(copy: Path, refused: Callable[..., str]):
+def test_deps_that_any_stage_lacks_are_refused(copy: Path, refused: Callable[..., str]):
     declare(copy, ("check_params", "sample_preferences", "evaluate"))
     said = refused({"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.001}], "generate_data.source": SOURCE})
     assert (
@@ -114,9 +111,6 @@ def test_names_that_lead_nowhere_and_deps_that_any_stage_lacks_are_refused(copy:
         "which are not among the deps of train_policy in dvc.yaml" in said
     )
     assert "generate_data.source.path = 'data/imported/ours.jsonl': the file has 1 rows" in said
-    declare(copy, ("train_policy",))
-    said = refused({"reward.extra": [{"name": "ours.scores:brevitty", "weight": 0.001}]})
-    assert "reward.extra names 'ours.scores:brevitty', but 'brevitty' is not there (did you mean 'brevity'?)" in said
 
 
 def test_a_name_that_leads_somewhere_passes_and_its_code_is_looked_at_again_when_edited(

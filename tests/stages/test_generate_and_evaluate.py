@@ -103,7 +103,7 @@ def test_a_teams_own_trajectories_take_the_demonstrations_place(stage):
     assert splits["sft"] + splits["dev"] == 60
     assert 4 <= splits["dev"] <= 20
     (bad,) = read_jsonl(Path("data/raw/quarantine.jsonl"))
-    assert (bad["number"], bad["reason"]) == (61, "messages is not a list with messages")
+    assert (bad["number"], bad["reason"]) == (61, "messages is no list, or an empty one")
     assert len(read_tasks(TASKS, "test")) == 12
 
 

@@ -25,6 +25,7 @@ from stages.prepare_model import prepare_model
 from stages.resample_data import resample_data
 from stages.train_sft import train_sft
 from stages.validate_data import validate_data
+from tests.tiny import KNOBS
 
 FLAWS = ("wrong_shop", "give_up", "look_alike", "shop_flip", "repeated_ask", "malformed_json")
 WORLD = {
@@ -35,7 +36,6 @@ WORLD = {
     **dict.fromkeys(("num_dev_tasks", "num_test_tasks"), 8),
     "flaw_rates": {**dict.fromkeys(FLAWS, 0.0), "redundant_call": 0.3},
 }
-TINY = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 16, "mlp_size": 64}
 SOURCE = {"type": "import", "path": "mine.jsonl", "stop_tools": [], "dev_frac": 0.2}
 Make = Callable[..., StageRun]
 
@@ -44,7 +44,7 @@ Make = Callable[..., StageRun]
 def make(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     content["world"] = WORLD
-    content["model"] |= {**TINY, "vocab_size": 700}
+    content["model"] |= {**KNOBS, "vocab_size": 700}
     content["prepare_model"] |= {"warmup_steps": 1, "warmup_batch_size": 4}
     content["train_sft"] |= {"max_steps": 2, "eval_every_steps": 1, "batch_size": 4}
     content["resample_data"]["oversample"]["type"] = "none"

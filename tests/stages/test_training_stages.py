@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-from benchmarks.arms import SMALL as SMALL_GRAPH
 from posttrain.config.params import parse_params
 from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
@@ -22,14 +21,16 @@ from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.preference_pairs import PairKind, read_pairs
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
-from posttrain.worlds.lookups.scores.completion import completion
+from posttrain.worlds.lookups.scores import completion
 from stages.generate_data import generate_data
 from stages.sample_preferences import sample_preferences
+from stages.select_policy_inputs import select_policy_inputs
 from stages.train_policy import train_policy
 from stages.train_reward_model import train_reward_model
 from stages.train_sft import train_sft
 from tests.limits import limits_of
 from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
+from tests.tiny import ONLINE
 from tests.worlds_of import TOY_FLAWS
 
 pytestmark = pytest.mark.xdist_group("training stages")  # one worker makes what they share
@@ -54,7 +55,6 @@ SMALL = {
     "train_reward_model": {"max_steps": 2, "batch_size": 4, "checkpoint_every_steps": 2, "holdout_frac": 0.5},
     "train_policy": {"checkpoint_every_steps": 1},
 }
-ONLINE = SMALL_GRAPH["train_policy.algorithm"]
 ON_PAIRS = {  # each with its loss before the first step, where nobody has gained: -log(1/2), 1 - sigmoid(0)
     "dpo": ({"loss": "sigmoid"}, 0.693147),
     "kto": ({"desirable_weight": 1.0, "undesirable_weight": 1.0}, 0.5),
@@ -92,7 +92,7 @@ def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
         Path("data/resampled").mkdir()
         Path("data/raw/demonstrations.parquet").rename("data/resampled/demonstrations.parquet")
         save_model(load_model(qwen_folder), load_codec(qwen_folder).tokenizer, Path("data/models/base"))
-        for stage in (train_sft, sample_preferences, train_reward_model, train_policy):
+        for stage in (train_sft, sample_preferences, train_reward_model, select_policy_inputs, train_policy):
             stage(StageRun(stage.__name__, "", params, folder / "checkpoints" / stage.__name__))
     return folder
 
@@ -153,16 +153,6 @@ def test_the_reward_model_is_judged_beside_two_baselines_on_tasks_it_did_not_see
     assert summary["num_held_out_tasks"] == 3
 
 
-def test_metrics_have_a_line_for_each_step(trained):
-    assert [line["step"] for line in read_metrics(trained / "reports/train_policy/metrics.jsonl")] == [1, 2]
-    assert [line["step"] for line in read_metrics(trained / "reports/train_sft/metrics.jsonl") if "loss" in line] == [
-        1,
-        2,
-        3,
-        4,
-    ]
-
-
 def traced_of(trained, stage, steps=None):
     """Newest first."""
     with contextlib.closing(open_to_read(trained / ".posttrain" / "traces.db")) as connection:
@@ -196,7 +186,9 @@ def test_the_summary_of_preferences_says_what_the_pairs_are_made_of(trained):
     assert min(summary["chosen_tokens_mean"], summary["rejected_tokens_mean"]) > 0
 
 
-@pytest.mark.parametrize("name", ON_PAIRS)
+@pytest.mark.parametrize(
+    "name", ["dpo", *(pytest.param(name, marks=pytest.mark.needs_large) for name in ("kto", "orpo"))]
+)
 def test_the_policy_can_be_trained_on_the_pairs_instead(name, trained, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
@@ -207,7 +199,8 @@ def test_the_policy_can_be_trained_on_the_pairs_instead(name, trained, content, 
     knobs = content["train_policy"] | {"algorithm": algorithm, "reward_model_weight": 0.0}
     params = parse_params(content | {"train_policy": knobs}, source="params.yaml")
 
-    train_policy(StageRun("train_policy", "", params, tmp_path / "checkpoints"))
+    for stage in (select_policy_inputs, train_policy):
+        stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints"))
 
     policy = weights(Path("data/models/policy"))
     assert {key.split(".")[-2] for key in sft if not torch.equal(sft[key], policy[key])} == {

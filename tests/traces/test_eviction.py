@@ -13,7 +13,7 @@ from tests.rollout.lock_world import lock_task, say
 from tests.traces.episodes import ids, opened, read, record, refuse, run_of, spoken
 
 
-def fill(path: Path, stages: str, size: int = 1000) -> None:
+def fill(path: Path, stages: str, size: int = 600) -> None:
     for age, stage in enumerate(stages):
         record(
             path,
@@ -34,9 +34,9 @@ def test_the_oldest_run_goes_first_and_the_file_shrinks(tmp_path):
     fill(path, "abc")
     size = os.path.getsize(path)
     with contextlib.closing(open_to_write(path)) as connection:
-        assert make_room(connection, max_bytes=int(0.8 * size)) == 1000
+        assert make_room(connection, max_bytes=int(0.8 * size)) == 600
         assert make_room(connection, max_bytes=int(0.8 * size)) == 0
-    assert counts(path, "abc") == [0, 1000, 1000]
+    assert counts(path, "abc") == [0, 600, 600]
     assert os.path.getsize(path) <= 0.8 * size
     assert sqlite3.connect(path).execute("SELECT stage FROM runs").fetchall() == [("b",), ("c",)]
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -53,16 +53,16 @@ def test_age_is_when_a_run_started_not_when_it_came(tmp_path):
 
 def test_a_run_that_fills_the_store_alone_loses_its_oldest_steps(tmp_path):
     path = tmp_path / "traces.db"
-    fill(path, "ab")
+    fill(path, "ab", size=300)
     size = os.path.getsize(path)
     record(
-        path, "train_policy", [replace(opened(), step=step) for step in range(1, 5001)], max_bytes=size, started_at=9.0
+        path, "train_policy", [replace(opened(), step=step) for step in range(1, 1501)], max_bytes=size, started_at=9.0
     )
     assert counts(path, "ab") == [0, 0]
     left = ids(path, stage="train_policy")
-    assert 500 < len(left) < 2000
-    assert read(path, left[0]).traced.step == 5000
-    assert [read(path, episode).traced.step for episode in (left[-1], left[0])] == [5001 - len(left), 5000]
+    assert 150 < len(left) < 600
+    assert read(path, left[0]).traced.step == 1500
+    assert [read(path, episode).traced.step for episode in (left[-1], left[0])] == [1501 - len(left), 1500]
     assert os.path.getsize(path) <= 1.1 * size
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from posttrain.config.params import load_params
+from posttrain.provenance.code_version import wandb_variables
 from posttrain.provenance.runner import StageRun
-from posttrain.provenance.wandb_variables import wandb_variables
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from tests.tracking.toy_pipeline import ENVIRONMENT, check_pipeline, make_experi
 pytest.importorskip("wandb")
 
 
+@pytest.mark.needs_provenance
 @pytest.mark.usefixtures("tree")
 def test_two_stages_of_an_experiment_are_one_group_and_outlive_their_snapshots(tmp_path):
     worktree = make_experiment(tmp_path / "flow")

@@ -2,7 +2,6 @@
 and its evaluation."""
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
 from posttrain.provenance.run_records import read_records
 from tests.conftest import REPOSITORY
+from tests.dvc_trees import init_dvc
 from tests.tracking.offline_runs import OfflineRun, offline_runs
 
 DVC_YAML = """
@@ -29,7 +29,7 @@ STAGE = """
 import sys
 from pathlib import Path
 from posttrain.config.params import load_params
-from posttrain.provenance.attempts import Attempts
+from posttrain.provenance.costs import Attempts
 from posttrain.provenance.costs import append_cost, measured_cost
 from posttrain.provenance.runner import StageRun
 from posttrain.tracking.wandb_sink import wandb_sinks
@@ -68,7 +68,7 @@ def make_experiment(folder: Path, more: Mapping[str, str] | None = None) -> Path
         (main / name).parent.mkdir(parents=True, exist_ok=True)
         (main / name).write_text(text, encoding="utf-8")
     _git(main, "init", "--quiet", "--initial-branch", "main")
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=main, check=True)
+    init_dvc(main)
     _git(main, "add", "--all")
     _git(main, "commit", "--quiet", "--message", "start")
     worktree = main / ".posttrain" / "experiments" / "toy-seed1"

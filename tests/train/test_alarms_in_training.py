@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 import yaml
 from tiny import play_words, tiny_model
 from tiny_runs import Death, run_online, train
@@ -16,11 +15,6 @@ from posttrain.train.resumable_trainer import open_run
 from posttrain.types import Outcome
 
 NUM_EPISODES = 32  # of a step
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -27,15 +27,13 @@ RUNS_ON_PAIRS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
+def in_double(model):
+    """A copy of it as it is now, in float64."""
+    return copy.deepcopy(model).eval().double()
 
 
-def logprob(weights, row):
-    """Of the agent's tokens, summed, in float64 and token by token."""
-    model = tiny_model().double()
-    model.load_state_dict(weights)
+def logprob(model, row):
+    """Of the agent's tokens, summed, in float64 and token by token. `model` is `in_double`."""
     with torch.no_grad():
         logprobs = model(torch.tensor([row.input_ids])).logits[0].log_softmax(-1)
     return sum(float(logprobs[place - 1, token]) for place, token in enumerate(row.input_ids) if row.mask[place])
@@ -46,14 +44,19 @@ def sigmoid(x):
 
 
 def steps_of(name, folder, **changes):
-    """The metrics of each step, and the weights as they were before it."""
+    """The metrics of each step, and the models as they were before it."""
     model = tiny_model()
-    before = [copy.deepcopy(model.state_dict())]
+    before = [in_double(tiny_model())]
     changes |= {"max_steps": 3, "beta": BETA}
-    _, lines = run_here(
-        name, folder, model, progress=lambda *_: before.append(copy.deepcopy(model.state_dict())), **changes
-    )
+    _, lines = run_here(name, folder, model, progress=lambda *_: before.append(copied(model)), **changes)
     return lines, before
+
+
+def copied(model):
+    """A trainer patches `forward`: its weights in a model that none has had."""
+    other = tiny_model()
+    other.load_state_dict(model.state_dict())
+    return in_double(other)
 
 
 def pairs_of_step(step):
@@ -120,9 +123,9 @@ def test_a_policy_that_has_not_moved_has_the_loss_of_indifference(tmp_path):
 
 @pytest.mark.parametrize(("name", "changes"), RUNS_ON_PAIRS)
 def test_the_chosen_episode_gains_on_the_rejected_one(name, changes, tmp_path):
-    before = tiny_model().state_dict()
+    before = in_double(tiny_model())
     model, lines = run_here(name, tmp_path, max_steps=40, **changes)
-    after = model.state_dict()
+    after = copied(model)
 
     held_out = [(row, spoilt(row)) for row in copy_rows(40, seed=9)[0]]
     gains = [
@@ -141,7 +144,7 @@ def test_a_tool_result_is_not_made_likelier(name, changes, tmp_path):
     def weights(tail):
         pair = tuple(TokenRow([2, 5, 2, word, 1, tail, tail], [0, 0, 0, 1, 1, 0, 0], [0] * 7) for word in (6, 7))
         model, _ = run_here(
-            name, tmp_path / str(tail), pairs=[pair] * 4, optimizer="adamw", max_steps=4, batch_size=4, **changes
+            name, tmp_path / str(tail), pairs=[pair] * 4, optimizer="adamw", max_steps=2, batch_size=4, **changes
         )
         return digest_of(model)
 
@@ -151,7 +154,7 @@ def test_a_tool_result_is_not_made_likelier(name, changes, tmp_path):
 @pytest.mark.parametrize(("name", "changes"), RUNS_ON_PAIRS)
 def test_adapters_alone_are_trained(name, changes, tmp_path):
     before = tiny_adapted_model().state_dict()
-    after = run_here(name, tmp_path, tiny_adapted_model(), **changes)[0].state_dict()
+    after = run_here(name, tmp_path, tiny_adapted_model(), max_steps=2, **changes)[0].state_dict()
 
     changed = [key for key in before if not torch.equal(before[key], after[key])]
     assert any("lora_B" in key for key in changed)
@@ -159,11 +162,11 @@ def test_adapters_alone_are_trained(name, changes, tmp_path):
 
 
 def test_the_weights_of_kto_say_which_of_the_two_it_learns_from(tmp_path):
-    start, good = tiny_model().state_dict(), copy_rows(1)[0][0]
+    start, good = in_double(tiny_model()), copy_rows(1)[0][0]
 
     def gain_of_the_chosen(folder, **weights):
         model, _ = run_here("kto", folder, optimizer="adamw", **weights)
-        return logprob(model.state_dict(), good) - logprob(start, good)
+        return logprob(copied(model), good) - logprob(start, good)
 
     wanted = gain_of_the_chosen(tmp_path / "wanted", desirable_weight=1.0, undesirable_weight=1e-6)
     unwanted = gain_of_the_chosen(tmp_path / "unwanted", desirable_weight=1e-6, undesirable_weight=1.0)
@@ -185,7 +188,7 @@ def test_an_episode_that_is_certain_leaves_orpo_its_weights(tmp_path):
         for _ in range(3):
             words.append(int(model(torch.tensor([words])).logits[0, -1].argmax()))
     certain = TokenRow(words, [0, 0, 0, 1, 1, 1], [0] * 6)
-    assert logprob(model.state_dict(), certain) == 0.0
+    assert logprob(in_double(model), certain) == 0.0
 
     trained, lines = run_here(
         "orpo", tmp_path, model, pairs=[(certain, spoilt(certain))] * 2, max_steps=4, batch_size=2

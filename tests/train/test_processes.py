@@ -10,9 +10,10 @@ from tiny_runs import run_online
 
 from posttrain.models.distributed import from_first, gather, pair_parts, parts_of, share_of, share_rows
 from posttrain.models.sharding import learner_of
-from posttrain.rollout.generator import RolloutBatch, RolloutSchedule, ScoredEpisode
+from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.types import ScoredEpisode
 
 
 @pytest.fixture

@@ -10,11 +10,6 @@ from posttrain.train.reward_model import load_reward_model, new_reward_model, sc
 from posttrain.train.reward_model_quality import pair_accuracy
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def test_the_better_of_a_pair_never_seen_gets_the_higher_score(tmp_path):
     model = tiny_reward_model()
     with open_run(tmp_path) as run:

@@ -15,11 +15,6 @@ ONE_STEP = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def first_step(algorithm, folder, rows_at_once):
     """Its metrics, and the most rows that went through the model with gradients."""
     model, rows = make_model(algorithm, is_adapted=False), []

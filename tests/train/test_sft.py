@@ -12,11 +12,6 @@ from posttrain.train.resumable_trainer import open_run
 from posttrain.train.sft import has_stopped_improving, train_sft
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def trained(tmp_path, rows, **changes):
     """The weights after a run on `rows`, and its metrics."""
     model = tiny_model()

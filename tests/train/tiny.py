@@ -22,11 +22,12 @@ from transformers import (
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
 from posttrain.models.lora import add_lora
 from posttrain.models.params import LoraAdapter
-from posttrain.rollout.generator import ScoredEpisode
-from posttrain.types import Message, Outcome, StopReason, Task, Trajectory
+from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task, Trajectory
 from posttrain.worlds.lookups.schedule import KINDS
+from tests.tiny import CONFIG
 
 WORDS = ["<pad>", "<end>", "<turn>", "<think>", *"abcdefghijkl"]
+OF_WORDS = {"vocab_size": len(WORDS), "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "num_labels": 1}
 
 
 def tiny_tokenizer():
@@ -36,20 +37,7 @@ def tiny_tokenizer():
 
 
 def tiny_config():
-    return Qwen3Config(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-        num_labels=1,
-    )
+    return Qwen3Config(**CONFIG, **OF_WORDS, head_dim=8, tie_word_embeddings=True)
 
 
 def tiny_model(seed=0):
@@ -60,21 +48,11 @@ def tiny_model(seed=0):
 def tiny_adapted_model(task_type="CAUSAL_LM", seed=0):
     """Qwen2's architecture under adapters, as a team would fine-tune a pretrained model."""
     torch.manual_seed(seed)
-    sizes = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    }
-    config = Qwen2Config(
-        vocab_size=len(WORDS), pad_token_id=0, eos_token_id=1, bos_token_id=None, num_labels=1, **sizes
-    )
     model_class = Qwen2ForCausalLM if task_type == "CAUSAL_LM" else Qwen2ForSequenceClassification
     params = LoraAdapter(
         type="lora", r=4, alpha=8, dropout=0.1, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]
     )
-    return add_lora(model_class(config).eval(), params, seed=seed, task_type=task_type)
+    return add_lora(model_class(Qwen2Config(**CONFIG, **OF_WORDS)).eval(), params, seed=seed, task_type=task_type)
 
 
 def tiny_reward_model(seed=0):
@@ -115,22 +93,40 @@ def word_task(x, y):
     return Task(f"{x} {y}", "rl", (Message("user", f"{x} {y}"),), (), {"difficulty": str(y - 8)})
 
 
+class Remembering:
+    """A model that computes the logits of an input once until other weights are loaded: episodes of
+    a group begin with the same words."""
+
+    def __init__(self, model):
+        self.model, self.outputs = model, {}
+
+    def __call__(self, input_ids):
+        words = tuple(input_ids[0].tolist())
+        if words not in self.outputs:
+            self.outputs[words] = self.model(input_ids)
+        return self.outputs[words]
+
+    def load_state_dict(self, weights):
+        self.outputs.clear()
+        self.model.load_state_dict(weights)
+
+
 def play_words(model, task, seed, *, given=(), is_greedy=False):
     """`<turn> x y <turn>`, a word by the agent, `<turn>` by the world, a word by the agent; half a
     point for each x. The first of its words are `given`."""
     x, y = map(int, task.task_id.split())
     generator = torch.Generator().manual_seed(seed)
-    token_ids, mask, logprobs = [2, x, y, 2], [0] * 4, [0.0] * 4
-    for is_agents in (True, False, True):
+    token_ids, mask, logprobs = [2, x, y], [0] * 3, [0.0] * 3
+    for place in range(2):
+        token_ids, mask, logprobs = [*token_ids, 2], [*mask, 0], [*logprobs, 0.0]
         with torch.no_grad():
             distribution = model(torch.tensor([token_ids])).logits[0, -1].log_softmax(0)
-        is_given = is_agents and len(given) > len(token_ids) // 6
-        token = int(torch.multinomial(distribution.exp(), 1, generator=generator)) if is_agents else 2
-        token = given[len(token_ids) // 6] if is_given else token
-        token = int(distribution.argmax()) if is_agents and is_greedy else token
+        token = int(torch.multinomial(distribution.exp(), 1, generator=generator))
+        is_given = place < len(given)
+        token = given[place] if is_given else int(distribution.argmax()) if is_greedy else token
         token_ids.append(token)
-        mask.append(int(is_agents and not is_given))
-        logprobs.append(float(distribution[token]) if is_agents and not is_given else 0.0)
+        mask.append(int(not is_given))
+        logprobs.append(0.0 if is_given else float(distribution[token]))
     reward = (token_ids[4] == x) / 2 + (token_ids[6] == x) / 2
     messages = (*task.messages, Message("assistant", "one"), Message("tool", "{}"), Message("assistant", "two"))
     outcome = Outcome(reward == 1, reward == 1)
@@ -151,12 +147,14 @@ def play_words(model, task, seed, *, given=(), is_greedy=False):
     )
 
 
-def shown_words(task, count):
+def expert_words(task, count):
     """The right words, that nobody knows how likely they were."""
     x, y = map(int, task.task_id.split())
     played = play_words(tiny_model(), task, 0, given=(x, x)).trajectory
-    shown = dataclasses.replace(played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7)
-    return [ScoredEpisode(shown)] * count
+    traced = dataclasses.replace(
+        played, token_ids=[2, x, y, 2, x, 2, x], mask=[0, 0, 0, 0, 1, 0, 1], logprobs=[0.0] * 7
+    )
+    return [ScoredEpisode(traced)] * count
 
 
 def play_words_greedily(model, task):

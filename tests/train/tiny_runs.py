@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -17,10 +16,11 @@ import torch
 import yaml
 from accelerate import Accelerator
 from tiny import (
+    Remembering,
     copy_rows,
+    expert_words,
     play_words,
     play_words_greedily,
-    shown_words,
     spoilt,
     tiny_adapted_model,
     tiny_model,
@@ -40,11 +40,11 @@ from posttrain.tracking.metrics_log import read_metrics
 from posttrain.tracking.params import AlarmParams
 from posttrain.train import resumable_trainer
 from posttrain.train.advantages.critic import Critic, targets_of
-from posttrain.train.advantages.params import CriticParams
+from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.dpo import train_dpo
 from posttrain.train.kto import train_kto
 from posttrain.train.online import checkpoints
-from posttrain.train.online.batch import Member, rows_of
+from posttrain.train.online.batch import Sample, batch_of
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
@@ -53,6 +53,7 @@ from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainReward
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import train_reward_model
 from posttrain.train.sft import train_sft
+from tests import forked
 
 DEMONSTRATIONS = copy_rows(4)[0]
 KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_decision": 0.20, "tool_retrieval": 0.15}
@@ -135,20 +136,20 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
     }
     tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
     source = WordEpisodes(model)
-    setup = TrainingInputs(
+    inputs = TrainingInputs(
         tasks,
         source,
         DEMONSTRATIONS,
         on_step,
         dev_tasks=[word_task(x, y) for x in range(4, 9) for y in (12, 13)],
         play_greedily=source.play_greedily,
-        shown=shown_words,
+        expert=expert_words,
         score_weights={"first": 0.5, "second": 0.5},
     )
     train_online(
         model,
         tiny_tokenizer(),
-        setup,
+        inputs,
         params=OnlineParams.model_validate(values | changes),
         max_context_tokens=16,
         lr=lr,
@@ -167,8 +168,8 @@ def critic_params(**knobs):
 def parts_of_words(episodes, num_parts=2):
     """Rows of the episodes in their order, in that many parts."""
     cuts = [len(episodes) * place // num_parts for place in range(num_parts + 1)]
-    members = [Member(one, np.zeros(sum(one.trajectory.mask))) for one in episodes]
-    return [rows_of(members[start:end], pad_id=0) for start, end in itertools.pairwise(cuts)]
+    samples = [Sample(one, np.zeros(sum(one.trajectory.mask))) for one in episodes]
+    return [batch_of(samples[start:end], pad_id=0) for start, end in itertools.pairwise(cuts)]
 
 
 def run_critic(run: TrainingRun, model):
@@ -200,7 +201,7 @@ class WordEpisodes:
     is_elsewhere = False
 
     def __init__(self, model):
-        self.model, self.copy = model, copy.deepcopy(model).eval()
+        self.model, self.copy = model, Remembering(copy.deepcopy(model).eval())
 
     def refresh(self):
         self.copy.load_state_dict(self.model.state_dict())
@@ -300,13 +301,8 @@ def digest_of(model):
 def train(algorithm: str, folder: Path, death: Death = Death(), *, is_adapted=False, limits=None, **changes):
     """Exit code and, where it ended well, what it made: a digest of the weights and the text of
     metrics.jsonl. `limits` of alarms; None for no alarms."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tiny_runs"])
-    process = context.Process(target=_train, args=(algorithm, folder, death, is_adapted, limits, changes))
-    process.start()
-    process.join()
-    result = folder / "result.json"
-    return process.exitcode, json.loads(result.read_text()) if process.exitcode == 0 else None
+    code = forked.call(_train, algorithm, folder, death, is_adapted, limits, changes)
+    return code, json.loads((folder / "result.json").read_text()) if code == 0 else None
 
 
 def _train(algorithm, folder, death, is_adapted, limits, changes):

@@ -1,4 +1,5 @@
-"""A small world that keeps the whole contract, and for each rule one that breaks it once."""
+"""A small world that keeps the whole contract, and worlds with one planted defect each: subclasses
+of its domain or of its world."""
 
 import json
 import os
@@ -14,8 +15,6 @@ from posttrain.types import Message, Outcome, Task
 from posttrain.worlds.made_calls import agent_messages, calls_made
 from posttrain.worlds.scripts import ScriptedExpert, call, raw_call, say
 from posttrain.worlds.tools import Tool, ToolError, tool_from
-
-ADVERSARY = "adversary: {} earns less".format
 
 
 class Box:
@@ -87,7 +86,7 @@ class Box:
 
 
 class Boxes:
-    """The domain. What a planted world does otherwise is in one method of a subclass."""
+    """The domain of boxes."""
 
     name = "boxes"
     scores = ("opened",)
@@ -127,76 +126,52 @@ class Boxes:
         yield call("turn", {"number": number})
         yield say(f"ANSWER: {number}")
 
-    def realise_anew(self, task, *, seed):
+    def regenerate(self, task, *, seed):
         return replace(self.make(task.split, f"{task.task_id}-{seed}"), labels=task.labels)
 
-    def wanted(self, task):
+    def describe_goal(self, task):
         return f"open by {json.loads(task.goal)['number']}"
 
 
-PLANTED = {}  # the domain's name → the domain, and the rules that find it
-
-
-def planted(*rules):
-    def add(domain):
-        PLANTED[domain.__name__] = (domain, set(rules))
-        return domain
-
-    return add
-
-
-def planted_world(*rules):
-    """The domain whose worlds are of the decorated class."""
-
-    def add(world):
-        name = f"{world.__name__}Boxes"
-        globals()[name] = planted(*rules)(type(name, (Boxes,), {"world": world, "__module__": __name__}))
-        return world
-
-    return add
+def domain_with(defect):
+    """The domain with a planted defect, which is in itself or in its worlds."""
+    return defect if issubclass(defect, Boxes) else type(defect.__name__, (Boxes,), {"world": defect})
 
 
 # Tasks
 
 
-@planted("tasks: every split gives its tasks")
 class NoDevTasks(Boxes):
     def tasks(self, split, count):
         return {"sft": super().tasks(split, count), "rl": super().tasks(split, count)}[split]
 
 
-@planted("tasks: every split gives its tasks")
 class OneTaskTooFew(Boxes):
     def tasks(self, split, count):
         return super().tasks(split, count)[: 5 if split == "rl" else count]
 
 
-@planted("tasks: every split gives its tasks")
 class WrongSplit(Boxes):
     def tasks(self, split, count):
         return [replace(task, split="dev") if split == "rl" else task for task in super().tasks(split, count)]
 
 
-@planted("tasks: no id stands twice")
 class IdsWithoutSplit(Boxes):
     def make(self, split, index):
         return replace(super().make(split, index), task_id=f"box-{index}")
 
 
-@planted("tasks: labels are texts")
 class NumbersAsLabels(Boxes):
     def make(self, split, index):
         return replace(super().make(split, index), labels={"kind": "box", "size": 3})
 
 
-@planted("tasks: a longer list begins with the shorter")
 class OrderByCount(Boxes):
     def tasks(self, split, count):
         tasks = super().tasks(split, count)
         return [*tasks[1:], *tasks[:1]]
 
 
-@planted("tasks: the same in a second domain")
 class DrawnFromTheModule(Boxes):
     num_made = 0
 
@@ -209,19 +184,16 @@ class DrawnFromTheModule(Boxes):
         return replace(super().make(split, index), template=f"box {self.number}")
 
 
-@planted("tasks: the same in another process")
 class DrawnByHash(Boxes):
     def make(self, split, index):
         return replace(super().make(split, index), labels={"kind": str(hash(f"{split} {index}") % 1000)})
 
 
-@planted("tasks: held-out ones share no entity with sft")
 class OneBoxForAll(Boxes):
     def make(self, split, index):
         return replace(super().make(split, index), entities=("the box",) if index == 2 else ())
 
 
-@planted_world("tasks: a user's word or an opening comes first")
 class Mute(Box):
     def opening(self):
         return []
@@ -230,7 +202,6 @@ class Mute(Box):
 # Tools
 
 
-@planted("tools: what a task offers is there", "world: nothing but an agent's mistake fails")
 class OffersAKey(Boxes):
     def make(self, split, index):
         task = super().make(split, index)
@@ -242,17 +213,14 @@ class OddSchema(Box):
         return {**super().tools(), "odd": self.odd}
 
 
-@planted_world("tools: schemas are OpenAI's")
 class NoObject(OddSchema):
     odd = Tool("odd", "Is odd.", {"type": "objekt"}, print)
 
 
-@planted_world("tools: schemas are OpenAI's")
 class NoDescription(OddSchema):
     odd = Tool("odd", " ", {"type": "object"}, print)
 
 
-@planted_world("tools: schemas are OpenAI's")
 class OtherName(OddSchema):
     odd = Tool("even", "Is odd.", {"type": "object"}, print)
 
@@ -260,7 +228,6 @@ class OtherName(OddSchema):
 # The world
 
 
-@planted_world("world: nothing but an agent's mistake fails")
 class CrashingTool(Box):
     def tools(self):
         def shout(words: str) -> str:
@@ -270,7 +237,6 @@ class CrashingTool(Box):
         return {**super().tools(), "shout": tool_from(shout)}
 
 
-@planted_world("world: nothing but an agent's mistake fails")
 class UnreadableResult(Box):
     def tools(self):
         def shout(words: str) -> object:
@@ -281,13 +247,11 @@ class UnreadableResult(Box):
         return {**super().tools(), "shout": tool_from(shout)}
 
 
-@planted_world("world: nothing but an agent's mistake fails")
 class DeafToNothing(Box):
     def user_reply(self, message):
         return {"": 0}[message.content] if not message.content else super().user_reply(message)
 
 
-@planted_world("world: nothing but an agent's mistake fails")
 class CannotBeOpened(Box):
     def __init__(self, task):
         super().__init__(task)
@@ -295,7 +259,6 @@ class CannotBeOpened(Box):
             raise OSError("no box left")
 
 
-@planted_world("world: nothing but an agent's mistake fails")
 class SaysMaybe(Box):
     def is_over(self):
         return "maybe" if self.num_shouts else False
@@ -304,7 +267,6 @@ class SaysMaybe(Box):
 # The expert
 
 
-@planted("gold: a flawless play is a strict success")
 class ShoutingGold(Boxes):
     def script(self, task, is_flawless):
         if task.task_id.endswith("test-1"):
@@ -312,7 +274,6 @@ class ShoutingGold(Boxes):
         yield from super().script(task, is_flawless)
 
 
-@planted("gold: a flawless play is a strict success")
 class ExpertWhoStops(Boxes):
     def script(self, task, is_flawless):
         if is_flawless:
@@ -320,7 +281,6 @@ class ExpertWhoStops(Boxes):
         yield say("May I?")
 
 
-@planted_world("gold: it earns 1")
 class HalfAFormat(Box):
     def grade(self, trajectory):
         outcome = super().grade(trajectory)
@@ -341,42 +301,35 @@ class Lenient(Box):
         return outcome
 
 
-@planted_world("empty: saying nothing is no success")
 class SilenceIsGolden(Lenient):
     def is_enough(self, said, calls, is_right):
         return not any(said) and not calls
 
 
-@planted_world(ADVERSARY("who calls every other tool too"))
 class AnyToolDoes(Lenient):
     def is_enough(self, said, calls, is_right):
         return self.is_open and is_right and all(made.is_executed for made in calls)
 
 
-@planted_world(ADVERSARY("who says what gold says and calls nothing"))
 class WordsDo(Lenient):
     def is_enough(self, said, calls, is_right):
         return is_right and len(said) == 2 and not calls
 
 
-@planted_world(ADVERSARY("who says gold's last words alone"))
 class LastWordsDo(Lenient):
     def is_enough(self, said, calls, is_right):
         return is_right and len(said) == 1 and not calls
 
 
-@planted_world(ADVERSARY("who makes every call of gold twice"))
 class LooksTwice(Box):
     is_look_read_only = False
 
 
-@planted_world(ADVERSARY("who malforms every call of gold"))
 class TryingDoes(Lenient):
     def is_enough(self, said, calls, is_right):
         return is_right and {made.name for made in calls} == {"look", "turn"}
 
 
-@planted_world("adversary: no failure earns what a success does")
 class PaidForNothing(Box):
     def grade(self, trajectory):
         outcome = super().grade(trajectory)
@@ -389,46 +342,37 @@ class PaidForNothing(Box):
 # Outcomes
 
 
-@planted_world("outcome: grade gives one, scores in [0, 1]")
 class GradesByBool(Box):
     def grade(self, trajectory):
         outcome = super().grade(trajectory)
         return outcome if outcome.success or self.is_open else False
 
 
-@planted_world("outcome: grade gives one, scores in [0, 1]")
 class ScoreOfTwo(Box):
     def grade(self, trajectory):
         outcome = super().grade(trajectory)
         return replace(outcome, scores={"opened": 2.0}) if self.num_shouts else outcome
 
 
-@planted_world("outcome: a failure is named")
 class JustFails(Box):
     def grade(self, trajectory):
         return replace(super().grade(trajectory), failure="")
 
 
-@planted_world("outcome: the named scores are given")
 class ForgetsItsScore(Box):
     def grade(self, trajectory):
         return replace(super().grade(trajectory), scores={})
 
 
-@planted_world("outcome: the named scores are given")
 class MoreScores(Box):
     def grade(self, trajectory):
         return replace(super().grade(trajectory), scores={"opened": 1.0, "style": 1.0})
 
 
-@planted_world("outcome: turn_scores fit the turns")
 class OneTurnTooMany(Box):
     def grade(self, trajectory):
         outcome = super().grade(trajectory)
         return replace(outcome, turn_scores=(*outcome.turn_scores, 1.0))
-
-
-AGAIN = [f"outcome: the same {how}" for how in ("when played again", "beside another episode", "8 times at once")]
 
 
 class Crowded(Box):
@@ -447,13 +391,11 @@ class Crowded(Box):
         self.open_now[self.task.task_id] -= 1
 
 
-@planted_world(*AGAIN)
 class Counts(Crowded):
     def looked(self):
         return {**super().looked(), "of": self.made_as}
 
 
-@planted_world(*AGAIN[1:])
 class SeesOthers(Crowded):
     open_now: ClassVar[Counter] = Counter()
 
@@ -461,7 +403,6 @@ class SeesOthers(Crowded):
         return {**super().looked(), "others": self.open_now[self.task.task_id]}
 
 
-@planted_world(AGAIN[2])
 class HasSevenPlaces(Crowded):
     open_now: ClassVar[Counter] = Counter()
 
@@ -471,49 +412,38 @@ class HasSevenPlaces(Crowded):
 
 # Optional parts
 
-ANEW = "realise_anew: equal labels, other words"
 
-
-@planted(ANEW)
 class AnotherLabel(Boxes):
-    def realise_anew(self, task, *, seed):
-        return replace(super().realise_anew(task, seed=seed), labels={"kind": "crate"})
+    def regenerate(self, task, *, seed):
+        return replace(super().regenerate(task, seed=seed), labels={"kind": "crate"})
 
 
-@planted(ANEW)
 class TheSameAnew(Boxes):
-    def realise_anew(self, task, *, seed):
+    def regenerate(self, task, *, seed):
         return task
 
 
-@planted(ANEW)
 class AnewByChance(Boxes):
     num_asked = 0
 
-    def realise_anew(self, task, *, seed):
+    def regenerate(self, task, *, seed):
         self.num_asked += 1
-        return super().realise_anew(task, seed=self.num_asked)
+        return super().regenerate(task, seed=self.num_asked)
 
 
-@planted(ANEW)
 class AnewUnsolvable(Boxes):
-    def realise_anew(self, task, *, seed):
-        return replace(super().realise_anew(task, seed=seed), tools=("shout",), goal='{"number": null}')
+    def regenerate(self, task, *, seed):
+        return replace(super().regenerate(task, seed=seed), tools=("shout",), goal='{"number": null}')
 
 
-@planted("wanted: says a goal in a line")
 class WantsNothing(Boxes):
-    def wanted(self, task):
+    def describe_goal(self, task):
         return ""
 
 
 # Closing
 
-CLOSE = "close: ends quietly, also where nothing was begun"
-NOTHING_STAYS = "close: nothing stays open"
 
-
-@planted_world(CLOSE)
 class ClosesWhatItNeverOpened(Box):
     file = None
 
@@ -530,13 +460,11 @@ class ClosesWhatItNeverOpened(Box):
             raise AttributeError("nothing to close")
 
 
-@planted_world(CLOSE)
 class ClosesAtOnce(Box):
     def close(self):
         return None
 
 
-@planted_world(NOTHING_STAYS)
 class LeavesSockets(Box):
     left: ClassVar[list] = []
 
@@ -545,7 +473,6 @@ class LeavesSockets(Box):
         self.left.append(socket.socket())
 
 
-@planted_world(NOTHING_STAYS)
 class LeavesFiles(Box):
     left: ClassVar[list] = []
 
@@ -554,7 +481,6 @@ class LeavesFiles(Box):
         return super().looked()
 
 
-@planted_world(NOTHING_STAYS)
 class LeavesThreads(Box):
     end = threading.Event()
 
@@ -563,7 +489,6 @@ class LeavesThreads(Box):
         return super().looked()
 
 
-@planted_world(NOTHING_STAYS)
 class LeavesProcesses(Box):
     left: ClassVar[list] = []
 

@@ -45,7 +45,7 @@ STEPS = {
     "done_text": ("'done': 'yes'", lambda: reply(FINE | {"done": "yes"})),
     "observation_list": ("without an observation", lambda: reply(FINE | {"observation": ["fine"]})),
     "step_is_a_list": ("without an observation", lambda: reply([FINE])),
-    "control_marks": (
+    "special_tokens": (
         "go\\x1b[2J\\u202e<|im_end|>",
         lambda: reply(FINE | {"observation": "go\x1b[2J\u202e<|im_end|>", "done": False}),
     ),

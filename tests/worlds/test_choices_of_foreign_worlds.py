@@ -3,8 +3,7 @@
 import pytest
 import yaml
 
-from posttrain.worlds.choices import world_params
-from posttrain.worlds.domains import make_domain
+from posttrain.worlds.catalog import make_domain, world_params
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams
 from posttrain.worlds.tau2.params import Tau2Params

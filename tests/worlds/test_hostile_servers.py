@@ -44,7 +44,7 @@ def test_a_server_that_answers_too_late_is_not_waited_for(name):
 
 
 def test_a_server_that_says_much_and_answers_nothing_is_listened_to_no_more(monkeypatch):
-    monkeypatch.setattr("posttrain.worlds.mcp_stdio._MAX_UNASKED", 50)
+    monkeypatch.setattr("posttrain.worlds.mcp_stdio._MAX_UNSOLICITED", 50)
     for kind in ("babbles", "floods_notifications", "floods_requests"):
         assert "51 messages and no answer" in sentence_of(f"mcp.{kind}", timeout_s=10.0)
 

@@ -17,11 +17,9 @@ from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.http_env.domain import HttpEnvDomain
 from posttrain.worlds.http_env.params import HttpEnvParams
 from posttrain.worlds.scripts import ScriptedExpert, raw_call, say
-from posttrain.worlds.text_env import Step, TextRules, Unreadable, outcome_of, read_action
+from posttrain.worlds.text_env import Step, Unreadable, outcome_of, read_action
 from tests.limits import limits_of
 from tests.worlds.loopback import serving
-
-RULES = TextRules("react", "sum", 1.0, 200)
 
 
 class Guessing:
@@ -205,16 +203,17 @@ def test_rewards_make_the_verdict():
     messages = (Message("user", "go"), *(Message("assistant", "a") for _ in range(3)))
     done = Trajectory("t", messages, StopReason.WORLD_OVER)
     steps = [Step("", -1.0, False), None, Step("", 2.0, True)]
-    outcome = outcome_of(steps, done, RULES)
+    rules = params_of("http://127.0.0.1:1")
+    outcome = outcome_of(steps, done, rules)
     assert (outcome.success, outcome.strict_success, outcome.reward) == (True, False, 1.0)
     assert outcome.turn_scores == (0.0, 0.0, 1.0)
-    last = TextRules("react", "last", 4.0, 200)
+    last = params_of("http://127.0.0.1:1", episode_reward="last", success_reward=4.0)
     outcome = outcome_of(steps, done, last)
     assert (outcome.success, outcome.reward, outcome.scores["progress"]) == (False, 2.0, 0.5)
-    assert not outcome_of([Step("", 5.0, False)], done, RULES).success
-    assert outcome_of([Step("", 0.0, True, True)], done, RULES).success
+    assert not outcome_of([Step("", 5.0, False)], done, rules).success
+    assert outcome_of([Step("", 0.0, True, True)], done, rules).success
     with_call = Trajectory("t", (Message("assistant", tool_calls=(ToolCall("1", "x", "{}"),)),), StopReason.DONE)
-    assert outcome_of([], with_call, RULES).turn_scores == (0.0,)
+    assert outcome_of([], with_call, rules).turn_scores == (0.0,)
 
 
 def test_an_environment_that_was_never_opened_can_be_closed():

@@ -101,11 +101,8 @@ def test_each_episode_has_a_server_of_its_own_which_goes_with_it(described):
     assert results(first) == ['{"count":80}', '{"count":83}', "[8,3]"]
     assert results(second) == ['{"count":5}', '"five (a, b)"', '"six (no tags)"']
     assert {one.stop_reason for one in (first, second, third)} == {StopReason.DONE}
-    assert [connection._holder is not None and connection._holder.done() for connection in domain.connections] == [
-        True,
-        True,
-        False,
-    ]
+    tasks = [connection._task for connection in domain.connections]
+    assert [task is not None and task.done() for task in tasks] == [True, True, False]
 
 
 def test_a_mistake_is_read_by_the_agent_whoever_finds_it(described):

@@ -16,9 +16,8 @@ from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.tau2.databases import digest
 from posttrain.worlds.tau2.goals import Action, Goal, Scenario, goal_text
 from posttrain.worlds.tau2.grade import grade
-from posttrain.worlds.tau2.openai_user import GREETING, OpenAiUser, UserEndpoint
 from posttrain.worlds.tau2.params import OpenAiUserParams
-from posttrain.worlds.tau2.users import ScriptedUser, is_end
+from posttrain.worlds.tau2.users import GREETING, OpenAiUser, ScriptedUser, UserEndpoint, is_end
 from tests.worlds.loopback import serving
 
 SCENARIO = Scenario("", "You want to cancel AAA111.", "You are Ann.", "", "You are in a hurry.")
@@ -109,6 +108,24 @@ def test_the_scripted_user_tells_what_it_knows_agrees_and_stops():
     assert not is_end("STOP")
 
 
+MODEL = OpenAiUserParams(type="openai", model="small", temperature=0.0, max_new_tokens=99)
+
+
+def replies_of_user(answer, *conversations, **environment):
+    """The user's endpoint and its words after each conversation; `answer` handles the requests."""
+    with serving(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
+        endpoint = UserEndpoint(MODEL, {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "any", **environment})
+
+        async def play():
+            user = OpenAiUser(SCENARIO, endpoint)
+            try:
+                return [await user.speak(said) for said in conversations]
+            finally:
+                await user.close()
+
+        return endpoint, asyncio.run(play())
+
+
 def test_a_model_plays_the_user_and_reads_nothing_of_the_calls():
     heard = []
 
@@ -118,18 +135,7 @@ def test_a_model_plays_the_user_and_reads_nothing_of_the_calls():
             return JSONResponse({"error": "later"}, status_code=503)
         return JSONResponse({"choices": [{"message": {"content": "I am Ann."}}]})
 
-    params = OpenAiUserParams(type="openai", model="small", temperature=0.0, max_new_tokens=99)
-    with serving(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
-        environment = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "any"}
-
-        async def play():
-            user = OpenAiUser(SCENARIO, UserEndpoint(params, environment))
-            try:
-                return await user.speak(("Cancel it.", "Who are you?"))
-            finally:
-                await user.close()
-
-        assert asyncio.run(play()) == "I am Ann."
+    assert replies_of_user(answer, ("Cancel it.", "Who are you?"))[1] == ["I am Ann."]
     assert len(heard) == 2
     key, body = heard[1]
     assert key == "Bearer any"
@@ -154,43 +160,22 @@ def test_a_model_that_says_nothing_ends_the_episode_as_lost_and_one_that_refuses
     async def answer(request: Request):
         return JSONResponse(body, status_code=status)
 
-    params = OpenAiUserParams(type="openai", model="small", temperature=0.0, max_new_tokens=99)
-    with serving(Starlette(routes=[Route("/chat/completions", answer, methods=["POST"])])) as url:
-        user = OpenAiUser(SCENARIO, UserEndpoint(params, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any"}))
-
-        async def play():
-            try:
-                await user.speak(())
-            finally:
-                await user.close()
-
-        with pytest.raises(ends):
-            asyncio.run(play())
+    with pytest.raises(ends):
+        replies_of_user(answer, ())
 
 
-def test_what_the_user_spends_is_counted_apart_and_ends_at_its_limit():
+def test_what_the_user_spends_ends_at_its_limit():
     async def answer(request: Request):
-        usage = {"prompt_tokens": 1000, "completion_tokens": 100}
+        usage = {"prompt_tokens": 1000, "completion_tokens": 100}  # 0.002 each time
         return JSONResponse({"choices": [{"message": {"content": "Hello."}}], "usage": usage})
 
-    params = OpenAiUserParams(type="openai", model="small", temperature=0.0, max_new_tokens=99)
-    with serving(Starlette(routes=[Route("/chat/completions", answer, methods=["POST"])])) as url:
-        money = {"POSTTRAIN_USER_PRICES": "1,10", "POSTTRAIN_USER_MAX_COST": "0.003"}
-        shared = UserEndpoint(params, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any", **money})
-        user = OpenAiUser(SCENARIO, shared)
-
-        async def play():
-            try:
-                return [await user.speak(()) for _ in range(3)]
-            finally:
-                await user.close()
-
-        with pytest.raises(Interrupted, match=r"POSTTRAIN_USER_MAX_COST is 0\.003"):
-            asyncio.run(play())
-    assert shared.account.cost == pytest.approx(2 * (1000 + 100 * 10) / 1e6)
+    money = {"POSTTRAIN_USER_PRICES": "1,10", "POSTTRAIN_USER_MAX_COST": "0.003"}
+    endpoint, _ = replies_of_user(answer, (), (), **money)
+    assert endpoint.account.cost == pytest.approx(2 * (1000 + 100 * 10) / 1e6)
+    with pytest.raises(Interrupted, match=r"POSTTRAIN_USER_MAX_COST is 0\.003"):
+        replies_of_user(answer, (), (), (), **money)
 
 
 def test_a_user_that_nobody_plays_is_refused():
-    params = OpenAiUserParams(type="openai", model="small", temperature=0.0, max_new_tokens=99)
     with pytest.raises(ConfigurationError, match="POSTTRAIN_USER_API_KEY"):
-        UserEndpoint(params, {})
+        UserEndpoint(MODEL, {})

@@ -1,12 +1,13 @@
-"""Reads one tool call, in whatever keys a record has it, and pairs calls with results.
+"""Reads tool calls under any of their spellings, and pairs calls with results.
 
-Arguments are text or an object under any of their spellings. Nothing at all, and the empty text
-that servers give for a tool without parameters, are the empty object; text that was encoded twice
-is decoded once more; any other text stays as it was written, also where it does not parse.
+Arguments are text or an object. None at all, and the empty text that servers give for a tool
+without parameters, are the empty object; text that was encoded twice is decoded once more; any
+other text stays as written, even where it does not parse.
 """
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ _NULLS = "calls: nulls in arguments, taken for arguments that were not given"
 
 def read_call(call: Any, unread: set[str]) -> ToolCall:
     """The call, with an empty id where it has none. Raises ValueError where it has no name, or
-    where its arguments stand under a key that is not known."""
+    where its arguments stand under an unknown key."""
     if not isinstance(call, Mapping):
         raise ValueError(f"a tool call is {type(call).__name__}, not an object")
     if call.get("type") not in _TYPES:
@@ -54,47 +55,52 @@ def optional_text(value: Any, what: str) -> str | None:
     raise ValueError(f"{what} is not text of at most 256 characters")
 
 
-def with_ids(messages: Sequence[Message], tool_names: Sequence[str] = ()) -> tuple[Message, ...]:
-    """Every call with an id of its own, and the results of a turn with the ids of their calls, in
-    the order of the calls. An id that an earlier turn has used gets a number: some servers count
-    anew in each.
+def pair_results(messages: Sequence[Message], tool_names: Sequence[str] = ()) -> tuple[Message, ...]:
+    """Give every call an id of its own, and put the results of a turn in the order of its calls
+    with their ids. An id that an earlier turn has used gets a number: some servers count anew in
+    each.
 
-    A result is that of the call with its id; without an id, that of the first open call of its
-    tool; without both, the results of a turn stand in the order of its calls. Raises ValueError
+    A result belongs to the call with its id; without an id, to the first open call of its tool
+    (`tool_names`, by message); without both, results and calls have one order. Raises ValueError
     where that leaves a choice.
     """
     names = [*tool_names, *[""] * (len(messages) - len(tool_names))]
-    used: set[str] = set()
     given = {call.id for message in messages for call in message.tool_calls if call.id}
-    numbered = 0
-    found = list(messages)
+    used: set[str] = set()
+    numbers = itertools.count()
+    paired = list(messages)
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
     for turn, end in zip(turns, [*turns[1:], len(messages)], strict=True):
-        ids: list[str] = []
-        for call in messages[turn].tool_calls:
-            own = call.id
-            while not own or (own in used and own not in ids):
-                own = f"{call.id or 'call'}_{numbered}"
-                own = "" if own in given else own
-                numbered += 1
-            ids.append(own)
-        used.update(ids)
         calls = messages[turn].tool_calls
-        found[turn] = replace(
-            messages[turn], tool_calls=tuple(replace(call, id=own) for call, own in zip(calls, ids, strict=True))
-        )
+        ids = _unused_ids(calls, used, given, numbers)
+        numbered = tuple(replace(call, id=own) for call, own in zip(calls, ids, strict=True))
+        paired[turn] = replace(messages[turn], tool_calls=numbered)
         places = [index for index in range(turn + 1, end) if messages[index].role == "tool"]
-        answered = _answered(calls, [(messages[place].tool_call_id, names[place]) for place in places])
+        answered = _answered_calls(calls, [(messages[place].tool_call_id, names[place]) for place in places])
         for place, which in zip(places, answered, strict=True):
             if which is not None:
-                found[place] = replace(messages[place], tool_call_id=ids[which])
-        found[turn + 1 : end] = in_order_of_calls(found[turn + 1 : end], found[turn].tool_calls)
-    return tuple(found)
+                paired[place] = replace(messages[place], tool_call_id=ids[which])
+        paired[turn + 1 : end] = in_order_of_calls(paired[turn + 1 : end], numbered)
+    return tuple(paired)
 
 
-def _answered(calls: Sequence[ToolCall], results: Sequence[tuple[str | None, str]]) -> list[int | None]:
-    """The call that each result of a turn (its id and its tool's name) answers; None where it says
-    an id that none has, or where no call is open."""
+def _unused_ids(calls: Sequence[ToolCall], used: set[str], given: set[str], numbers: Iterator[int]) -> list[str]:
+    """An id for each call of a turn, which are added to `used`; a made-up one is none of
+    `given`."""
+    ids: list[str] = []
+    for call in calls:
+        own = call.id
+        while not own or (own in used and own not in ids):
+            own = f"{call.id or 'call'}_{next(numbers)}"
+            own = "" if own in given else own
+        ids.append(own)
+    used.update(ids)
+    return ids
+
+
+def _answered_calls(calls: Sequence[ToolCall], results: Sequence[tuple[str | None, str]]) -> list[int | None]:
+    """The index of the call that each result of a turn (its id and its tool's name) answers; None
+    where no call has its id, or where no call is open."""
     waiting = dict(enumerate(calls))
     found: list[int | None] = [None] * len(results)
 
@@ -114,9 +120,7 @@ def _answered(calls: Sequence[ToolCall], results: Sequence[tuple[str | None, str
             answer(at, which)
     unnamed = [at for at, (call_id, name) in enumerate(results) if not call_id and not name]
     if unnamed and len(waiting) > 1 and len(unnamed) < len(results):
-        raise ValueError(
-            "some results of a turn say which call they answer and some do not: give each its tool_call_id"
-        )
+        raise ValueError("only some results of a turn say which call they answer: give each its tool_call_id")
     for at in unnamed:
         answer(at, next(iter(waiting), None))
     return found
@@ -135,7 +139,7 @@ def _arguments_text(arguments: Any, name: str) -> str:
 
 
 def _decoded_once(text: str) -> str:
-    """Without the quotes around the JSON text of an object; empty where there is nothing in it."""
+    """The text of an object that was encoded twice, decoded once; empty where it is blank."""
     if text.lstrip()[:1] != '"':
         return text if text.strip() else ""
     try:

@@ -1,15 +1,18 @@
-"""The keys that strangers' records use: each spelling that is read, by its meaning, and the keys
-that would change a record's meaning where nobody reads them.
+"""Reads one object of an untrusted record: known keys by their meaning, and JSON that stands as
+text.
 
-A key is read, or it refuses the record, or the import says that it was not read; none is dropped in
-silence. Null stands for a key that is not there, in every kind of file: Parquet and `datasets` give
+A key is read, or it refuses the record, or the import reports it as unread; none is dropped in
+silence. Null stands for an absent key in every kind of file, because Parquet and `datasets` give
 each object the keys of all.
 """
 
+import ast
 import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
+
+from posttrain.models.call_formats.format import LONE_SURROGATES
 
 Level = Literal["record", "message", "call", "part"]
 
@@ -28,12 +31,12 @@ SPELLINGS: Mapping[Level, Mapping[str, tuple[str, ...]]] = {
     "message": {
         "role": ("role", "from"),
         "content": ("content", "value", "parts", "text"),
-        "thought": ("reasoning_content", "reasoning", "thinking", "thought"),
+        "reasoning": ("reasoning_content", "reasoning", "thinking", "thought"),
         "calls": ("tool_calls", "toolCalls", "function_calls", "function_call", "tool_call"),
         "call_id": ("tool_call_id", "toolCallId", "call_id", "tool_use_id"),
         "tool_name": ("name", "tool_name", "toolName"),
         "result": ("content", "value", "parts", "text", "output", "result", "response"),
-        "learnt": ("weight", "loss", "train", "training", "trainable", "loss_weight"),
+        "weight": ("weight", "loss", "train", "training", "trainable", "loss_weight"),
         "refusal": ("refusal",),
     },
     "call": {
@@ -50,21 +53,23 @@ SPELLINGS: Mapping[Level, Mapping[str, tuple[str, ...]]] = {
 }
 SCORES = ("score", "scores", "rewards", "return", "returns")  # of a record: rewards or marks of quality, nobody knows
 _MASKS = r"(?:.*_)?(?:weights?|masks?|train|training|trainable)|loss|train_detail|input_ids"
-_SEEN = r"images?|videos?|audios?|files|attachments|experimental_attachments|objects"
+_MEDIA = r"images?|videos?|audios?|files|attachments|experimental_attachments|objects"
+# keys that change what an object means: unread, they refuse the record
 _MEANINGFUL: Mapping[Level, re.Pattern[str]] = {
     "record": re.compile(
-        rf"{_MASKS}|{_SEEN}|{'|'.join(SCORES)}|history|chosen|chosen_.*(?:response|messages|output)|preference|winner"
+        rf"{_MASKS}|{_MEDIA}|{'|'.join(SCORES)}|history|chosen|chosen_.*(?:response|messages|output)|preference|winner"
         "|segments|tool_calls|function_call|tool_results?|messages|conversations?|label|kto_tag"
     ),
     "message": re.compile(
-        rf"{_MASKS}|{_SEEN}|recipient|channel|refusal|tools|functions|label|kto_tag|is_correct|chosen|rejected.*"
+        rf"{_MASKS}|{_MEDIA}|recipient|channel|refusal|tools|functions|label|kto_tag|is_correct|chosen|rejected.*"
         "|toolInvocations|tool_results?|invalid_tool_calls|additional_kwargs|tool_?calls?|function_calls?|toolCalls"
         "|content|value|parts|text|reasoning_details"
     ),
     "call": re.compile("custom|arguments|args|parameters|input|params|kwargs|tool_input"),
     "part": re.compile("text|value|content|input|output|result|arguments|args"),
 }
-_SILENT: Mapping[Level, frozenset[str]] = {  # keys that repeat what the place of the object says
+# keys that repeat what the place of the object says: never reported
+_REDUNDANT: Mapping[Level, frozenset[str]] = {
     "record": frozenset(),
     "message": frozenset(),
     "call": frozenset({"type", "index", "requestor"}),
@@ -72,18 +77,19 @@ _SILENT: Mapping[Level, frozenset[str]] = {  # keys that repeat what the place o
 }
 _PLACES: Mapping[Level, str] = {"record": "", "message": "messages: ", "call": "calls: ", "part": "parts: "}
 _OWNERS: Mapping[Level, str] = {"record": "it", "message": "a message", "call": "a call", "part": "a part of a message"}
+_MAX_LITERAL_CHARS = 200_000  # of Python source: its parser takes a kilobyte for each bracket
 
 
 class Fields:
-    """The fields of one object. Each is taken once by its meaning; `close` judges what is left.
-    `unread` collects the keys that nobody read, for the whole record."""
+    """The fields of one object, each taken once by its meaning; `close` judges what is left.
+    `unread` collects the keys of the whole record that nobody read."""
 
     def __init__(self, content: Mapping[str, Any], level: Level, unread: set[str]) -> None:
         self.content, self.unread, self._level = content, unread, level
         self._taken: set[str] = set()
 
     def has(self, meaning: str) -> bool:
-        """Whether a key of this meaning has a value, be it empty."""
+        """True if a key of this meaning has a value, be it empty."""
         return any(self.content.get(key) is not None for key in self._spellings(meaning))
 
     def key(self, meaning: str) -> str:
@@ -96,12 +102,12 @@ class Fields:
         have values that differ."""
         keys = [key for key in self._spellings(meaning) if self.content.get(key) is not None]
         self._taken.update(self._spellings(meaning))
-        said = [key for key in keys if self.content[key] not in ("", [])] or keys[:1]
-        for other in said[1:]:
-            if _plain(self.content[said[0]]) != _plain(self.content[other]):
-                raise ValueError(f"{self._owner} has {said[0]} and {other}, which mean the same and differ")
-        rich = (key for key in said if isinstance(self.content[key], list))  # parts say more than their text
-        return self.content[next(rich, said[0])] if said else None
+        filled = [key for key in keys if self.content[key] not in ("", [])] or keys[:1]
+        for other in filled[1:]:
+            if _plain(self.content[filled[0]]) != _plain(self.content[other]):
+                raise ValueError(f"{self._owner} has {filled[0]} and {other}, which mean the same and differ")
+        rich = (key for key in filled if isinstance(self.content[key], list))  # parts say more than their text
+        return self.content[next(rich, filled[0])] if filled else None
 
     def raw(self, *keys: str) -> Any:
         """The value of the first of these keys that has one, whatever others mean the same."""
@@ -110,12 +116,8 @@ class Fields:
 
     def left(self) -> list[str]:
         """The keys with a value that nobody has taken."""
-        silent = _SILENT[self._level]
-        return [
-            key
-            for key, value in self.content.items()
-            if key not in self._taken and key not in silent and not is_empty(value)
-        ]
+        known = self._taken | _REDUNDANT[self._level]
+        return [key for key, value in self.content.items() if key not in known and not is_empty(value)]
 
     def close(self) -> None:
         """Notes the keys that were not read. Raises ValueError where one would change what the
@@ -138,7 +140,7 @@ class Fields:
 
 
 def is_empty(value: Any) -> bool:
-    """Null, and the text, list and object without anything in it; false and zero say something."""
+    """True if a value is null or an empty text, list or object; false and zero are values."""
     return value is None or (isinstance(value, (str, list, dict)) and not without_nulls(value))
 
 
@@ -147,6 +149,49 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def has_type(value: Any, *types: str) -> bool:
+    """True if a value is an object of one of these types."""
+    return isinstance(value, Mapping) and value.get("type") in types
+
+
+def from_json(content: Any, what: str) -> Any:
+    """`content`, decoded where it is JSON text: tables of text hold lists so. Raises ValueError
+    that names it."""
+    if not isinstance(content, str):
+        return content
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is text and no JSON: {content[:80]!r}") from error
+
+
+def listed(content: Any, what: str) -> list[Any]:
+    """A list that is not empty, or the JSON text of one. Raises ValueError that names it."""
+    items = from_json(content, what)
+    if not isinstance(items, list) or not items:
+        raise ValueError(f"{what} is no list, or an empty one")
+    return items
+
+
+def read_literal(text: str) -> Any:
+    """The value of JSON, or of Python's spelling of it. Raises ValueError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if len(text) > _MAX_LITERAL_CHARS:
+            raise ValueError(f"neither JSON nor short enough to be Python's: {text[:80]!r}") from error
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"neither JSON nor Python's spelling of it: {text[:80]!r}") from error
+
+
+def refuse_lone_surrogates(text: str) -> None:
+    """Raises ValueError where half of a surrogate pair stands alone: no file could hold it."""
+    if not text.isascii() and (found := LONE_SURROGATES.search(text)):
+        raise ValueError(f"half of a character (U+{ord(found[0]):04X}) stands alone in a text")
 
 
 def _plain(value: Any) -> Any:

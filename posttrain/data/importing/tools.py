@@ -1,18 +1,21 @@
-"""The tools that a record says were offered, as OpenAI's function schemas.
+"""Converts the tools of a record to OpenAI's function schemas, and infers schemas from calls where
+a file has none.
 
-Read are OpenAI's own, bare functions (`functions`, Hermes, BFCL), Anthropic's and MCP's
-(`input_schema`, `inputSchema`), and xLAM's parameters, which are a table of arguments with Python's
-names of types. What already is OpenAI's stays as it is.
+Understood are OpenAI's own (kept as they are), bare functions (`functions`, Hermes, BFCL),
+Anthropic's and MCP's (`input_schema`, `inputSchema`), and xLAM's parameters, a table of arguments
+with Python's names of types. An inferred schema lacks tools and optional arguments that no call
+used, and its description says that it is inferred.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from posttrain.data.importing.fields import without_nulls
-from posttrain.data.importing.texts import from_json
+from posttrain.data.importing.fields import from_json, without_nulls
 from posttrain.runtime.limits import MAX_SCHEMA_CHARS
+from posttrain.types import Message
+from posttrain.worlds.tools import json_object
 
 MAX_TOOLS = 4_096  # of one record
 _NAME = re.compile(r"[^\s<>{}|\"'`\\\x00-\x1f\x7f]{1,128}")  # nothing that a chat template gives a meaning
@@ -27,12 +30,22 @@ _TYPES: Mapping[str, str] = {
 }
 _PARAMETERS = ("parameters", "input_schema", "inputSchema")
 _OTHER_PARAMETERS = ("arguments", "args", "args_schema", "schema", "params", "inputs", "input", "properties")
+_INFERRED = "Inferred from recorded calls."
+_JSON_TYPES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
 _SUBSCRIPT = re.compile(r"([A-Za-z]+)\s*\[\s*([A-Za-z]+)")
 
 
 def read_tools(content: Any) -> tuple[Mapping[str, Any], ...] | None:
-    """None where the record does not say. `content` is a list of tools or its JSON text. Raises
-    ValueError with what is none, or KeyError with what it lacks."""
+    """The schemas of a list of tools or its JSON text; None where the record has none. Raises
+    ValueError for what is no tool, or KeyError with what one lacks."""
     listed = without_nulls(from_json(content or None, "tools"))
     if listed is None:
         return None
@@ -43,6 +56,44 @@ def read_tools(content: Any) -> tuple[Mapping[str, Any], ...] | None:
     if twice := sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []:
         raise ValueError(f"it offers {twice[0]!r} twice")
     return tools
+
+
+def infer_tools(conversations: Iterable[Sequence[Message]]) -> tuple[Mapping[str, Any], ...]:
+    """OpenAI schemas of all called tools, ordered by name. An argument is required where every call
+    gave it; types seen are listed where there were several.
+
+    `f({"a": 1})` and `f({"a": 2.5, "b": "x"})` give `a` a number, required, and `b` a string,
+    optional. Calls that do not parse are passed over.
+    """
+    seen: dict[str, list[Mapping[str, Any]]] = {}
+    for call in (call for messages in conversations for message in messages for call in message.tool_calls):
+        arguments = json_object(call.arguments)
+        if arguments is not None and call.name:
+            seen.setdefault(call.name, []).append(arguments)
+    return tuple(_inferred(name, calls) for name, calls in sorted(seen.items()))
+
+
+def is_inferred(tool: Mapping[str, Any]) -> bool:
+    """True if a schema came from `infer_tools`."""
+    return bool(tool["function"].get("description") == _INFERRED)
+
+
+def _inferred(name: str, calls: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    names = dict.fromkeys(argument for arguments in calls for argument in arguments)
+    values = {name: [arguments[name] for arguments in calls if name in arguments] for name in names}
+    parameters = {
+        "type": "object",
+        "properties": {name: _type_of(seen) for name, seen in values.items()},
+        "required": [name for name, seen in values.items() if len(seen) == len(calls)],
+    }
+    return _as_openai({"name": name, "description": _INFERRED, "parameters": parameters})
+
+
+def _type_of(values: Sequence[Any]) -> dict[str, Any]:
+    types = sorted({_JSON_TYPES[type(value)] for value in values})
+    if "number" in types and "integer" in types:
+        types.remove("integer")
+    return {"type": types[0] if len(types) == 1 else types}
 
 
 def _tool(tool: Any) -> Mapping[str, Any]:
@@ -67,8 +118,7 @@ def _bare(tool: Mapping[str, Any], name: Any) -> Mapping[str, Any]:
     given = next((tool[key] for key in _PARAMETERS if tool.get(key) is not None), None)
     if given is None and (others := [key for key in _OTHER_PARAMETERS if tool.get(key)]):
         raise ValueError(f"the tool {str(name)[:80]} has no parameters, but {others[0]}, which is not read")
-    given = {} if given is None else given
-    given = from_json(given, "the parameters of a tool")
+    given = from_json({} if given is None else given, "the parameters of a tool")
     return {"name": name, "description": tool.get("description") or "", "parameters": _parameters(given)}
 
 
@@ -77,16 +127,15 @@ def _parameters(given: Any) -> Any:
         raise ValueError("a tool's parameters are no schema")
     is_schema = isinstance(given.get("properties"), Mapping) or given.get("type") in ("object", "dict")
     if is_schema or not all(isinstance(value, Mapping) for value in given.values()):
-        schema = json_schema(given)
-        return {"type": "object", "properties": {}, **schema}
+        return {"type": "object", "properties": {}, **json_schema(given)}
     properties = {name: json_schema(spec) for name, spec in given.items()}
     required = [name for name, spec in given.items() if not _is_optional(spec)]
     return {"type": "object", "properties": properties, "required": required}
 
 
 def json_schema(node: Any) -> Any:
-    """A schema whose types may be Python's or Java's: `{"type": "List[int]"}` gives an array of
-    integers; a type that is unknown (`any`) is left out."""
+    """A schema with JSON's types for Python's or Java's: `{"type": "List[int]"}` gives an array of
+    integers; an unknown type (`any`) is left out."""
     if isinstance(node, list):
         return [json_schema(inner) for inner in node]
     if not isinstance(node, Mapping):

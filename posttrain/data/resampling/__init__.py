@@ -1,2 +1,2 @@
-"""Which demonstrations to learn from, and how often: a quality filter, a coreset, and rare cells
-grown with new, true rows."""
+"""Selects demonstrations to train on: a quality filter, a coreset, and oversampling of rare cells
+with new episodes."""

@@ -1,11 +1,10 @@
-"""What a demonstration is about (its cell) and what its agent did (its steps): the two views that
-resampling works on.
+"""Describes a demonstration for resampling: its cell (subpopulation) and the steps of its agent.
 
-A cell is the labels that params.yaml names × the style, which is `reasoning` for a demonstration in
-which the agent reasons and `tools` for one in which it only acts. Name few: each label divides
-every cell, and rare cells are the trouble here.
+A cell is the labels named in params.yaml × the style: `reasoning` where the agent reasons, `tools`
+where it only acts. Each label divides every cell, so name few: rare cells are oversampled.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from posttrain.data.schemas import TrajectoryRow
@@ -16,16 +15,16 @@ REASON, FAILED, AGAIN, ASK, SAY, SILENT = "<reason>", "<failed>", "<again>", "<a
 
 
 def cell_of(row: TrajectoryRow, labels: Sequence[str]) -> str:
-    """The values of `labels` and the style, for example `tool_selection/zh/reasoning` of kind and
-    language; a label that the row lacks is `-`."""
+    """The values of `labels` and the style, such as `tool_selection/zh/reasoning` for kind and
+    language; `-` for a label that the row lacks."""
     style = "reasoning" if row.reasoning else "tools"
     return "/".join([*(row.labels.get(label, "-") for label in labels), style])
 
 
 def steps_of(messages: Sequence[Message]) -> tuple[str, ...]:
-    """What the agent did, without names and values: tool names and marks, in order.
+    """The agent's actions in order, as tool names and tags, without arguments.
 
-    A search that failed, the same search in the twin tool after a thought, and an answer give
+    A search that failed, the same search with another tool after reasoning, and an answer give
     ("search", "<failed>", "<reason>", "search_b", "<say>").
     """
     results = {message.tool_call_id: message.content for message in messages if message.role == "tool"}
@@ -46,18 +45,14 @@ def steps_of(messages: Sequence[Message]) -> tuple[str, ...]:
 
 
 def opening_text(messages: Sequence[Message]) -> str:
-    """What the user wrote before the agent's first message."""
-    texts = []
-    for message in messages:
-        if message.role == "assistant":
-            break
-        texts += [message.content] if message.role == "user" else []
-    return "\n".join(texts)
+    """The user's texts before the agent's first message."""
+    opening = itertools.takewhile(lambda message: message.role != "assistant", messages)
+    return "\n".join(message.content for message in opening if message.role == "user")
 
 
 def failed(result: str) -> bool:
-    """Whether a tool's result reports an error: as this project's worlds write it, or as plain text
-    that begins with `Error`, as tau-bench's do."""
+    """True if a tool's result is an error: in the format of this project's worlds, or as in
+    tau-bench plain text that begins with `Error`."""
     return is_error(result) or result.startswith("Error")
 
 

@@ -1,13 +1,9 @@
-"""Where a demonstration lies among the others: what was asked and what was done, as a point in a
-space in which neighbours are alike.
+"""Feature vectors of demonstrations: TF-IDF of the question and of the steps, then a truncated SVD.
 
-What was asked is the user's text as character n-grams, because Chinese has no spaces to split at;
-digits become one letter and names drown in their number, so that phrasing is what counts. What was
-done is the sequence of steps as n-grams of tool names and marks. TF-IDF, then a truncated SVD. The
-cell is not a feature: whether cells lie apart is what the contamination rate measures.
-
-The space is fitted on at most `FIT_ROWS` demonstrations; what only others say or do has no place in
-it.
+Questions are character n-grams, because Chinese has no spaces to split at; digits become one
+letter, and names are too many to weigh, so that phrasing counts. Steps are n-grams of tool names
+and tags. The cell is no feature: whether cells lie apart is what the contamination rate measures.
+The space is fitted on at most `FIT_ROWS` demonstrations; n-grams of the others alone are ignored.
 """
 
 import itertools
@@ -32,16 +28,16 @@ FIT_ROWS = 20_000
 
 
 def features(rows: Sequence[TrajectoryRow], *, seed: int) -> NDArray[np.float64]:
-    """Shape (N, D), D at most 32, rows of length 1 (so squared distance is 2 − 2 cos);
-    deterministic in (rows, seed)."""
+    """Unit vectors, shape (N, D) with D at most 32, so squared distance is 2 − 2 cos; deterministic
+    in (rows, seed)."""
     return features_in_batches([[row.trajectory.messages for row in rows]], len(rows), seed=seed)
 
 
 def features_in_batches(
     batches: Iterable[Sequence[Sequence[Message]]], num_rows: int, *, seed: int
 ) -> NDArray[np.float64]:
-    """`features` of `num_rows` conversations, whatever the batches' sizes. More than `FIT_ROWS` are
-    gone through twice: to fit the space on a seeded sample, and to place each in it."""
+    """`features` of `num_rows` conversations, the same whatever the batches' sizes. More than
+    `FIT_ROWS` are read twice: to fit the space on a seeded sample, and to transform each."""
     if num_rows <= FIT_ROWS:
         return Space([messages for batch in batches for messages in batch], seed=seed).fitted_points
     sampled = np.sort(np.random.default_rng(seed).choice(num_rows, FIT_ROWS, replace=False))
@@ -55,8 +51,8 @@ def features_in_batches(
 
 
 class Space:
-    """Fitted on some conversations, which lie at `fitted_points`, it places any; deterministic in
-    (conversations, seed)."""
+    """A feature space fitted on some conversations, whose points are `fitted_points`; deterministic
+    in (conversations, seed)."""
 
     def __init__(self, conversations: Sequence[Sequence[Message]], *, seed: int) -> None:
         num_rows = len(conversations)
@@ -75,7 +71,7 @@ class Space:
             self.fitted_points = normalize(self._svd.fit_transform(both))
 
     def points(self, conversations: Sequence[Sequence[Message]]) -> NDArray[np.float64]:
-        """Shape (N, D), rows of length 1; those of fitted ones differ from `fitted_points` by
+        """Unit vectors, shape (N, D); for the fitted conversations equal to `fitted_points` up to
         rounding."""
         if self._svd is None or not conversations:
             return np.ones((len(conversations), self.fitted_points.shape[1]))
@@ -103,12 +99,12 @@ def _done(conversations: Sequence[Sequence[Message]]) -> list[tuple[str, ...]]:
 
 
 def _plain(text: str) -> str:
-    """Full-width forms folded, lower case, digits as 0, white space as one blank:
-    `腾讯 ０７００` and `腾讯 9988` are alike."""
+    """Text with full-width forms folded, in lower case, digits as 0, one blank for white space:
+    `腾讯 ０７００` and `腾讯 9988` become equal."""
     return re.sub(r"\s+", " ", re.sub(r"\d", "0", unicodedata.normalize("NFKC", text).lower())).strip()
 
 
 def _step_ngrams(steps: Sequence[str]) -> list[str]:
-    """Single steps and pairs, the ends marked: ("a", "b") gives a, b, ^ a, a b, b $."""
+    """Unigrams and bigrams with marked ends: ("a", "b") gives a, b, ^ a, a b, b $."""
     ends = ["^", *steps, "$"]
     return [*steps, *(f"{first} {second}" for first, second in itertools.pairwise(ends))]

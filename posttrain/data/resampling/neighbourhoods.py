@@ -1,4 +1,4 @@
-"""Splits many rows into small neighbourhoods, so that what is quadratic in rows is done in each."""
+"""Splits many rows into small neighbourhoods, in each of which quadratic work is affordable."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits
 
-MAX_DISTANCES = 100_000_000  # of points to all rows: seconds; where there are more only near rows are looked at
+MAX_DISTANCES = 100_000_000  # seconds of exact search; beyond it only near rows are compared
 SEARCH_ROWS, SEARCH_CELLS = 500, 16
 
 _ROWS_PER_CENTRE, _MAX_CENTRES = 256, 1024
@@ -17,25 +17,23 @@ _MAX_TIMES_AS_LARGE = 4
 
 
 def neighbourhoods(features_N_D: NDArray[np.float64], *, size: int, seed: int) -> list[NDArray[np.int64]]:
-    """Positions of the rows, ascending in each, of about `size` rows and of `4 * size` at most;
-    together every row once, in the order of their first rows.
+    """Partition the rows into neighbourhoods of about `size` and at most `4 * size` rows:
+    positions, ascending in each, ordered by their first rows.
 
-    By k-means (mini-batches, Sculley 2010) on a sample; what is still too large is split again, and
-    rows that are all alike by their order. Deterministic in (features, size, seed), whatever the
-    number of threads.
+    Mini-batch k-means (Sculley 2010) on a sample; what is still too large is split again, and equal
+    rows by their order. Deterministic in (features, size, seed), whatever the number of threads.
     """
-    with threadpool_limits(1):  # sums of several threads are rounded in the order in which these end
+    with threadpool_limits(1):  # sums of several threads are rounded in the order in which they end
         cells = list(_split(features_N_D, np.arange(len(features_N_D)), size, np.random.default_rng(seed)))
     return sorted(cells, key=lambda cell: int(cell[0]))
 
 
 class NearestInCells(NearestNeighbors):  # type: ignore[misc]  # scikit-learn is untyped
-    """scikit-learn's search, in neighbourhoods where points times rows are more than
-    `MAX_DISTANCES`.
+    """scikit-learn's NearestNeighbors, approximate where points × rows exceed `MAX_DISTANCES`.
 
     A point is then compared with the rows of the `SEARCH_CELLS` neighbourhoods around its own, of
-    about `SEARCH_ROWS` each, so that the work grows with points and rows and not with their
-    product. A neighbour farther out is missed, and a farther one is named for it.
+    about `SEARCH_ROWS` rows each, so that the work grows with points + rows and not with their
+    product. A neighbour outside of them is missed, and a farther row is returned for it.
     """
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:

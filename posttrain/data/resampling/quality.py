@@ -1,9 +1,8 @@
-"""Demonstrations with a mistake that anyone can see are not learnt from. What the task wanted is
-not looked at: a wrong answer that looks right stays.
+"""Quality filter: finds mistakes that are visible in a demonstration without its task's goal.
 
-Only the conversation and how it ended are passed in, so that no goal and no verdict can leak into
-the training data by way of a filter. A conversation with a user is judged as one: what the user
-says in between may make the same call right again, and an error right to end on.
+Only the conversation and its stop reason are passed in, so that no goal and no outcome leaks into
+the training data by way of the filter; a wrong answer that looks right stays. What a user says in
+between may make a repeated call right, or an error right to end on.
 """
 
 from collections import Counter
@@ -19,7 +18,7 @@ from posttrain.worlds.tools import json_object
 
 
 class Mistake(StrEnum):
-    """In the order in which a demonstration's mistakes are listed."""
+    """Visible mistakes, in the order in which they are listed."""
 
     MALFORMED_JSON = "malformed_json"
     ENDS_ON_ERROR = "ends_on_error"
@@ -29,7 +28,7 @@ class Mistake(StrEnum):
     TOO_LONG = "too_long"
 
 
-WORLDS_ENDS = (StopReason.STOP_TOOL, StopReason.WORLD_OVER)  # after which the agent has no more to say
+ENDS_WITHOUT_ANSWER = (StopReason.STOP_TOOL, StopReason.WORLD_OVER)
 REMEDIES: Mapping[Mistake, str] = {
     Mistake.MALFORMED_JSON: "mend the calls in the source",
     Mistake.ENDS_ON_ERROR: "cut them before the failed call",
@@ -52,15 +51,15 @@ def mistakes(
     max_context_tokens: int,
     read_only: Collection[str] = (),
 ) -> tuple[Mistake, ...]:
-    """The visible mistakes of one conversation; `num_tokens` is its length for the model that will
-    learn from it, `read_only` names the tools that are known to change nothing.
+    """The visible mistakes of a conversation; `num_tokens` is its length for the base model,
+    `read_only` names the tools that change nothing.
 
-    `ends_on_error`: the last result is an error and nobody spoke but the agent since, so what it
-    said rests on nothing. `no_final_line`: it ended neither by a stop tool nor by the world, and
-    the agent's last message has a call, or no text, or does not state an answer although the system
-    message asks for an `ANSWER:` line. `repeated_call`: the same call had the same result, and
-    since then the user was silent and no tool was called that may change something.
-    `too_many_turns` and `too_long`: an episode could not have held it.
+    `ends_on_error`: the last result is an error and only the agent wrote since, so its answer rests
+    on nothing. `no_final_line`: neither a stop tool nor the world ended it, and the agent's last
+    message has a call, or no text, or no answer although the system message asks for an `ANSWER:`
+    line. `repeated_call`: the same call had the same result, and between the two the user wrote
+    nothing and no tool was called that may change something. `too_many_turns` and `too_long`: an
+    episode's limits are exceeded.
     """
     agent = [message for message in messages if message.role == "assistant"]
     found = {
@@ -68,7 +67,7 @@ def mistakes(
             json_object(call.arguments) is None for message in agent for call in message.tool_calls
         ),
         Mistake.ENDS_ON_ERROR: _ends_on_error(messages),
-        Mistake.NO_FINAL_LINE: stop_reason not in WORLDS_ENDS
+        Mistake.NO_FINAL_LINE: stop_reason not in ENDS_WITHOUT_ANSWER
         and not _is_final(
             agent, asks_for_line=any(message.role == "system" and "ANSWER:" in message.content for message in messages)
         ),
@@ -80,8 +79,8 @@ def mistakes(
 
 
 def refuse_too_many_dropped(found: Sequence[tuple[Mistake, ...]], *, max_dropped_frac: float, source: Path) -> None:
-    """Raises DataError with the count of each mistake and what would keep those rows, where a
-    larger share than the accepted one, or all, have a mistake."""
+    """Raises DataError with the count and the remedy of each mistake where a larger share of the
+    demonstrations than the accepted one, or all, have one."""
     num_dropped = sum(bool(those) for those in found)
     if num_dropped <= max_dropped_frac * len(found) and num_dropped < len(found):
         return

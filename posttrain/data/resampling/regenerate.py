@@ -1,11 +1,9 @@
-"""A synthetic point becomes a row: its nearest real demonstration played again about other
-entities, by the same expert.
+"""Makes a row for each synthetic point: a new episode like the point's nearest demonstration.
 
-Editing texts and numbers would make results that no tool ever gave. Instead the world makes a new
-task of the same template and the expert plays it, until it takes the same steps as the
-demonstration did; so every result is what the tool says, and a flaw is as frequent as it was. What
-cannot be played again (an imported trajectory, or steps that do not come back) is duplicated, and
-counted.
+Editing texts and numbers would invent tool results. Instead the world makes a new task of the same
+template, about other entities, and the same expert plays it until it takes the demonstration's
+steps: so every result is real, and flaws stay as frequent. A demonstration that cannot be played
+again (an imported one, or steps that do not come back) is duplicated instead, and counted.
 """
 
 import random
@@ -17,30 +15,29 @@ from posttrain.data.resampling.cells import opening_text, steps_of
 from posttrain.data.resampling.smote import Point
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.protocol import RealisingDomain
+from posttrain.worlds.protocol import RegeneratingDomain
 
-ROUNDS_PER_SEED = 9  # plays of one source's template before the next nearest source is tried
-PLAYS_PER_TASK = 3  # by experts of different seeds; a flaw of rate 0.3 comes back in two of three tasks
+ROUNDS_PER_SEED = 9  # attempts with one source's template before the next nearest source
+PLAYS_PER_TASK = 3  # by experts of different seeds; a flaw of rate 0.3 recurs in two of three tasks
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """What new rows are made with: the real rows, their tasks by id, the world, `replay(tasks,
-    seeds)` by the expert that made the real rows, and the tasks of all other splits, which a new
-    one may not touch. `asked`: what more has been asked already, where `rows` are not all."""
+class ReplayContext:
+    """The real rows, their tasks by id, the world, `replay(tasks, seeds)` by the expert that made
+    the real rows, the tasks of all other splits, which a new one may not share anything with, and
+    questions asked outside of `rows` (`asked`)."""
 
     rows: Sequence[TrajectoryRow]
     tasks: Mapping[str, Task]
-    domain: RealisingDomain
+    domain: RegeneratingDomain
     replay: Callable[[Sequence[Task], Sequence[int]], list[Trajectory]]
     held_out: Sequence[Task]
     asked: AbstractSet[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Realised:
-    """`rows[i]` was made for the i-th point; `is_new[i]` is False where it is a duplicate of the
-    point's nearest row."""
+class NewRows:
+    """`rows[i]` is for the i-th point; `is_new[i]` is False where it duplicates the nearest row."""
 
     rows: list[TrajectoryRow]
     is_new: list[bool]
@@ -48,8 +45,8 @@ class Realised:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A task that may become the row of the point at `index`, if its play takes the steps of the
-    real row at `source`."""
+    """A task to try for the point at `index`, whose episode must take the steps of the row at
+    `source`."""
 
     index: int
     source: int
@@ -59,61 +56,55 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Progress:
-    """What has been asked already, by real and new rows; the task being tried and the row found, by
-    point."""
+    """Questions asked by real and new rows; the task being tried and the row found, by point."""
 
     texts: set[str]
     tasks: dict[int, Task] = field(default_factory=dict)
     found: dict[int, TrajectoryRow] = field(default_factory=dict)
 
 
-def regenerate(points: Sequence[Point], rehearsal: Rehearsal, *, seed: int) -> Realised:
-    """A row for every point, in their order; each new one asks what no other row asks. Raises
-    RuntimeError where the world made a task that touches held-out ones: our bug.
-    """
-    rows = rehearsal.rows
+def regenerate(points: Sequence[Point], context: ReplayContext, *, seed: int) -> NewRows:
+    """A row for every point, in their order; each new one asks a new question. Raises RuntimeError
+    where the world made a task that shares something with a held-out one: our bug."""
+    rows = context.rows
     steps = [steps_of(row.trajectory.messages) for row in rows]
-    progress = _Progress({*rehearsal.asked, *(opening_text(row.trajectory.messages) for row in rows)})
-    refuse_leaks = _leak_check(rehearsal.held_out)
+    progress = _Progress({*context.asked, *(opening_text(row.trajectory.messages) for row in rows)})
+    refuse_leaks = _leak_check(context.held_out)
     for attempt in range(ROUNDS_PER_SEED * max((len(point.seeds) for point in points), default=0)):
-        drafts = _drafts(points, rehearsal, progress, attempt=attempt, seed=seed)
+        drafts = _drafts(points, context, progress, attempt=attempt, seed=seed)
         refuse_leaks([draft.task for draft in drafts])
-        played = (
-            rehearsal.replay([draft.task for draft in drafts], [draft.expert_seed for draft in drafts])
-            if drafts
-            else []
-        )
+        played = context.replay([one.task for one in drafts], [one.expert_seed for one in drafts]) if drafts else []
         for draft, trajectory in zip(drafts, played, strict=True):
             text = opening_text(draft.task.messages)
             if steps_of(trajectory.messages) == steps[draft.source] and text not in progress.texts:
                 progress.texts.add(text)
-                progress.found[draft.index] = trajectory_row(trajectory, draft.task, rehearsal.domain.tools)
+                progress.found[draft.index] = trajectory_row(trajectory, draft.task, context.domain.tools)
     made = [progress.found.get(index, rows[point.seeds[0]]) for index, point in enumerate(points)]
-    return Realised(made, [index in progress.found for index in range(len(points))])
+    return NewRows(made, [index in progress.found for index in range(len(points))])
 
 
 def _drafts(
-    points: Sequence[Point], rehearsal: Rehearsal, progress: _Progress, *, attempt: int, seed: int
+    points: Sequence[Point], context: ReplayContext, progress: _Progress, *, attempt: int, seed: int
 ) -> list[_Draft]:
-    """One for every point that has no row yet. A source's first play keeps the seed of its expert,
-    later ones draw another."""
+    """A draft for every point without a row. A source's first attempt has the expert's seed of the
+    source, later ones another."""
     drafts = []
     which, again = divmod(attempt, ROUNDS_PER_SEED)
     for index, point in enumerate(points):
         if index in progress.found or which >= len(point.seeds):
             continue
-        played = rehearsal.rows[point.seeds[which]].trajectory
-        task = rehearsal.tasks.get(played.task_id)
+        source = context.rows[point.seeds[which]].trajectory
+        task = context.tasks.get(source.task_id)
         if task is None:
             continue
         draw = random.Random(f"{seed} {index} {attempt}")
         if again % PLAYS_PER_TASK == 0 or index not in progress.tasks:
-            progress.tasks[index] = rehearsal.domain.realise_anew(task, seed=draw.getrandbits(31))
+            progress.tasks[index] = context.domain.regenerate(task, seed=draw.getrandbits(31))
         new = progress.tasks[index]
         if opening_text(new.messages) in progress.texts:
             del progress.tasks[index]
             continue
-        drafts.append(_Draft(index, point.seeds[which], new, draw.getrandbits(31) if again else played.seed))
+        drafts.append(_Draft(index, point.seeds[which], new, draw.getrandbits(31) if again else source.seed))
     return drafts
 
 

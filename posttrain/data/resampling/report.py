@@ -1,5 +1,4 @@
-"""What resampling did to the classes, as figures to commit and as a picture that is the same to the
-byte for the same figures."""
+"""Counts of rows per cell before and after resampling, as JSON and as a bar chart (SVG)."""
 
 import io
 from collections import Counter
@@ -8,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 COLOURS = {"dropped": "#c8ccd1", "kept": "#4878a8", "added": "#e08a3c"}
-INK = "#7a828a"  # readable on white and on near-black: the picture stands on pages of both
+INK = "#7a828a"  # readable on white and on near-black pages
 
 
 @dataclass(frozen=True, slots=True)
 class CellCounts:
-    """Rows of one cell: as validated, after the quality filter, after the coreset, and added by
+    """Number of a cell's rows: validated, after the quality filter, after the coreset, and added by
     oversampling."""
 
     cell: str
@@ -26,14 +25,14 @@ class CellCounts:
 def count_cells(
     validated: Sequence[str], after_quality: Sequence[str], after_coreset: Sequence[str], added: Sequence[str]
 ) -> list[CellCounts]:
-    """One entry per cell that was ever there, by name; each argument has the cell of every row at
-    that point."""
+    """One entry per validated cell, by name; each argument is the cells of all rows at that
+    point."""
     counts = [Counter(cells) for cells in (validated, after_quality, after_coreset, added)]
     return [CellCounts(cell, *(count[cell] for count in counts)) for cell in sorted(counts[0])]
 
 
 def cells_json(cells: Sequence[CellCounts]) -> dict[str, Mapping[str, int]]:
-    """By cell; `after` is what training sees."""
+    """Counts by cell for summary.json; `after` is the training set."""
     return {
         counts.cell: {
             "validated": counts.validated,
@@ -46,8 +45,8 @@ def cells_json(cells: Sequence[CellCounts]) -> dict[str, Mapping[str, int]]:
 
 
 def draw_classes(cells: Sequence[CellCounts]) -> str:
-    """An SVG with a bar per cell, the rarest at the bottom: what was kept, what was added, and
-    beside it in grey what was there before."""
+    """An SVG, equal to the byte for equal counts, with bars per cell, the rarest at the bottom:
+    kept and added rows, and in grey the validated ones."""
     import matplotlib
 
     matplotlib.use("svg")

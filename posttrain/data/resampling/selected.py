@@ -1,5 +1,4 @@
-"""The demonstrations of a file that are still in: known by their positions, and read again a batch
-at a time whenever they are needed."""
+"""A subset of a file's demonstrations, kept as positions and read in batches when needed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,16 +8,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, rows_of, taken
-from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_of_table
-from posttrain.data.trajectories import messages_from_columns
+from posttrain.data.files import ParquetBatches, reading_rows, rows_at
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, messages_from_columns, rows_from_table
 from posttrain.types import Message
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The rows of a file of TRAJECTORIES_SCHEMA at `positions_N`, which ascend. Going through it
-    gives their conversations, in batches. Reading raises DataError where the file is damaged."""
+    """The rows of a file of TRAJECTORIES_SCHEMA at `positions_N`, ascending. Iteration gives their
+    conversations in batches. Reading raises DataError where the file is damaged."""
 
     path: Path
     positions_N: NDArray[np.int64]
@@ -27,23 +25,19 @@ class Selected:
         return len(self.positions_N)
 
     def __iter__(self) -> Iterator[Sequence[Sequence[Message]]]:
-        for table in taken(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
-            with rows_of(self.path):
+        for table in rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
+            with reading_rows(self.path):
                 yield [messages_from_columns(messages) for messages in table["messages"].to_pylist()]
 
     def tables(self) -> Iterator[pa.Table]:
-        """All columns, in batches."""
-        return taken(ParquetBatches(self.path, TRAJECTORIES_SCHEMA), self.positions_N)
+        """The rows with all columns, in batches."""
+        return rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA), self.positions_N)
 
     def at(self, places_M: NDArray[np.int64]) -> "Selected":
-        """Those at some places among these, which ascend."""
+        """The subset at `places_M` (ascending) of this subset."""
         return Selected(self.path, self.positions_N[places_M])
 
     def rows(self) -> list[TrajectoryRow]:
-        """All, in memory: for a part of them."""
-        return [row for table in self.tables() for row in _rows(self.path, table)]
-
-
-def _rows(path: Path, table: pa.Table) -> list[TrajectoryRow]:
-    with rows_of(path):
-        return rows_of_table(table)
+        """All rows, in memory: for small subsets."""
+        with reading_rows(self.path):
+            return [row for table in self.tables() for row in rows_from_table(table)]

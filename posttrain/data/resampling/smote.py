@@ -1,10 +1,9 @@
-"""Rare cells grown in feature space: SMOTE (arXiv 1106.1813) puts a new point between a row and one
-of its nearest neighbours of the same cell.
+"""Oversampling of rare cells: SMOTE (arXiv 1106.1813) puts a new point between a row and one of its
+nearest neighbours of the same cell.
 
-A point is no demonstration; `realise.py` makes one from the real rows nearest to it. How far the
-cells mingle is measured on the points: one whose nearest real neighbours mostly belong to other
-cells is contaminated, and a high rate means that the cells have no places of their own. Neighbours
-are looked for among all rows, or among those around where there are many (`NearestInCells`).
+`regenerate.py` makes a demonstration from the rows nearest to a point. A point is contaminated
+where most of its nearest rows belong to other cells; a high rate means that cells overlap in
+feature space. Many rows are searched approximately (`NearestInCells`).
 """
 
 from collections import Counter
@@ -22,8 +21,8 @@ from posttrain.runtime.exits import DataError
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One row to add to `cell`: the positions of the real rows of that cell to make it from, the
-    best first."""
+    """A row to add to `cell`, with the positions of the real rows of that cell to make it from,
+    nearest first."""
 
     cell: str
     seeds: tuple[int, ...]
@@ -31,8 +30,8 @@ class Point:
 
 
 def wanted_sizes(cells: Sequence[str], target_frac: float) -> dict[str, int]:
-    """The size of each cell afterwards: rare ones grow to that share of the largest, none shrinks.
-    {a: 10, b: 2} at 0.5 gives {a: 10, b: 5}."""
+    """Target sizes: rare cells grow to that share of the largest, none shrinks. {a: 10, b: 2} at
+    0.5 gives {a: 10, b: 5}."""
     sizes = Counter(cells)
     target = round(target_frac * max(sizes.values()))
     return {cell: max(size, target) for cell, size in sorted(sizes.items())}
@@ -47,12 +46,9 @@ def plan_points(
     num_neighbors: int,
     seed: int,
 ) -> list[Point]:
-    """The rows to add, by cell. With `duplicate` each point is one real row drawn at random and
-    there is nothing to be contaminated.
-
-    SMOTE needs more rows than neighbours: a cell with fewer uses as many as it has, and a row alone
-    in its cell is its own point.
-    """
+    """The points to add, sorted by cell. With `duplicate` each is a real row drawn at random, and
+    none is contaminated. SMOTE needs more rows than neighbours: a smaller cell uses as many as it
+    has, and a row alone in its cell is duplicated."""
     sizes, wanted = Counter(cells), wanted_sizes(cells, target_frac)
     growing = {cell: size for cell, size in wanted.items() if size > sizes[cell]}
     if not growing:
@@ -68,35 +64,29 @@ def plan_points(
         by_neighbors.setdefault(min(num_neighbors, sizes[cell] - 1), {})[number_of[cell]] = size
     for neighbors, group in sorted(by_neighbors.items()):
         if neighbors == 0:
-            points += [
-                Point(names[cell], (int(np.argmax(numbers_N == cell)),))
-                for cell, size in group.items()
-                for _ in range(size - 1)
-            ]
+            for number, size in group.items():
+                points += [Point(names[number], (int(np.argmax(numbers_N == number)),))] * (size - 1)
             continue
         search = NearestInCells(n_neighbors=neighbors + 1)  # a row is its own nearest
         sampler = SMOTE(sampling_strategy=group, k_neighbors=search, random_state=seed)
         resampled, numbers = sampler.fit_resample(features_N_D, numbers_N)
-        points += _located(
-            resampled[len(cells) :], numbers[len(cells) :], features_N_D, numbers_N, names, num_neighbors
-        )
+        new = slice(len(cells), None)
+        points += _located(resampled[new], numbers[new], features_N_D, numbers_N, names, num_neighbors)
     return sorted(points, key=lambda point: point.cell)
 
 
 def contamination(points: Sequence[Point]) -> float:
-    """The share of contaminated points; 0 where there are none."""
+    """The share of contaminated points; 0 where there are no points."""
     return sum(point.is_contaminated for point in points) / len(points) if points else 0.0
 
 
 def refuse_contaminated(points: Sequence[Point], *, max_contamination: float) -> None:
-    """Raises DataError with the rate and the worst cells where it is above the accepted one."""
+    """Raises DataError with the worst cells where the contamination is above the accepted rate."""
     rate = contamination(points)
     if rate <= max_contamination:
         return
-    totals, bad = (
-        Counter(point.cell for point in points),
-        Counter(point.cell for point in points if point.is_contaminated),
-    )
+    totals = Counter(point.cell for point in points)
+    bad = Counter(point.cell for point in points if point.is_contaminated)
     worst = ", ".join(f"{cell} {count} of {totals[cell]}" for cell, count in bad.most_common(5))
     raise DataError(
         f"{bad.total()} of {len(points)} synthetic points ({rate:.1%}) lie among other cells, "
@@ -120,17 +110,15 @@ def _located(
     names: Sequence[str],
     num_neighbors: int,
 ) -> list[Point]:
-    """Each point with its nearest rows of its own cell, and whether its nearest rows of any cell
-    mostly belong to others; cells are numbers, `names` by these.
-
-    For a cell with fewer rows than `num_neighbors` only as many neighbours as it has are looked at:
-    more could not be its own.
-    """
+    """Points with their nearest rows of their own cell and whether most of their nearest rows of
+    any cell belong to others. A cell is an index into `names`. For a cell with fewer rows than
+    `num_neighbors` only as many neighbours are counted: more could not be its own."""
     near_M_K = _nearest(features_N_D, points_M_D, num_neighbors)
     located: list[Point | None] = [None] * len(numbers_M)
     for number in np.unique(numbers_M):
         mine, own = np.flatnonzero(numbers_M == number), np.flatnonzero(numbers_N == number)
         seeds = own[_nearest(features_N_D[own], points_M_D[mine], num_neighbors)]
+        # (M, K) of bool: which of a point's nearest rows belong to another cell
         foreign = numbers_N[near_M_K[mine][:, : len(own)]] != number
         for index, seed_rows, share in zip(mine, seeds.tolist(), foreign.mean(axis=1), strict=True):
             located[index] = Point(names[number], tuple(seed_rows), bool(share > 0.5))
@@ -138,8 +126,8 @@ def _located(
 
 
 def _nearest(rows_N_D: NDArray[np.float64], points_M_D: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Positions in `rows` of the nearest `count` of each point (of all, where there are fewer),
-    nearest first; shape (M, K)."""
+    """Positions in `rows` of the `count` nearest of each point (all where there are fewer), nearest
+    first; shape (M, K)."""
     search = NearestInCells(n_neighbors=min(count, len(rows_N_D)), algorithm="brute").fit(rows_N_D)
     found: NDArray[np.int64] = search.kneighbors(points_M_D, return_distance=False)
     return found

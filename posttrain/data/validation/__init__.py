@@ -1,2 +1,2 @@
-"""Which demonstrations may be learnt from: three flat tables, rules as boolean columns, Great
-Expectations over them, a page for people."""
+"""Validates demonstrations by rules: boolean columns of three flat tables, checked by Great
+Expectations."""

@@ -1,10 +1,12 @@
-"""Judges arguments by a JSON schema that somebody else wrote, within a bound on work and without
-reading anything but the two.
+"""Validates arguments by an untrusted JSON schema within a bound on time, and fetches nothing.
 
-Patterns are looked for by `regex` with a time limit (Python's own `re` runs for years on
-`^(a+)+$`), every keyword that is evaluated counts as a step (`$ref`s that double at each level make
-any number of them), and no `$ref` is fetched. What cannot be judged within the bound is passed
-over, as if the schema did not say it: it says nothing about the agent.
+`regex` searches patterns with a time limit (Python's `re` runs for years on `^(a+)+$`). Every
+evaluated keyword counts as a step, because `$ref`s that double at each level make 2^levels of them.
+No `$ref` is fetched. What the bound leaves unjudged passes: it says nothing about the agent.
+
+jsonschema-rs was tried (0.61): its `backtrack_limit` bounds patterns, but nothing bounds `$ref`s
+(30 doubling levels take 38 s, each further one twice as long), and it rejects a whole schema for
+one pattern that does not compile.
 """
 
 import functools
@@ -15,16 +17,16 @@ from typing import Any
 import regex  # type: ignore[import-untyped]
 from referencing.exceptions import Unresolvable
 
-MAX_STEPS = 100_000  # keywords, and entries of lists in them, looked at for one call
+MAX_STEPS = 100_000  # per call: keywords, and entries of lists in them
 MAX_PATTERN_CHARS = 2_000
-PATTERN_TIMEOUT_S = 0.2  # of one search; a pattern of people takes microseconds
-MAX_TIMEOUTS = 3  # of one pattern; then it is passed over
+PATTERN_TIMEOUT_S = 0.2  # per search; an ordinary pattern takes microseconds
+_TOO_SLOW: set[str] = set()  # patterns that timed out; they are ignored then
 
 Keyword = Callable[[Any, Any, Any, Any], Any]
 
 
 class _TooMuchWork(Exception):
-    """More steps than the bound."""
+    """Raised when the step budget is used up."""
 
 
 class _Steps:
@@ -38,13 +40,14 @@ class _Steps:
 
 
 def is_schema(text: str) -> bool:
-    """Whether `text` is a JSON schema for a tool's arguments."""
+    """True if `text` is a JSON schema for a tool's arguments."""
     return _validator(text) is not None
 
 
 def fits(text: str, given: Mapping[str, Any]) -> bool:
-    """Whether the arguments fit the schema, or cannot be judged by it. A name that the schema does
-    not list is refused unless it says otherwise. Raises ValueError where `is_schema` is False."""
+    """True if the arguments fit the schema, or cannot be judged by it. An argument that the schema
+    does not list does not fit, unless additionalProperties or patternProperties allow it. Raises
+    ValueError where `is_schema` is False."""
     validator = _validator(text)
     if validator is None:
         raise ValueError(f"{text[:80]!r} is no JSON schema")
@@ -78,8 +81,8 @@ def _validator(text: str) -> Any:
 
 
 def _without_dialects(schema: Any) -> Any:
-    """`$schema` names another validator, one without bounds, and `$id` what a `$ref` starts
-    from."""
+    """The schema without `$schema`, which would choose a validator without bounds, and without
+    `$id`, the base of `$ref`s."""
     if isinstance(schema, dict):
         return {
             key: _without_dialects(value)
@@ -116,7 +119,7 @@ def _counted(check: Keyword, steps: _Steps) -> Keyword:
 
 
 def _pattern(_: Any, pattern: Any, instance: Any, __: Any) -> Iterator[Any]:
-    if isinstance(instance, str) and not _search(pattern).finds(instance):
+    if isinstance(instance, str) and not _matches(pattern, instance):
         yield _error("pattern")
 
 
@@ -128,7 +131,7 @@ def _unique_items(_: Any, is_unique: Any, instance: Any, __: Any) -> Iterator[An
 
 
 def _additional_properties(plain: Keyword) -> Keyword:
-    """Only where no pattern says which names are additional."""
+    """The standard check, skipped where patternProperties, which is not evaluated, allows names."""
     return lambda validator, value, instance, schema: (
         () if "patternProperties" in schema else plain(validator, value, instance, schema)
     )
@@ -144,28 +147,23 @@ def _error(keyword: str) -> Any:
     return jsonschema.ValidationError(keyword)
 
 
-class _Search:
-    """One pattern; without `compiled` it finds itself everywhere."""
-
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
-        self._num_timeouts = 0
-
-    def finds(self, text: str) -> bool:
-        if self._compiled is None or self._num_timeouts >= MAX_TIMEOUTS:
-            return True
-        try:
-            return self._compiled.search(text, timeout=PATTERN_TIMEOUT_S) is not None
-        except TimeoutError:
-            self._num_timeouts += 1
-            return True
+def _matches(pattern: Any, text: str) -> bool:
+    """Search with a time limit; True where the pattern does not compile or once took too long."""
+    compiled = _compiled(pattern)
+    if compiled is None or pattern in _TOO_SLOW:
+        return True
+    try:
+        return compiled.search(text, timeout=PATTERN_TIMEOUT_S) is not None
+    except TimeoutError:
+        _TOO_SLOW.add(pattern)
+        return True
 
 
 @functools.lru_cache(maxsize=4096)
-def _search(pattern: Any) -> _Search:
+def _compiled(pattern: Any) -> Any:
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN_CHARS:
-        return _Search(None)
+        return None
     try:
-        return _Search(regex.compile(pattern))
+        return regex.compile(pattern)
     except (regex.error, RecursionError, MemoryError, OverflowError, ValueError):
-        return _Search(None)
+        return None

@@ -1,9 +1,8 @@
-"""Which trajectories say again what an earlier one said: equal conversations teach nothing new and
-weigh twice.
+"""Finds exact duplicates by hash: equal conversations teach nothing new and weigh twice.
 
-Two conversations are equal when roles, texts, reasoning and calls are; ids are left out, because
-they are made up anew by whoever copies. What was met in earlier batches is known by 16 bytes of its
-BLAKE2b hash: two that differ would have to be looked for among 2⁶⁴ to be taken for equal.
+Two conversations are equal when roles, texts, reasoning and calls are; ids are left out, because a
+copy often gets new ones. Only 16 bytes of BLAKE2b are kept of each: a collision is expected among
+2⁶⁴ different conversations.
 """
 
 import hashlib
@@ -15,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-_FIELD, _CALL, _MESSAGE = "\x1f", "\x1e", "\x1d"  # ASCII's unit, record and group separators: no text has them
+_FIELD, _CALL, _MESSAGE = "\x1f", "\x1e", "\x1d"  # ASCII's unit, record and group separators, which no text has
 _DIGEST_BYTES = 16
 
 
 def conversation_digests(rows: pa.Table) -> list[bytes]:
-    """16 bytes per row, equal for equal conversations."""
+    """A hash per row, equal for equal conversations."""
     messages = rows["messages"].combine_chunks()
     structs = pc.list_flatten(messages)
     calls = pc.list_flatten(structs.field("tool_calls"))
@@ -34,9 +33,10 @@ def conversation_digests(rows: pa.Table) -> list[bytes]:
 
 
 def digests(texts: Any) -> list[bytes]:
-    """16 bytes per text, equal for equal ones. Nulls count as empty."""
+    """A hash per text; nulls count as empty."""
     array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     array = pc.fill_null(array, "")
+    # Arrow keeps all texts in one buffer, with the offset of each: no Python string is made.
     _, offsets, characters = array.buffers()
     if characters is None:  # not one text has a character
         return [hashlib.blake2b(digest_size=_DIGEST_BYTES).digest()] * len(array)
@@ -48,8 +48,8 @@ def digests(texts: Any) -> list[bytes]:
 
 
 def is_first(digests_N: list[bytes], seen: set[bytes]) -> NDArray[np.bool_]:
-    """Shape (N,): True where it was not met before, here or in `seen`, which takes these in;
-    [a, b, a] gives [True, True, False]."""
+    """Shape (N,): True where a digest is neither in `seen` nor earlier in the list, which is then
+    added to `seen`; [a, b, a] gives [True, True, False]."""
     is_first_N = np.zeros(len(digests_N), bool)
     for index, digest in enumerate(digests_N):
         is_first_N[index] = digest not in seen

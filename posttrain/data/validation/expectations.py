@@ -1,9 +1,9 @@
-"""The rules as Great Expectations suites, one per flat table, and what they found.
+"""Runs the rules as Great Expectations suites, one per flat table.
 
-Nothing is written and nobody is called: the context lives in memory and telemetry is off. Results
-are SUMMARY, because COMPLETE lists every failing row and takes half a minute on a million of them;
-which trajectories broke a rule is counted in Arrow, and the two counts must agree. The suites are
-made once and run on every batch: making them takes seconds, a run a twentieth of one.
+The context lives in memory and telemetry is off. Results are SUMMARY, because COMPLETE lists every
+failing row and takes half a minute for a million of them; Arrow finds which trajectories broke a
+rule, and the two counts must agree. Making the suites takes seconds and running them a twentieth of
+one, so they are made once for all batches.
 """
 
 import os
@@ -13,13 +13,12 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from posttrain.data.validation.rules import Judged, Rule, TableName, broken
+from posttrain.data.validation.rules import FlatChecks, Rule, TableName, broken
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What one rule's expectation found: rows of its table looked at, rows that broke it, and the
-    trajectories they belong to."""
+class RuleResult:
+    """Counts of one rule: rows of its table, rows that broke it, and their trajectories."""
 
     rule: Rule
     expectation: str
@@ -28,8 +27,8 @@ class Checked:
     num_trajectories: int
 
 
-def expectations_of(rules: Sequence[Rule]) -> Callable[[Judged], list[Checked]]:
-    """Checks a batch, in the order of `rules`. The check raises RuntimeError where Great
+def make_expectations(rules: Sequence[Rule]) -> Callable[[FlatChecks], list[RuleResult]]:
+    """A function that checks a batch, in the order of `rules`. It raises RuntimeError where Great
     Expectations and Arrow count differently: our bug, not the data's."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when the package is imported
     import great_expectations as gx
@@ -50,20 +49,20 @@ def expectations_of(rules: Sequence[Rule]) -> Callable[[Judged], list[Checked]]:
             gx.ValidationDefinition(name=name, data=batch, suite=suite)
         )
 
-    def check(judged: Judged) -> list[Checked]:
+    def check(flat: FlatChecks) -> list[RuleResult]:
         results: dict[str, Any] = {}
         for name, definition in definitions.items():
             columns = sorted({rule.column for rule in rules if rule.table == name})
-            frame = judged[name].select(columns).to_pandas()
+            frame = flat[name].select(columns).to_pandas()
             found = definition.run(batch_parameters={"dataframe": frame}, result_format="SUMMARY")
             results |= {result.expectation_config.meta["rule"]: result for result in found.results}
-        return [_checked(rule, judged, results[rule.name]) for rule in rules]
+        return [_result(rule, flat, results[rule.name]) for rule in rules]
 
     return check
 
 
-def together(batches: Sequence[Sequence[Checked]]) -> list[Checked]:
-    """What was found in all of the batches, one at least, which share no trajectory."""
+def add_results(batches: Sequence[Sequence[RuleResult]]) -> list[RuleResult]:
+    """The sums over one or more batches, which share no trajectory."""
     return [
         replace(
             of_rule[0],
@@ -83,18 +82,18 @@ def _expectation(gx: Any, rule: Rule) -> Any:
     return gx.expectations.ExpectColumnValuesToBeInSet(column=rule.column, value_set=values, meta=meta)
 
 
-def _checked(rule: Rule, judged: Judged, result: Any) -> Checked:
-    found = broken(rule, judged)
+def _result(rule: Rule, flat: FlatChecks, result: Any) -> RuleResult:
+    found = broken(rule, flat)
     num_broken = int(result.result.get("unexpected_count", 0))  # absent where the table is empty
     if num_broken != found.num_rows or bool(result.success) != (num_broken == 0):
         raise RuntimeError(
             f"rule {rule.name}: Great Expectations found {num_broken} broken rows of {rule.table}, "
             f"Arrow {found.num_rows}"
         )
-    return Checked(
+    return RuleResult(
         rule,
         str(result.expectation_config.type),
-        judged[rule.table].num_rows,
+        flat[rule.table].num_rows,
         num_broken,
         pc.count_distinct(found["row"]).as_py(),
     )

@@ -1,10 +1,10 @@
-"""How nested trajectories become three flat tables, a row each per trajectory, turn and call,
+"""Flattens nested trajectories into three Arrow tables, with a row per trajectory, turn and call,
 without a Python loop over rows.
 
-A turn is one agent message with the tool results it caused, so every table has the granularity that
-its rules speak about. Every row keeps `row`, the position of its trajectory in the batch: ids may
-be what is wrong, positions cannot. What no later table has a place for (the order of the roles) is
-judged here on the messages and kept as a column of the trajectory.
+A turn is one agent message with the tool results it caused, so every rule has a table of its
+granularity. Every row keeps `row`, the position of its trajectory in the batch: ids may be what is
+wrong, positions cannot. The order of the roles has a place in no table; it is checked here, on the
+messages, and kept as a column of the trajectory.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-OVER_WITH_A_CALL = ("stop_tool", "world_over")  # ends of an episode after which no result is waited for
-# Four letters cost a token, any other visible character one: about what a small byte-level
-# vocabulary with single digits and Han characters does.
-TOKEN_PATTERN = r"[A-Za-z]{1,4}|[^A-Za-z\s]"
+_ENDS_WITH_CALL = ("stop_tool", "world_over")  # stop reasons with which a last call needs no result
+# A token of the length estimate: up to four letters or any other visible character, about as in a
+# small byte-level vocabulary with single digits and Han characters
+_TOKEN = r"[A-Za-z]{1,4}|[^A-Za-z\s]"
 
 _START, _SYSTEM, _USER, _TEXT, _CALLS, _TOOL, _UNKNOWN = range(7)
 _MAY_FOLLOW = {
@@ -34,12 +34,12 @@ _MAY_FOLLOW = {
 
 @dataclass(frozen=True, slots=True)
 class FlatTables:
-    """Arrow tables; the columns that rules judge are beside the ones that locate a row (`row`,
-    `turn`, `call`, counted from 0).
+    """Arrow tables of the values and checks that rules read, with the position of each row: `row`
+    is the trajectory in the batch, `turn` the agent's turn in it, both from 0.
 
-    trajectories: row, trajectory_id, task_id, split, stop_reason, num_turns, tokens_estimate,
-    roles_alternate. turns: row, turn, num_calls, num_results, says_something,
-    results_are_asked_for. calls: row, turn, call, id, name, arguments, is_answered, is_id_unique.
+    trajectories: row, split, stop_reason, tokens_estimate, roles_alternate. turns: row, turn,
+    says_something, results_are_asked_for. calls: row, turn, name, arguments, is_answered,
+    is_id_unique.
     """
 
     trajectories: pa.Table
@@ -48,49 +48,43 @@ class FlatTables:
 
 
 def flatten(rows: pa.Table) -> FlatTables:
-    """The flat tables of a batch of TRAJECTORIES_SCHEMA; columns that it lacks raise KeyError."""
+    """The flat tables of a batch of TRAJECTORIES_SCHEMA. Raises KeyError where a column lacks."""
     messages = _Messages(rows)
-    turns = _turns(messages)
     calls = _calls(messages)
-    found = _pair(messages, calls)
-    is_answered = found.is_answered | _ends_the_episode(calls, rows)
-    calls_table = calls.table.append_column("is_answered", [is_answered]).append_column(
-        "is_id_unique", [found.is_id_unique]
-    )
-    num_calls = np.bincount(calls.turn_ids, minlength=len(turns.message_ids))
-    turns_table = pa.table(
-        {
-            **turns.columns,
-            "num_calls": num_calls,
-            "num_results": np.bincount(messages.turn_ids[found.result_messages], minlength=len(turns.message_ids)),
-            "says_something": turns.has_text | (num_calls > 0),
-            "results_are_asked_for": found.asked,
-        }
-    )
-    columns = {name: pc.fill_null(rows[name], "") for name in ("trajectory_id", "task_id", "split", "stop_reason")}
-    trajectories = pa.table(
-        {
-            "row": np.arange(rows.num_rows),
-            **columns,
-            "num_turns": np.bincount(turns.rows, minlength=rows.num_rows),
-            "tokens_estimate": _tokens_estimate(messages, calls, rows.num_rows),
-            "roles_alternate": _roles_alternate(messages, rows.num_rows),
-        }
-    )
-    return FlatTables(trajectories, turns_table, calls_table)
+    is_answered, is_id_unique, is_asked_for = _pair(messages, calls)
+    is_answered |= _ends_the_episode(calls, rows)
+    agent_ids = np.flatnonzero(messages.is_agent)
+    turn_rows = messages.rows[agent_ids]
+    has_text = bool_array(pc.not_equal(pc.utf8_trim_whitespace(messages.text("content")), ""))[agent_ids]
+    has_calls = np.bincount(calls.turn_ids, minlength=len(agent_ids)) > 0
+    trajectories = {
+        "row": np.arange(rows.num_rows),
+        **{name: pc.fill_null(rows[name], "") for name in ("split", "stop_reason")},
+        "tokens_estimate": _tokens_estimate(messages, calls, rows.num_rows),
+        "roles_alternate": _roles_alternate(messages, rows.num_rows),
+    }
+    turns = {
+        "row": turn_rows,
+        "turn": _count_within(turn_rows),
+        "says_something": has_text | has_calls,
+        "results_are_asked_for": is_asked_for,
+    }
+    with_checks = with_columns(calls.table, is_answered=is_answered, is_id_unique=is_id_unique)
+    return FlatTables(pa.table(trajectories), pa.table(turns), with_checks)
 
 
 class _Messages:
-    """All messages of the batch in one struct array. `rows`: each one's trajectory; `turn_ids`: its
-    turn, counted over the batch, -1 before any."""
+    """All messages of the batch in one struct array, with the trajectory (`rows`) and the turn
+    (`turn_ids`, counted over the batch, -1 before the first) of each."""
 
     def __init__(self, table: pa.Table) -> None:
         lists = table["messages"].combine_chunks()
         self.structs: Any = pc.list_flatten(lists)
         self.rows: NDArray[np.int64] = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
         self.role = pc.fill_null(self.structs.field("role"), "")
-        self.is_agent: NDArray[np.bool_] = _mask(pc.equal(self.role, "assistant"))
-        self.is_tool: NDArray[np.bool_] = _mask(pc.equal(self.role, "tool"))
+        self.is_agent: NDArray[np.bool_] = bool_array(pc.equal(self.role, "assistant"))
+        self.is_tool: NDArray[np.bool_] = bool_array(pc.equal(self.role, "tool"))
+        # a turn begins with each agent message; what precedes a trajectory's first has none
         turn_ids = np.cumsum(self.is_agent) - 1
         agent_rows = self.rows[self.is_agent]
         in_own_row = (
@@ -103,15 +97,9 @@ class _Messages:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turns:
-    message_ids: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    has_text: NDArray[np.bool_]
-    columns: dict[str, NDArray[np.int64]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Calls:
+    """The agents' calls: the message, trajectory and turn of each, counted over the batch."""
+
     message_ids: NDArray[np.int64]
     rows: NDArray[np.int64]
     turn_ids: NDArray[np.int64]
@@ -119,91 +107,64 @@ class _Calls:
     table: pa.Table
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    is_answered: NDArray[np.bool_]
-    is_id_unique: NDArray[np.bool_]
-    asked: NDArray[np.bool_]
-    result_messages: NDArray[np.int64]
-
-
-def _turns(messages: _Messages) -> _Turns:
-    message_ids = np.flatnonzero(messages.is_agent)
-    rows = messages.rows[message_ids]
-    has_text = _mask(pc.not_equal(pc.utf8_trim_whitespace(messages.text("content")), ""))[message_ids]
-    return _Turns(message_ids, rows, has_text, {"row": rows, "turn": _count_within(rows)})
-
-
 def _calls(messages: _Messages) -> _Calls:
     lists = messages.structs.field("tool_calls")
-    structs = pc.list_flatten(lists)
     message_ids = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
     by_agent = messages.is_agent[message_ids]
-    structs, message_ids = structs.filter(pa.array(by_agent)), message_ids[by_agent]
+    structs, message_ids = pc.list_flatten(lists).filter(pa.array(by_agent)), message_ids[by_agent]
     rows, turn_ids = messages.rows[message_ids], messages.turn_ids[message_ids]
     first_turn = np.searchsorted(messages.rows[messages.is_agent], rows)
     function = structs.field("function")
-    ids = pc.fill_null(structs.field("id"), "")
-    table = pa.table(
-        {
-            "row": rows,
-            "turn": turn_ids - first_turn,
-            "call": _count_within(turn_ids),
-            "id": ids,
-            "name": pc.fill_null(function.field("name"), ""),
-            "arguments": pc.fill_null(function.field("arguments"), ""),
-        }
-    )
-    return _Calls(message_ids, rows, turn_ids, ids, table)
+    texts = {name: pc.fill_null(function.field(name), "") for name in ("name", "arguments")}
+    table = pa.table({"row": rows, "turn": turn_ids - first_turn, **texts})
+    return _Calls(message_ids, rows, turn_ids, pc.fill_null(structs.field("id"), ""), table)
 
 
-def _pair(messages: _Messages, calls: _Calls) -> _Pairs:
-    """A call is answered by exactly one tool message of its turn that bears its id; a result is
-    asked for where its turn made a call of its id."""
+def _pair(messages: _Messages, calls: _Calls) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Pair calls and results by turn and id. Of calls: answered by exactly one result of their
+    turn; with an id that no other call of the trajectory has. Of turns: no result without a call.
+    """
     result_messages = np.flatnonzero(messages.is_tool & (messages.turn_ids >= 0))
+    result_turns = messages.turn_ids[result_messages]
     result_ids = messages.text("tool_call_id").take(pa.array(result_messages))
-    codes = (
-        pa.concat_arrays([calls.ids, result_ids])
-        .dictionary_encode()
-        .indices.to_numpy(zero_copy_only=False)
-        .astype(np.int64)
-    )
+    encoded = pa.concat_arrays([calls.ids, result_ids]).dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    # (turn, id) as one number, so that NumPy can sort and search pairs
     width = int(codes.max(initial=0)) + 1
     call_codes, result_codes = codes[: len(calls.rows)], codes[len(calls.rows) :]
-    call_keys = calls.turn_ids * width + call_codes
-    result_keys = messages.turn_ids[result_messages] * width + result_codes
+    call_keys, result_keys = calls.turn_ids * width + call_codes, result_turns * width + result_codes
     keys, counts = np.unique(result_keys, return_counts=True)
     place = np.minimum(np.searchsorted(keys, call_keys), max(len(keys) - 1, 0))
     is_answered = (keys[place] == call_keys) & (counts[place] == 1) if len(keys) else np.zeros(len(call_keys), bool)
     _, inverse, uses = np.unique(calls.rows * width + call_codes, return_inverse=True, return_counts=True)
-    has_id = _mask(pc.not_equal(calls.ids, ""))
-    unasked = messages.turn_ids[result_messages[~np.isin(result_keys, call_keys)]]
-    asked = np.bincount(unasked, minlength=int(messages.is_agent.sum())) == 0
-    return _Pairs(is_answered, (uses[inverse] == 1) & has_id, asked, result_messages)
+    has_id = bool_array(pc.not_equal(calls.ids, ""))
+    unasked = result_turns[~np.isin(result_keys, call_keys)]
+    is_asked_for = np.bincount(unasked, minlength=int(messages.is_agent.sum())) == 0
+    return is_answered, (uses[inverse] == 1) & has_id, is_asked_for
 
 
 def _ends_the_episode(calls: _Calls, table: pa.Table) -> NDArray[np.bool_]:
-    """Shape (C,): the call is of the last message of an episode that was over with it, so that
-    nobody waited for its result."""
+    """Shape (C,): the call is in the last message and ended the episode, so it needs no result."""
     lengths = pc.fill_null(pc.list_value_length(table["messages"].combine_chunks()), 0).to_numpy(zero_copy_only=False)
     last = np.cumsum(lengths) - 1
-    is_over = _mask(pc.is_in(table["stop_reason"].combine_chunks(), pa.array(OVER_WITH_A_CALL)))
+    is_over = bool_array(pc.is_in(table["stop_reason"].combine_chunks(), pa.array(_ENDS_WITH_CALL)))
     ends: NDArray[np.bool_] = is_over[calls.rows] & (calls.message_ids == last[calls.rows])
     return ends
 
 
 def _roles_alternate(messages: _Messages, num_rows: int) -> NDArray[np.bool_]:
-    """One optional system message, behind which the agent may greet; then the user and the agent
-    take turns; results stand after a message with calls, and only there."""
+    """Shape (N,). One optional system message, after which the agent may greet; then the user and
+    the agent take turns; results come after a message with calls, and only there."""
     state = np.full(len(messages.rows), _UNKNOWN)
-    state[_mask(pc.equal(messages.role, "system"))] = _SYSTEM
-    state[_mask(pc.equal(messages.role, "user"))] = _USER
+    state[bool_array(pc.equal(messages.role, "system"))] = _SYSTEM
+    state[bool_array(pc.equal(messages.role, "user"))] = _USER
     state[messages.is_tool] = _TOOL
-    has_calls = _mask(pc.greater(pc.fill_null(pc.list_value_length(messages.structs.field("tool_calls")), 0), 0))
+    has_calls = bool_array(pc.greater(pc.fill_null(pc.list_value_length(messages.structs.field("tool_calls")), 0), 0))
     state[messages.is_agent] = np.where(has_calls[messages.is_agent], _CALLS, _TEXT)
     allowed = np.zeros((7, 7), bool)
     for before, after in _MAY_FOLLOW.items():
         allowed[before, list(after)] = True
+    # a transition table over all messages at once; a trajectory's first message follows _START
     previous = np.roll(state, 1)
     previous[np.diff(messages.rows, prepend=-1) != 0] = _START
     broken = np.bincount(messages.rows[~allowed[previous, state]], minlength=num_rows) > 0
@@ -213,31 +174,38 @@ def _roles_alternate(messages: _Messages, num_rows: int) -> NDArray[np.bool_]:
 
 
 def _tokens_estimate(messages: _Messages, calls: _Calls, num_rows: int) -> NDArray[np.int64]:
-    """Tokens of what users, agent and tools wrote; system messages are left out, their cost depends
-    on the model's chat template."""
-    spoken = ~_mask(pc.equal(messages.role, "system"))
+    """Tokens of users, agent and tools, shape (N,). System messages are left out: their cost
+    depends on the model's chat template."""
+    is_counted = ~bool_array(pc.equal(messages.role, "system"))
     of_message = _num_tokens(messages.text("content")) + _num_tokens(messages.text("reasoning_content"))
     of_call = _num_tokens(calls.table["name"].combine_chunks()) + _num_tokens(calls.table["arguments"].combine_chunks())
-    total = np.bincount(messages.rows[spoken], weights=of_message[spoken], minlength=num_rows)
+    total = np.bincount(messages.rows[is_counted], weights=of_message[is_counted], minlength=num_rows)
     total += np.bincount(calls.rows, weights=of_call, minlength=num_rows)
     return total.astype(np.int64)
 
 
 def _num_tokens(texts: Any) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = (
-        pc.count_substring_regex(texts, TOKEN_PATTERN).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    return counts
+    counts: NDArray[np.int64] = pc.count_substring_regex(texts, _TOKEN).to_numpy(zero_copy_only=False)
+    return counts.astype(np.int64)
 
 
 def _count_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, 2 … within each run of equal values: [5, 5, 8] gives [0, 1, 0]."""
+    """Position within each run of equal values: [5, 5, 8] gives [0, 1, 0]."""
     starts = np.flatnonzero(np.diff(groups, prepend=-2))
     lengths = np.diff(starts, append=len(groups))
     counts: NDArray[np.int64] = np.arange(len(groups)) - np.repeat(starts, lengths)
     return counts
 
 
-def _mask(values: Any) -> NDArray[np.bool_]:
-    mask: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False).astype(bool)
+def with_columns(table: pa.Table, **columns: NDArray[np.bool_]) -> pa.Table:
+    """The table with further columns of booleans."""
+    for name, values in columns.items():
+        table = table.append_column(name, [values])
+    return table
+
+
+def bool_array(values: Any) -> NDArray[np.bool_]:
+    """A boolean Arrow array as NumPy's; null is False."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    mask: NDArray[np.bool_] = pc.fill_null(array, False).to_numpy(zero_copy_only=False).astype(bool)
     return mask

@@ -1,13 +1,14 @@
-"""What a demonstration may not share with the tasks that it will be measured on: their ids, their
-user's words, what they are about.
+"""Checks that a demonstration shares nothing with held-out tasks: their ids, their users' first
+words, their entities.
 
-Words are compared after Unicode NFKC, lower case and removal of white space, punctuation, emoji
-and characters without a shape (zero-width spaces, controls), so that neither a full-width letter
-nor a trailing full stop hides anything. A greeting around a question, or before it in a message of
-its own, does not make it another one (`spoken_alike.py`).
+Texts are compared after Unicode NFKC, lower case and removal of white space, punctuation, emoji and
+characters without a shape (zero-width spaces, controls), so that neither a full-width letter nor a
+trailing full stop hides a copy. A greeting around a question, or before it in a message of its own,
+does not make it another one: near duplicates are texts of which one contains the other and the
+inner one is most of the outer one, or too long to be written twice by chance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,26 +17,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from posttrain.data.validation.near_duplicates import MIN_BYTES, HeldOutTexts
+from posttrain.data.validation.flat import bool_array
 
 # besides what Unicode calls controls: selectors and fillers that have no shape of their own
-_UNSPOKEN = r"[\s\pP\pZ\pC\p{So}\p{Sk}\x{034F}\x{115F}\x{1160}\x{3164}\x{FE00}-\x{FE0F}]+"
+_IGNORED = r"[\s\pP\pZ\pC\p{So}\p{Sk}\x{034F}\x{115F}\x{1160}\x{3164}\x{FE00}-\x{FE0F}]+"
 HELD_OUT_SPLITS = ("dev", "test", "test_paraphrase")
 TASK_COLUMNS = ("task_id", "split", "messages", "entities")
+MIN_BYTES = 12  # of UTF-8, four Han characters or twelve letters; shorter texts must be equal
+MIN_FRAC = 0.5  # of the outer text
+LONG_BYTES = 96  # an inner text this long counts in an outer one of any length
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What held-out tasks have: their ids and entities, Arrow arrays, and their users' first words
-    as `first_user_texts` has them."""
+    """Ids and entities of held-out tasks, Arrow arrays, and their users' normalised first texts."""
 
     task_ids: Any
-    texts: HeldOutTexts
+    texts: "NearDuplicates"
     entities: Any
 
 
 @dataclass(frozen=True, slots=True)
-class LeakVerdicts:
+class LeakChecks:
     """One entry per trajectory, shape (N,): True where nothing is shared."""
 
     is_new_task: NDArray[np.bool_]
@@ -43,30 +46,70 @@ class LeakVerdicts:
     has_new_entities: NDArray[np.bool_]
 
 
-def held_out_of(tasks: Iterable[pa.Table], *, splits: Sequence[str] = HELD_OUT_SPLITS) -> HeldOut:
-    """`tasks` have TASK_COLUMNS; only those of `splits` count."""
-    held_out = [batch.filter(pc.is_in(batch["split"], pa.array(splits))) for batch in tasks]
-    texts = (text for batch in held_out for text in first_user_texts(batch).to_pylist())
+def held_out_of(tasks: Iterable[pa.Table]) -> HeldOut:
+    """`tasks` have TASK_COLUMNS; only those of HELD_OUT_SPLITS count."""
+    held_out = [batch.filter(pc.is_in(batch["split"], pa.array(HELD_OUT_SPLITS))) for batch in tasks]
+    texts = (text for batch in held_out for text in _first_user_texts(batch).to_pylist())
     return HeldOut(
-        _set(batch["task_id"] for batch in held_out),
-        HeldOutTexts(text for text in texts if text),
-        _set(pc.list_flatten(batch["entities"]) for batch in held_out),
+        _distinct(batch["task_id"] for batch in held_out),
+        NearDuplicates(text for text in texts if text),
+        _distinct(pc.list_flatten(batch["entities"]) for batch in held_out),
     )
 
 
-def judge_leaks(rows: pa.Table, held_out: HeldOut) -> LeakVerdicts:
+def check_leaks(rows: pa.Table, held_out: HeldOut) -> LeakChecks:
     """`rows` have the columns task_id, messages and entities."""
-    is_new_task = ~_mask(pc.is_in(rows["task_id"], held_out.task_ids))
-    is_new_text = _has_new_texts(rows, held_out.texts)
-    shared = _mask(pc.is_in(pc.list_flatten(rows["entities"]), held_out.entities))
+    is_new_task = ~bool_array(pc.is_in(rows["task_id"], held_out.task_ids))
+    shared = bool_array(pc.is_in(pc.list_flatten(rows["entities"]), held_out.entities))
     parents = pc.list_parent_indices(rows["entities"]).to_numpy()
     has_new_entities = np.bincount(parents[shared], minlength=rows.num_rows) == 0
-    return LeakVerdicts(is_new_task, is_new_text, has_new_entities)
+    return LeakChecks(is_new_task, _has_new_texts(rows, held_out.texts), has_new_entities)
 
 
-def first_user_texts(rows: pa.Table) -> Any:
-    """The first user message of each row, normalised for comparison; null where there is none or
-    nothing but punctuation."""
+class NearDuplicates:
+    """Index of normalised texts that finds near duplicates without comparing all pairs.
+
+    Each text is cut into its pieces of MIN_BYTES bytes. A text that contains a known one has the
+    known one's rarest piece; one that is contained in a known text has only pieces of that text.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        distinct = sorted({text.encode() for text in texts})
+        self._exact = frozenset(distinct)
+        self._by_piece: dict[bytes, list[bytes]] = {}
+        for text in distinct:
+            for piece in dict.fromkeys(_pieces(text)):
+                self._by_piece.setdefault(piece, []).append(text)
+        self._by_rarest: dict[bytes, list[bytes]] = {}
+        for text in distinct:
+            if pieces := _pieces(text):
+                self._by_rarest.setdefault(min(pieces, key=self._num_texts), []).append(text)
+
+    def has(self, text: str) -> bool:
+        """True if a known text equals this one or nearly does, as one contains the other."""
+        own = text.encode()
+        pieces = _pieces(own)
+        if own in self._exact or not pieces:
+            return own in self._exact
+        inner = (known for piece in dict.fromkeys(pieces) for known in self._by_rarest.get(piece, ()))
+        outer = self._by_piece.get(min(pieces, key=self._num_texts), ())
+        return any(_contains(own, known) for known in inner) or any(_contains(known, own) for known in outer)
+
+    def _num_texts(self, piece: bytes) -> int:
+        return len(self._by_piece.get(piece, ()))
+
+
+def _pieces(text: bytes) -> list[bytes]:
+    return [text[start : start + MIN_BYTES] for start in range(len(text) - MIN_BYTES + 1)]
+
+
+def _contains(outer: bytes, inner: bytes) -> bool:
+    return (len(inner) >= MIN_FRAC * len(outer) or len(inner) >= LONG_BYTES) and inner in outer
+
+
+def _first_user_texts(rows: pa.Table) -> Any:
+    """The first user message of each row, normalised; null where there is none or nothing is left
+    of it."""
     texts, parents = _user_texts(rows)
     found, first = np.unique(parents, return_index=True)
     position = np.full(rows.num_rows, -1)
@@ -74,17 +117,18 @@ def first_user_texts(rows: pa.Table) -> Any:
     return texts.take(pa.array(position, mask=position < 0))
 
 
-def _has_new_texts(rows: pa.Table, held_out: HeldOutTexts) -> NDArray[np.bool_]:
-    """Of the user's messages behind the first only those that are long enough to be a question
-    count."""
+def _has_new_texts(rows: pa.Table, held_out: NearDuplicates) -> NDArray[np.bool_]:
+    """Shape (N,). A user's later messages count only where they are long enough to be a
+    question."""
     texts, parents = _user_texts(rows)
     is_first = np.diff(parents, prepend=-1) != 0
-    distinct = texts.dictionary_encode()
-    is_known = np.array([held_out.has(text or "") for text in distinct.dictionary.to_pylist()], bool)
-    is_long = np.array([len((text or "").encode()) >= MIN_BYTES for text in distinct.dictionary.to_pylist()], bool)
-    codes = distinct.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    is_text = _mask(texts.is_valid())
-    shared = is_text & is_known[codes] & (is_first | is_long[codes]) if len(is_known) else np.zeros(len(texts), bool)
+    encoded = texts.dictionary_encode()
+    distinct = [text or "" for text in encoded.dictionary.to_pylist()]
+    is_known = np.array([held_out.has(text) for text in distinct], bool)
+    is_long = np.array([len(text.encode()) >= MIN_BYTES for text in distinct], bool)
+    codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    is_text = bool_array(texts.is_valid())
+    shared = is_text & is_known[codes] & (is_first | is_long[codes]) if distinct else np.zeros(len(texts), bool)
     is_new: NDArray[np.bool_] = np.bincount(parents[shared], minlength=rows.num_rows) == 0
     return is_new
 
@@ -93,20 +137,14 @@ def _user_texts(rows: pa.Table) -> tuple[Any, NDArray[np.int64]]:
     """Every user message, normalised, null where nothing is left of it; and the row of each."""
     lists = rows["messages"].combine_chunks()
     structs = pc.list_flatten(lists)
-    is_user = _mask(pc.fill_null(pc.equal(structs.field("role"), "user"), False))
+    is_user = bool_array(pc.fill_null(pc.equal(structs.field("role"), "user"), False))
     parents = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)[is_user]
     texts = structs.field("content").filter(pa.array(is_user))
-    plain = pc.replace_substring_regex(pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC")), _UNSPOKEN, "")
+    plain = pc.replace_substring_regex(pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC")), _IGNORED, "")
     return pc.if_else(pc.equal(plain, ""), None, plain), parents
 
 
-def _set(parts: Iterable[Any]) -> Any:
+def _distinct(parts: Iterable[Any]) -> Any:
     """Each value once, without nulls."""
     chunks = [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
     return pc.drop_null(pc.unique(pa.chunked_array(chunks, pa.string())))
-
-
-def _mask(values: Any) -> NDArray[np.bool_]:
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    mask: NDArray[np.bool_] = array.to_numpy(zero_copy_only=False).astype(bool)
-    return mask

@@ -1,12 +1,13 @@
-"""What a demonstration must be, one rule a line, and which rows of which flat table break it.
+"""Rules for a demonstration: each is a column of a flat table and a check that Great Expectations
+knows.
 
-A rule is a column and a check that Great Expectations knows. What needs more than one row to judge
-(pairs, order, duplicates, leaks) is a boolean column computed beforehand; what one value decides (a
-set, a limit) is checked on the value itself.
+Whatever needs more than one value (pairs, order, duplicates, leaks) is computed beforehand as a
+boolean column; a set or a limit is checked on the value itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,16 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from posttrain.data.validation.agent_marks import is_free_of_marks
-from posttrain.data.validation.arguments import judge_calls
+from posttrain.data.validation.calls import check_calls
 from posttrain.data.validation.duplicates import conversation_digests, digests, is_first
-from posttrain.data.validation.flat import flatten
-from posttrain.data.validation.inline_tools import is_told
-from posttrain.data.validation.leakage import HeldOut, judge_leaks
+from posttrain.data.validation.flat import bool_array, flatten, with_columns
+from posttrain.data.validation.leakage import HeldOut, check_leaks
+from posttrain.data.validation.special_tokens import has_no_special_tokens
 from posttrain.types import SPLITS, StopReason
 
 TableName = Literal["trajectories", "turns", "calls"]
-Judged = Mapping[TableName, pa.Table]
+FlatChecks = Mapping[TableName, pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Rule:
     """`column` of `table` is true, or one of `values`, or at most `limit`: exactly one of the
     three. `meaning` completes "every row …"."""
 
-    name: str
     table: TableName
+    name: str
     column: str
     meaning: str
     values: tuple[str, ...] = ()
@@ -41,86 +41,69 @@ class Rule:
 
 def rules(*, max_tokens: int) -> tuple[Rule, ...]:
     """All rules, in the order in which reasons are given."""
+    row, turn, call = (partial(Rule, table) for table in ("trajectories", "turns", "calls"))
+    roles = "alternates: user, agent (who may begin), and results only after calls"
+    length = f"has at most {max_tokens} tokens by estimate"
+    answered = "is answered by exactly one result that bears its id, or ended the episode"
     return (
-        Rule("unique_id", "trajectories", "is_first_id", "has an id that no earlier trajectory has"),
-        Rule(
-            "no_duplicate", "trajectories", "is_first_conversation", "is a conversation that no earlier trajectory is"
-        ),
-        Rule("known_split", "trajectories", "split", "belongs to a known split", values=SPLITS),
-        Rule("known_stop_reason", "trajectories", "stop_reason", "ended for a known reason", values=tuple(StopReason)),
-        Rule(
-            "roles_alternate",
-            "trajectories",
-            "roles_alternate",
-            "alternates: user, agent (who may begin), and results only after calls",
-        ),
-        Rule(
-            "length_limit",
-            "trajectories",
-            "tokens_estimate",
-            f"has at most {max_tokens} tokens by estimate",
-            limit=max_tokens,
-        ),
-        Rule("tools_have_schemas", "trajectories", "has_schemas", "offers tools with a name and a JSON schema each"),
-        Rule("no_held_out_task", "trajectories", "is_new_task", "is of a task that is not held out for dev or test"),
-        Rule("no_held_out_text", "trajectories", "is_new_text", "opens with words that no held-out task opens with"),
-        Rule("no_held_out_entity", "trajectories", "has_new_entities", "is about nothing of a held-out task's"),
-        Rule(
-            "no_control_marks", "trajectories", "is_free_of_marks", "has an agent that writes no control mark of a chat"
-        ),
-        Rule("says_something", "turns", "says_something", "has text or a call"),
-        Rule("results_asked_for", "turns", "results_are_asked_for", "is followed only by results of its own calls"),
-        Rule(
-            "call_answered",
-            "calls",
-            "is_answered",
-            "is answered by exactly one result that bears its id, or ended the episode",
-        ),
-        Rule("unique_call_id", "calls", "is_id_unique", "has an id that no other call of the trajectory has"),
-        Rule("tool_offered", "calls", "is_offered", "names a tool that the trajectory was offered"),
-        Rule("arguments_parse", "calls", "arguments_parse", "has a JSON object as arguments"),
-        Rule("arguments_fit", "calls", "arguments_fit", "has arguments that fit the tool's schema"),
+        row("unique_id", "is_first_id", "has an id that no earlier trajectory has"),
+        row("no_duplicate", "is_first_conversation", "is a conversation that no earlier trajectory is"),
+        row("known_split", "split", "belongs to a known split", values=SPLITS),
+        row("known_stop_reason", "stop_reason", "ended for a known reason", values=tuple(StopReason)),
+        row("roles_alternate", "roles_alternate", roles),
+        row("length_limit", "tokens_estimate", length, limit=max_tokens),
+        row("tools_have_schemas", "has_schemas", "offers tools with a name and a JSON schema each"),
+        row("no_held_out_task", "is_new_task", "is of a task that is not held out for dev or test"),
+        row("no_held_out_text", "is_new_text", "opens with words that no held-out task opens with"),
+        row("no_held_out_entity", "has_new_entities", "is about nothing of a held-out task's"),
+        row("no_control_marks", "is_free_of_marks", "has an agent that writes no control mark of a chat"),
+        turn("says_something", "says_something", "has text or a call"),
+        turn("results_asked_for", "results_are_asked_for", "is followed only by results of its own calls"),
+        call("call_answered", "is_answered", answered),
+        call("unique_call_id", "is_id_unique", "has an id that no other call of the trajectory has"),
+        call("tool_offered", "is_offered", "names a tool that the trajectory was offered"),
+        call("arguments_parse", "arguments_parse", "has a JSON object as arguments"),
+        call("arguments_fit", "arguments_fit", "has arguments that fit the tool's schema"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The ids and the conversations of all batches so far, 16 bytes each."""
+    """Hashes of the ids and the conversations of all batches so far, 16 bytes each."""
 
     ids: set[bytes] = field(default_factory=set)
     conversations: set[bytes] = field(default_factory=set)
 
 
-def judge(rows: pa.Table, held_out: HeldOut, seen: Seen) -> Judged:
-    """The flat tables of a batch of TRAJECTORIES_SCHEMA with every column that a rule reads; `seen`
-    takes the batch in."""
+def check_rows(rows: pa.Table, held_out: HeldOut, seen: Seen) -> FlatChecks:
+    """The flat tables of a batch of TRAJECTORIES_SCHEMA with every column that a rule reads; the
+    batch is added to `seen`."""
     rows = rows.combine_chunks()
     flat = flatten(rows)
-    calls = judge_calls(flat.calls, rows["tools"])
-    leaks = judge_leaks(rows, held_out)
-    is_offered = calls.is_offered | is_told(rows, flat.calls, ~calls.is_offered)
+    calls = check_calls(rows, flat.calls)
+    leaks = check_leaks(rows, held_out)
     return {
-        "trajectories": _with_columns(
+        "trajectories": with_columns(
             flat.trajectories,
             is_first_id=is_first(digests(rows["trajectory_id"]), seen.ids),
             is_first_conversation=is_first(conversation_digests(rows), seen.conversations),
             has_schemas=calls.has_schemas,
-            is_free_of_marks=is_free_of_marks(rows),
+            is_free_of_marks=has_no_special_tokens(rows),
             is_new_task=leaks.is_new_task,
             is_new_text=leaks.is_new_text,
             has_new_entities=leaks.has_new_entities,
         ),
         "turns": flat.turns,
-        "calls": _with_columns(
-            flat.calls, is_offered=is_offered, arguments_parse=calls.parses, arguments_fit=calls.fits_schema
+        "calls": with_columns(
+            flat.calls, is_offered=calls.is_offered, arguments_parse=calls.parses, arguments_fit=calls.fits_schema
         ),
     }
 
 
-def broken(rule: Rule, judged: Judged) -> pa.Table:
+def broken(rule: Rule, flat: FlatChecks) -> pa.Table:
     """The rows of the rule's table that break it, with `row` (and `turn`, where the table is finer
     than a trajectory)."""
-    table = judged[rule.table]
+    table = flat[rule.table]
     found = table.filter(pa.array(~_passes(rule, table[rule.column])))
     return found.select([name for name in ("row", "turn") if name in found.column_names])
 
@@ -131,11 +114,4 @@ def _passes(rule: Rule, column: pa.ChunkedArray) -> NDArray[np.bool_]:
         passes = pc.is_in(column, pa.array([str(value) for value in rule.values]))
     elif rule.limit is not None:
         passes = pc.less_equal(column, rule.limit)
-    mask: NDArray[np.bool_] = passes.to_numpy().astype(bool)
-    return mask
-
-
-def _with_columns(table: pa.Table, **columns: Sequence[bool] | NDArray[np.bool_]) -> pa.Table:
-    for name, values in columns.items():
-        table = table.append_column(name, [values])
-    return table
+    return bool_array(passes)

@@ -1,17 +1,23 @@
-"""`[f(a='b'), g(n=1)]`, calls as Python writes them, in `<|tool_call_start|>…<|tool_call_end|>`
+"""Pythonic calls, `[f(a='b'), g(n=1)]`, between `<|tool_call_start|>` and `<|tool_call_end|>`
 (LFM2) or bare (Llama 4, ToolACE).
 
-Templates of this form put quotes around a text and escape nothing in it, so what holds a quote or a
-line's end could not be read back: here such a text is escaped, and any other written as they do.
+Templates of this format put quotes around a text without escaping it, so a text with a quote or a
+line break could not be parsed back. Such a text is escaped here; others are written as they do.
 """
 
 import ast
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.models.call_formats.format import Schemas, Written, is_nested_deep, joined, loads, storable
+from posttrain.models.call_formats.format import (
+    RawCall,
+    Schemas,
+    dump_arguments,
+    is_nested_deep,
+    join_content,
+    loads_or_none,
+)
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _MARKED = re.compile(r"<\|tool_call_start\|>(.*?)(?:<\|tool_call_end\|>|\Z)", re.DOTALL)
@@ -21,27 +27,28 @@ _CONSTANTS = {"true": True, "false": False, "null": None}  # JSON's, which model
 
 
 class Pythonic:
+    """A `ToolCallFormat`."""
+
     name = "pythonic"
-    marks: tuple[str, ...] = (_START, _END)
+    markers: tuple[str, ...] = (_START, _END)
     calls = re.compile(
         r"\s*<\|tool_call_start\|>.*?(?:<\|tool_call_end\|>|\Z)\s*|\A\s*\[\s*[A-Za-z_][\w.]*\(.*\Z", re.DOTALL
     )
     writes_objects = False
 
-    def read(self, said: str, _tools: Schemas, /) -> tuple[str, list[Written]]:
-        """As `ToolCallFormat`."""
-        if _START in said:
-            written = [call for found in _MARKED.finditer(said) for call in _read(found[1])]
-            return joined(_MARKED.split(said)[::2]), written
-        return ("", _read(said)) if _BARE.match(said) else (said.strip(), [])
+    def read(self, text: str, _tools: Schemas, /) -> tuple[str, list[RawCall]]:
+        if _START in text:
+            calls = [call for found in _MARKED.finditer(text) for call in _read(found[1])]
+            return join_content(_MARKED.split(text)[::2]), calls
+        return ("", _read(text)) if _BARE.match(text) else (text.strip(), [])
 
-    def stand_in(self, key: str, rendered: str) -> str | None:
-        """As `ToolCallFormat`."""
-        return next((written for quote in "'\"" if f"({(written := f'{key}={quote}{key}{quote}')})" in rendered), None)
+    def placeholder(self, key: str, rendered: str) -> str | None:
+        return next((found for quote in "'\"" if f"({(found := f'{key}={quote}{key}{quote}')})" in rendered), None)
 
     def arguments(self, text: str, like: str, /) -> str:
-        """`a='b', n=1` for the object `text`, with the quotes of `like`; another text as it is."""
-        content = None if is_nested_deep(text) else loads(text)
+        """`a='b', n=1` for the object `text`, with the quotes of `like`; any other text as it
+        is."""
+        content = None if is_nested_deep(text) else loads_or_none(text)
         if not isinstance(content, dict) or not all(key.isidentifier() for key in content):
             return text
         return ", ".join(f"{key}={_literal(value, like[-1])}" for key, value in content.items())
@@ -58,8 +65,9 @@ def _literal(value: Any, quote: str) -> str:
     return repr(value)
 
 
-def _read(text: str) -> list[Written]:
-    """Calls of a list; text that Python cannot read is one, its name as far as it can be read."""
+def _read(text: str) -> list[RawCall]:
+    """The calls in a list; text that is no Python is one call, its name as far as it can be
+    read."""
     try:
         if is_nested_deep(text):
             raise ValueError("too deep")
@@ -67,15 +75,14 @@ def _read(text: str) -> list[Written]:
         return [_call(one) for one in (tree.elts if isinstance(tree, ast.List) else [tree])]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         one = _ONE.match(text.strip())
-        return [Written(one[1], one[2].strip() or text.strip()) if one else Written("", text.strip())]
+        return [RawCall(one[1], one[2].strip() or text.strip()) if one else RawCall("", text.strip())]
 
 
-def _call(node: ast.expr) -> Written:
+def _call(node: ast.expr) -> RawCall:
     if not isinstance(node, ast.Call) or node.args or any(one.arg is None for one in node.keywords):
         raise ValueError("not a call by keywords")
     arguments = {str(one.arg): _value(one.value) for one in node.keywords}
-    text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Written(ast.unparse(node.func), storable(text))
+    return RawCall(ast.unparse(node.func), dump_arguments(arguments))
 
 
 def _value(node: ast.expr) -> Any:

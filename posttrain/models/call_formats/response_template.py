@@ -1,12 +1,11 @@
-"""Calls as a response template describes them, with which transformers and vLLM (`hf`) read what a
-model wrote: the tokenizer's own, or TRL's for a chat template that it knows (Qwen3.5, GLM 4.5,
+"""Calls as a response template describes them, with which transformers and vLLM (`hf`) parse a
+model's output: the tokenizer's own, or TRL's for a chat template that it knows (Qwen3.5, GLM 4.5,
 Gemma 4).
 
-In most of these forms a text stands without quotes, and `600519` may be a text or a number: the
+In most of these formats a text stands without quotes, and `600519` may be a text or a number: the
 schema of the called tool says which.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +14,25 @@ import regex  # type: ignore[import-untyped]
 from transformers.utils.chat_parsing import parse_response
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
-from posttrain.models.call_formats.format import Schemas, Written, is_nested_deep, joined, loads, storable
+from posttrain.models.call_formats.format import (
+    RawCall,
+    Schemas,
+    dump_arguments,
+    is_nested_deep,
+    join_content,
+    loads_or_none,
+    replace_lone_surrogates,
+)
 from posttrain.runtime.exits import ConfigurationError
 
 _REASONING, _THINKING = "reasoning_content", "thinking"
 
 
-class ResponseTemplateForm:
-    """`content` is a response template, `rendered` what the chat template writes of a call with the
-    arguments {key: key}, `added_tokens` the texts that are a token each. Raises ConfigurationError
-    where the response template describes no calls, ValueError where it reads this one otherwise."""
+class ResponseTemplateFormat:
+    """A `ToolCallFormat`. `content` is a response template, `rendered` a call with the arguments
+    {key: key} as the chat template writes it, `added_tokens` the added tokens of the vocabulary.
+    Raises ConfigurationError where the response template describes no calls, and ValueError where
+    it parses this one otherwise."""
 
     name = "hf"
     writes_objects = True
@@ -43,54 +51,54 @@ class ResponseTemplateForm:
         self._tag = field.content_args["tag_pattern"] if field.content == "xml-inline" else None
         example = self._call_with(key, rendered)
         self._bare = "" if example is None else self._without_values(example["body"])
-        self.marks: tuple[str, ...] = () if example is None else tuple(one for one in added_tokens if one in example[0])
-        if example is None or [loads(one.arguments) for one in self._read(example, ())] != [{key: key}]:
+        self.markers: tuple[str, ...] = (
+            () if example is None else tuple(one for one in added_tokens if one in example[0])
+        )
+        if example is None or [loads_or_none(one.arguments) for one in self._read(example, ())] != [{key: key}]:
             raise ValueError(f"the response template reads {rendered!r} otherwise")
 
-    def read(self, said: str, tools: Schemas, /) -> tuple[str, list[Written]]:
-        """As `ToolCallFormat`."""
-        found = list(self.calls.finditer(said))
+    def read(self, text: str, tools: Schemas, /) -> tuple[str, list[RawCall]]:
+        found = list(self.calls.finditer(text))
         ends = [0, *(one.end() for one in found)]
-        starts = [*(one.start() for one in found), len(said)]
-        around = [said[end:start] for end, start in zip(ends, starts, strict=True)]
-        return joined(around), [call for one in found for call in self._read(one, tools)]
+        starts = [*(one.start() for one in found), len(text)]
+        around = [text[end:start] for end, start in zip(ends, starts, strict=True)]
+        return join_content(around), [call for one in found for call in self._read(one, tools)]
 
     def served_content(self) -> dict[str, Any]:
-        """The response template as vLLM takes it: it knows reasoning by one name."""
+        """The response template as vLLM takes it, which has one name for reasoning."""
         fields = {_THINKING if name == _REASONING else name: one for name, one in self.content["fields"].items()}
         return {**self.content, "fields": fields}
 
     @property
-    def has_thoughts(self) -> bool:
-        """Whether the response template describes reasoning."""
+    def has_reasoning(self) -> bool:
+        """True if the response template describes reasoning."""
         return _THINKING in self.served_content()["fields"]
 
-    def stand_in(self, key: str, rendered: str) -> str | None:
-        """As `ToolCallFormat`: all that stands between a call's marks."""
+    def placeholder(self, key: str, rendered: str) -> str | None:
+        """Everything between a call's markers."""
         call = self._call_with(key, rendered)
         return None if call is None else str(call["body"])
 
     def arguments(self, text: str, like: str, /) -> str:
         """`text` with the white space around it that `like` has."""
-        within = like.strip()
-        return like.replace(within, text)
+        return like.replace(like.strip(), text)
 
     def _call_with(self, key: str, rendered: str) -> Any:
         return next((call for call in self.calls.finditer(rendered) if key in call["body"]), None)
 
-    def _read(self, call: Any, tools: Schemas) -> list[Written]:
-        """What can be read of one pair of marks; else its text, under its name."""
+    def _read(self, call: Any, tools: Schemas) -> list[RawCall]:
+        """The calls of one match; its text under its name where they cannot be parsed."""
         body = call["body"]
         try:
             if is_nested_deep(body) or (self._tag and self._without_values(body) != self._bare):
                 raise ValueError("more than values")
             message = parse_response(call[0].strip(), self._template, prefix="", tools=[dict(tool) for tool in tools])
-            return [_written(one["function"]) for one in _flat(message["tool_calls"])]
+            return [_raw_call(one["function"]) for one in _flat(message["tool_calls"])]
         except (ValueError, TypeError, KeyError, RecursionError):
-            return [Written(call.groupdict().get("name") or "", body.strip() or call[0].strip())]
+            return [RawCall(call.groupdict().get("name") or "", body.strip() or call[0].strip())]
 
     def _without_values(self, body: str) -> str:
-        """What stands around the values that can be told apart, white space left out."""
+        """The text around the values, white space left out; empty where values have no tags."""
         return "".join(regex.sub(self._tag, "", body, flags=regex.DOTALL).split()) if self._tag else ""
 
 
@@ -106,12 +114,11 @@ def response_template_of(tokenizer: Any) -> Mapping[str, Any] | None:
         return None
 
 
-def _written(function: Mapping[str, Any]) -> Written:
+def _raw_call(function: Mapping[str, Any]) -> RawCall:
     name, arguments = function["name"], function["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
         raise ValueError("not a call")
-    text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Written(storable(name), storable(text))
+    return RawCall(replace_lone_surrogates(name), dump_arguments(arguments))
 
 
 def _flat(calls: Any) -> list[Any]:

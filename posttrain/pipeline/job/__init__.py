@@ -1,1 +1,1 @@
-"""What runs on the other side of a pool: one stage in its snapshot, through DVC."""
+"""Programs of a job: one stage in its snapshot, through DVC."""

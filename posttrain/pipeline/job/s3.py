@@ -1,10 +1,10 @@
-"""Runs a stage where nothing of the submitter's disk is seen: the tree comes from S3, and
+"""Runs a stage in a job that shares no disk with the submitter: the tree comes from S3, and
 everything that the stage leaves goes back there.
 
 `python -m posttrain.pipeline.job.s3 OPTIONS -- STAGE` in an empty folder of its own, with this
 package installed. It ends with the stage's own exit code, and with 75 where the stage is done and
 its result could not be shipped. SIGTERM reaches the stage, which ends at its next checkpoint; that
-is shipped within what is left of the pool's grace.
+is shipped within the rest of the backend's grace period.
 """
 
 import argparse
@@ -25,11 +25,12 @@ from posttrain.pipeline.remote.cache import config_section, fetch_result, pull_i
 from posttrain.pipeline.remote.checkpoints import ShippedCheckpoints
 from posttrain.pipeline.remote.names import JobFolder, add_options, from_options
 from posttrain.pipeline.remote.object_store import ObjectStore
-from posttrain.pipeline.snapshot import FROZEN, configure_dvc, find_stage, key_of
+from posttrain.pipeline.snapshot import FROZEN, configure_dvc, find_stage, stage_key
 from posttrain.provenance.costs import COSTS
 from posttrain.runtime.exits import DataError, Interrupted, StageError, as_shell, exit_codes
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.state import STATE_DIR, TRACES, WANDB
+from posttrain.runtime.worker import STOP_SIGNALS
 
 ATTEMPT = "POSTTRAIN_ATTEMPT"  # the dispatcher sets it
 TREE = Path("tree")
@@ -38,22 +39,20 @@ STAGED = "artifacts"  # wandb's second copy of tables, found again by its path o
 
 @dataclass(slots=True)
 class Preemption:
-    """Whether the pool has asked for the end. Before the stage runs that ends the job at once,
-    while it runs the stage decides, afterwards the rest is shipped as far as the grace lasts."""
+    """Signals of the backend to end. Before the stage runs one ends the job at once, while it runs
+    the stage decides, afterwards the rest is shipped as far as the grace period lasts."""
 
     signals: list[int] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
-    def listen(self) -> None:
-        """From now on SIGTERM and SIGUSR1 are heard."""
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._hear)
+    def handle_signals(self) -> None:
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._stop)
 
     def has_come(self) -> bool:
-        """So far."""
         return bool(self.signals)
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
+    def _stop(self, number: int, _: FrameType | None) -> None:
         self.signals.append(number)
         if self.process is None:
             raise Interrupted(f"asked to stop ({signal.Signals(number).name}) before the stage began; run again")
@@ -63,7 +62,7 @@ class Preemption:
 def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
     """The exit code."""
     preemption = Preemption()
-    preemption.listen()
+    preemption.handle_signals()
     store.patiently(store.check)
     if not store.claim(place.claim(attempt)):
         raise Interrupted(
@@ -75,21 +74,18 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
     _bring_inputs(stage, store, place)
     checkpoints = ShippedCheckpoints(store, place.checkpoints, STATE_DIR / "checkpoints")
     if num_brought := checkpoints.bring():
-        _tell(f"{num_brought} checkpoints of earlier attempts are here")
+        _log(f"{num_brought} checkpoints of earlier attempts are here")
     code = _run_stage(stage, store, checkpoints, preemption)
     try:
         if code != 0:
             checkpoints.ship()
-        _ship_traces(store, place, attempt)
-        _ship_wandb(store, place, attempt)
-        if COSTS.exists():
-            store.put(COSTS, place.costs_of(attempt))
+        _ship_records(store, place, attempt)
         if code == 0:
             with Repo() as repo, repo.lock:
                 push_result(repo, find_stage(repo, stage), store)
-            _tell("the result is shipped")
+            _log("the result is shipped")
     except StageError as error:
-        _tell(f"what the stage left could not all be shipped: {error}")
+        _log(f"what the stage left could not all be shipped: {error}")
         return code or error.code
     return code
 
@@ -116,13 +112,13 @@ def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
         with Repo() as repo, repo.lock:
             found = find_stage(repo, stage)
             pull_inputs(repo, found, store)
-            if key_of(found) != place.key:
+            if stage_key(found) != place.key:
                 raise DataError(
                     f"the tree that came for {stage} has other inputs than were sent, so nothing was run: "
                     "are all its deps files of the tree?"
                 )
             if fetch_result(repo, found, store):
-                _tell("S3 has a result of these inputs already")
+                _log("S3 has a result of these inputs already")
     except DvcException as error:
         raise DataError(
             f"{stage} cannot be prepared from what came, so nothing was run: {error}. "
@@ -131,7 +127,7 @@ def _bring_inputs(stage: str, store: ObjectStore, place: JobFolder) -> None:
 
 
 def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, preemption: Preemption) -> int:
-    if preemption.has_come():  # in the middle of what swallows exceptions
+    if preemption.has_come():  # in the middle of a call that swallows exceptions
         raise Interrupted("asked to stop before the stage began; run again")
     command = [sys.executable, "-u", "-m", "posttrain.pipeline.job.shared_disk", "--", stage]
     preemption.process = process = subprocess.Popen(command)
@@ -141,37 +137,36 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
         except subprocess.TimeoutExpired:
             try:
                 if num_new := checkpoints.ship():
-                    _tell(f"{num_new} new checkpoints are shipped")
+                    _log(f"{num_new} new checkpoints are shipped")
             except StageError as error:
-                _tell(f"no checkpoint could be shipped for now, the stage goes on: {error}")
+                _log(f"no checkpoint could be shipped for now, the stage goes on: {error}")
             continue
-        if code < 0 and preemption.has_come():  # so early that it did not listen yet
+        if code < 0 and preemption.has_come():  # so early that it had no handler yet
             return Interrupted.code
         return as_shell(code)
 
 
-def _ship_traces(store: ObjectStore, place: JobFolder, attempt: int) -> None:
+def _ship_records(store: ObjectStore, place: JobFolder, attempt: int) -> None:
+    """Ship traces, W&B's runs and costs."""
     for name in (TRACES, f"{TRACES}-wal"):
-        path = STATE_DIR / name
-        if path.exists():
-            store.put(path, f"{place.traces}{attempt}/{name}")
-
-
-def _ship_wandb(store: ObjectStore, place: JobFolder, attempt: int) -> None:
+        if (STATE_DIR / name).exists():
+            store.put(STATE_DIR / name, f"{place.traces}{attempt}/{name}")
     runs = STATE_DIR / WANDB
     if runs.is_dir():
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "wandb.tar.gz"
             pack(runs, archive, is_left_out=lambda path: path.parts[0] == STAGED or (runs / path).is_symlink())
-            store.put(archive, place.wandb_runs(attempt))
+            store.put(archive, f"{place.wandb}{attempt}.tar.gz")
+    if COSTS.exists():
+        store.put(COSTS, f"{place.costs}{attempt}.jsonl")
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(f"[remote] {redact(line)}", file=sys.stderr, flush=True)
 
 
-def _live_here() -> None:
-    """A container may run as a user without a home; what libraries keep goes beside the tree
+def _set_home() -> None:
+    """A container may run as a user without a home; files that libraries keep go beside the tree
     then."""
     here = Path.cwd()
     os.environ |= {"DVC_SITE_CACHE_DIR": str(here / "site"), "DVC_NO_ANALYTICS": "1"}
@@ -180,18 +175,15 @@ def _live_here() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "posttrain.pipeline.job.s3", description="Run one stage of a tree that lies in S3."
-    )
+    parser = argparse.ArgumentParser("posttrain.pipeline.job.s3", description="Run one stage of a tree in S3.")
     add_options(parser)
     parser.add_argument("--place", required=True, help="SUBMITTER/KEY")
     parser.add_argument("stage")
     given = parser.parse_args()
     with exit_codes():
-        _live_here()
-        sys.exit(
-            run(given.stage, ObjectStore(from_options(given)), JobFolder.parse(given.place), int(os.environ[ATTEMPT]))
-        )
+        _set_home()
+        store, place = ObjectStore(from_options(given)), JobFolder.parse(given.place)
+        sys.exit(run(given.stage, store, place, int(os.environ[ATTEMPT])))
 
 
 if __name__ == "__main__":

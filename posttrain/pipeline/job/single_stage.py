@@ -1,9 +1,9 @@
-"""`dvc repro` of one stage of a folder, whose result DVC's run cache has afterwards in any case; or
-what the run cache has of it already.
+"""Runs `dvc repro` of one stage of a folder, and keeps its result in DVC's run cache; or restores
+the result that the run cache has.
 
 `python -m posttrain.pipeline.job.single_stage STAGE`; `--from-run-cache` runs nothing, and exits
 with `NOT_THERE` where no run had these inputs. A process of its own, because `dvc repro` is: the
-job around it keeps its signals and knows its end.
+job around it keeps its signals and gets its exit code.
 """
 
 import argparse
@@ -16,9 +16,10 @@ from dvc.repo import Repo
 from dvc.stage.cache import RunCacheNotFoundError
 from dvc_data.hashfile.hash_info import HashInfo
 
-from posttrain.pipeline.snapshot import FROZEN_KEY, entry_digest, find_stage, key_of, use_settled_runs
-from posttrain.provenance.cache_integrity import SETTLED_COSTS
+from posttrain.pipeline.snapshot import FROZEN_KEY, find_stage, stage_key, use_verified_runs
+from posttrain.provenance.cache_integrity import VERIFIED_COSTS
 from posttrain.provenance.costs import read_costs
+from posttrain.provenance.fingerprint import cache_key
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import keep_cost
 from posttrain.runtime.exits import Interrupted, exit_codes
@@ -33,25 +34,25 @@ def run(stage: str) -> int:
         return code
     with Repo() as repo, repo.lock:
         found, entry = find_stage(repo, stage), lock_entries(Path())[stage]
-        if FROZEN_KEY.exists() and not FROZEN_KEY.read_text() == entry_digest(entry) == key_of(found):
+        if FROZEN_KEY.exists() and not FROZEN_KEY.read_text() == cache_key(entry) == stage_key(found):
             raise Interrupted(
                 f"inputs of {stage} changed in {Path.cwd()} while DVC recorded them, so its result is not accepted. "
                 "A replace over hidden folders does this. Run again"
             )
-        settled = use_settled_runs(repo)
+        verified = use_verified_runs(repo)
         costs = [cost for cost in read_costs(Path()) if cost.stage == stage]
-        if costs and settled is not None:
-            keep_cost(settled / SETTLED_COSTS, entry, costs[-1])  # first: a run has its record
+        if costs and verified is not None:
+            keep_cost(verified / VERIFIED_COSTS, entry, costs[-1])  # first: a run has its record
         repo.stage_cache.save(found)  # `dvc repro` leaves out a stage with an output that git keeps
     return 0
 
 
 def restore(stage: str) -> int:
-    """Take the outputs and their entry in `dvc.lock` from the run cache: 0, or `NOT_THERE`. The
-    folder is a copy of a tree, so what lies in the outputs' place goes, as for a stage that
+    """Restore the outputs and their entry in `dvc.lock` from the run cache: 0, or `NOT_THERE`. The
+    folder is a copy of a tree, so files in the outputs' place are removed, as for a stage that
     runs."""
     with Repo() as repo, repo.lock:
-        use_settled_runs(repo)
+        use_verified_runs(repo)
         found = find_stage(repo, stage)
         found.save_deps()
         for out in found.outs:

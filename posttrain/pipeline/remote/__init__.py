@@ -1,1 +1,1 @@
-"""How a job's files get to it and its result back: by a disk that both see, or through S3."""
+"""Moves a job's files to it and its result back: on a disk that both see, or through S3."""

@@ -1,5 +1,5 @@
-"""A tree of files as one, and back, so that nothing of it can land outside of its folder: names and
-links that would are refused on both sides."""
+"""Packs a tree of files into one archive and unpacks it: names and links that would land outside of
+the folder are refused on both sides."""
 
 import tarfile
 import zlib
@@ -11,12 +11,9 @@ from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 
 
 def pack(folder: Path, file: Path, *, is_left_out: Callable[[Path], bool]) -> None:
-    """`is_left_out` gets paths relative to `folder`; a folder that is left out is so with all it
-    holds.
-
-    Raises ConfigurationError where the tree holds what could not be unpacked elsewhere: a link that
-    leaves it, a socket.
-    """
+    """Pack `folder`; `is_left_out` gets paths relative to it, and a folder is left out with all it
+    holds. Raises ConfigurationError of a file that could not be unpacked elsewhere: a link that
+    leaves the tree, a socket."""
     with tarfile.open(file, "w:gz", compresslevel=1) as archive:
         for path in _walk(folder, folder, is_left_out):
             name = str(path.relative_to(folder))
@@ -40,7 +37,7 @@ def pack(folder: Path, file: Path, *, is_left_out: Callable[[Path], bool]) -> No
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Into a folder that is made. Raises DataError where a member would land elsewhere, Interrupted
+    """Unpack into a new folder. Raises DataError where a member would land elsewhere, Interrupted
     where the archive is damaged."""
     folder.mkdir(parents=True)
     try:

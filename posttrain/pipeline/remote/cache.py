@@ -1,5 +1,5 @@
-"""Of DVC's cache and run cache, a stage's inputs and its one result go to S3 and come back, in the
-layout of a DVC remote.
+"""Moves a stage's inputs and its one result between DVC's cache and run cache and S3, in the layout
+of a DVC remote.
 
 Anybody's DVC with a remote of the same address reads it. The whole cache is never listed or moved.
 DVC's own transfers say no more than that they failed, and count a folder whose listing did not come
@@ -26,7 +26,7 @@ from dvc_data.hashfile.transfer import TransferResult
 from posttrain.pipeline.remote.names import S3Remote
 from posttrain.pipeline.remote.object_store import CONNECT_S, READ_S, ObjectStore, Unreachable
 from posttrain.pipeline.snapshot import outs_holding
-from posttrain.provenance.lockfile import load_as_dvc
+from posttrain.provenance.fingerprint import load_as_dvc
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 
 NAME = "posttrain-s3"
@@ -35,13 +35,14 @@ _NUM_TRIES = 3  # of a transfer that fails though S3 answers
 
 
 def config_section(remote: S3Remote) -> str:
-    """For DVC's config: the address, and no keys. Hashes are computed again from what arrives."""
-    said = {
+    """Section of DVC's config: the address, and no keys. Hashes of received files are computed
+    again."""
+    given = {
         "url": f"s3://{remote.bucket}/{remote.prefix}{FOLDER}",
         "endpointurl": remote.endpoint_url,
         "region": remote.region,
     }
-    lines = [f"    {name} = {value}\n" for name, value in said.items() if value is not None]
+    lines = [f"    {name} = {value}\n" for name, value in given.items() if value is not None]
     return (
         f"['remote \"{NAME}\"']\n{''.join(lines)}    verify = true\n    connect_timeout = {CONNECT_S}\n    "
         f"read_timeout = {READ_S}\n"
@@ -49,19 +50,19 @@ def config_section(remote: S3Remote) -> str:
 
 
 def refuse_without_run_cache(stage: PipelineStage) -> None:
-    """Its result comes back by the run cache or not at all. Inputs are there, or DVC's error is
-    raised."""
+    """Raises ConfigurationError of a stage whose result could not come back, because the run cache
+    keeps none, and DVC's error where an input is missing."""
     stage.save_deps()
     if not _can_hash(stage):
         raise ConfigurationError(
-            f"{stage.name} has no deps or no outs, or is always run: DVC's run cache keeps no result of such a "
-            "stage, and none could come back from "
-            "S3. Give it both in dvc.yaml, or run it on a target that shares a disk"
+            f"{stage.name} has no deps or no outs, or is always run: DVC's run cache keeps no result of such a stage, "
+            "and none could come back from S3. Give it both in dvc.yaml, or run it on a target that shares a disk"
         )
 
 
 def push_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore) -> frozenset[Path]:
-    """The inputs that lie in DVC's cache; gives their paths. All others are files of the tree."""
+    """Push the inputs that lie in DVC's cache; gives their paths. All others are files of the
+    tree."""
     outs = [
         out for out in outs_holding(repo, _inputs(stage)) if out.use_cache and out.hash_info and not out.changed_cache()
     ]
@@ -72,22 +73,23 @@ def push_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore) -> frozens
 
 
 def pull_inputs(repo: Repo, stage: PipelineStage, store: ObjectStore) -> None:
-    """What `push_inputs` of the same tree has pushed, into DVC's cache and the tree."""
+    """Pull the inputs that `push_inputs` of the same tree has pushed, into DVC's cache and the
+    tree."""
     missing = [path for path in _inputs(stage) if not Path(path).exists()]
     for out in [out for out in outs_holding(repo, missing) if out.use_cache]:
         with contextlib.suppress(CollectCacheError):
             _pull(repo, store, [out])
         if not out.hash_info or out.changed_cache():
             raise Interrupted(
-                f"{out.def_path}, an input of {stage.name}, is not whole in {store.remote.url}/{FOLDER}: "
-                "something deletes there. It is pushed again "
-                "with the next attempt"
+                f"{out.def_path}, an input of {stage.name}, is not whole in {store.remote.url}/{FOLDER}: something "
+                "deletes there. It is pushed again with the next attempt"
             )
         out.checkout()
 
 
 def push_result(repo: Repo, stage: PipelineStage, store: ObjectStore) -> None:
-    """Of a stage that has just run. The entry goes last: who finds it finds all that it names."""
+    """Push the result of a stage that has just run. The entry goes last: a reader that finds it
+    finds all files that it names."""
     stage.save_deps()
     key = _get_stage_hash(stage)
     entry = repo.stage_cache._load(stage)
@@ -99,10 +101,10 @@ def push_result(repo: Repo, stage: PipelineStage, store: ObjectStore) -> None:
 
 
 def fetch_result(repo: Repo, stage: PipelineStage, store: ObjectStore) -> bool:
-    """Into DVC's cache and run cache; False where S3 has no whole result of a run with the inputs
-    that the stage has now.
+    """Fetch a result into DVC's cache and run cache; False where S3 has no whole result of a run
+    with the stage's present inputs.
 
-    Raises DataError where what it has under that name is of another stage or other inputs.
+    Raises DataError where the entry of that name is of another stage or other inputs.
     """
     stage.save_deps()
     if not _can_hash(stage):
@@ -122,7 +124,8 @@ def fetch_result(repo: Repo, stage: PipelineStage, store: ObjectStore) -> bool:
 
 
 def _take_entry(repo: Repo, key: str, name: str, store: ObjectStore) -> None:
-    """Its outs are written where it says, so it must say what it was looked up by."""
+    """Fetch an entry of the run cache. Outs are written where it says, so its own key must be the
+    one that it was found by."""
     value = name.rpartition("/")[2]
     target = Path(repo.stage_cache._get_cache_path(key, value))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,14 +150,15 @@ def _inputs(stage: PipelineStage) -> list[str]:
 
 
 def _pull(repo: Repo, store: ObjectStore, outs: list[Output]) -> None:
-    """What a folder holds is known once its listing is here, so asking for the names moves
-    something already."""
-    _move(
-        store,
-        lambda: repo.cloud.pull(
-            {found for out in outs for used in out.get_used_objs(remote=NAME).values() for found in used}, remote=NAME
-        ),
-    )
+    """Pull outputs. The names of a folder's files are known once its listing is here, so naming
+    them moves something already."""
+
+    def pull() -> TransferResult:
+        objects = {found for out in outs for used in out.get_used_objs(remote=NAME).values() for found in used}
+        result: TransferResult = repo.cloud.pull(objects, remote=NAME)
+        return result
+
+    _move(store, pull)
 
 
 def _move(store: ObjectStore, move: Callable[[], TransferResult]) -> None:
@@ -174,10 +178,10 @@ def _move(store: ObjectStore, move: Callable[[], TransferResult]) -> None:
             raise Unreachable(f"{store.remote.url} lost a transfer") from cause
         if isinstance(cause, CollectCacheError):
             raise cause
-        why = type(cause).__name__ if cause else "DVC's words are above"
+        why = type(cause).__name__ if cause else "DVC's log says more"
         raise Interrupted(
-            f"files did not get to or from {store.remote.url} in {_NUM_TRIES} tries ({why}), though S3 answers; "
-            "run again"
+            f"files did not get to or from {store.remote.url} in {_NUM_TRIES} tries ({why}), "
+            "though S3 answers; run again"
         ) from cause
 
     store.patiently(try_once)

@@ -1,10 +1,10 @@
-"""A job's next attempt, on another machine, finds its checkpoints in S3. Each sealed one is a
-folder of objects, its marker the last of them.
+"""Ships checkpoints to S3, where a job's next attempt, on another machine, finds them. Each sealed
+one is a folder of objects, its marker the last of them.
 
-The same order as on a disk: what was cut off in the middle has no marker, and what was damaged has
-another hash than the marker says (`train/checkpointing.py` looks before anything is loaded).
-Episodes that were paid for (`*.jsonl`, a line each) go along; their readers pass over a line that
-was cut off.
+The same order as on a disk: a checkpoint that was cut off has no marker, and a damaged one has
+another hash than the marker says (`train/checkpointing.py` checks before anything is loaded).
+Episodes that were paid for (`*.jsonl`, a line each) go along; their readers skip a line that was
+cut off.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from pathlib import Path, PurePath, PurePosixPath
 from posttrain.pipeline.remote.object_store import ObjectStore
 from posttrain.runtime.exits import DataError
 
-MARKER = "COMPLETE"  # as the trainers write it
+MARKER = "COMPLETE"  # the trainers write it
 CHECKPOINT = "checkpoint-"
 
 
 class ShippedCheckpoints:
-    """Mirrors `folder` to the objects under `prefix`. What another attempt has there and this one
-    never saw is left alone."""
+    """Mirrors `folder` to the objects under `prefix`. Objects of another attempt that this one
+    never saw are left alone."""
 
     def __init__(self, store: ObjectStore, prefix: str, folder: Path) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
@@ -27,22 +27,20 @@ class ShippedCheckpoints:
         self._loose: dict[Path, tuple[int, int]] = {}
 
     def bring(self) -> int:
-        """Take over what earlier attempts have shipped; gives how many checkpoints that are
-        whole."""
+        """Download what earlier attempts have shipped; gives the number of whole checkpoints."""
         names = [found.name for found in self._store.list(self._prefix)]
         whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{MARKER}")}
         for name in names:
-            if any(name.startswith(f"{checkpoint}/") for checkpoint in whole) or _is_loose(
-                PurePosixPath(name.removeprefix(self._prefix))
-            ):
+            is_loose = _is_loose(PurePosixPath(name.removeprefix(self._prefix)))
+            if is_loose or any(name.startswith(f"{checkpoint}/") for checkpoint in whole):
                 self._store.get(name, self._path_of(name))
         self._sealed = {self._path_of(name) for name in whole}
         self._loose = {path: _state(path) for path in self._loose_files()}
         return len(whole)
 
     def ship(self) -> int:
-        """What is new, and then without what the stage has removed; gives how many new checkpoints.
-        What it removes meanwhile is left out."""
+        """Upload what is new, delete what the stage has removed; gives the number of new
+        checkpoints. A checkpoint that it removes meanwhile is left out."""
         num_new = 0
         for marker in sorted(self._folder.rglob(MARKER)):
             if marker.parent not in self._sealed and self._put_checkpoint(marker):

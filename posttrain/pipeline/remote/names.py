@@ -1,5 +1,5 @@
-"""A job lies in S3 under names of submitter, key and attempt alone: whatever a stage, a branch or a
-knob is called, names are plain."""
+"""Names of a job's objects in S3: of submitter, key and attempt alone, so that they are plain
+however a stage, a branch or a knob is called."""
 
 import argparse
 import re
@@ -23,7 +23,6 @@ class S3Remote:
 
     @property
     def bucket(self) -> str:
-        """Without the prefix."""
         return self.url.removeprefix("s3://").partition("/")[0]
 
     @property
@@ -34,8 +33,8 @@ class S3Remote:
 
     def options(self) -> tuple[str, ...]:
         """For a command line whose parser has `add_options`."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return tuple(f"--{name.replace('_', '-')}={value}" for name, value in said.items() if value is not None)
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return tuple(f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,30 +42,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", required=True, help="s3://bucket/prefix")
     parser.add_argument("--endpoint-url", help="of an S3 that is not Amazon's")
     parser.add_argument("--region")
-    parser.add_argument(
-        "--patience-s", type=float, default=PATIENCE_S, help="how long an S3 that does not answer is asked again"
-    )
-    parser.add_argument(
-        "--ship-every-s", type=float, default=SHIP_EVERY_S, help="seconds between two looks for new checkpoints"
-    )
+    for name, default in (("--patience-s", PATIENCE_S), ("--ship-every-s", SHIP_EVERY_S)):
+        parser.add_argument(name, type=float, default=default, help=f"{default:g} s by default")
 
 
 def from_options(given: argparse.Namespace) -> S3Remote:
-    """What `add_options` read."""
+    """The remote of options that `add_options` has added."""
     return S3Remote(given.url, given.endpoint_url, given.region, given.patience_s, given.ship_every_s)
 
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """`jobs/SUBMITTER/KEY/…`: what the attempts at one stage with one set of inputs share, and no
-    other tree's jobs do."""
+    """`jobs/SUBMITTER/KEY/…`: objects that the attempts at one stage with one set of inputs share,
+    and no other tree's jobs do."""
 
     submitter: str
     key: str
 
     @classmethod
     def parse(cls, text: str) -> "JobFolder":
-        """`str` of one. Raises ConfigurationError."""
+        """Inverse of `str`. Raises ConfigurationError."""
         found = re.fullmatch(r"([0-9a-f]{32})/([0-9a-f]{64})", text)
         if found is None:
             raise ConfigurationError(f"{text!r} is no SUBMITTER/KEY; the submitter makes it, nobody types it")
@@ -77,51 +72,34 @@ class JobFolder:
 
     @property
     def prefix(self) -> str:
-        """Of all the names."""
         return f"jobs/{self}/"
 
     @property
     def checkpoints(self) -> str:
-        """Of those of the checkpoints."""
         return f"{self.prefix}checkpoints/"
 
     @property
+    def records(self) -> tuple[str, ...]:
+        """Prefixes of all but the checkpoints; an attempt's number follows each."""
+        return (f"{self.prefix}snapshots/", f"{self.prefix}claims/", self.traces, self.wandb, self.costs)
+
+    @property
     def traces(self) -> str:
-        """Of those of the trace stores; the attempt follows."""
         return f"{self.prefix}traces/"
 
     @property
     def wandb(self) -> str:
-        """Of those of the packed runs of W&B."""
+        """Prefix of the packed runs of W&B."""
         return f"{self.prefix}wandb/"
 
     @property
     def costs(self) -> str:
-        """Of those of what the stage took."""
         return f"{self.prefix}costs/"
 
-    @property
-    def snapshots(self) -> str:
-        """Of those of the packed trees."""
-        return f"{self.prefix}snapshots/"
-
-    @property
-    def claims(self) -> str:
-        """Of those of the claims."""
-        return f"{self.prefix}claims/"
-
     def claim(self, attempt: int) -> str:
-        """What the one process that runs an attempt has made."""
-        return f"{self.claims}{attempt}"
-
-    def wandb_runs(self, attempt: int) -> str:
-        """The packed runs of one."""
-        return f"{self.wandb}{attempt}.tar.gz"
-
-    def costs_of(self, attempt: int) -> str:
-        """What it took in one."""
-        return f"{self.costs}{attempt}.jsonl"
+        """Made by the one process that runs an attempt."""
+        return f"{self.prefix}claims/{attempt}"
 
     def snapshot(self, attempt: int) -> str:
-        """The packed tree of one."""
-        return f"{self.snapshots}{attempt}.tar.gz"
+        """The packed tree of an attempt."""
+        return f"{self.prefix}snapshots/{attempt}.tar.gz"

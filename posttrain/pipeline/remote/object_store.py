@@ -1,5 +1,5 @@
-"""S3 is asked through boto3, with every refusal as one sentence and every silence waited out for a
-while.
+"""Objects in S3, by boto3: a refusal is an error of one sentence, and an S3 that does not answer is
+asked again for a while.
 
 Keys come from boto3's own places (the environment first) and are never seen here. Messages carry
 S3's error code and not its text: what a server writes about a refused key is not ours to print.
@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -28,14 +27,8 @@ from posttrain.runtime.exits import ConfigurationError, Interrupted
 CONNECT_S, READ_S = 5, 60
 MAX_PAUSE_S = 5.0
 _TRANSFER = TransferConfig(multipart_chunksize=64 * 2**20, max_concurrency=4)  # parts are 10,000 at most: 640 GB a file
-_NO_ROOM_NOW = (
-    "SlowDown",
-    "RequestTimeout",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequests",
-    "OperationAborted",
-)
+_NO_ROOM_NOW = {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests"}
+_NO_ROOM_NOW |= {"OperationAborted"}
 _WRONG_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301")
 T = TypeVar("T")
 
@@ -57,14 +50,14 @@ class ObjectStore:
     """The objects under the remote's prefix, named relative to it.
 
     Every method but `check` waits out an S3 that does not answer and raises Interrupted where it
-    does not for too long, ConfigurationError where it refuses. `tell` hears when the waiting
+    does not for too long, ConfigurationError where it refuses. `log` gets a line when the waiting
     begins.
     """
 
     def __init__(
-        self, remote: S3Remote, *, tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+        self, remote: S3Remote, *, log: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
     ) -> None:
-        self.remote, self._tell = remote, tell
+        self.remote, self._log = remote, log
         config = Config(
             connect_timeout=CONNECT_S,
             read_timeout=READ_S,
@@ -80,53 +73,36 @@ class ObjectStore:
         self._client: Any = session.client("s3", endpoint_url=remote.endpoint_url, region_name=region, config=config)
 
     def check(self) -> None:
-        """Whether the bucket is there and may be used; asked once. Raises Unreachable too."""
-        self._once(
-            partial(self._client.list_objects_v2, Bucket=self.remote.bucket, Prefix=self.remote.prefix, MaxKeys=1)
-        )
+        """Check once that the bucket is there and may be used. Raises Unreachable too."""
+        self._once(self._client.list_objects_v2, Bucket=self.remote.bucket, Prefix=self.remote.prefix, MaxKeys=1)
 
     def put(self, path: Path, name: str) -> None:
         """Raises FileNotFoundError where the file is gone."""
-        self.patiently(
-            partial(
-                self._once,
-                partial(self._client.upload_file, str(path), self.remote.bucket, self._key(name), Config=_TRANSFER),
-            )
-        )
+        self._ask(self._client.upload_file, str(path), self.remote.bucket, self._key(name), Config=_TRANSFER)
 
     def get(self, name: str, path: Path) -> None:
-        """Whole or not at all. Raises FileNotFoundError where there is no such object."""
+        """Write the file whole or not at all. Raises FileNotFoundError where there is no such
+        object."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.patiently(
-            partial(
-                self._once,
-                partial(self._client.download_file, self.remote.bucket, self._key(name), str(path), Config=_TRANSFER),
-            )
-        )
+        self._ask(self._client.download_file, self.remote.bucket, self._key(name), str(path), Config=_TRANSFER)
 
     def claim(self, name: str) -> bool:
-        """Whether this call has made the object; of several from anywhere one is told so. An S3
-        without conditional writes tells every one."""
-        own = uuid.uuid4().hex.encode()
-        return self.patiently(partial(self._once, partial(self._claim, name, own)))
+        """True if this call has made the object; of several from anywhere one gets True. An S3
+        without conditional writes gives every one True."""
+        return self._ask(self._claim, name, uuid.uuid4().hex.encode())
 
     def list(self, prefix: str) -> list[StoredObject]:
-        """Those whose name begins so."""
-        return self.patiently(partial(self._once, lambda: list(self._list(prefix))))
+        """Objects whose name begins so."""
+        return self._ask(lambda: list(self._list(prefix)))
 
     def delete(self, prefix: str) -> None:
-        """All whose name begins so."""
+        """Delete all whose name begins so."""
         for found in self.list(prefix):
-            self.patiently(
-                partial(
-                    self._once,
-                    partial(self._client.delete_object, Bucket=self.remote.bucket, Key=self._key(found.name)),
-                )
-            )
+            self._ask(self._client.delete_object, Bucket=self.remote.bucket, Key=self._key(found.name))
 
     def patiently(self, action: Callable[[], T]) -> T:
-        """What `action` gives; while it raises Unreachable it is tried again. Raises Interrupted
-        when that has taken too long."""
+        """Call `action` again while it raises Unreachable. Raises Interrupted when that has taken
+        too long."""
         deadline, pause_s = time.monotonic() + self.remote.patience_s, 0.5
         while True:
             try:
@@ -135,12 +111,11 @@ class ObjectStore:
                 if time.monotonic() + pause_s > deadline:
                     raise Interrupted(
                         f"{error}, for {self.remote.patience_s:g} s now: without it neither inputs nor results "
-                        "get from machine to machine. Look "
-                        "whether it is up and endpoint_url in infra/dispatch.yaml leads to it, then run again: "
-                        "what was shipped is kept"
+                        "get from machine to machine. Look whether it is up and endpoint_url in infra/dispatch.yaml "
+                        "leads to it, then run again: what was shipped is kept"
                     ) from error
                 if pause_s == 0.5:
-                    self._tell(f"{error}; asking again for {self.remote.patience_s:g} s")
+                    self._log(f"{error}; asking again for {self.remote.patience_s:g} s")
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
@@ -163,18 +138,21 @@ class ObjectStore:
             for found in page.get("Contents", ()):
                 yield StoredObject(found["Key"].removeprefix(self.remote.prefix), found["Size"], found["LastModified"])
 
-    def _once(self, ask: Callable[[], T]) -> T:
+    def _ask(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        return self.patiently(lambda: self._once(call, *arguments, **named))
+
+    def _once(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """One call of boto3, its errors as ours."""
         try:
-            return ask()
+            return call(*arguments, **named)
         except S3UploadFailedError as error:
             self._refuse(error.__context__ if isinstance(error.__context__, ClientError) else None, error)
         except ClientError as error:
             self._refuse(error, error)
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise ConfigurationError(
-                f"there are no keys for {self.remote.url}, so S3 would refuse everything. "
-                "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the "
-                "environment; jobs on Kubernetes get them from the target's `secret`"
+                f"there are no keys for {self.remote.url}, so S3 would refuse everything. Set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY in the environment; jobs on Kubernetes get them from the target's `secret`"
             ) from error
         except SSLError as error:
             raise ConfigurationError(
@@ -190,9 +168,8 @@ class ObjectStore:
             status == 404 and error is not None and error.operation_name in ("HeadBucket", "ListObjectsV2")
         ):
             raise ConfigurationError(
-                f"{self._where} has no bucket {remote.bucket!r}, so nothing can be kept there. Make it, "
-                f"or correct `url` ({remote.url}) in "
-                "infra/dispatch.yaml"
+                f"{self._where} has no bucket {remote.bucket!r}, so nothing can be kept there. Make it, or correct "
+                f"`url` ({remote.url}) in infra/dispatch.yaml"
             ) from cause
         if status == 404:
             raise FileNotFoundError(f"{remote.url} has no such object") from cause
@@ -203,10 +180,9 @@ class ObjectStore:
         if status >= 500 or status == 429 or code in _NO_ROOM_NOW:
             raise Unreachable(f"{self._where} answers with {code}") from cause
         raise ConfigurationError(
-            f"{self._where} refuses the keys of this environment for {remote.url} ({code}), "
-            "so nothing can be kept there. Are AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, where they are temporary) right, and may they read, "
-            "write, list and delete there?"
+            f"{self._where} refuses the keys of this environment for {remote.url} ({code}), so nothing can be kept "
+            "there. Are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, where they are temporary) "
+            "right, and may they read, write, list and delete there?"
         ) from cause
 
     @property
@@ -218,7 +194,7 @@ class ObjectStore:
 
 
 def _code_of(error: ClientError) -> tuple[str, int]:
-    """Of S3's words only what looks like a code."""
+    """Code and status of S3's answer, and nothing else of its text."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500))
     return code if re.fullmatch(r"[A-Za-z0-9.]{1,60}", code) else str(status), status

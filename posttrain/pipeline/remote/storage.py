@@ -1,5 +1,4 @@
-"""A job's files get to it, and its result back, by a disk that both see or by S3; the flow knows
-one seam."""
+"""Storage of a job's files and results: a disk that both sides see, or S3."""
 
 import subprocess
 import sys
@@ -9,14 +8,17 @@ from typing import Protocol
 from posttrain.pipeline.job.single_stage import NOT_THERE
 from posttrain.pipeline.remote.names import JobFolder, S3Remote
 from posttrain.pipeline.snapshot import Snapshot, copy_snapshot
-from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
+from posttrain.runtime.exits import DataError, Interrupted, as_error
+
+SUBMIT, SINGLE_STAGE = "posttrain.pipeline.remote.submit", "posttrain.pipeline.job.single_stage"
 
 
 class Storage(Protocol):
-    """All may be called from several threads, for different stages."""
+    """Moves snapshots to jobs and results back; called from several threads, for different
+    stages."""
 
     def command(self, frozen: Snapshot) -> tuple[str, ...]:
-        """What the job runs in its folder."""
+        """Command of the job, in its folder."""
         ...
 
     def prepare(self, frozen: Snapshot, folder: Path, attempt: int) -> None:
@@ -24,63 +26,58 @@ class Storage(Protocol):
         ...
 
     def has_result(self, frozen: Snapshot) -> bool:
-        """Whether DVC's run cache has one for these inputs, now that everybody was asked who may
-        have it. No job has been started for it."""
+        """True if DVC's run cache has a result of these inputs, fetched from the storage where it
+        is there. No job has been started for it."""
         ...
 
     def collect(self, frozen: Snapshot, folder: Path, *, is_good: bool) -> Snapshot:
-        """After the job: where its result lies, if it ended well, and in any case its trace stores,
-        under the state folder."""
+        """Collect after the job its result, if it ended well, and its trace stores; gives the
+        snapshot where they lie."""
         ...
 
 
 class SharedDisk:
-    """Jobs work in a folder that the submitter sees, on DVC's own cache. `python` is the
-    interpreter there."""
+    """Storage of jobs that work in a folder that the submitter sees, on DVC's own cache. `python`
+    is the interpreter there."""
 
     def __init__(self, *, python: str) -> None:
         self._python = python
 
     def command(self, frozen: Snapshot) -> tuple[str, ...]:
-        """As `Storage` has it."""
         return (self._python, "-u", "-m", "posttrain.pipeline.job.shared_disk", "--", frozen.stage)
 
     def prepare(self, frozen: Snapshot, folder: Path, attempt: int) -> None:  # noqa: ARG002 names of folders tell attempts apart
-        """As `Storage` has it."""
         copy_snapshot(frozen, folder)
 
     def has_result(self, frozen: Snapshot) -> bool:
-        """As `Storage` has it."""
         return frozen.has_run
 
     def collect(self, frozen: Snapshot, folder: Path, *, is_good: bool) -> Snapshot:
-        """As `Storage` has it."""
         return Snapshot(folder, frozen.stage, frozen.key, has_run=is_good)
 
 
 class S3:
-    """Jobs see nothing of the submitter's disk. `submitter` names the tree among all that share the
-    bucket; `python` is the interpreter there."""
+    """Storage of jobs that see nothing of the submitter's disk. `submitter` names the tree among
+    all that share the bucket; `python` is the interpreter there."""
 
     def __init__(self, remote: S3Remote, *, submitter: str, python: str) -> None:
         self._remote, self._submitter, self._python = remote, submitter, python
 
     def command(self, frozen: Snapshot) -> tuple[str, ...]:
-        """As `Storage` has it."""
         return (self._python, "-u", "-m", "posttrain.pipeline.job.s3", *self._options(frozen), "--", frozen.stage)
 
     def prepare(self, frozen: Snapshot, folder: Path, attempt: int) -> None:
-        """As `Storage` has it. Raises ConfigurationError where the bucket cannot be used,
-        Interrupted where S3 does not answer."""
+        """Raises ConfigurationError where the bucket cannot be used, Interrupted where S3 does not
+        answer."""
         folder.mkdir(parents=True, exist_ok=True)
         self._run(frozen, "prepare", f"--attempt={attempt}")
 
     def has_result(self, frozen: Snapshot) -> bool:
-        """As `Storage` has it, and raises what `prepare` does."""
+        """Raises the errors of `prepare`."""
         return frozen.has_run or self._run(frozen, "collect")
 
     def collect(self, frozen: Snapshot, folder: Path, *, is_good: bool) -> Snapshot:  # noqa: ARG002 nothing lies in the folder
-        """As `Storage` has it, and raises what `prepare` does."""
+        """Raises the errors of `prepare`."""
         is_there = self._run(frozen, "collect", "--is-over")
         if is_good and not (is_there and restore(frozen)):
             raise DataError(
@@ -93,39 +90,27 @@ class S3:
         return (*self._remote.options(), f"--place={JobFolder(self._submitter, frozen.key)}")
 
     def _run(self, frozen: Snapshot, *command: str) -> bool:
-        """False where it says that something is not there."""
+        """False where something is not there."""
         name, *options = command
-        return _ask(frozen, "transport.remote_submit", name, *self._options(frozen), *options)
+        return _run_program(frozen, SUBMIT, name, *self._options(frozen), *options)
 
 
 def restore(snapshot: Snapshot) -> bool:
-    """Outputs and entry from the run cache into the snapshot; False where its files are gone.
-    Raises what the run cache's disk has to say."""
-    return _ask(snapshot, "job.single_stage", "--from-run-cache")
+    """Restore outputs and entry from the run cache into the snapshot; False where its files are
+    gone."""
+    return _run_program(snapshot, SINGLE_STAGE, "--from-run-cache")
 
 
-def _ask(snapshot: Snapshot, program: str, *options: str) -> bool:
-    """A program of `posttrain.pipeline` on a snapshot, in a process of its own; False where it says
-    that something is not there.
+def _run_program(snapshot: Snapshot, program: str, *options: str) -> bool:
+    """Run one of our programs on a snapshot, in a process of its own; False where
+    something is not there. Raises the StageError that it ended with.
 
-    Started where we were, it is our own code: the snapshot may be of another commit.
+    Started in our own folder, it is our own code: the snapshot may be of another commit.
     """
-    line = [
-        sys.executable,
-        "-m",
-        f"posttrain.pipeline.{program}",
-        *options,
-        f"--folder={snapshot.folder}",
-        "--",
-        snapshot.stage,
-    ]
+    line = [sys.executable, "-m", program, *options, f"--folder={snapshot.folder}", "--", snapshot.stage]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
-    said = next(
-        (text for text in reversed(done.stderr.splitlines()) if text.strip()), f"it ended with {done.returncode}"
-    )
-    for end in (ConfigurationError, DataError, Interrupted):
-        if done.returncode == end.code:
-            raise end(said)
-    if done.returncode not in (0, NOT_THERE):
-        raise Interrupted(f"{snapshot.stage}: {' '.join((program, *options[:1]))} failed: {said}")
-    return done.returncode == 0
+    if done.returncode in (0, NOT_THERE):
+        return done.returncode == 0
+    messages = [text for text in done.stderr.splitlines() if text.strip()] or [f"it ended with {done.returncode}"]
+    failed = f"{snapshot.stage}: {' '.join((program, *options[:1]))} failed: {messages[-1]}"
+    raise as_error(done.returncode, messages[-1]) or Interrupted(failed)

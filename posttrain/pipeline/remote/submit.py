@@ -1,5 +1,5 @@
-"""Puts a job's snapshot into S3 before it starts, and takes what it left when it is over, where the
-two share no disk.
+"""Sends a job's snapshot to S3 before it starts, and collects its results when it is over, where
+submitter and job share no disk.
 
 `python -m posttrain.pipeline.remote.submit prepare|collect OPTIONS -- STAGE` in the
 snapshot's folder. A process of its own, as all of DVC's work: jobs of several stages are sent and
@@ -21,7 +21,7 @@ from posttrain.pipeline.remote.archive import pack, unpack
 from posttrain.pipeline.remote.cache import NAME, config_section, fetch_result, push_inputs, refuse_without_run_cache
 from posttrain.pipeline.remote.names import JobFolder, add_options, from_options
 from posttrain.pipeline.remote.object_store import ObjectStore
-from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage, use_settled_runs
+from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage, use_verified_runs
 from posttrain.provenance.costs import COSTS, append_cost, read_cost_lines
 from posttrain.runtime.exits import ConfigurationError, exit_codes
 from posttrain.runtime.state import STATE_DIR, WANDB
@@ -48,11 +48,11 @@ def prepare(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> i
 
 
 def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) -> int:
-    """Traces, W&B's runs and costs of all attempts into the state folder, and the result into DVC's
-    cache and run cache: 0, or `NOT_THERE` where there is none.
+    """Collect traces, W&B's runs and costs of all attempts into the state folder, and the result
+    into DVC's cache and run cache: 0, or `NOT_THERE` where there is none.
 
-    What is not needed any more is deleted there: all of the job where its result is here, and where
-    it is over without one, all but checkpoints.
+    Then delete what is not needed there any more: all of the job where its result is here, and
+    where it is over without one, all but checkpoints.
     """
     for found in store.list(place.traces):
         store.get(found.name, STATE_DIR / "traces" / Path(found.name).parent.name / Path(found.name).name)
@@ -68,18 +68,16 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
             for cost in read_cost_lines(Path(folder) / COSTS.name):
                 append_cost(cost)
     with Repo() as repo, repo.lock:
-        use_settled_runs(repo)
+        use_verified_runs(repo)
         is_there = fetch_result(repo, find_stage(repo, stage), store)
-    own = (place.snapshots, place.claims, place.traces, place.wandb, place.costs)
-    for prefix in (place.prefix,) if is_there else own if is_over else ():
+    for prefix in (place.prefix,) if is_there else place.records if is_over else ():
         store.delete(prefix)
     return 0 if is_there else NOT_THERE
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        "posttrain.pipeline.remote.submit",
-        description="Send a stage's snapshot to S3, take its result from there.",
+        "posttrain.pipeline.remote.submit", description="Send a stage's snapshot to S3, take its result from there."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("prepare", "collect"):

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posttrain.models.adapted import behind_adapters, is_adapted_layer
-from posttrain.models.bf16_rescale import of_readers, spread
-from posttrain.models.dense import dense
+from posttrain.models.adapters import behind_adapters, dense, is_adapted_layer
+from posttrain.models.bf16_rescale import channel_scales, reader_scales
 from posttrain.models.params import LIKE_QWEN3
 from posttrain.models.precision import compute_dtype
 from posttrain.runtime.exits import ConfigurationError
@@ -131,10 +130,10 @@ def _fuse_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
     out, out_bias = dense(attention.o_proj)
     down, down_bias = dense(mlp.down_proj)
     if dtype != torch.float32 and (is_adapted_layer(attention.o_proj) or is_adapted_layer(mlp.down_proj)):
-        of_v, of_up = spread(attention.v_proj.out_features, out.device), spread(len(up), up.device)
+        of_v, of_up = channel_scales(attention.v_proj.out_features, out.device), channel_scales(len(up), up.device)
         # v divided, and the columns of `out` that read it multiplied, cancel; likewise up and down.
         qkv, qkv_bias = _divided(qkv, qkv_bias, of_v)
-        out = out.float() * of_readers(of_v, out.shape[1], attention.head_dim)
+        out = out.float() * reader_scales(of_v, out.shape[1], attention.head_dim)
         up, up_bias = _divided(up, up_bias, of_up)
         down = down.float() * of_up
     return FusedLayer(

@@ -8,6 +8,7 @@ transformers.
 """
 
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,6 @@ _SPAN_STEP = 16  # rounded up to a multiple of this
 _SPLIT_ROWS, _ROW_STEP = frozenset({5, 6, 7, 9, 10, 11}), 4
 # So does the attention kernel with the keys of 1 or 3 queries.
 _MIN_WIDTH = 4
-_ALIGNMENT = 64  # bytes
 _CACHE_SHARE = 3  # one part in so many of a GPU's free memory: the rest is for what trains beside it
 _MAX_PACKED_TOKENS = 1024  # read in one pass: bounds the memory of a pass, and keeps its activations in the CPU's cache
 
@@ -173,13 +173,14 @@ def num_slots_within(free: int, weights: FusedWeights, max_context_tokens: int) 
 def zeros(shape: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of zeros for a cache: masked positions are still multiplied by 0, and 0 · NaN is
     NaN. On a CPU, pages that were never written take no memory, so unused slots are free;
-    torch.zeros writes to all."""
+    torch.zeros writes to all. They are small pages: numpy's are of 2 MiB, which a token in every
+    slot fills all with zeros, a tenth of a training step."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    size = math.prod(shape) * dtype.itemsize
-    pages = torch.from_numpy(np.zeros(size + _ALIGNMENT, np.uint8))
-    start = -pages.data_ptr() % _ALIGNMENT  # where torch would begin: kernels may round otherwise elsewhere
-    return pages[start : start + size].view(dtype).view(shape)
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 class _Packing:

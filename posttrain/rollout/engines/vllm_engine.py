@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import aiohttp
 import torch
 
-from posttrain.models.adapted import is_adapted
+from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.routing import Router

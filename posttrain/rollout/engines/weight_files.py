@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from posttrain.models.adapted import is_adapted
+from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
 from posttrain.runtime.exits import ConfigurationError
 

@@ -1,1 +1,2 @@
-"""Credit: how much better than expected what the agent wrote was. Pure functions in float64."""
+"""Advantages: how much better than expected the agent's tokens were, in float64; a file a
+method."""

@@ -1,5 +1,5 @@
-"""Learns what an episode will earn, before each of the agent's tokens: a linear head on the last
-hidden layer, from nothing, so that the first values are 0.
+"""Critic: predicts what an episode will earn before each of the agent's tokens, by a linear head on
+the last hidden layer that begins at zero.
 
 `apart`: on a copy of the policy as it is when training begins, of which as much is trained as of
 the policy: all of it, or with adapters the copy's own adapters. `shared`: on the policy itself,
@@ -19,20 +19,20 @@ from torch import Tensor, nn
 
 from posttrain.evals.groups import are_equal
 from posttrain.models import distributed, sharding
-from posttrain.models.adapted import behind_adapters
+from posttrain.models.adapters import behind_adapters
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.token_logprobs import placed
+from posttrain.models.token_logprobs import scatter_scores
+from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.advantages.groups import FloatArray
-from posttrain.train.advantages.params import CriticParams
-from posttrain.train.online.batch import Rows
+from posttrain.train.online.batch import Batch
 from posttrain.train.online.updates import MAX_GRAD_NORM, without_dropout
 
 WEIGHTS, OPTIMIZER = "critic.safetensors", "critic.pt"
 
 
 class Critic:
-    """Made before accelerate has the policy, for it to be copied whole. `policy`: what accelerate
-    will be given, under FSDP the twin that it cuts into shards."""
+    """To be made before accelerate prepares the policy, so that a copy of it is whole. `policy`:
+    what accelerate will be given, under FSDP the twin that it shards."""
 
     def __init__(self, policy: Any, params: CriticParams, *, device: torch.device) -> None:
         self._policy, self._params, self._device = policy, params, device
@@ -47,35 +47,35 @@ class Critic:
         self._optimizer = build_optimizer(self._learnt, "adamw", params.lr)
         self._trained = [weight for group in self._optimizer.param_groups for weight in group["params"]]
 
-    def values(self, parts: Sequence[Rows]) -> list[Tensor]:
-        """What an episode is expected to earn before each of the agent's tokens, shape (N, T-1) for
-        each part, 0 where a token is not the agent's. All processes must call it, with as many
-        parts."""
+    def values(self, micro_batches: Sequence[Batch]) -> list[Tensor]:
+        """Expected reward before each of the agent's tokens, shape (N, T-1) for each micro-batch, 0
+        where a token is not the agent's. All processes must call it, with as many micro-batches."""
         found = []
         with torch.no_grad():
-            for part in parts:
-                rows = part.to(self._device)
-                picked = self._head(self._hidden(rows)[rows.is_scored_N_T])
-                found.append(placed(picked, rows.is_scored_N_T))
+            for one in micro_batches:
+                batch = one.to(self._device)
+                picked = self._head(self._hidden(batch)[batch.is_scored_N_T])
+                found.append(scatter_scores(picked, batch.is_scored_N_T))
         return found
 
-    def learn(self, parts: Sequence[Rows], returns: Sequence[Tensor]) -> float:
-        """Mean squared error over the returns of all processes as it was before; then
-        `updates_per_step` steps of AdamW down its gradient. `returns` (N, T-1) of each part are NaN
-        where there is none; without any nothing is learnt, and the error is 0. All processes must
-        call it, with as many parts."""
-        rows = [part.to(self._device) for part in parts]
+    def learn(self, micro_batches: Sequence[Batch], returns: Sequence[Tensor]) -> float:
+        """Make `updates_per_step` steps of AdamW on the mean squared error over the returns of all
+        processes, and return the error as it was before them. `returns` (N, T-1) of each
+        micro-batch are NaN where there is none; without any nothing is learnt, and the error is 0.
+        All processes must call it, with as many micro-batches."""
+        batches = [one.to(self._device) for one in micro_batches]
         wanted = [returns_N_T.to(self._device) for returns_N_T in returns]
         is_wanted = [~returns_N_T.isnan() for returns_N_T in wanted]
         num_returns = sum(distributed.gather(sum(int(is_one.sum()) for is_one in is_wanted)))
-        hidden = [self._hidden(part) for part in rows] if self._params.trunk == "shared" else None
+        # a shared trunk stands still meanwhile: one pass does for all updates
+        hidden = [self._hidden(batch) for batch in batches] if self._params.trunk == "shared" else None
         errors: list[float] = []
         for _ in range(self._params.updates_per_step if num_returns else 0):
             total = 0.0
-            for place, part in enumerate(rows):
+            for place, batch in enumerate(batches):
                 if not is_wanted[place].any():
                     continue
-                hidden_N_T = self._hidden(part) if hidden is None else hidden[place]
+                hidden_N_T = self._hidden(batch) if hidden is None else hidden[place]
                 gaps = self._head(hidden_N_T[is_wanted[place]]) - wanted[place][is_wanted[place]].float()
                 loss = gaps.square().sum() / num_returns
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -85,20 +85,20 @@ class Critic:
         return errors[0] if errors else 0.0
 
     def save(self, folder: Path) -> None:
-        """Its files of a checkpoint; by the first process, before the folder is sealed."""
+        """Write its files of a checkpoint; by the first process, before the folder is sealed."""
         save_model(self._learnt, str(folder / WEIGHTS))
         torch.save(sharding.whole_optimizer_state(self._optimizer), folder / OPTIMIZER)
 
     def load(self, folder: Path) -> None:
-        """The reverse, by every process."""
+        """Load what `save` wrote, in every process."""
         load_model(self._learnt, str(folder / WEIGHTS))
         self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
 
-    def _hidden(self, rows: Rows) -> Tensor:
+    def _hidden(self, batch: Batch) -> Tensor:
         """The last layer's state before each token, shape (N, T-1, width)."""
         if self._params.trunk == "shared":
-            return _last_hidden(self._policy, rows.input_ids_N_T)[:, :-1]
-        hidden: Tensor = self._learnt["trunk"](input_ids=rows.input_ids_N_T, use_cache=False).last_hidden_state
+            return _last_hidden(self._policy, batch.input_ids_N_T)[:, :-1]
+        hidden: Tensor = self._learnt["trunk"](input_ids=batch.input_ids_N_T, use_cache=False).last_hidden_state
         return hidden[:, :-1]
 
     def _head(self, hidden: Tensor) -> Tensor:
@@ -114,10 +114,10 @@ class Critic:
         self._optimizer.zero_grad()
 
 
-def targets_of(returns: Sequence[FloatArray], part: Rows) -> Tensor:
-    """The returns of a part's rows, one number for each of the agent's tokens, as `learn` takes
+def targets_of(returns: Sequence[FloatArray], batch: Batch) -> Tensor:
+    """The returns of a batch's rows, one number for each of the agent's tokens, as `learn` takes
     them: shape (N, T-1), NaN where a token is not the agent's."""
-    is_scored_N_T = part.is_scored_N_T
+    is_scored_N_T = batch.is_scored_N_T
     numbers = torch.from_numpy(np.concatenate([*returns, np.zeros(0)])).float()
     return torch.full(is_scored_N_T.shape, torch.nan).masked_scatter(is_scored_N_T, numbers)
 
@@ -136,13 +136,14 @@ def explained_variance(returns: FloatArray, values: FloatArray) -> float:
 
 @torch.no_grad()
 def _last_hidden(policy: Any, input_ids_N_T: Tensor) -> Tensor:
-    """Heard on the way through the whole model's `forward`, where shards are gathered."""
-    heard: list[Tensor] = []
+    """Output of the last layer, caught by a hook on the way through the whole model's `forward`,
+    where FSDP gathers the shards."""
+    outputs: list[Tensor] = []
     hook = behind_adapters(policy).base_model.register_forward_hook(
-        lambda _, __, output: heard.append(output.last_hidden_state)
+        lambda _, __, output: outputs.append(output.last_hidden_state)
     )
     try:
         policy(input_ids=input_ids_N_T, use_cache=False, logits_to_keep=1)
     finally:
         hook.remove()
-    return heard[0]
+    return outputs[0]

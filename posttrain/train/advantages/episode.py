@@ -1,111 +1,113 @@
-"""One advantage for each episode: its reward less what was to be expected, over a scale.
+"""One advantage for each episode: its reward less a baseline, over a scale (GRPO, RLOO, NGRPO …).
 
 Groups may differ in size: a lost episode is no member of its group. A group of equal rewards gives
 exact zeros, unless its baseline lies elsewhere.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from posttrain.evals.groups import are_equal
-from posttrain.train.advantages import baselines
-from posttrain.train.advantages.baselines import Baseline
-from posttrain.train.advantages.groups import FloatArray, Group
+from posttrain.train.advantages.baselines import BaselineParams, StepRewards, VirtualBest
+from posttrain.train.advantages.credit import Credit, StepContext
+from posttrain.train.advantages.equal_groups import ByBaseline, ByCoin, ByEntropy, EqualGroups
+from posttrain.train.advantages.groups import FloatArray, Group, TokenAdvantages
 from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.advantages.params import (
-    BaselineParams,
-    BatchMean,
-    Compared,
-    GroupMean,
-    LeaveOneOut,
-    Nothing,
-    TaskMean,
-    VirtualBest,
-    VirtualEnds,
-    Weighted,
-)
-from posttrain.train.advantages.scales import scaled
-
-_OWN = (GroupMean, LeaveOneOut)  # baselines that are the reward itself where all are equal
+from posttrain.train.advantages.scales import ScaleParams, scaled
 
 
-def episode_advantages(groups: Sequence[Group], credit: Compared, history: TaskHistory) -> list[FloatArray]:
-    """An array for each group, shape (G,); zeros where fewer than two members are left, and where
-    the group is dropped. `history` is read, not written.
+class Compared(Credit):
+    """(reward - baseline) / scale. `drop`: groups that count for nothing, `equal` those whose
+    rewards are, `all_good` those in which all succeeded."""
 
-    Expected gradient: unscaled, what the baseline's docstring says; scaled, that of another
-    objective (`scales.py`); with groups dropped by what they earned, that of those that were kept.
+    baseline: BaselineParams
+    scale: ScaleParams
+    drop: Literal["none", "equal", "all_good"]
 
-    Rewards 1, 0, 0, 0 under the group's mean: 3/4, -1/4, -1/4, -1/4; over the standard deviation
-    1/2: twice that. Raises ValueError, with the task, for a reward that is not finite, or above a
-    virtual best one: what is better than the best would be pushed down.
-    """
-    for group in groups:
-        _refuse(group, credit)
-    compared = [group for group in groups if len(group.rewards_G) > 1]
-    batch = np.concatenate([group.rewards_G for group in compared] or [np.zeros(0)])
-    return [_of_group(group, credit, history, batch) for group in groups]
+    def compared(self, groups: Sequence[Group], history: TaskHistory) -> list[FloatArray]:
+        """For each group an array of shape (G,); zeros where it has fewer than two members and
+        where it is dropped.
 
+        Expected gradient: unscaled, what the baseline's docstring says; scaled, that of another
+        objective (`scales.py`); with groups dropped by what they earned, that of those kept.
 
-def _of_group(group: Group, credit: Compared, history: TaskHistory, batch: FloatArray) -> FloatArray:
-    nothing: FloatArray = np.zeros(len(group.rewards_G))
-    if len(group.rewards_G) < 2 or is_dropped(group, credit):
-        return nothing
-    if are_equal(group.rewards_G) and isinstance(credit.baseline, _OWN):
-        return nothing
-    found = _baseline(group, credit.baseline, history, batch)
-    differences: FloatArray = group.rewards_G - found.expected_G
-    return scaled(differences, credit.scale, compared=found.compared, batch=batch)
+        Rewards 1, 0, 0, 0 under the group's mean: 3/4, -1/4, -1/4, -1/4; over the standard
+        deviation 1/2: twice that. Raises ValueError, with the task, for a reward that is not
+        finite, or above a virtual best one: what is better than the best would be pushed down.
+        """
+        for group in groups:
+            self._refuse(group)
+        batch = np.concatenate([group.rewards_G for group in groups if len(group.rewards_G) > 1] or [np.zeros(0)])
+        return [self._of_group(group, StepRewards(batch, history.mean(group.task_id))) for group in groups]
 
+    def is_dropped(self, group: Group) -> bool:
+        """True for a group that `drop` leaves out."""
+        match self.drop:
+            case "none":
+                return False
+            case "equal":
+                return are_equal(group.rewards_G)
+            case "all_good":
+                return bool(group.successes_G.all())
 
-def is_dropped(group: Group, credit: Compared) -> bool:
-    """Whether a group counts for nothing by `credit.drop`."""
-    match credit.drop:
-        case "none":
-            return False
-        case "equal":
-            return are_equal(group.rewards_G)
-        case "all_good":
-            return bool(group.successes_G.all())
+    def _of_group(self, group: Group, step: StepRewards) -> FloatArray:
+        nothing: FloatArray = np.zeros(len(group.rewards_G))
+        if len(group.rewards_G) < 2 or self.is_dropped(group):
+            return nothing
+        if are_equal(group.rewards_G) and self.baseline.is_own_mean:
+            return nothing  # exactly: rewards that differ by rounding would be blown up by their deviation
+        found = self.baseline.of_group(group.rewards_G, step)
+        differences: FloatArray = group.rewards_G - found.expected_G
+        return scaled(differences, self.scale, compared=found.compared, batch=step.batch)
 
-
-def _baseline(group: Group, params: BaselineParams, history: TaskHistory, batch: FloatArray) -> Baseline:
-    rewards_G, known = group.rewards_G, history.mean(group.task_id)
-    match params:
-        case Nothing():
-            return baselines.nothing(rewards_G)
-        case GroupMean():
-            return baselines.group_mean(rewards_G)
-        case LeaveOneOut():
-            return baselines.leave_one_out(rewards_G)
-        case VirtualBest(best=best):
-            return baselines.virtual_best(rewards_G, best=best)
-        case VirtualEnds(worst=worst, best=best):
-            return baselines.virtual_ends(rewards_G, worst=worst, best=best)
-        case TaskMean():
-            return baselines.group_mean(rewards_G) if known is None else baselines.known(rewards_G, known)
-        case BatchMean():
-            return baselines.batch_mean(rewards_G, batch=batch)
-        case Weighted(batch_count=batch_count):
-            return baselines.weighted(
-                rewards_G,
-                batch=batch,
-                task_mean=known or 0.0,
-                task_count=history.count(group.task_id),
-                batch_count=batch_count,
+    def _refuse(self, group: Group) -> None:
+        if not np.isfinite(group.rewards_G).all():
+            raise ValueError(
+                f"a reward of task {group.task_id} is {group.rewards_G[~np.isfinite(group.rewards_G)][0]}; "
+                "a score divided by zero or overflowed"
+            )
+        best = self.baseline.best if isinstance(self.baseline, VirtualBest) else np.inf
+        if (most := group.rewards_G.max(initial=-np.inf)) > best:
+            raise ValueError(
+                f"an episode of task {group.task_id} earned {most:g}, more than the virtual best of {best:g}: raise "
+                "train_policy.algorithm.credit.baseline.best to the most that can be earned"
             )
 
 
-def _refuse(group: Group, credit: Compared) -> None:
-    if not np.isfinite(group.rewards_G).all():
-        raise ValueError(
-            f"a reward of task {group.task_id} is {group.rewards_G[~np.isfinite(group.rewards_G)][0]}; "
-            "a score divided by zero or overflowed"
-        )
-    best = credit.baseline.best if isinstance(credit.baseline, VirtualBest | VirtualEnds) else np.inf
-    if (most := group.rewards_G.max(initial=-np.inf)) > best:
-        raise ValueError(
-            f"an episode of task {group.task_id} earned {most:g}, more than the virtual best of {best:g}: raise "
-            "train_policy.algorithm.credit.baseline.best to the most that can be earned"
-        )
+class EpisodeCredit(Compared):
+    """One number for all tokens of an episode: (reward - baseline) / scale. `drop`: groups that
+    count for nothing, `equal` those whose rewards are, `all_good` those in which all succeeded."""
+
+    example: ClassVar[str] = (
+        "{baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none, "
+        "equal_groups: {type: by_baseline}}"
+    )
+    type: Literal["episode"]
+    equal_groups: EqualGroups
+
+    def episode_advantages(self, groups: Sequence[Group], context: StepContext) -> list[FloatArray]:
+        return self.compared(groups, context.history)
+
+    def token_advantages(self, groups: Sequence[Group], context: StepContext) -> TokenAdvantages:
+        return [
+            self._of_equal(index, group, of_group, context)
+            if len(group.rewards_G) > 1 and are_equal(group.rewards_G) and not self.is_dropped(group)
+            else of_group
+            for index, (group, of_group) in enumerate(
+                zip(groups, super().token_advantages(groups, context), strict=True)
+            )
+        ]
+
+    def _of_equal(
+        self, index: int, group: Group, by_baseline: list[FloatArray], context: StepContext
+    ) -> list[FloatArray]:
+        match self.equal_groups:
+            case ByBaseline():
+                return by_baseline
+            case ByCoin() as coin:
+                given = coin.advantage(seed=context.seed, step=context.step, index=index)
+                return [np.full(len(of_tokens), given) for of_tokens in by_baseline]
+            case ByEntropy() as by_entropy:
+                return by_entropy.advantages(group, [] if context.entropies is None else context.entropies[index])

@@ -1,18 +1,68 @@
-"""Credit against a critic: how much better each action turned out than what was expected before it
-(generalised advantage estimation, arXiv 1506.02438). With a clip this is PPO.
+"""Generalised advantage estimation: how much better each action turned out than a critic expected
+before it (GAE, arXiv 1506.02438). With a clip this is PPO.
 
-An action is a token of the agent's, or a whole turn (Turn-PPO, arXiv 2512.17008). What tools said
+An action is a token of the agent's, or a whole turn (Turn-PPO, arXiv 2512.17008). A tool's result
 is no action: the value after an agent's message is that before its next one, and nothing begins
 anew in between. The episode's reward is earned by its last action.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from posttrain.train.advantages.groups import FloatArray, Group, TokenCredit
-from posttrain.train.advantages.params import BatchStd, GaeCredit, Unscaled
+from posttrain.runtime.knobs import Rate, Section, SmallCount
+from posttrain.train.advantages.groups import FloatArray, Group, TokenAdvantages
+from posttrain.train.advantages.scales import BatchStd, Unscaled
+
+
+class CriticParams(Section):
+    """Critic of what an episode will earn: a head on the policy's own last layer, which it does not
+    move (`shared`), or a model of its own that begins as the policy does (`apart`); trained with
+    AdamW at `lr`, `updates_per_step` times a step, from `warmup_steps` before the policy on."""
+
+    trunk: Literal["shared", "apart"]
+    lr: Rate
+    updates_per_step: SmallCount
+    warmup_steps: Annotated[int, Field(ge=0, le=100_000)]
+
+
+class GaeCredit(Section):
+    """Generalised advantage estimation over the agent's tokens or turns, against a critic; with an
+    `objective` of clip this is PPO."""
+
+    example: ClassVar[str] = (
+        "{over: tokens, gamma: 1.0, lam: 0.95, scale: {type: batch_std, floor: 1.0e-4}, "
+        "critic: {trunk: apart, lr: 1.0e-3, updates_per_step: 2, warmup_steps: 4}}"
+    )
+    type: Literal["gae"]
+    over: Literal["tokens", "turns"]
+    gamma: Annotated[float, Field(gt=0, le=1)]
+    lam: Annotated[float, Field(ge=0, le=1)]
+    scale: Annotated[Unscaled | BatchStd, Field(discriminator="type")]
+    critic: CriticParams
+
+    def advantages_and_returns(
+        self, groups: Sequence[Group], values: TokenAdvantages
+    ) -> tuple[TokenAdvantages, TokenAdvantages]:
+        """Advantages, scaled, and returns of a step's tokens from the values before them; all three
+        have a number for each token of each member of each group. Raises ValueError, with the task,
+        where a reward or a value is not finite."""
+        found = [
+            [self._of_member(group, place, values_T) for place, values_T in enumerate(values_G)]
+            for group, values_G in zip(groups, values, strict=True)
+        ]
+        advantages = [[advantages_T for advantages_T, _ in of_group] for of_group in found]
+        returns = [[returns_T for _, returns_T in of_group] for of_group in found]
+        return whitened(advantages, self.scale), returns
+
+    def _of_member(self, group: Group, place: int, values_T: FloatArray) -> tuple[FloatArray, FloatArray]:
+        lengths, reward = [turn.num_tokens for turn in group.turns_G[place]], float(group.rewards_G[place])
+        try:
+            return gae(values_T, lengths, reward, gamma=self.gamma, lam=self.lam, over=self.over)
+        except ValueError as error:
+            raise ValueError(f"episode {place} of task {group.task_id}: {error}") from error
 
 
 def gae(
@@ -64,24 +114,11 @@ def gae(
     return np.repeat(advantages_K, lengths), returns_T
 
 
-def gae_credit(groups: Sequence[Group], values: TokenCredit, credit: GaeCredit) -> tuple[TokenCredit, TokenCredit]:
-    """Advantages, scaled as `credit` has it, and returns of a step's tokens, from the values before
-    them; all three have a number for each token of each member of each group. Raises ValueError,
-    with the task, where a reward or a value is not finite."""
-    advantages: TokenCredit = []
-    returns: TokenCredit = []
-    for group, values_G in zip(groups, values, strict=True):
-        found = [_of_member(group, place, values_T, credit) for place, values_T in enumerate(values_G)]
-        advantages.append([advantages_T for advantages_T, _ in found])
-        returns.append([returns_T for _, returns_T in found])
-    return scaled(advantages, credit.scale), returns
-
-
-def scaled(advantages: TokenCredit, scale: Unscaled | BatchStd) -> TokenCredit:
+def whitened(advantages: TokenAdvantages, scale: Unscaled | BatchStd) -> TokenAdvantages:
     """`batch_std`: (A - mean) / (std + floor), both over all tokens of the step, with their number
-    less one in the deviation. What goes with the mean is the same for every token and has expected
-    gradient zero, but for each token's own share in it. 1 and 3 in one episode, 5 in another, less
-    their mean and over their deviation of 2: -1, 0 and 1, but for the floor.
+    less one in the deviation. The mean that is taken off is the same for every token and has
+    expected gradient zero, but for each token's own share in it. 1 and 3 in one episode, 5 in
+    another, less their mean and over their deviation of 2: -1, 0 and 1, but for the floor.
     """
     if isinstance(scale, Unscaled):
         return advantages
@@ -89,12 +126,3 @@ def scaled(advantages: TokenCredit, scale: Unscaled | BatchStd) -> TokenCredit:
     mean = tokens.mean() if len(tokens) else 0.0
     std = tokens.std(ddof=1) if len(tokens) > 1 else 0.0
     return [[(advantages_T - mean) / (std + scale.floor) for advantages_T in group] for group in advantages]
-
-
-def _of_member(group: Group, place: int, values_T: FloatArray, credit: GaeCredit) -> tuple[FloatArray, FloatArray]:
-    lengths = [turn.num_tokens for turn in group.turns_G[place]]
-    reward = float(group.rewards_G[place])
-    try:
-        return gae(values_T, lengths, reward, gamma=credit.gamma, lam=credit.lam, over=credit.over)
-    except ValueError as error:
-        raise ValueError(f"episode {place} of task {group.task_id}: {error}") from error

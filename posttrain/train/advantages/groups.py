@@ -1,19 +1,26 @@
-"""What credit is given by: the episodes of a task, what each earned, and the turns that it took."""
+"""The episodes of one task in a step, with what each earned and the turns that it took."""
 
+import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from posttrain.evals.groups import are_equal
+from posttrain.types import ScoredEpisode, Task, Trajectory
+
 FloatArray = NDArray[np.float64]
+TurnAdvantages = list[list[FloatArray]]  # per group, per member: one number for each of its turns
+TokenAdvantages = list[list[FloatArray]]  # the same for each of the agent's tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of the agent's. `state`: what it had read before it, as a digest; episodes whose
-    turns have one state were at one point. `score`: how well the turn did by itself, 0 to 1; None
-    where nobody can say, as of a message without a call."""
+    """One message of the agent. `state`: a digest of what it had read before; turns of one state
+    began at the same point. `score`: how good the turn was by itself, 0 to 1, None where nobody can
+    say, such as for a message without a call."""
 
     num_tokens: int
     state: str
@@ -22,28 +29,86 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The episodes of one task that were not lost, G of them, those that joined among them: what
-    each earned, whether it succeeded, and its turns. `scores_G`: what the reward is a sum of, by
-    name, with its weight in it. `is_joined_G`: whether it was not played now; all false where it is
-    empty."""
+    """The G episodes of one task that were not lost, replayed ones last. `scores_G`: the terms of
+    the reward by name. `is_replayed_G`: not played in this step; all false where empty."""
 
     task_id: str
     rewards_G: FloatArray
     successes_G: NDArray[np.bool_]
     turns_G: Sequence[Sequence[Turn]] = ()
     scores_G: Mapping[str, FloatArray] = field(default_factory=dict)
-    is_joined_G: Sequence[bool] = ()
+    is_replayed_G: Sequence[bool] = ()
 
 
-TurnCredit = list[list[FloatArray]]  # of each group, of each member, one number for each of its turns
-TokenCredit = list[list[FloatArray]]  # the same for each of the agent's tokens
+@dataclass(frozen=True, slots=True)
+class EpisodeGroup:
+    """The episodes of one task: `episodes`, played in this step, lost ones among them, and
+    `replayed`, added by `replay/`; `is_expert`: an expert wrote the latter. `has_spread`: the
+    rewards of those played differ by more than rounding."""
+
+    task: Task
+    episodes: Sequence[ScoredEpisode]
+    replayed: Sequence[ScoredEpisode] = ()
+    is_expert: bool = False
+    group: Group = field(init=False)
+    has_spread: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        group = _group(self.task.task_id, self.members, len(self.replayed))
+        rewards_G = group.rewards_G[: len(group.rewards_G) - len(self.replayed)]
+        object.__setattr__(self, "group", group)
+        object.__setattr__(self, "has_spread", len(rewards_G) > 1 and not are_equal(rewards_G))
+
+    @property
+    def members(self) -> list[ScoredEpisode]:
+        """All but the lost ones, in the order of `group`."""
+        return [*(one for one in self.episodes if not one.is_aborted), *self.replayed]
 
 
-def of_members(by_member: FloatArray, group: Group) -> list[FloatArray]:
-    """Each turn gets its member's number."""
-    return [np.full(len(turns), number) for number, turns in zip(by_member.tolist(), group.turns_G, strict=True)]
+def turns_of(trajectory: Trajectory) -> list[Turn]:
+    """The agent's messages, found as the runs of its tokens in the mask."""
+    turns: list[Turn] = []
+    # A state is what was read, not what the agent wrote itself: two wordings of one call lead to
+    # the same state.
+    read = hashlib.blake2b(digest_size=16)
+    mask_T, ids_T = np.asarray(trajectory.mask), np.asarray(trajectory.token_ids, dtype=np.int64)
+    scores, starts = _turn_scores(trajectory), np.flatnonzero(np.diff(mask_T, prepend=-1))
+    for start, end in itertools.pairwise([*starts.tolist(), len(mask_T)]):
+        if mask_T[start]:
+            score = scores[len(turns)] if len(turns) < len(scores) else None
+            turns.append(Turn(end - start, read.hexdigest(), score))
+        else:
+            read.update(ids_T[start:end].tobytes() + b"|")
+    return turns
 
 
 def over_tokens(by_turn: FloatArray, turns: Sequence[Turn]) -> FloatArray:
-    """Each token gets its turn's number: 1, 2 of turns of two tokens and one are 1, 1, 2."""
+    """Each token gets its turn's number: 1, 2 for turns of two tokens and one are 1, 1, 2."""
     return np.repeat(by_turn, [turn.num_tokens for turn in turns])
+
+
+def _turn_scores(trajectory: Trajectory) -> Sequence[float | None]:
+    """The world's own, where it gives one for each turn; else the share of a turn's calls that
+    worked."""
+    if trajectory.outcome is not None and trajectory.outcome.turn_scores:
+        return trajectory.outcome.turn_scores
+    written = [turn for turn in trajectory.turns if turn.num_written]
+    return [
+        sum(run.outcome == "ok" for run in turn.tool_runs) / len(turn.tool_runs) if turn.tool_runs else None
+        for turn in written
+    ]
+
+
+def _group(task_id: str, members: Sequence[ScoredEpisode], num_replayed: int) -> Group:
+    names = dict.fromkeys(name for one in members for name in one.trajectory.scores)
+    return Group(
+        task_id,
+        np.array([one.rule_reward + one.bonus for one in members], dtype=np.float64),
+        np.array([one.is_success for one in members], dtype=np.bool_),
+        turns_G=[turns_of(one.trajectory) for one in members],
+        scores_G={
+            name: np.array([one.trajectory.scores.get(name, 0.0) for one in members], dtype=np.float64)
+            for name in names
+        },
+        is_replayed_G=[place >= len(members) - num_replayed for place in range(len(members))],
+    )

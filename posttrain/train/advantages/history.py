@@ -1,5 +1,4 @@
-"""What each task earned in earlier steps: a running mean that forgets, and how many episodes it
-still speaks for."""
+"""Running mean of what each task earned, an old episode counting less with every further step."""
 
 import math
 from collections.abc import Mapping
@@ -13,24 +12,24 @@ from posttrain.train.advantages.groups import FloatArray
 
 @dataclass(slots=True)
 class TaskHistory:
-    """`decay` is what of an old episode's weight is left after another step of its task. `sums`:
-    by task, the weighted sum of its rewards and of the weights."""
+    """`decay`: how much of an episode's weight is left after another step of its task. `sums`: by
+    task, the weighted sum of its rewards, and the sum of the weights."""
 
     decay: float
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def mean(self, task_id: str) -> float | None:
-        """None where nothing is known."""
+        """None where the task was never seen."""
         total, weight = self.sums.get(task_id, (0.0, 0.0))
         return total / weight if weight else None
 
     def count(self, task_id: str) -> float:
-        """As how many episodes its mean counts."""
+        """Number of episodes that the mean counts as."""
         return self.sums.get(task_id, (0.0, 0.0))[1]
 
     def add(self, task_id: str, rewards_G: FloatArray) -> None:
-        """Of a step in which the task was played. At a decay of 1/2, rewards 1, 1 and then 0, 0
-        give a mean of (1/2 + 1/2) / (2/2 + 2) = 1/3."""
+        """Add a group. At a decay of 1/2, rewards 1, 1 and then 0, 0 have a mean of (1/2 + 1/2) /
+        (2/2 + 2) = 1/3."""
         total, weight = self.sums.get(task_id, (0.0, 0.0))
         self.sums[task_id] = (
             self.decay * total + math.fsum(rewards_G.tolist()),
@@ -38,9 +37,9 @@ class TaskHistory:
         )
 
     def state(self) -> Mapping[str, object]:
-        """As JSON has it, for a checkpoint."""
+        """For a checkpoint, in JSON's types."""
         return {"sums": {task: list(sums) for task, sums in self.sums.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The reverse; the decay is the knob's."""
+        """Load what `state` returned."""
         self.sums = {task: (total, weight) for task, (total, weight) in state["sums"].items()}

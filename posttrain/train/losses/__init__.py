@@ -1,1 +1,1 @@
-"""Objectives: the loss of one token, given how much likelier it has become and its advantage."""
+"""Losses of tokens: objectives, divergence from the first model, importance weights."""

@@ -1,5 +1,4 @@
-"""Weights tokens that were drawn by other weights than those that learn from them. A truncated
-importance weight per token.
+"""Truncated importance weights for tokens that were sampled by other weights than those that train.
 
 An engine rounds in other places than the trainer, and one that generates ahead has older weights.
 Each token's gradient is multiplied by p_trainer / p_engine, at most `cap`: without the cap the
@@ -21,16 +20,16 @@ def importance_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, *, cap
 
 
 def turn_numbers(is_scored_N_T: Tensor) -> Tensor:
-    """Of each scored token the turn that it belongs to, from 1 on, shape (N, T): 0 1 1 0 1 scored
-    gives turns 1, 1 and 2 at its ones."""
+    """The turn that each scored token belongs to, from 1 on, shape (N, T): 0 1 1 0 1 scored gives
+    turns 1, 1 and 2 at its ones."""
     is_first_N_T = is_scored_N_T & ~torch.nn.functional.pad(is_scored_N_T, (1, -1))
     return is_first_N_T.cumsum(1)
 
 
 def importance_metrics(log_ratios: Sequence[float], turns: Sequence[int], *, cap: float) -> dict[str, float]:
-    """Of log(p_trainer / p_engine) over a step's agent tokens: mean and largest weight, share of
-    tokens at the cap, the largest |log ratio|, and `logprob_gap_turn`: the mean |log ratio| of all
-    tokens of first turns, of second ones and so on, the largest of these.
+    """Metrics of log(p_trainer / p_engine) over a step's agent tokens: mean and largest weight,
+    share of tokens at the cap, the largest |log ratio|, and `logprob_gap_turn`: the mean |log
+    ratio| of all tokens of first turns, of second ones and so on, the largest of these.
 
     Log ratios 0 and 1 in turns 1 and 2 under a cap of 2: weights 1 and 2, mean 1.5, half of them
     capped, both gaps 1. No token: weights of 1.

@@ -1,2 +1,1 @@
-"""Learning online: which tasks are played, what an episode's tokens are credited with, and the loss
-that they are learnt by; each a choice of params.yaml."""
+"""Online training on the policy's own episodes; `loop.py` is its whole story."""

@@ -1,7 +1,5 @@
-"""What a training online writes down to go on from: whole weights, the whole optimizer state, and
-the state of what chooses and compares, as JSON. A run that goes on reaches the same bytes, with any
-number of processes.
-"""
+"""Checkpoints of online training: whole weights, the whole optimizer state, and the trainer state
+as JSON. A resumed run reaches the same bytes, with any number of processes."""
 
 import json
 import shutil
@@ -10,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
 from posttrain.models import distributed, sharding
 from posttrain.tracking.metrics_log import MetricValue
-from posttrain.train.checkpointing import PREFIX, no_room, prune, seal
+from posttrain.train.checkpointing import PREFIX, interrupted_when_full, prune, seal
 from posttrain.train.resumable_trainer import METRICS, TrainingRun
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"
@@ -31,15 +28,15 @@ def save(
     state: Mapping[str, Any],
     also: Callable[[Path], None],
 ) -> None:
-    """A sealed checkpoint after `step`; all processes must call it. `whole` has the weights as they
-    are now; `also` writes more files into the folder. Raises Interrupted where the disk is full,
-    with the last good one kept."""
+    """Write and seal a checkpoint after `step`; all processes must call it. `whole` has the weights
+    as they are now; `also` writes more files into the folder. Raises Interrupted where the disk is
+    full, with the last good one kept."""
     moments = sharding.whole_optimizer_state(optimizer)
     if run.metrics is None:
         distributed.wait_for_all()
         return
     folder = run.folder / f"{PREFIX}{step}"
-    try:
+    with interrupted_when_full(run.folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         save_model(whole, str(folder / WEIGHTS))
@@ -48,32 +45,23 @@ def save(
         also(folder)
         shutil.copyfile(run.metrics.path, folder / METRICS)
         seal(folder)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if end := no_room(run.folder, error):
-            raise end from error
-        raise
     prune(run.folder, keep=None)
     distributed.wait_for_all()
 
 
 def write_metrics(run: TrainingRun, step: int, metrics: Mapping[str, MetricValue]) -> None:
-    """A line of metrics.jsonl, by the first process. Raises Interrupted where the disk is full."""
-    if run.metrics is None:
-        return
-    try:
-        run.metrics.write(step, metrics)
-    except OSError as error:
-        if end := no_room(run.folder, error):
-            raise end from error
-        raise
+    """Add a line to metrics.jsonl, in the first process. Raises Interrupted where the disk is
+    full."""
+    if run.metrics is not None:
+        with interrupted_when_full(run.folder):
+            run.metrics.write(step, metrics)
 
 
 def load(
     checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, also: Callable[[Path], None]
 ) -> dict[str, Any]:
-    """The weights into `whole`, the optimizer's state into each process's share of it, what `also`
-    reads, and what `save` was given as `state`, with its step."""
+    """Load the weights into `whole`, the optimizer's state into each process's share of it, and
+    what `also` reads. Returns what `save` was given as `state`, with its step."""
     also(checkpoint)
     load_model(whole, str(checkpoint / WEIGHTS))
     sharding.load_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, weights_only=True))

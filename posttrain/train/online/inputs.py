@@ -1,29 +1,30 @@
-"""What a training online is made of besides its knobs."""
+"""Inputs of an online training besides its knobs: tasks, where episodes come from, and who is told
+of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posttrain.models.codec import TokenRow
-from posttrain.rollout.generator import EpisodeSource, ScoredEpisode
-from posttrain.train.replay.expert import Shown
-from posttrain.types import Task
+from posttrain.rollout.generator import EpisodeSource
+from posttrain.train.replay.none import ExpertTraces
+from posttrain.types import ScoredEpisode, Task
 
-Hear = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
+OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingInputs:
-    """`tasks` are played to learn, `dev_tasks` greedily to see how far it got, by `play_greedily`
-    with the weights as they are. `shown` gives a number of an expert's traces of a task, with
-    tokens and rewards; None where none are to join. `score_weights`: what the rewards are sums of.
-    `on_step` hears of a step, its episodes and their mean advantages, before they are learnt from;
-    of `demonstrations` the loss is told."""
+    """`tasks` are trained on; `dev_tasks` are evaluated by `play_greedily`, with the weights as
+    they are. `demonstrations`: rows whose loss is logged. `on_step` is called with a step, its
+    episodes and their mean advantages before they are trained on. `expert`: gives a number of an
+    expert's traces of a task, tokens and rewards included; None where none are replayed.
+    `score_weights`: of the terms of the reward."""
 
     tasks: Sequence[Task]
     source: EpisodeSource
     demonstrations: Sequence[TokenRow] = ()
-    on_step: Hear = lambda *_: None
+    on_step: OnStep = lambda *_: None
     dev_tasks: Sequence[Task] = ()
     play_greedily: Callable[[Sequence[Task]], Sequence[ScoredEpisode]] = lambda _: ()
-    shown: Shown | None = None
+    expert: ExpertTraces | None = None
     score_weights: Mapping[str, float] = field(default_factory=dict)

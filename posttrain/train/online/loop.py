@@ -1,41 +1,49 @@
-"""Trains a policy on its own episodes: tasks are chosen and played, others may join their groups,
-what was written is credited with how much better it was than expected, and the policy is moved
-towards what was better.
+"""Online training loop: rollouts, advantages, updates, metrics, checkpoint.
 
-One function from top to bottom, on accelerate. Of several processes each plays its share of a step
-and learns from it; all hear of all episodes, so that credit and metrics are those of one process. A
-step in which nothing has an advantage makes no optimizer step: the weights stay as they are, bit by
-bit, and so does an optimizer's momentum.
+One function from top to bottom, on accelerate. Each process plays its share of a step and trains on
+it; all of them get all episodes, so that advantages and metrics are those of one process. A step in
+which nothing has an advantage makes no optimizer step: the weights stay as they are, bit by bit,
+and so does an optimizer's momentum.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 from accelerate import Accelerator
 
 from posttrain.models import distributed, sharding
-from posttrain.models.adapted import is_adapted
+from posttrain.models.adapters import is_adapted
+from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
+from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
 from posttrain.models.sharding import learner_of
 from posttrain.rollout.generator import RolloutSchedule
 from posttrain.runtime.exits import Interrupted
-from posttrain.train.advantages.compute import AdvantageEstimator
+from posttrain.train.advantages.estimator import AdvantageEstimator
 from posttrain.train.online import checkpoints, metrics
-from posttrain.train.online.batch import own_parts
-from posttrain.train.online.collect import RolloutCollector, learnt_groups
+from posttrain.train.online.batch import own_micro_batches
+from posttrain.train.online.collect import RolloutCollector, trained_groups
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainerState
-from posttrain.train.online.updates import Updates, has_signal, learn, teaching, weights_of, without_dropout
+from posttrain.train.online.updates import (
+    Updates,
+    has_signal,
+    learn,
+    samples_with_signal,
+    weights_of,
+    without_dropout,
+)
 from posttrain.train.resumable_trainer import TrainingRun
 
 
 def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     model: Any,
     tokenizer: Any,
-    setup: TrainingInputs,
+    inputs: TrainingInputs,
     *,
     params: OnlineParams,
     max_context_tokens: int,
@@ -45,101 +53,111 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place on the episodes of `setup.source`, which plays with its weights. The
-    rate falls to 0 in a line. Resumes from `run.checkpoint` where there is one."""
+    """Train `model` in place on the episodes of `inputs.source`, which plays with its weights. The
+    learning rate falls to 0 linearly. Resumes from `run.checkpoint` where there is one."""
     distributed.refuse_unequal_shares(
         params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
     )
     without_dropout(model)
     reference = frozen_copy(model) if params.measures_kl and not is_adapted(model) else None
     learner = learner_of(model, optimizer)
-    moved = build_optimizer(learner, optimizer, lr)
+    optim, pad_id = build_optimizer(learner, optimizer, lr), tokenizer.pad_token_id
     accelerator = Accelerator()
-    crediting = AdvantageEstimator(
+    estimator = AdvantageEstimator(
         learner,
         params,
-        setup.score_weights,
-        pad_id=tokenizer.pad_token_id,
+        inputs.score_weights,
+        pad_id=pad_id,
         rows_at_once=run.rows_at_once,
         seed=seed,
         device=accelerator.device,
     )
     distributed.refuse_another_count(accelerator.num_processes)
-    learner, prepared = accelerator.prepare(learner, moved)
-    moved = prepared.optimizer
-    rates = [group["lr"] for group in moved.param_groups]
+    learner, prepared = accelerator.prepare(learner, optim)
+    optim = prepared.optimizer
+    rates = [group["lr"] for group in optim.param_groups]
     if reference is not None:
         reference.to(accelerator.device)
     by_start = partial(metrics.reference_logprobs, reference, learner, temperature=params.temperature)
 
-    memory, step = TrainerState(params, setup, seed=seed), 0
+    state, step = TrainerState(params, inputs, seed=seed), 0
     if run.checkpoint is not None:
-        state = checkpoints.load(run.checkpoint, whole=model, optimizer=moved, also=crediting.load)
+        saved = checkpoints.load(run.checkpoint, whole=model, optimizer=optim, also=estimator.load)
         if distributed.is_sharded():
             sharding.scatter_weights(model, learner)
-        memory.restore(state["memory"])
-        step = state["step"]
+        state.restore(saved["state"])
+        step = saved["step"]
 
-    with RolloutSchedule(setup.source) as rollouts:
-        player = RolloutCollector(rollouts, memory, params, seed=seed)
-        while (done_frac := memory.done_frac(step)) < 1:
-            logged = memory.dev.played(step) if step % params.dev.every_steps == 0 else {}
-            memory.dev.keep(model, run.folder, step)
-            groups, staleness = player.play(step, is_ahead=_may_play_ahead(params, step + 1, checkpoint_every_steps))
-            members = crediting.members(learner, groups, memory.history, step=step)
-            memory.compared(groups)
-            is_trained = learnt_groups(groups, params)
-            learnt = [one for own, is_one in zip(members, is_trained, strict=True) if is_one for one in own]
-            played = [one for group in groups for one in group.played]
+    with parts_beside(model), RolloutSchedule(inputs.source) as rollouts:
+        collector = RolloutCollector(rollouts, state, params, seed=seed)
+        while (done_frac := state.done_frac(step)) < 1:
+            # Rollouts, by the weights as they are after `step` steps
+            logged = state.dev.run(step) if step % params.dev.every_steps == 0 else {}
+            state.dev.keep(model, run.folder, step)
+            is_ahead = _may_collect_ahead(params, step + 1, checkpoint_every_steps)
+            groups, staleness = collector.collect(step, is_ahead=is_ahead)
+
+            # Advantages
+            samples = estimator.samples(learner, groups, state.history, step=step)
+            state.add_to_history(groups)
+            is_trained = trained_groups(groups, params)
+            trained = [one for own, is_one in zip(samples, is_trained, strict=True) if is_one for one in own]
             if distributed.is_first():
-                setup.on_step(step + 1, played, metrics.mean_advantages(groups, members))
-            kl = metrics.kl_to_start(by_start, metrics.samples(groups), tokenizer) if params.measures_kl else None
+                episodes = [one for group in groups for one in group.episodes]
+                inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
+            kl = metrics.kl_to_start(by_start, groups, pad_id) if params.measures_kl else None
             logged |= {
-                **metrics.episode_metrics(groups, params.group_size),
-                **metrics.group_counts(groups, is_trained, members, params),
-                **metrics.credit_metrics(groups, is_trained, members),
-                **crediting.metrics,
-                "generated_tokens": memory.num_generated,
+                **metrics.episode_metrics(groups),
+                **metrics.group_counts(groups, is_trained, samples, params),
+                **metrics.advantage_metrics(groups, is_trained, samples),
+                **estimator.metrics,
+                "generated_tokens": state.num_generated,
                 **({} if kl is None else {"kl": kl}),
-                "kl_weight": memory.kl.weight,
+                "kl_weight": state.kl.weight,
                 "staleness": staleness,
             }
-            if setup.demonstrations:
-                logged["demonstration_loss"] = metrics.loss_on(learner, setup.demonstrations, tokenizer)
+            if inputs.demonstrations:
+                logged["demonstration_loss"] = metrics.demonstration_loss(learner, inputs.demonstrations, pad_id)
 
-            for group, rate in zip(moved.param_groups, rates, strict=True):
+            # Loss and optimizer steps
+            for group, rate in zip(optim.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - done_frac)
             updates = Updates()
-            if has_signal(learnt, params) and not crediting.is_warming(step):
-                parts = own_parts(teaching(learnt, params), tokenizer.pad_token_id, run.rows_at_once)
-                weights = weights_of(parts, learnt, params, max_context_tokens)
-                references = [by_start(part) if memory.kl.weight else None for part in parts]
-                updates = learn(accelerator, learner, moved, parts, weights, references, memory.kl.weight, params)
+            if has_signal(trained, params) and not estimator.is_warming(step):
+                batches = own_micro_batches(samples_with_signal(trained, params), pad_id, run.rows_at_once)
+                weights = weights_of(batches, trained, params, max_context_tokens)
+                # `fast_products` switches all threads: not while one collects ahead
+                with nullcontext() if params.max_staleness else fast_products(accelerator.device):
+                    # without a copy the reference is the learner, its adapters off for all threads
+                    each = map if reference is None else in_threads
+                    references = list(each(by_start, batches)) if state.kl.weight else [None] * len(batches)
+                    updates = learn(accelerator, learner, optim, batches, weights, references, state.kl.weight, params)
             if kl is not None:
-                memory.kl.hear(kl)
-            logged |= {**metrics.engine_gap(updates, params), **updates.metrics(), "lr": moved.param_groups[0]["lr"]}
+                state.kl.observe(kl)
+            logged |= {**metrics.engine_gap(updates, params), **updates.metrics(), "lr": optim.param_groups[0]["lr"]}
             if distributed.is_sharded():
                 sharding.gather_weights(learner, model)
 
+            # Metrics and checkpoint
             step += 1
-            is_stopping, is_last = any(distributed.gather(run.is_stopping)), memory.done_frac(step) >= 1
+            is_stopping, is_last = any(distributed.gather(run.is_stopping)), state.done_frac(step) >= 1
             if is_last:
-                logged |= memory.dev.played(step)
+                logged |= state.dev.run(step)
             checkpoints.write_metrics(run, step, logged)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
-                state = {"memory": memory.state()}
-                checkpoints.save(run, step, whole=model, optimizer=moved, state=state, also=crediting.save)
+                saved = {"state": state.state()}
+                checkpoints.save(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
             run.progress(step, params.max_steps, "")
             if is_stopping and not is_last:
                 raise Interrupted(
                     f"asked to stop after step {step} of {params.max_steps}; a checkpoint of it is kept: "
                     "run again to go on from there"
                 )
-    memory.dev.take(model, run.folder, step)
+    state.dev.take(model, run.folder, step)
 
 
-def _may_play_ahead(params: OnlineParams, next_step: int, checkpoint_every_steps: int) -> bool:
-    """Whether the episodes of the next step may be played while this one learns: not over a
+def _may_collect_ahead(params: OnlineParams, next_step: int, checkpoint_every_steps: int) -> bool:
+    """True where the next step's episodes may be played while this one trains: not over a
     checkpoint, nor where dev tasks are played by the weights that come out of this one."""
     is_kept = next_step % checkpoint_every_steps == 0 or next_step == params.max_steps
     return params.max_staleness == 1 and not is_kept and next_step % params.dev.every_steps != 0

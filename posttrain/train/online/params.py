@@ -1,29 +1,28 @@
-"""The knobs of learning online, as they stand under `train_policy.algorithm`: one choice each of
-sampling, joining, credit and objective, whose knobs stand with them. Which of them can be together
-is said here, before any work."""
+"""Knobs of online training, as under `train_policy.algorithm`: one choice each of sampling order,
+replay, credit and objective, whose own knobs stand with their code. Contradictory choices are
+refused here, before any work."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Count, Section, SmallCount
-from posttrain.train.advantages.params import (
-    BaselineParams,
-    BatchMean,
-    Compared,
-    CreditParams,
-    EpisodeCredit,
-    GaeCredit,
-    GroupStd,
-    ImitationCredit,
-    ScaleParams,
-    StatesCredit,
-    VirtualBest,
-    VirtualEnds,
-)
-from posttrain.train.losses.params import KlParams, LossMean, NoKl, Objective, PolicyGradient
-from posttrain.train.replay.params import JoinParams, JoinsExpert, JoinsHints, JoinsNothing
-from posttrain.train.sampling.params import SamplingParams
+from posttrain.train.advantages.baselines import BaselineParams, BatchMean, VirtualBest
+from posttrain.train.advantages.episode import Compared, EpisodeCredit
+from posttrain.train.advantages.gae import GaeCredit
+from posttrain.train.advantages.imitation import ImitationCredit
+from posttrain.train.advantages.methods import CreditParams
+from posttrain.train.advantages.scales import GroupStd
+from posttrain.train.advantages.states import StatesCredit
+from posttrain.train.losses.kl import KlParams, NoKl
+from posttrain.train.losses.objectives import Objective, PolicyGradient
+from posttrain.train.replay.expert import ExpertReplay
+from posttrain.train.replay.hints import HintReplay
+from posttrain.train.replay.methods import ReplayParams
+from posttrain.train.replay.none import NoReplay
+from posttrain.train.sampling.methods import SamplingParams
+
+LossMean = Literal["tokens", "episodes", "max_tokens"]
 
 
 class DevParams(Section):
@@ -60,9 +59,9 @@ class OnlineParams(Section):
     updates_per_step: SmallCount
     max_staleness: Literal[0, 1]
     sampling: SamplingParams
-    join: JoinParams
+    join: ReplayParams
     credit: CreditParams
-    objective: Annotated[Objective, Field(discriminator="type")]
+    objective: Objective
     average: LossMean
     kl: KlParams
     entropy_bonus: Annotated[float, Field(ge=0)]
@@ -71,38 +70,38 @@ class OnlineParams(Section):
 
     @property
     def baseline(self) -> BaselineParams | None:
-        """What rewards are compared with; None of a credit that compares with none."""
+        """Baseline of the rewards; None where the credit has none."""
         return self.credit.baseline if isinstance(self.credit, Compared) else None
 
     @property
     def virtual_bests(self) -> dict[str, float]:
-        """What is taken for the most that can be earned, by its place in `credit`."""
+        """The most that can be earned, as virtual baselines have it, by their key in `credit`."""
         places = {"baseline": self.baseline}
         if isinstance(self.credit, StatesCredit):
             places["state_baseline"] = self.credit.state_baseline
-        return {key: one.best for key, one in places.items() if isinstance(one, VirtualBest | VirtualEnds)}
+        return {key: one.best for key, one in places.items() if isinstance(one, VirtualBest)}
 
     @property
     def measures_kl(self) -> bool:
-        """Whether the policy is compared with the model that training began from."""
+        """True where the policy is compared with the model that training began from."""
         return not isinstance(self.kl, NoKl) or self.kl.is_measured
 
     @model_validator(mode="after")
     def _clips_where_it_can_act(self) -> Self:
         if not isinstance(self.objective, PolicyGradient) and self.updates_per_step == 1:
             raise ValueError(
-                f"objective is {self.objective.type} and updates_per_step is 1: the ratio to the policy that played is "
-                "1 then, and nothing can be held; take policy_gradient, or two updates"
+                f"objective is {self.objective.type} and updates_per_step is 1: the ratio to the policy that sampled "
+                "is 1 then, and nothing can be clipped; take policy_gradient, or two updates"
             )
         return self
 
     @model_validator(mode="after")
     def _plays_ahead_only_what_it_knows(self) -> Self:
-        """What a step brings decides the next one's tasks, and ahead that is not known yet."""
+        """Refuse `max_staleness` 1 where the next step's tasks depend on this one's episodes."""
         looks_back = [
             *([f"sampling.order is {self.sampling.order.type}"] if self.sampling.order.type != "uniform" else []),
             *([f"sampling.max_refills is {self.sampling.max_refills}"] if self.sampling.max_refills else []),
-            *([f"join is {self.join.type}"] if isinstance(self.join, JoinsHints) else []),
+            *([f"join is {self.join.type}"] if isinstance(self.join, HintReplay) else []),
         ]
         if self.max_staleness and looks_back:
             raise ValueError(
@@ -113,11 +112,11 @@ class OnlineParams(Section):
 
     @model_validator(mode="after")
     def _imitates_an_expert(self) -> Self:
-        if isinstance(self.credit, ImitationCredit) and not isinstance(self.join, JoinsExpert):
+        if isinstance(self.credit, ImitationCredit) and not isinstance(self.join, ExpertReplay):
             raise ValueError(
                 f"credit is imitation and join is {self.join.type}: there would be nothing to imitate; join an expert"
             )
-        if isinstance(self.credit, GaeCredit) and not isinstance(self.join, JoinsNothing):
+        if isinstance(self.credit, GaeCredit) and not isinstance(self.join, NoReplay):
             raise ValueError(
                 f"credit is gae and join is {self.join.type}: a critic is of what the policy itself earns; take join "
                 "none, or another credit"
@@ -136,19 +135,13 @@ class OnlineParams(Section):
 
     @model_validator(mode="after")
     def _scales_what_has_a_scale(self) -> Self:
-        """A number known before the step has no spread in a group of one."""
-        if isinstance(self.baseline, VirtualEnds) and self.baseline.worst >= self.baseline.best:
-            raise ValueError(
-                f"credit.baseline.worst is {self.baseline.worst:g} and best {self.baseline.best:g}: the best has to be "
-                "above the worst"
-            )
-        if isinstance(self.baseline, BatchMean) and isinstance(self._scale, GroupStd):
+        if (
+            isinstance(self.credit, Compared)
+            and isinstance(self.credit.baseline, BatchMean)
+            and isinstance(self.credit.scale, GroupStd)
+        ):
             raise ValueError(
                 "credit.baseline is batch_mean and credit.scale group_std: a difference over the whole step would be "
                 "measured by the spread of one group; take batch_std or none"
             )
         return self
-
-    @property
-    def _scale(self) -> ScaleParams | None:
-        return self.credit.scale if isinstance(self.credit, Compared) else None

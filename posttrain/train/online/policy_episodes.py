@@ -1,5 +1,5 @@
-"""The episodes that the policy in training learns from: sampled, scored by rules and, where it has
-a weight, by the reward model."""
+"""Episodes of the policy in training: sampled, scored by rules and, where it has a weight, by the
+reward model."""
 
 import math
 from collections.abc import Sequence
@@ -8,14 +8,13 @@ from typing import Any
 from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.rollout.expert_traces import ExpertTraces, given_turns
-from posttrain.rollout.generator import ScoredEpisode
 from posttrain.train.reward_model import score_episodes
-from posttrain.types import Task, Trajectory
+from posttrain.types import ScoredEpisode, Task, Trajectory
 
 
 class PolicyEpisodes:
     """An `EpisodeSource`. The reward model's score s adds weight · sigmoid(s) to an episode's
-    reward. Hints are of `traces`."""
+    reward. `traces`: an expert's, for hints and replay."""
 
     def __init__(
         self,
@@ -30,33 +29,29 @@ class PolicyEpisodes:
 
     @property
     def is_elsewhere(self) -> bool:
-        """As `EpisodeSource` has it."""
         return is_elsewhere()
 
     def refresh(self) -> None:
-        """As `EpisodeSource` has it."""
         self._sampler.refresh()
 
     def sleep(self) -> None:
-        """As `EpisodeSource` has it."""
         self._sampler.sleep()
 
     def run(
         self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
     ) -> list[ScoredEpisode]:
-        """As `EpisodeSource` has it."""
         given = given_turns(self._traces, tasks, prefix_fracs) if self._traces is not None and prefix_fracs else ()
         return self._scored(self._sampler.sample(tasks, seeds, given=given))
 
     def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
         """At temperature 0, by the weights as they are now."""
         self._sampler.refresh()
-        played = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
+        episodes = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
         self._sampler.sleep()
-        return played
+        return episodes
 
-    def shown(self, task: Task, count: int) -> list[ScoredEpisode]:
-        """`count` of its expert's traces, which it must have, scored as episodes are."""
+    def expert(self, task: Task, count: int) -> list[ScoredEpisode]:
+        """`count` of the expert's traces, scored as episodes are. Only where there are traces."""
         assert self._traces is not None
         return self._scored(self._traces.traces(task, count))
 

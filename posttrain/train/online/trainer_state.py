@@ -1,67 +1,65 @@
-"""What a training remembers from step to step besides weights: which tasks came up, what they
-earned, what joined, how many tokens were written. All of it is in the checkpoint.
-"""
+"""State of a training besides weights and optimizer: which tasks came up, what they earned, what
+may be replayed, how many tokens were generated. All of it is in the checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from posttrain.train.advantages.baselines import TaskMean
+from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.advantages.params import TaskMean, Weighted
-from posttrain.train.losses.kl_control import KlWeight
-from posttrain.train.online.dev_evaluation import Dev
-from posttrain.train.online.episode_groups import EpisodeGroup
+from posttrain.train.losses.kl import KlWeight
+from posttrain.train.online.dev_evaluation import DevEvaluation
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.replay.choice import make_joining
-from posttrain.train.sampling.choice import make_sampler
+from posttrain.train.replay.none import Replay
+from posttrain.train.sampling.methods import Sampler
+from posttrain.types import ScoredEpisode, Task
+
+_PARTS = ("sampler", "history", "replay", "kl", "dev")
 
 
 class TrainerState:
-    """Of the parts that params.yaml chooses, those that remember."""
+    """The parts that params.yaml chooses and that remember something."""
 
-    def __init__(self, params: OnlineParams, setup: TrainingInputs, *, seed: int) -> None:
+    def __init__(self, params: OnlineParams, inputs: TrainingInputs, *, seed: int) -> None:
         self._params = params
-        self.sampler = make_sampler(params.sampling, setup.tasks, seed=seed)
-        self.history = TaskHistory(_decay(params))
-        self.joining = make_joining(params.join, setup.shown)
+        self.sampler: Sampler = params.sampling.order.make(inputs.tasks, seed=seed)
+        self.history = TaskHistory(params.baseline.decay if isinstance(params.baseline, TaskMean) else 0.0)
+        self.replay: Replay = params.join.make(inputs.expert)
         self.kl = KlWeight(params.kl)
-        self.dev = Dev(params.dev, setup)
+        self.dev = DevEvaluation(params.dev, inputs)
         self.num_generated = 0
 
     def done_frac(self, step: int) -> float:
-        """How much of the training lies behind `step` steps, by whichever of its limits is
+        """Share of the training that is done after `step` steps, by whichever of its limits is
         nearer."""
         budget = self._params.max_generated_tokens
         return max(step / self._params.max_steps, self.num_generated / budget if budget else 0.0)
 
-    def observe(self, group: EpisodeGroup) -> None:
-        """A group of this step, before the next tasks are chosen."""
-        self.num_generated += sum(sum(one.trajectory.mask) for one in group.played)
-        kept = [one for one in group.played if not one.is_aborted]
+    def grouped(self, task: Task, episodes: Sequence[ScoredEpisode]) -> EpisodeGroup:
+        """The group of a task that was just played, with what is replayed. Sampler, replay and the
+        count of tokens observe it, before the next tasks are chosen."""
+        group = EpisodeGroup(task, episodes, self.replay.replayed(task, episodes), self.replay.is_expert)
+        self.num_generated += sum(sum(one.trajectory.mask) for one in episodes)
+        kept = [one for one in episodes if not one.is_aborted]
         if len(kept) > 1:
             success = sum(one.is_success for one in kept) / len(kept)
-            self.sampler.observe(group.task.task_id, has_spread=group.has_spread, success=success)
+            self.sampler.observe(task.task_id, has_spread=group.has_spread, success=success)
+        return group
 
-    def compared(self, groups: Sequence[EpisodeGroup]) -> None:
-        """The step's groups, after they were credited: a baseline must not know their own
-        rewards."""
+    def add_to_history(self, groups: Sequence[EpisodeGroup]) -> None:
+        """To be called after the step's advantages: a baseline must not know their own rewards."""
         for one in groups:
-            self.history.add(one.task.task_id, one.group.rewards_G[~one.is_joined_G])
+            num_played = len(one.group.rewards_G) - len(one.replayed)
+            self.history.add(one.task.task_id, one.group.rewards_G[:num_played])
 
     def state(self) -> Mapping[str, object]:
-        """As JSON has it, for a checkpoint."""
+        """For a checkpoint, in JSON's types."""
         parts = {name: getattr(self, name).state() for name in _PARTS}
         return {**parts, "num_generated": self.num_generated}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The reverse."""
+        """Load what `state` returned."""
         for name in _PARTS:
             getattr(self, name).restore(state[name])
         self.num_generated = state["num_generated"]
-
-
-_PARTS = ("sampler", "history", "joining", "kl", "dev")
-
-
-def _decay(params: OnlineParams) -> float:
-    return params.baseline.decay if isinstance(params.baseline, TaskMean | Weighted) else 0.0

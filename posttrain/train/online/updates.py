@@ -1,5 +1,5 @@
-"""Learns from the rows of a step: their log-probabilities, their loss, and what the optimizer steps
-came to."""
+"""Optimizer steps on a step's micro-batches: log-probabilities, loss, gradients, and their
+metrics."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,127 +9,132 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.models import distributed
-from posttrain.models.token_logprobs import agent_scores, placed
+from posttrain.models.parts import add_gradients
+from posttrain.models.token_logprobs import agent_scores, scatter_scores
 from posttrain.train.losses.importance import importance_weights
 from posttrain.train.losses.kl import kl_estimates
-from posttrain.train.losses.token_losses import clip_side, expert_losses, token_losses, token_weights
-from posttrain.train.online.batch import Member, Rows
-from posttrain.train.online.params import OnlineParams
-from posttrain.train.replay.params import JoinsExpert
+from posttrain.train.losses.objectives import clip_side, expert_losses, token_losses
+from posttrain.train.online.batch import Batch, Sample
+from posttrain.train.online.params import LossMean, OnlineParams
+from posttrain.train.replay.expert import ExpertReplay
 
 MAX_GRAD_NORM = 1.0
 
 
 class Scored(NamedTuple):
-    """Of each token of the agent's given what stands before it, shape (N, T-1), 0 elsewhere:
-    `logprobs`, and the `entropies` of the distributions that they are of, in nats."""
+    """`logprobs` of the agent's tokens, shape (N, T-1), 0 elsewhere, and the `entropies` in nats of
+    the distributions that they are of, where they were asked for."""
 
     logprobs: Tensor
     entropies: Tensor | None
 
 
-def teaching(members: Sequence[Member], params: OnlineParams) -> list[Member]:
-    """Those that the step's loss is about: the ones with an advantage, or all where KL or entropy
-    are part of it. As many idle ones go with them as give every process a row."""
-    if is_of_all(params):
-        return list(members)
-    kept, idle = [one for one in members if not one.is_idle], [one for one in members if one.is_idle]
+def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list[Sample]:
+    """Those with an advantage, or all where KL or entropy are part of the loss. As many idle ones
+    go with them as give every process a row."""
+    if has_loss_everywhere(params):
+        return list(samples)
+    kept, idle = [one for one in samples if not one.is_idle], [one for one in samples if one.is_idle]
     return kept + idle[: max(distributed.count() - len(kept), 0)]
 
 
-def has_signal(members: Sequence[Member], params: OnlineParams) -> bool:
-    """Whether there is anything to learn from these."""
-    return bool(members) and (is_of_all(params) or not all(one.is_idle for one in members))
+def has_signal(samples: Sequence[Sample], params: OnlineParams) -> bool:
+    """True if the samples have a loss."""
+    return bool(samples) and (has_loss_everywhere(params) or not all(one.is_idle for one in samples))
 
 
-def is_of_all(params: OnlineParams) -> bool:
-    """Whether the loss is of episodes without an advantage, too."""
+def has_loss_everywhere(params: OnlineParams) -> bool:
+    """True if episodes without an advantage have a loss, too."""
     return params.kl.type != "none" or params.entropy_bonus > 0
 
 
 def weights_of(
-    parts: Sequence[Rows], members: Sequence[Member], params: OnlineParams, max_context_tokens: int
+    micro_batches: Sequence[Batch], samples: Sequence[Sample], params: OnlineParams, max_context_tokens: int
 ) -> list[Tensor]:
-    """What a token of each row counts in the step's loss, a tensor (N,) for each part. `members`
-    are all of the step, of every process."""
-    return [
-        token_weights(
-            part.lengths_N,
-            average=params.average,
-            num_tokens=sum(len(one.advantages_T) for one in members),
-            num_episodes=len(members),
-            max_tokens=max_context_tokens,
-        )
-        for part in parts
-    ]
+    """Weights of each micro-batch's rows, (N,), in the step's loss. `samples`: all of the step, of
+    every process, also those without a signal."""
+    num_tokens = sum(len(one.advantages_T) for one in samples)
+    counts = {"num_tokens": num_tokens, "num_episodes": len(samples), "max_tokens": max_context_tokens}
+    return [token_weights(batch.lengths_N, average=params.average, **counts) for batch in micro_batches]
 
 
-def scored(model: Any, rows: Rows, temperature: float, *, with_entropies: bool = False) -> Scored:
-    """By the weights as they are."""
-    is_scored_N_T = rows.is_scored_N_T
+def token_weights(
+    lengths_N: Tensor, *, average: LossMean, num_tokens: int, num_episodes: int, max_tokens: int
+) -> Tensor:
+    """Weight of a token's loss in the step's, shape (N,): the same for all tokens of a row.
+
+    `num_tokens` and `num_episodes` are of the whole step, all processes and episodes without an
+    advantage among them. Of two episodes with 1 and 3 tokens: `tokens` (DAPO) 1/4 each; `episodes`
+    (GRPO) 1/2 and 1/6; `max_tokens` (Dr. GRPO, arXiv 2503.20783) 1/(2 · max_tokens) each.
+    """
+    match average:
+        case "tokens":
+            return torch.full_like(lengths_N, 1 / max(num_tokens, 1), dtype=torch.float32)
+        case "episodes":
+            return 1 / (lengths_N.clamp(min=1).float() * num_episodes)
+        case "max_tokens":
+            return torch.full_like(lengths_N, 1 / (num_episodes * max_tokens), dtype=torch.float32)
+
+
+def score(model: Any, batch: Batch, temperature: float, *, with_entropies: bool = False) -> Scored:
+    """Forward pass by the weights as they are now."""
+    is_scored_N_T = batch.is_scored_N_T
     found = agent_scores(
         model,
-        rows.input_ids_N_T,
-        rows.labels_N_T[:, 1:],
+        batch.input_ids_N_T,
+        batch.labels_N_T[:, 1:],
         is_scored_N_T,
         temperature=temperature,
         with_entropies=with_entropies,
     )
-    entropies = placed(found.entropies_P, is_scored_N_T) if found.entropies_P is not None else None
-    return Scored(placed(found.logprobs_P, is_scored_N_T), entropies)
+    entropies = scatter_scores(found.entropies_P, is_scored_N_T) if found.entropies_P is not None else None
+    return Scored(scatter_scores(found.logprobs_P, is_scored_N_T), entropies)
 
 
-def entropies(model: Any, rows: Rows, temperature: float) -> Tensor:
-    """Those of `scored` alone."""
-    found = scored(model, rows, temperature, with_entropies=True).entropies
-    assert found is not None
-    return found
-
-
-def part_loss(
+def batch_loss(
     now: Scored,
     before_N_T: Tensor,
-    rows: Rows,
+    batch: Batch,
     weight_N: Tensor,
     params: OnlineParams,
     *,
     reference_N_T: Tensor | None = None,
     kl_weight: float = 0.0,
 ) -> Tensor:
-    """What these rows add to the step's loss. `now` is by the weights as they are; `before`, log-
-    probs by those that the step's first update began from; `reference`, by the model that training
-    began from."""
-    trusted_N_T = importance_weights(before_N_T, rows.engine_logprobs_N_T, cap=params.importance_cap)
+    """Share of a micro-batch in the step's loss. `now` is by the weights as they are; `before`,
+    log- probs by those that the step's first update began from; `reference`, by the model that
+    training began from."""
+    importance_N_T = importance_weights(before_N_T, batch.engine_logprobs_N_T, cap=params.importance_cap)
     losses_N_T = token_losses(
         now.logprobs - before_N_T,
-        rows.advantages_N_T * trusted_N_T,
+        batch.advantages_N_T * importance_N_T,
         params.objective,
-        is_scored_N_T=rows.is_scored_N_T,
+        is_scored_N_T=batch.is_scored_N_T,
     )
-    if isinstance(params.join, JoinsExpert):
-        shown_N_T = expert_losses(now.logprobs, rows.advantages_N_T, gamma=params.join.gamma)
-        losses_N_T = torch.where(rows.is_shown_N[:, None], shown_N_T, losses_N_T)
+    if isinstance(params.join, ExpertReplay):
+        expert_N_T = expert_losses(now.logprobs, batch.advantages_N_T, gamma=params.join.gamma)
+        losses_N_T = torch.where(batch.is_expert_N[:, None], expert_N_T, losses_N_T)
     if reference_N_T is not None and kl_weight:
         losses_N_T = losses_N_T + kl_weight * kl_estimates(now.logprobs, reference_N_T)
     if now.entropies is not None and params.entropy_bonus:
         losses_N_T = losses_N_T - params.entropy_bonus * now.entropies
-    return (losses_N_T * rows.is_scored_N_T * weight_N[:, None]).sum()
+    return (losses_N_T * batch.is_scored_N_T * weight_N[:, None]).sum()
 
 
 class Updates:
-    """What the optimizer steps of one step came to. `parts` were learnt from; `before`: their log-
-    probs by the weights that the first update began from."""
+    """Record of one step's updates. `micro_batches`: those trained on; `before`: their log-probs by
+    the weights that the first update began from."""
 
     def __init__(self) -> None:
-        self.parts: Sequence[Rows] = ()
+        self.micro_batches: Sequence[Batch] = ()
         self.before: list[Tensor] = []
         self.grad_norms: list[float] = []
         self._num_tokens = self._num_low = self._num_high = 0.0
 
-    def hear(self, log_ratio_N_T: Tensor, rows: Rows, params: OnlineParams) -> None:
-        """Of a part that is learnt from."""
-        is_scored_N_T = rows.is_scored_N_T
-        side_N_T = clip_side(log_ratio_N_T.detach(), rows.advantages_N_T, params.objective, is_scored_N_T=is_scored_N_T)
+    def observe(self, log_ratio_N_T: Tensor, batch: Batch, params: OnlineParams) -> None:
+        """Count a micro-batch's clipped tokens."""
+        is_scored_N_T, log_ratio_N_T = batch.is_scored_N_T, log_ratio_N_T.detach()
+        side_N_T = clip_side(log_ratio_N_T, batch.advantages_N_T, params.objective, is_scored_N_T=is_scored_N_T)
         side = side_N_T.expand_as(is_scored_N_T)[is_scored_N_T]
         self._num_tokens += side.numel()
         self._num_low += float((side < 0).sum())
@@ -151,34 +156,40 @@ def learn(
     accelerator: Accelerator,
     learner: Any,
     optimizer: torch.optim.Optimizer,
-    parts: Sequence[Rows],
+    micro_batches: Sequence[Batch],
     weights: Sequence[Tensor],
     references: Sequence[Tensor | None],
     kl_weight: float,
     params: OnlineParams,
 ) -> Updates:
-    """Make `updates_per_step` optimizer steps on these rows. `weights` and `references`, log-probs
-    by the model that training began from where they are asked for, belong to the parts."""
+    """Make `updates_per_step` optimizer steps. For each micro-batch there are `weights`, and in
+    `references` log-probs by the model that training began from, where the loss has a KL term."""
     updates = Updates()
-    updates.parts = parts
+    updates.micro_batches = micro_batches
+    places = range(len(micro_batches))
+
+    def loss_of(place: int) -> tuple[Tensor, Tensor]:
+        batch = micro_batches[place].to(accelerator.device)
+        now = score(learner, batch, params.temperature, with_entropies=params.entropy_bonus > 0)
+        before_N_T = updates.before[place] if updates.before else now.logprobs.detach()
+        loss = batch_loss(
+            now,
+            before_N_T,
+            batch,
+            weights[place].to(accelerator.device),
+            params,
+            reference_N_T=references[place],
+            kl_weight=kl_weight,
+        )
+        return loss * distributed.count(), now.logprobs.detach()  # gradients are averaged over processes
+
     for _ in range(params.updates_per_step):
-        for index, part in enumerate(parts):
-            rows = part.to(accelerator.device)
-            now = scored(learner, rows, params.temperature, with_entropies=params.entropy_bonus > 0)
-            if len(updates.before) == index:
-                updates.before.append(now.logprobs.detach())
-            before_N_T = updates.before[index]
-            updates.hear(now.logprobs - before_N_T, rows, params)
-            loss = part_loss(
-                now,
-                before_N_T,
-                rows,
-                weights[index].to(accelerator.device),
-                params,
-                reference_N_T=references[index],
-                kl_weight=kl_weight,
+        logprobs = add_gradients(learner, loss_of, places, backward=accelerator.backward)
+        updates.before = updates.before or logprobs
+        for place in places:
+            updates.observe(
+                logprobs[place] - updates.before[place], micro_batches[place].to(accelerator.device), params
             )
-            accelerator.backward(loss * distributed.count())  # gradients are averaged over them
         updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
         optimizer.step()
         optimizer.zero_grad()
@@ -186,7 +197,7 @@ def learn(
 
 
 def without_dropout(model: nn.Module) -> None:
-    """A ratio of probabilities would be one of two random networks' with it."""
+    """Turn dropout off: with it a ratio of probabilities would be one of two random networks'."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -1,1 +1,1 @@
-"""Joining: what is a member of a group besides what its task's episodes played."""
+"""Replay: episodes that join a group besides those played in the step, or are begun for it."""

@@ -1,52 +1,59 @@
-"""The best episode of each task so far, for groups in which nothing succeeds (the reuse of AR3PO,
-arXiv 2509.25808).
+"""Replay of a task's latest success, in groups in which nothing succeeds (the reuse of AR3PO, arXiv
+2509.25808).
 
-It was drawn by older weights, which the importance weight of its tokens tells, up to its cap; so
-the gradient is biased as far as the cap acts, and towards tasks that succeeded once.
+It was sampled by older weights, which the importance weight of its tokens corrects, up to its cap;
+so the gradient is biased as far as the cap acts, and towards tasks that succeeded once.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from posttrain.rollout.generator import ScoredEpisode
-from posttrain.train.online.episode_groups import EpisodeGroup
-from posttrain.train.replay.nothing import NothingJoins
-from posttrain.types import Outcome, StopReason, Task, Trajectory
+from posttrain.runtime.knobs import Section
+from posttrain.train.replay.none import ExpertTraces, Replay
+from posttrain.types import Outcome, ScoredEpisode, StopReason, Task, Trajectory
 
 
-class BestEpisodes(NothingJoins):
-    """The latest success of each task. Its state is in the checkpoint: tokens, and what they were
-    drawn with."""
+class BestReplay(Section):
+    """The best episode of the task in earlier steps is a member of a group in which nothing
+    succeeded (AR3PO's reuse)."""
+
+    example: ClassVar[str] = "{}"
+    type: Literal["best"]
+
+    def make(self, _traces: ExpertTraces | None) -> "BestEpisodes":
+        return BestEpisodes()
+
+
+class BestEpisodes(Replay):
+    """Keeps the latest success of each task: its tokens and their log-probabilities, not the
+    conversation."""
 
     def __init__(self) -> None:
         self._by_task: dict[str, ScoredEpisode] = {}
 
-    def join(self, task: Task, played: Sequence[ScoredEpisode]) -> EpisodeGroup:
-        """The group with the task's latest success where it has none of its own."""
-        if successes := [one for one in played if one.is_success]:
+    def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:
+        if successes := [one for one in episodes if one.is_success]:
             self._by_task[task.task_id] = successes[-1]
-            return EpisodeGroup(task, played)
+            return []
         kept = self._by_task.get(task.task_id)
-        return EpisodeGroup(task, played, [kept] if kept is not None else [])
+        return [kept] if kept is not None else []
 
     def state(self) -> Mapping[str, object]:
-        """As JSON has it, for a checkpoint."""
         return {task: _packed(one) for task, one in self._by_task.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The reverse; the conversation is not part of it, nothing learns from that."""
         self._by_task = {task: _unpacked(task, packed) for task, packed in state.items()}
 
 
 def _packed(one: ScoredEpisode) -> dict[str, object]:
-    played = one.trajectory
+    trajectory = one.trajectory
     return {
-        "token_ids": list(played.token_ids),
-        "mask": list(played.mask),
-        "logprobs": list(played.logprobs),
+        "token_ids": list(trajectory.token_ids),
+        "mask": list(trajectory.mask),
+        "logprobs": list(trajectory.logprobs),
         "reward": one.rule_reward,
         "bonus": one.bonus,
-        "scores": dict(played.scores),
+        "scores": dict(trajectory.scores),
     }
 
 

@@ -1,1 +1,1 @@
-"""Sampling: which tasks a step plays."""
+"""Sampling orders: which tasks a step plays."""

@@ -1,5 +1,5 @@
-"""Shuffled passes over the tasks that skip, before anything is played, those whose last groups in a
-row were all solved or all failed (GRESO, arXiv 2506.02177).
+"""GRESO sampling: shuffled passes that skip tasks whose last groups in a row were all solved or all
+failed (arXiv 2506.02177).
 
 A task is skipped with probability 1 - max(p^z, 0.01), z being how many of its last groups in a row
 were easy (equal rewards, success at least 0.98), or in a row were hard (equal rewards, success at
@@ -10,7 +10,7 @@ Released (presampling_selector.py, ray_trainer.py at b277843): p starts at 0.5 a
 optimizer step from the second epoch on, by the groups played for that step; the targets are 0.25 /
 3 and 0.25 · 2 / 3; z goes by the mean reward, in which an answer that is wrong but well formed
 earns 0.1; tasks are drawn until there are enough. Ours: p moves from the second pass on as well,
-but at each draw, by the groups heard of since the one before, and a step with refills draws more
+but at each draw, by the groups observed since the one before, and a step with refills draws more
 than once; z goes by success, and a group that differs ends it; a draw that every task came up in
 takes the first of those that it skipped. How many are played again is the step's to say
 (`max_refills`).
@@ -18,10 +18,12 @@ takes the first of those that it skipped. How many are played again is the step'
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
+from posttrain.runtime.knobs import Section
 from posttrain.types import Task
 
 Kind = Literal["easy", "hard", "mixed"]
@@ -29,20 +31,35 @@ Kind = Literal["easy", "hard", "mixed"]
 EASY_FROM, HARD_TO = 0.98, 0.11
 LEAST_KEPT = 0.01
 MOVE, LEAST_BASE, MOST_BASE = 0.01, 0.05, 0.95
-_ORDER, _SKIPS = 0, 1  # tells the two streams of draws apart
+_ORDER, _SKIPS = 0, 1  # keeps the two streams of draws apart
+
+
+class GresoSampling(Section):
+    """Every task as often as every other, but skipped the likelier the more of its last groups in a
+    row were equal and all solved (easy), or equal and all failed (hard): it is played with a chance
+    of p to the power of their number (GRESO). p is `start` at first, and falls while the share of
+    easy, or of hard, groups is at its target or above."""
+
+    example: ClassVar[str] = "{easy_share: 0.0833, hard_share: 0.1667, start: 0.5}"
+    type: Literal["greso"]
+    easy_share: Annotated[float, Field(gt=0, le=1)]
+    hard_share: Annotated[float, Field(gt=0, le=1)]
+    start: Annotated[float, Field(ge=0.05, le=0.95)]
+
+    def make(self, tasks: Sequence[Task], *, seed: int) -> "Greso":
+        return Greso(self, tasks, seed=seed)
 
 
 class Greso:
-    """A pure function of the seed, of how often was chosen before, and of what was seen.
+    """Chooses by the seed, the number of draws, and the groups observed so far. `bases`: the
+    current p of easy and of hard tasks."""
 
-    `bases` are the p of easy and of hard tasks as they stand now."""
-
-    def __init__(self, tasks: Sequence[Task], *, seed: int, easy_share: float, hard_share: float, start: float) -> None:
+    def __init__(self, params: GresoSampling, tasks: Sequence[Task], *, seed: int) -> None:
         self._tasks, self._seed = tasks, seed
-        self._targets: dict[Kind, float] = {"easy": easy_share, "hard": hard_share}
-        self.bases: dict[Kind, float] = {"easy": start, "hard": start}
+        self._targets: dict[Kind, float] = {"easy": params.easy_share, "hard": params.hard_share}
+        self.bases: dict[Kind, float] = {"easy": params.start, "hard": params.start}
         self._runs: dict[str, tuple[Kind, int]] = {}  # of each task, the kind of its last groups and z
-        self._heard: Counter[Kind] = Counter()  # since the last draw
+        self._observed: Counter[Kind] = Counter()  # since the last draw
         self._num_draws, self._num_passed = 0, 0
         self._pass = (-1, np.empty(0, dtype=np.int64))  # the pass that the next place lies in, and its order
 
@@ -52,7 +69,7 @@ class Greso:
         once."""
         if self._num_passed >= len(self._tasks):
             self._move()
-        self._heard.clear()
+        self._observed.clear()
         rng = np.random.default_rng([self._seed, self._num_draws, _SKIPS])
         self._num_draws += 1
         kept: list[Task] = []
@@ -67,11 +84,10 @@ class Greso:
         return [*kept, *skipped][:count]
 
     def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:
-        """A group of the task."""
         kind = kind_of(has_spread=has_spread, success=success)
         before, run = self._runs.get(task_id, (kind, 0))
         self._runs[task_id] = (kind, run + 1 if before == kind else 1)
-        self._heard[kind] += 1
+        self._observed[kind] += 1
 
     def skipped_share(self, task_id: str) -> float:
         """The probability that the task is skipped when it comes up; 0 before its first group."""
@@ -79,27 +95,20 @@ class Greso:
         return 0.0 if kind == "mixed" else skip_probability(self.bases[kind], run)
 
     def state(self) -> Mapping[str, object]:
-        """As JSON has it, for a checkpoint."""
+        """For a checkpoint, in JSON's types."""
         return {
             "num_draws": self._num_draws,
             "num_passed": self._num_passed,
             "bases": dict(self.bases),
             "runs": {task: list(run) for task, run in self._runs.items()},
-            "heard": dict(self._heard),
+            "observed": dict(self._observed),
         }
 
-    def restore(self, state: Mapping[str, object]) -> None:
-        """The reverse."""
-        num_draws, num_passed = state["num_draws"], state["num_passed"]
-        bases, runs, heard = state["bases"], state["runs"], state["heard"]
-        assert isinstance(num_draws, int)
-        assert isinstance(num_passed, int)
-        assert isinstance(bases, Mapping)
-        assert isinstance(runs, Mapping)
-        assert isinstance(heard, Mapping)
-        self._num_draws, self._num_passed = num_draws, num_passed
-        self.bases, self._heard = dict(bases), Counter(heard)
-        self._runs = {task: (kind, run) for task, (kind, run) in runs.items()}
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load what `state` returned."""
+        self._num_draws, self._num_passed = state["num_draws"], state["num_passed"]
+        self.bases, self._observed = dict(state["bases"]), Counter(state["observed"])
+        self._runs = {task: (kind, run) for task, (kind, run) in state["runs"].items()}
 
     def _next(self) -> int:
         """The task at the next place of the passes."""
@@ -111,16 +120,16 @@ class Greso:
         return int(self._pass[1][place])
 
     def _move(self) -> None:
-        num_heard = self._heard.total()
-        if not num_heard:
+        num_observed = self._observed.total()
+        if not num_observed:
             return
         for kind, target in self._targets.items():
-            move = -MOVE if self._heard[kind] / num_heard >= target else MOVE
+            move = -MOVE if self._observed[kind] / num_observed >= target else MOVE
             self.bases[kind] = min(max(self.bases[kind] + move, LEAST_BASE), MOST_BASE)
 
 
 def kind_of(*, has_spread: bool, success: float) -> Kind:
-    """What a group was. Of eight, equal rewards and eight successes are easy; none, hard; one,
+    """Kind of a group. Equal rewards of eight with eight successes are easy; with none, hard; one,
     0.125, is more than 0.11."""
     if has_spread or HARD_TO < success < EASY_FROM:
         return "mixed"

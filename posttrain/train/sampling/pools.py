@@ -1,16 +1,18 @@
-"""Shares of a step's tasks that are hard, middling and easy for the policy as it is, so that
-neither what it cannot do nor what it can takes up the step.
+"""Pool sampling: fixed shares of a step's tasks from those that are hard, middling and easy for the
+policy now, so that neither what it cannot do nor what it can takes up the step.
 
-A task's pool is told by the share of its episodes that succeeded, a group counting `decay` as much
+A task's pool depends on the share of its episodes that succeeded, a group counting `decay` as much
 as the next one: hard at `low` or less, easy at `high` or more, else middling, as is a task that was
-never played. Of a pool with a share of 0 a task is played again only where the others have too few.
+never played. A task of a pool with a share of 0 is played again only where the others have too few.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
+from posttrain.runtime.knobs import Decay, Section
 from posttrain.train.advantages.history import TaskHistory
 from posttrain.types import Task
 
@@ -18,28 +20,58 @@ Pool = Literal["middle", "hard", "easy"]
 POOLS: tuple[Pool, ...] = ("middle", "hard", "easy")  # in the order in which they make up for what others lack
 
 
-class Pools:
-    """A pure function of the seed, of how often was chosen before, and of what was seen."""
+class PoolShares(Section):
+    """Shares of a step's tasks. Tasks never played are in the middle, whose share is not 0."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seed: int,
-        bounds: tuple[float, float],
-        shares: Mapping[Pool, float],
-        decay: float,
-    ) -> None:
-        """`bounds` are `low` and `high`; `shares` sum to 1."""
-        self._tasks, self._seed, self._bounds, self._shares = tasks, seed, bounds, shares
-        self._seen, self._num_draws = TaskHistory(decay), 0
+    hard: Annotated[float, Field(ge=0, lt=1)]
+    middle: Annotated[float, Field(gt=0, le=1)]
+    easy: Annotated[float, Field(ge=0, lt=1)]
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> Self:
+        total = self.hard + self.middle + self.easy
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"hard, middle and easy sum to {total:g}, not 1: they are shares of a step's tasks")
+        return self
+
+
+class PoolSampling(Section):
+    """`shares` of a step's tasks that lately succeeded in at most `low` of their episodes (hard),
+    in at least `high` (easy), or between; a group counts `decay` as much after each further one of
+    its task."""
+
+    example: ClassVar[str] = "{low: 0.2, high: 0.8, shares: {hard: 0.25, middle: 0.6, easy: 0.15}, decay: 0.5}"
+    type: Literal["pools"]
+    low: Annotated[float, Field(ge=0, lt=1)]
+    high: Annotated[float, Field(gt=0, le=1)]
+    shares: PoolShares
+    decay: Decay
+
+    @model_validator(mode="after")
+    def _pools_do_not_overlap(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(
+                f"low is {self.low:g} and high {self.high:g}: a task would be hard and easy at once; put low below high"
+            )
+        return self
+
+    def make(self, tasks: Sequence[Task], *, seed: int) -> "Pools":
+        return Pools(self, tasks, seed=seed)
+
+
+class Pools:
+    """Chooses by the seed, the number of draws, and the groups observed so far."""
+
+    def __init__(self, params: PoolSampling, tasks: Sequence[Task], *, seed: int) -> None:
+        self._tasks, self._seed, self._params = tasks, seed, params
+        self._seen, self._num_draws = TaskHistory(params.decay), 0
 
     def choose(self, count: int) -> list[Task]:
-        """`count` different tasks, at random within a pool. What a pool lacks comes from the
-        middle, and then from any."""
+        """Choose `count` different tasks, at random within a pool. Where a pool has too few, the
+        middle makes up for it, and then any."""
         rng = np.random.default_rng([self._seed, self._num_draws])
         self._num_draws += 1
-        wanted = rounded_shares([self._shares[pool] for pool in POOLS], count, offset=rng.random())
+        wanted = rounded_shares([getattr(self._params.shares, pool) for pool in POOLS], count, offset=rng.random())
         shuffled = [self._tasks[index] for index in rng.permutation(len(self._tasks))]
         tasks = {pool: [task for task in shuffled if self.pool_of(task.task_id) == pool] for pool in POOLS}
         chosen = [task for pool, share in zip(POOLS, wanted, strict=True) for task in tasks[pool][:share]]
@@ -47,27 +79,23 @@ class Pools:
         return [*chosen, *left][:count]
 
     def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:  # noqa: ARG002 the protocol's
-        """A group of the task."""
         self._seen.add(task_id, np.array([success]))
 
     def pool_of(self, task_id: str) -> Pool:
-        """Where the task is now."""
-        success, (low, high) = self._seen.mean(task_id), self._bounds
+        """Current pool of the task."""
+        success, low, high = self._seen.mean(task_id), self._params.low, self._params.high
         if success is None or low < success < high:
             return "middle"
         return "hard" if success <= low else "easy"
 
     def state(self) -> Mapping[str, object]:
-        """As JSON has it, for a checkpoint."""
+        """For a checkpoint, in JSON's types."""
         return {"num_draws": self._num_draws, "seen": self._seen.state()}
 
-    def restore(self, state: Mapping[str, object]) -> None:
-        """The reverse."""
-        num_draws, seen = state["num_draws"], state["seen"]
-        assert isinstance(num_draws, int)
-        assert isinstance(seen, Mapping)
-        self._num_draws = num_draws
-        self._seen.restore(seen)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load what `state` returned."""
+        self._num_draws = state["num_draws"]
+        self._seen.restore(state["seen"])
 
 
 def rounded_shares(shares: Sequence[float], count: int, *, offset: float) -> list[int]:

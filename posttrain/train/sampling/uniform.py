@@ -1,15 +1,26 @@
-"""Every task as often as every other: shuffled passes over all of them."""
+"""Uniform sampling: shuffled passes over all tasks."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
+from posttrain.runtime.knobs import Section
 from posttrain.train.sample_order import repeated_passes
 from posttrain.types import Task
 
 
+class UniformSampling(Section):
+    """Every task as often as every other."""
+
+    type: Literal["uniform"]
+
+    def make(self, tasks: Sequence[Task], *, seed: int) -> "Uniform":
+        return Uniform(tasks, seed=seed)
+
+
 class Uniform:
-    """A pure function of the seed and of how many tasks were chosen before."""
+    """Chooses by the seed and by how many tasks were chosen before, whatever they came to."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
         self._tasks, self._seed, self._num_chosen = tasks, seed, 0
@@ -22,14 +33,12 @@ class Uniform:
         self._num_chosen = end
         return chosen
 
-    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:
-        """It chooses alike whatever came out."""
+    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None: ...
 
     def state(self) -> Mapping[str, object]:
-        """As JSON has it, for a checkpoint."""
+        """For a checkpoint, in JSON's types."""
         return {"num_chosen": self._num_chosen}
 
-    def restore(self, state: Mapping[str, object]) -> None:
-        """The reverse."""
-        assert isinstance(state["num_chosen"], int)
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load what `state` returned."""
         self._num_chosen = state["num_chosen"]

@@ -1,4 +1,4 @@
-"""A call of a package's function: read from gold text, or from what an agent wrote; never
+"""Calls of the package's functions, read from gold text or from what an agent wrote; never
 evaluated.
 
 The package writes an agent's arguments as Python source, puts the name of an instance before every

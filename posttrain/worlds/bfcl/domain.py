@@ -1,4 +1,4 @@
-"""The entries as tasks: whole scenarios apart between the splits, the sets in turn within one."""
+"""The entries as tasks: each scenario is in one split, and the sets take turns within it."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from typing import Any
 from posttrain.types import Message, Split, Task
 from posttrain.worlds.bfcl.calls import Call
 from posttrain.worlds.bfcl.entries import Entry, entries, entry_with
-from posttrain.worlds.bfcl.expert import draw_flaws, play
+from posttrain.worlds.bfcl.expert import draw_flaws, expert_script
 from posttrain.worlds.bfcl.grade import SCORES
 from posttrain.worlds.bfcl.package import CLASSES
 from posttrain.worlds.bfcl.params import BfclParams, SetName
@@ -20,8 +20,7 @@ from posttrain.worlds.tools import Tool
 
 
 class BfclDomain:
-    """200 scenarios in as many variants as `world.sets` names; a Domain, an ExpertDomain and an
-    ExplainingDomain."""
+    """200 scenarios in as many variants as `world.sets` names."""
 
     name = "bfcl"
     scores = SCORES
@@ -31,8 +30,7 @@ class BfclDomain:
         self.tools: Mapping[str, Tool] = tools_of(CLASSES, _unbound)
 
     def tasks(self, split: Split, count: int) -> list[Task]:
-        """As `protocol.Domain` has it: the first tasks of a split are about different scenarios, in
-        the sets in turn."""
+        """The first tasks of a split are about different scenarios, in the sets in turn."""
         tasks = [] if split == "test_paraphrase" else list(islice(self._of_split(split), count))
         if len(tasks) < count and split != "test_paraphrase":
             raise ValueError(
@@ -42,18 +40,16 @@ class BfclDomain:
         return tasks
 
     def open(self, task: Task) -> World:
-        """As `protocol.Domain` has it. Raises KeyError for a task of an entry that the package has
-        not."""
+        """Raises KeyError for a task of an entry that the package does not have."""
         return BfclWorld(_entry_of(task))
 
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
-        """As `protocol.ExpertDomain` has it."""
         entry = _entry_of(task)
         rng = random.Random(f"{task.task_id} {seed}")
         flaws = frozenset() if is_flawless else draw_flaws(entry, self._params.flaw_rates, rng)
-        return ScriptedExpert(play(entry, flaws, rng, is_reasoning=rng.random() < reasoning_frac))
+        return ScriptedExpert(expert_script(entry, flaws, rng, is_reasoning=rng.random() < reasoning_frac))
 
-    def wanted(self, task: Task) -> str:
+    def describe_goal(self, task: Task) -> str:
         """The gold calls, turn by turn: `1: cd(folder='a'), ls(); 2: no call`."""
         gold = _entry_of(task).gold_texts
         return "; ".join(f"{turn}: {', '.join(texts) or 'no call'}" for turn, texts in enumerate(gold, start=1))
@@ -74,8 +70,8 @@ class BfclDomain:
         scenarios = sorted(places)
         random.Random(f"bfcl {self._params.seed}").shuffle(scenarios)
         shares = self._params.split_shares
-        ends = [round(share * len(scenarios)) for share in (shares.sft, shares.sft + shares.rl)]
-        ends.append(round((shares.sft + shares.rl + shares.dev) * len(scenarios)))
+        sums = (shares.sft, shares.sft + shares.rl, shares.sft + shares.rl + shares.dev)
+        ends = [round(share * len(scenarios)) for share in sums]
         starts = dict(zip(("sft", "rl", "dev", "test"), zip([0, *ends], [*ends, None], strict=True), strict=True))
         start, end = starts[split]
         return [place for scenario in scenarios[start:end] for place in places[scenario]]

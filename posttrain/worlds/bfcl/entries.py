@@ -1,5 +1,5 @@
-"""The package's entries as values: what the user says in each turn, what the gold does there, and
-which functions are added when.
+"""The package's entries: the user's words in each turn, the gold's calls there, and the functions
+that are added later.
 
 The four sets are variants of the same 200 scenarios by number: `base`, with functions that are
 added late, with a detail that the user gives late, and with long results. Two numbers that open
@@ -24,7 +24,7 @@ SETS: tuple[SetName, ...] = get_args(SetName)
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One conversation. `turns` are the user's messages, `gold_texts` the gold calls of each as the
-    package writes them. `added` are the functions that are told of in a turn, by its index, and
+    package writes them. `added` are the functions announced in a turn, by its index, and
     not before. `raw` is the entry as the package's checker takes it."""
 
     entry_id: str
@@ -38,18 +38,18 @@ class Entry:
 
     @property
     def is_long(self) -> bool:
-        """Whether the classes answer with what makes a context long."""
+        """True where the classes add what makes a context long."""
         return self.set_name == "long_context"
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """The functions that the agent is told of at the beginning."""
-        late = {name for names in self.added.values() for name in names}
-        return tuple(name for class_name in self.classes for name in schemas_of(class_name) if name not in late)
+        """The functions that the agent knows at the beginning."""
+        names = (name for class_name in self.classes for name in schemas_of(class_name))
+        return tuple(name for name in names if name not in self.late)
 
     @property
     def late(self) -> frozenset[str]:
-        """The functions that the agent is told of in a later turn."""
+        """The functions that the agent gets to know in a later turn."""
         return frozenset(name for names in self.added.values() for name in names)
 
     @property
@@ -96,7 +96,7 @@ def _entry(raw: Mapping[str, Any], gold: Sequence[Sequence[str]], set_name: SetN
         scenario=scenario,
         classes=tuple(raw["involved_classes"]),
         turns=tuple(
-            "\n".join(message["content"] for message in messages) or _told([schemas[name] for name in added[turn]])
+            "\n".join(message["content"] for message in messages) or _words([schemas[name] for name in added[turn]])
             for turn, messages in enumerate(raw["question"])
         ),
         gold_texts=tuple(tuple(turn) for turn in gold),
@@ -105,7 +105,7 @@ def _entry(raw: Mapping[str, Any], gold: Sequence[Sequence[str]], set_name: SetN
     )
 
 
-def _told(schemas: Sequence[Mapping[str, Any]]) -> str:
+def _words(schemas: Sequence[Mapping[str, Any]]) -> str:
     """The user's words when functions are added: as the package tells an agent that reads functions
     in its prompt, since what stands at the head of a conversation cannot grow."""
     functions = json.dumps(list(schemas), ensure_ascii=False)
@@ -127,8 +127,8 @@ def _named(call: Call) -> Call:
 
 @cache
 def _parameters() -> Mapping[str, inspect.Signature]:
-    """How each class takes the arguments of its functions; the package's documents have another
-    order for one."""
+    """The signature of each function, from its class; the package's documents have another order of
+    arguments for one."""
     return {
         name: inspect.signature(getattr(package.class_named(class_name)(), name))
         for class_name in package.CLASSES

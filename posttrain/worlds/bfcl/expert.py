@@ -1,4 +1,4 @@
-"""Who plays an entry: the gold calls of each turn, a message each, and a short sentence behind
+"""Scripts of the expert: the gold calls of each turn, a message each, and a short sentence behind
 them; or the same with flaws that agents show in these sets.
 
 A flaw shows where the entry gives the occasion: `early_call` makes the next turn's calls already
@@ -27,7 +27,7 @@ def draw_flaws(entry: Entry, rates: BfclFlawRates, rng: random.Random) -> frozen
     return frozenset(drawn if _early_turns(entry) else drawn - {"early_call"})
 
 
-def play(entry: Entry, flaws: Collection[Flaw], rng: random.Random, *, is_reasoning: bool) -> Script:
+def expert_script(entry: Entry, flaws: Collection[Flaw], rng: random.Random, *, is_reasoning: bool) -> Script:
     """The script of one episode. Without flaws it succeeds strictly."""
     turns = [list(calls) for calls in entry.gold]
     with_calls = [turn for turn, calls in enumerate(turns) if calls]

@@ -1,23 +1,44 @@
-"""What an episode came to: the checker's rule for success, and for a strict one that no call was
-made beside the gold's.
+"""The outcome of an episode, by the rule of the package's multi-turn checker.
 
-A strict success may repeat a gold call that only reads; any other call that is not the gold's, by
-this turn, is outside of what the goal accepts.
+After every turn in which the gold has calls: the agent made one too, each attribute of each
+instance equals what the gold calls leave, and what the gold calls of this turn answer is among what
+the agent's calls have answered so far, in any order. In a turn without gold calls nothing is asked:
+what is called there is executed, and shows only in the state of the next turn that is checked (the
+package has a check for such turns, `multi_turn_irrelevance_checker`, and its runner never calls
+it). A strict success made no call beside the gold's; it may repeat a gold call that only reads.
 """
 
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from posttrain.types import Message, Outcome, Trajectory
-from posttrain.worlds.bfcl.calls import Call
+from posttrain.worlds.bfcl.calls import Call, as_evaluated, read_gold
 from posttrain.worlds.bfcl.entries import Entry, bound
-from posttrain.worlds.bfcl.rule import TurnVerdict, judge
+from posttrain.worlds.bfcl.instances import Instances, make_instances
 from posttrain.worlds.bfcl.schemas import is_read_only
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import json_object
 
+_MODEL = "agent"  # the package's name for who plays; it comes up in texts that name a function
 SCORES = ("state_match", "response_match", "restraint")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnVerdict:
+    """The verdict on one turn of the user's. `differing` are attributes (`TradingBot.orders`),
+    `missing` the answers of gold calls that no call of the agent's has given."""
+
+    is_checked: bool
+    is_called: bool
+    differing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_passed(self) -> bool:
+        return not self.is_checked or (self.is_called and not self.differing and not self.missing)
 
 
 def grade(entry: Entry, made: Sequence[Sequence[Call]], trajectory: Trajectory, *, is_forced: bool) -> Outcome:
@@ -29,7 +50,7 @@ def grade(entry: Entry, made: Sequence[Sequence[Call]], trajectory: Trajectory, 
     called = {
         turn for turn, message in written for call in message.tool_calls if json_object(call.arguments) is not None
     }
-    verdicts = judge(entry, made, called)
+    verdicts = turn_verdicts(entry, made, called)
     is_success = len(verdicts) == len(entry.turns) and all(verdict.is_passed for verdict in verdicts)
     is_all_executed = num_written == sum(map(len, made))
     failure = "" if is_success else _failure(entry, verdicts, is_forced=is_forced)
@@ -87,8 +108,8 @@ def _scores(entry: Entry, verdicts: Sequence[TurnVerdict]) -> dict[str, float]:
 
 def _failure(entry: Entry, verdicts: Sequence[TurnVerdict], *, is_forced: bool) -> str:
     """The class of the first turn that failed; of several reasons in one turn the checker's first.
-    An episode that never came to its last turn is that, whatever went wrong before, as the package
-    has it."""
+    As in the package, an episode that never came to its last turn is that, whatever went wrong
+    before."""
     if len(verdicts) < len(entry.turns):
         return "too_many_steps" if is_forced else "turns_left"
     turn, verdict = _first_failed(verdicts)
@@ -117,3 +138,48 @@ def _feedback(entry: Entry, verdicts: Sequence[TurnVerdict], failure: str) -> st
         return f"After turn {turn + 1} no call had answered: {'; '.join(verdict.missing)[:300]}"
     where = " after calls in a turn that had no use for any" if failure == "empty_turn_violated" else ""
     return f"After turn {turn + 1} the state was not the wanted one{where}: {', '.join(verdict.differing)}."
+
+
+def turn_verdicts(entry: Entry, made: Sequence[Sequence[Call]], called: Collection[int] = ()) -> list[TurnVerdict]:
+    """A verdict for each turn that was reached, also behind one that failed. `made` has the calls
+    of each turn that reached the classes; `called` the turns with a call of any function."""
+    agent, gold = make_instances(entry, 2)
+    agent_names = agent.names_for(entry.entry_id, f"{_MODEL}_eval")
+    gold_names = gold.names_for(entry.entry_id, f"{_MODEL}_ground_truth_eval")
+    answers: Counter[str] = Counter()
+    verdicts = []
+    for turn, (calls, gold_texts) in enumerate(zip(made, entry.gold_texts, strict=False)):
+        answers.update(_answer(agent, agent_names, call) for call in calls)
+        wanted = Counter(gold.answer(read_gold(text, gold_names)) for text in gold_texts)
+        verdicts.append(
+            TurnVerdict(
+                is_checked=bool(gold_texts),
+                is_called=bool(calls) or turn in called,
+                differing=_differing(agent, gold),
+                missing=tuple((wanted - answers).elements()),
+            )
+        )
+    return verdicts
+
+
+def _answer(agent: Instances, names: Mapping[str, str], call: Call) -> str:
+    try:
+        return agent.answer(as_evaluated(call, names))
+    except ValueError as error:
+        return f"Error during execution: {error}"
+
+
+def _differing(agent: Instances, gold: Instances) -> tuple[str, ...]:
+    return tuple(
+        f"{class_name}.{name}"
+        for class_name in gold.by_class
+        for name, wanted in gold.state(class_name).items()
+        if not _is_equal(agent.state(class_name)[name], wanted)
+    )
+
+
+def _is_equal(value: object, wanted: object) -> bool:
+    try:
+        return bool(value == wanted)
+    except RecursionError:  # a folder that was copied into itself; the package's checker breaks off there
+        return False

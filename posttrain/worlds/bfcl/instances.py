@@ -1,4 +1,4 @@
-"""The executable classes of one entry, made fresh: what a call answers, and what state it leaves.
+"""Fresh instances of the executable classes of one entry: they answer calls, and hold the state.
 
 The package keeps instances as globals of a module by model and entry, and lets all share what its
 long contexts add; here a set of instances is copied as one when it is made, so that nothing of it
@@ -6,6 +6,7 @@ is reached from another episode. A call also leaves the precision of `decimal` a
 was, which the package's square root and logarithm set for the whole process.
 """
 
+import contextlib
 import copy
 import decimal
 import inspect
@@ -33,8 +34,8 @@ class Instances:
             self._methods |= _methods(instance)
 
     def names_for(self, entry_id: str, player: str) -> Mapping[str, str]:
-        """What the package calls the instance of each function, those included that the agent was
-        not told of."""
+        """The package's name for the instance of each function, also of those that the agent does
+        not know."""
         return {
             name: re.sub(r"[-./:]", "_", f"{player}_{entry_id}_{class_name}_instance")
             for class_name, instance in self.by_class.items()
@@ -42,8 +43,8 @@ class Instances:
         }
 
     def call(self, call: Call) -> Any:
-        """What the function gives back: live state in part, to be written out before the next call.
-        Raises whatever it raises, NameError where there is none of that name, and ValueError for a
+        """The function's result: live state in part, to be written out before the next call. Raises
+        whatever it raises, NameError where there is none of that name, and ValueError for a
         number so long that computing it would not end."""
         if call.name not in self._methods:
             raise NameError(f"name '{call.name}' is not defined")
@@ -52,9 +53,8 @@ class Instances:
         with decimal.localcontext(), mpmath.workdps(mpmath.mp.dps):
             answer = self._methods[call.name](*call.values, **call.arguments)
         if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-            return answer | {
-                "error": _UNORDERED.sub(lambda found: ", ".join(sorted(found[0].split(", "))), answer["error"])
-            }
+            error = _UNORDERED.sub(lambda found: ", ".join(sorted(found[0].split(", "))), answer["error"])
+            return answer | {"error": error}
         return answer
 
     def answer(self, call: Call) -> str:
@@ -71,7 +71,7 @@ class Instances:
 
 
 def make_instances(entry: Entry, count: int = 1) -> list[Instances]:
-    """So many sets of instances of an entry. The sets of one call share with each other, and with
+    """`count` sets of instances of an entry. The sets of one call share with each other, and with
     nothing else, what the package shares between all: the cards and bookings that a long context
     adds."""
     return [Instances(instances) for instances in copy.deepcopy([_loaded(entry) for _ in range(count)])]
@@ -92,13 +92,9 @@ def _loaded(entry: Entry) -> dict[str, Any]:
 
 
 def _text(result: Any) -> str:
-    if isinstance(result, str):
-        return result
-    if isinstance(result, dict):
-        try:
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(result, dict):
             return json.dumps(result)
-        except (TypeError, ValueError):
-            return str(result)
     return str(result)
 
 

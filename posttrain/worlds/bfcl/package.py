@@ -1,5 +1,4 @@
-"""The one door to the package `bfcl-eval`: where its data lie, its classes, and what it says when
-it adds functions.
+"""The only access to the package `bfcl-eval`: its data, its classes and its constants.
 
 It is imported here and when it is needed, because it is installed without its dependencies, which
 pin other versions than ours; of those, what is used here needs `mpmath` alone.
@@ -15,14 +14,8 @@ from typing import Any
 from posttrain.runtime.exits import ConfigurationError
 
 CLASSES = (
-    "GorillaFileSystem",
-    "MathAPI",
-    "MessageAPI",
-    "TicketAPI",
-    "TradingBot",
-    "TravelAPI",
-    "TwitterAPI",
-    "VehicleControlAPI",
+    *("GorillaFileSystem", "MathAPI", "MessageAPI", "TicketAPI"),
+    *("TradingBot", "TravelAPI", "TwitterAPI", "VehicleControlAPI"),
 )
 HOW_TO_INSTALL = "pip install 'mpmath>=1.3,<2' && pip install --no-deps bfcl-eval==2026.3.23"
 
@@ -46,12 +39,12 @@ def class_named(name: str) -> Any:
 
 
 def is_stateless(class_name: str) -> bool:
-    """Whether the package makes the class without a scenario."""
+    """True where the package makes the class without a scenario."""
     return class_name in module("constants.executable_backend_config").STATELESS_CLASSES
 
 
 def documents(class_name: str) -> list[dict[str, Any]]:
-    """What the package tells an agent of each function of a class, in its own form."""
+    """The package's descriptions of a class's functions, in its own form."""
     file_name = module("constants.executable_backend_config").MULTI_TURN_FUNC_DOC_FILE_MAPPING[class_name]
     return list(_lines(_data() / "multi_turn_func_doc" / file_name))
 
@@ -68,14 +61,14 @@ def answers(set_name: str) -> list[list[list[str]]]:
 
 
 def words_for_added_functions() -> str:
-    """What the user says when functions are added."""
+    """The user's words when functions are added."""
     words: str = module("constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
     return words
 
 
 def max_steps() -> int:
-    """After more messages with calls than this in one turn of the user's the package ends the
-    episode."""
+    """The package ends an episode after more messages with calls than this in one turn of the
+    user's."""
     number: int = module("constants.default_prompts").MAXIMUM_STEP_LIMIT
     return number
 

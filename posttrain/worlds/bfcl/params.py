@@ -1,17 +1,17 @@
 """The knobs of the world `bfcl`."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Frac, PositiveFrac, Section
-from posttrain.worlds.knobs import WorldParams
+from posttrain.worlds.params import WorldParams
 
 SetName = Literal["base", "miss_func", "miss_param", "long_context"]
 
 
 class BfclFlawRates(Section):
-    """How often a demonstration shows a flaw, where its entry gives the occasion."""
+    """Share of the demonstrations that show the flaw, where the entry gives the occasion."""
 
     skipped_call: Frac
     early_call: Frac
@@ -40,7 +40,7 @@ class BfclParams(WorldParams):
     """`sets` are the package's, in the order in which they take turns; `system` is the first
     message, and an empty one is none, as the package has it for a function-calling model."""
 
-    example: ClassVar[str] = (
+    example = (
         "{seed: 7, num_sft_tasks: 300, num_rl_tasks: 200, num_dev_tasks: 80, num_test_tasks: 160, "
         "sets: [base, miss_func, miss_param, long_context], split_shares: {sft: 0.4, rl: 0.3, dev: 0.1}, system: '', "
         "flaw_rates: {skipped_call: 0.2, early_call: 0.3, repeated_call: 0.1, malformed_json: 0.1}}"

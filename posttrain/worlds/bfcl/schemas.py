@@ -1,4 +1,4 @@
-"""The package's documents of its functions as OpenAI's schemas, and which functions only read.
+"""OpenAI schemas of the package's functions, made of its documents, and the list of read-only ones.
 
 Types are turned as the package turns them for a function-calling model, the note on a float
 included; what it says of Python's syntax is left out, because an agent here writes JSON.
@@ -14,53 +14,45 @@ from posttrain.worlds.bfcl import package
 # calls each between gold calls. `get_current_speed` and `get_outside_temperature_from_google` are
 # none: they draw a new number each time.
 READ_ONLY: Mapping[str, frozenset[str]] = {
-    "GorillaFileSystem": frozenset(("cat", "diff", "du", "find", "grep", "ls", "pwd", "sort", "tail", "wc")),
-    "MathAPI": frozenset(
-        (
-            *("absolute_value", "add", "divide", "imperial_si_conversion", "logarithm", "max_value", "mean"),
-            *("min_value", "multiply", "percentage", "power", "round_number", "si_unit_conversion", "square_root"),
-            *("standard_deviation", "subtract", "sum_values"),
-        )
-    ),
-    "MessageAPI": frozenset(
-        (
-            *("get_message_stats", "get_user_id", "list_users", "message_get_login_status", "search_messages"),
-            "view_messages_sent",
-        )
-    ),
-    "TicketAPI": frozenset(("get_ticket", "get_user_tickets", "ticket_get_login_status")),
-    "TradingBot": frozenset(
-        (
-            *("filter_stocks_by_price", "get_account_info", "get_available_stocks", "get_current_time"),
-            *("get_order_details", "get_order_history", "get_stock_info", "get_symbol_by_name"),
-            *("get_transaction_history", "get_watchlist", "notify_price_change", "trading_get_login_status"),
-        )
-    ),
-    "TravelAPI": frozenset(
-        (
-            *("compute_exchange_rate", "contact_customer_support", "get_all_credit_cards", "get_booking_history"),
-            *("get_budget_fiscal_year", "get_credit_card_balance", "get_flight_cost", "get_nearest_airport_by_city"),
-            *("list_all_airports", "retrieve_invoice", "travel_get_login_status", "verify_traveler_information"),
-        )
-    ),
-    "TwitterAPI": frozenset(
-        (
-            *("get_tweet", "get_tweet_comments", "get_user_stats", "get_user_tweets", "list_all_following"),
-            *("posting_get_login_status", "search_tweets"),
-        )
-    ),
-    "VehicleControlAPI": frozenset(
-        (
-            *("check_tire_pressure", "displayCarStatus", "display_log", "estimate_distance"),
-            *("estimate_drive_feasibility_by_mileage", "find_nearest_tire_shop", "gallon_to_liter"),
-            *("get_outside_temperature_from_weather_com", "get_zipcode_based_on_city", "liter_to_gallon"),
-        )
-    ),
+    name: frozenset(functions.split())
+    for name, functions in {
+        "GorillaFileSystem": "cat diff du find grep ls pwd sort tail wc",
+        "MathAPI": """
+            absolute_value add divide imperial_si_conversion logarithm max_value mean min_value
+            multiply percentage power round_number si_unit_conversion square_root standard_deviation
+            subtract sum_values
+        """,
+        "MessageAPI": """
+            get_message_stats get_user_id list_users message_get_login_status search_messages
+            view_messages_sent
+        """,
+        "TicketAPI": "get_ticket get_user_tickets ticket_get_login_status",
+        "TradingBot": """
+            filter_stocks_by_price get_account_info get_available_stocks get_current_time
+            get_order_details get_order_history get_stock_info get_symbol_by_name
+            get_transaction_history get_watchlist notify_price_change trading_get_login_status
+        """,
+        "TravelAPI": """
+            compute_exchange_rate contact_customer_support get_all_credit_cards get_booking_history
+            get_budget_fiscal_year get_credit_card_balance get_flight_cost
+            get_nearest_airport_by_city list_all_airports retrieve_invoice travel_get_login_status
+            verify_traveler_information
+        """,
+        "TwitterAPI": """
+            get_tweet get_tweet_comments get_user_stats get_user_tweets list_all_following
+            posting_get_login_status search_tweets
+        """,
+        "VehicleControlAPI": """
+            check_tire_pressure displayCarStatus display_log estimate_distance
+            estimate_drive_feasibility_by_mileage find_nearest_tire_shop gallon_to_liter
+            get_outside_temperature_from_weather_com get_zipcode_based_on_city liter_to_gallon
+        """,
+    }.items()
 }
 
 
 def is_read_only(name: str) -> bool:
-    """Whether a function of any of the classes only reads; their names are distinct."""
+    """True for a read-only function of any of the classes; their names are distinct."""
     return any(name in names for names in READ_ONLY.values())
 
 

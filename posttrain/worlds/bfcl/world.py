@@ -1,9 +1,8 @@
 """One episode of an entry: tools on instances of its own, and the user's turns one after another.
 
 A function that is added late can be called from the beginning, as in the package, where whatever
-the classes have is executed: it is told of in the user's message of its turn, and its schema never
-stands in the prompt, so that the conversation only grows.
-"""
+the classes have is executed: it is announced in the user's message of its turn, and its schema
+never stands in the prompt, so that the conversation only grows."""
 
 import copy
 import json
@@ -35,7 +34,7 @@ _ANY = Tool("", "", {"additionalProperties": True}, lambda: None)
 
 
 class BfclWorld:
-    """A World and an EndingWorld."""
+    """The world of one entry."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -46,7 +45,7 @@ class BfclWorld:
 
     def tools(self) -> Mapping[str, Tool]:
         """Every function of the entry's classes: those that the task offers, and those that are
-        told of later."""
+        announced later."""
         return self._tools
 
     def user_reply(self, message: Message) -> str | None:
@@ -60,15 +59,14 @@ class BfclWorld:
         return self._entry.turns[turn]
 
     def is_over(self) -> bool:
-        """Whether one turn has taken more messages with calls than the package allows. It is asked
-        after the results of each, and counts them by that; a message without calls ends the
+        """True where one turn has taken more messages with calls than the package allows. It is
+        asked after the results of each, and counts them so; a message without calls resets the
         count."""
         self._num_steps += 1
         return self._num_steps > package.max_steps()
 
     def grade(self, trajectory: Trajectory) -> Outcome:
-        """As `grade.grade`; the calls are made once more, on instances of their own, as the
-        package's checker does."""
+        """The calls are made once more, on instances of their own, as by the package's checker."""
         return grade(self._entry, self._made, trajectory, is_forced=self._num_steps > package.max_steps())
 
     def _bind(self, name: str) -> Callable[..., JsonValue]:
@@ -96,8 +94,8 @@ def tools_of(classes: tuple[str, ...], bind: Callable[[str], Callable[..., Any]]
 
 
 def _answer(instances: Instances, call: Call) -> JsonValue:
-    """What the agent reads: the class's answer as JSON, or as Python writes it where it is none.
-    Raises ToolError for an answer that is nothing but an error, and for whatever a class raises."""
+    """The class's answer as JSON, or as Python writes it where it is none. Raises ToolError for an
+    answer that is nothing but an error, and for whatever a class raises."""
     try:
         answer = instances.call(call)
     except Exception as error:  # the package's boundary: it tells the agent of whatever a class raises

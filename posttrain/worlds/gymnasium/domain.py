@@ -1,37 +1,94 @@
-"""Episodes of one environment of gymnasium, by their seeds."""
+"""An environment of gymnasium, its actions and observations as text. The number of a task is the
+seed that the environment is reset with, so a replayed episode meets the same."""
 
-from collections.abc import Mapping, Sequence
+import json
+from contextlib import suppress
+from typing import Any
 
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.types import Split, Task
-from posttrain.worlds.gymnasium.environment import GymnasiumEnvironment
 from posttrain.worlds.gymnasium.params import GymnasiumParams
-from posttrain.worlds.protocol import World
-from posttrain.worlds.text_env import SCORES, TextWorld
-from posttrain.worlds.text_env_params import index_of, numbered_tasks
-from posttrain.worlds.tools import Tool
+from posttrain.worlds.protocol import WorldFailed
+from posttrain.worlds.text_env import Step, TextEnvDomain, Unreadable
 
 
-class GymnasiumDomain:
-    """The environment is made once to see that it can be, and what it takes for an action."""
-
-    tools: Mapping[str, Tool] = {}
-    scores: Sequence[str] = SCORES
+class GymnasiumDomain(TextEnvDomain):
+    """Makes the environment once, to learn that it can be made and which actions it takes. Raises
+    ConfigurationError where gymnasium or the environment is missing, or its actions cannot be
+    written."""
 
     def __init__(self, params: GymnasiumParams) -> None:
-        """Raises ConfigurationError where gymnasium or the environment is missing, or its actions
-        cannot be written."""
+        super().__init__(params, params.env.rpartition(":")[2].rpartition("/")[2])
         self._params = params
-        self.name = params.env.rpartition(":")[2].rpartition("/")[2]
         _check(params)
 
-    def tasks(self, split: Split, count: int) -> list[Task]:
-        """As `Domain.tasks`."""
-        return numbered_tasks(self._params, self.name, split, count)
+    def environment(self, index: int) -> "GymnasiumEnvironment":
+        return GymnasiumEnvironment(self._params, index)
 
-    def open(self, task: Task) -> World:
-        """As `Domain.open`."""
-        return TextWorld(GymnasiumEnvironment(self._params, index_of(task)), self._params.rules())
+
+class GymnasiumEnvironment:
+    """The environment of one episode. Whatever its own code raises becomes a WorldFailed."""
+
+    def __init__(self, params: GymnasiumParams, index: int) -> None:
+        self._params, self._index = params, index
+        self._env: Any = None
+
+    async def reset(self) -> str:
+        import gymnasium
+
+        try:
+            self._env = gymnasium.make(self._params.env, **self._params.kwargs)
+            observation, _ = self._env.reset(seed=self._index)
+            return self._shown(observation)
+        except Exception as error:  # the environment's own code
+            raise WorldFailed(f"{self._params.env} cannot be reset: {type(error).__name__}: {error}") from error
+
+    async def step(self, action: str) -> Step:
+        """Raises Unreadable where the space has no such action."""
+        taken = action_in(self._env.action_space, action, self._params.actions)
+        try:
+            observation, reward, is_terminated, is_truncated, info = self._env.step(taken)
+            shown, is_done = self._shown(observation), bool(is_terminated or is_truncated)
+            is_success = bool(info.get(self._params.success_info)) if self._params.success_info else None
+        except Exception as error:  # the environment's own code
+            raise WorldFailed(f"{self._params.env} failed at {action!r}: {type(error).__name__}: {error}") from error
+        return Step(shown, reward, is_done, is_success)
+
+    async def close(self) -> None:
+        """The episode is over: an error says nothing any more."""
+        if self._env is not None:
+            with suppress(Exception):  # the environment's own code
+                self._env.close()
+
+    def _shown(self, observation: Any) -> str:
+        return str(self._env.render()) if self._params.observation == "ansi" else observation_text(observation)
+
+
+def action_in(space: Any, text: str, words: list[str]) -> Any:
+    """The action of a Discrete space by its word or number, of a Text space as it stands. Raises
+    Unreadable for another."""
+    from gymnasium.spaces import Discrete
+
+    if not isinstance(space, Discrete):
+        if space.contains(text):
+            return text
+        raise Unreadable("No action was taken: the environment does not take this text.")
+    first = int(space.start)
+    named = {word.lower(): first + place for place, word in enumerate(words)}
+    by_number = {str(number): number for number in range(first, first + int(space.n))}
+    action = (named or by_number).get(text.lower())
+    if action is None or not space.contains(action):
+        raise Unreadable(f"No action was taken: write one of {', '.join(named or by_number)}.")
+    return action
+
+
+def observation_text(observation: Any) -> str:
+    """A text as it stands, anything else as JSON: `[14, 10, false]`."""
+    return observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """JSON of NumPy's numbers and arrays."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _check(params: GymnasiumParams) -> None:

@@ -1,9 +1,9 @@
 """The knobs of the world `gymnasium`."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from posttrain.worlds.text_env_params import TextEnvParams
+from posttrain.worlds.text_env import TextEnvParams
 
 
 class GymnasiumParams(TextEnvParams):
@@ -13,7 +13,7 @@ class GymnasiumParams(TextEnvParams):
     what it observes. `success_info` names what says in a step's info whether it is one; where it is
     empty the reward does."""
 
-    example: ClassVar[str] = (
+    example = (
         "{seed: 7, num_sft_tasks: 200, num_rl_tasks: 200, num_dev_tasks: 50, num_test_tasks: 100, "
         "env: FrozenLake-v1, kwargs: {is_slippery: false, render_mode: ansi}, actions: [left, down, right, up], "
         "observation: ansi, success_info: '', first_index: {sft: 0, rl: 1000, dev: 2000, test: 3000}, "

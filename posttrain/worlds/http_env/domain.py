@@ -1,31 +1,118 @@
-"""Tasks of an environment server, by their numbers."""
+"""Environments on a server of AgentGym's contract, whose tasks have numbers.
 
-from collections.abc import Mapping, Sequence
+`POST /create` answers a number or an object with one under `id`; `POST /reset` takes it and the
+number of a task; `POST /step` takes an action and answers `observation` (WebShop: `state`),
+`reward` and `done`; `GET /observation` shows what was last seen, where a reset does not;
+`POST /close`, which not all servers have, gives it back. An answer `{"error": …}` is a failure of
+the server's. A step is sent once: nobody knows whether one that got no answer was taken.
+"""
 
-from posttrain.types import Split, Task
-from posttrain.worlds.http_env.client import HttpEnvironment
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+from posttrain.runtime.limits import clip, reason
+from posttrain.types import JsonValue
 from posttrain.worlds.http_env.params import HttpEnvParams
-from posttrain.worlds.protocol import World
-from posttrain.worlds.text_env import SCORES, TextWorld
-from posttrain.worlds.text_env_params import index_of, numbered_tasks
-from posttrain.worlds.tools import Tool
+from posttrain.worlds.json_endpoint import EndpointFailed, JsonEndpoint
+from posttrain.worlds.protocol import WorldFailed
+from posttrain.worlds.text_env import Step, TextEnvDomain
+
+_OBSERVATIONS = ("observation", "state")
+_MAX_ID_CHARS = 200
 
 
-class HttpEnvDomain:
+class HttpEnvDomain(TextEnvDomain):
     """Nothing is asked of the server until an episode begins."""
 
-    tools: Mapping[str, Tool] = {}
-    scores: Sequence[str] = SCORES
-
     def __init__(self, params: HttpEnvParams) -> None:
+        super().__init__(params, params.name)
         self._params = params
-        self.name = params.name
         self._open_ids: set[int | str] = set()
 
-    def tasks(self, split: Split, count: int) -> list[Task]:
-        """As `Domain.tasks`."""
-        return numbered_tasks(self._params, self.name, split, count)
+    def environment(self, index: int) -> "HttpEnvironment":
+        return HttpEnvironment(self._params, index, self._open_ids)
 
-    def open(self, task: Task) -> World:
-        """As `Domain.open`."""
-        return TextWorld(HttpEnvironment(self._params, index_of(task), self._open_ids), self._params.rules())
+
+class HttpEnvironment:
+    """The environment of task `index`; `open_ids` are those of the domain's running episodes. Every
+    method but `close` raises WorldFailed where the server is gone or answers what makes no
+    sense."""
+
+    def __init__(self, params: HttpEnvParams, index: int, open_ids: set[int | str]) -> None:
+        self._params, self._index, self._open_ids = params, index, open_ids
+        self._endpoint = JsonEndpoint(params.url, timeout_s=params.timeout_s, tries=params.tries)
+        self._id: int | str | None = None
+
+    async def reset(self) -> str:
+        """Creates the environment first. A create that is sent twice leaves one unused behind."""
+        params = self._params
+        created = await self._post("/create", params.create, is_repeatable=True)
+        given = created.get(params.id_field, created.get("id")) if isinstance(created, dict) else created
+        if isinstance(given, bool) or not isinstance(given, int | str) or len(str(given)) > _MAX_ID_CHARS:
+            raise WorldFailed(f"{params.name} created an environment without an id: {clip(str(created), 200)}")
+        if given in self._open_ids:
+            raise WorldFailed(
+                f"{params.name} created the environment {given!r}, which another episode plays in: the two would "
+                "change each other's state; the server was started anew, or counts wrongly"
+            )
+        self._open_ids.add(given)
+        self._id = given
+        answer = await self._post(
+            "/reset", {**params.reset, params.id_field: given, params.task_field: self._index}, is_repeatable=True
+        )
+        seen = _observation(answer)
+        return await self._observed(given) if seen is None else seen
+
+    async def step(self, action: str) -> Step:
+        """Sends the action as it stands."""
+        params = self._params
+        answer = await self._post("/step", {params.id_field: self._id, "action": action}, is_repeatable=False)
+        seen = _observation(answer)
+        reward = answer.get(params.reward_field) if isinstance(answer, dict) else None
+        is_done = answer.get("done") if isinstance(answer, dict) else None
+        if seen is None or type(is_done) is not bool:
+            raise WorldFailed(f"{params.name} answers a step without an observation and done: {clip(str(answer), 200)}")
+        return Step(seen, cast(float, reward), is_done)
+
+    async def close(self) -> None:
+        """A server's error to this is of no interest."""
+        if self._id is not None:
+            with suppress(EndpointFailed):
+                await self._endpoint.post("/close", {self._params.id_field: self._id}, is_repeatable=False)
+            self._open_ids.discard(self._id)
+        await self._endpoint.close()
+
+    async def _observed(self, env_id: int | str) -> str:
+        try:
+            answer = await self._endpoint.get("/observation", {self._params.id_field: env_id})
+        except EndpointFailed as error:
+            raise WorldFailed(f"{self._params.name}: {reason(error)}") from None
+        if not isinstance(answer, str):
+            raise WorldFailed(f"{self._params.name} observes no text: {clip(str(answer), 200)}")
+        return answer
+
+    async def _post(self, path: str, body: Mapping[str, Any], *, is_repeatable: bool) -> JsonValue:
+        try:
+            answer = await self._endpoint.post(path, body, is_repeatable=is_repeatable)
+        except EndpointFailed as error:
+            raise WorldFailed(f"{self._params.name}: {reason(error)}") from None
+        if isinstance(answer, dict) and "error" in answer:
+            raise WorldFailed(f"{self._params.name}{path} fails: {clip(str(answer['error']), 200)}")
+        return answer
+
+
+def _observation(answer: JsonValue) -> str | None:
+    """The text of an answer, with the task before it and the actions behind it, where the server
+    names them; None where there is none."""
+    if isinstance(answer, str):
+        return answer
+    if not isinstance(answer, dict):
+        return None
+    seen = next((answer[name] for name in _OBSERVATIONS if isinstance(answer.get(name), str)), None)
+    if seen is None:
+        return None
+    task, actions = answer.get("task_description"), answer.get("available_actions")
+    before = f"{task}\n" if isinstance(task, str) else ""
+    behind = f"\nAVAILABLE ACTIONS: {','.join(map(str, actions))}" if isinstance(actions, list) else ""
+    return f"{before}{seen}{behind}"

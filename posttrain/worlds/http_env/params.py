@@ -1,11 +1,11 @@
 """The knobs of the world `http_env`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from posttrain.worlds.text_env_params import TextEnvParams
+from posttrain.worlds.text_env import TextEnvParams
 
 
 class HttpEnvParams(TextEnvParams):
@@ -14,7 +14,7 @@ class HttpEnvParams(TextEnvParams):
     data_idx); `create` and `reset` are further fields of these requests. `reward_field` is what
     counts of a step."""
 
-    example: ClassVar[str] = (
+    example = (
         "{seed: 7, num_sft_tasks: 200, num_rl_tasks: 200, num_dev_tasks: 44, num_test_tasks: 100, "
         "name: textcraft, url: 'http://127.0.0.1:36001', id_field: id, task_field: data_idx, reward_field: reward, "
         "create: {}, reset: {}, timeout_s: 60.0, tries: 3, first_index: {sft: 0, rl: 200, dev: 400, test: 444}, "

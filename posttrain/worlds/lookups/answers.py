@@ -1,9 +1,8 @@
-"""The last line of an episode: how an agent states a typed answer or asks back, and when a stated
-answer is the wanted one.
+"""Parses, formats and compares the last line of a message: a typed answer or a question back.
 
 `ANSWER: 380.20 EUR` (number and unit), `ANSWER: 700.N` (code), `ANSWER: done` (one word), or `ASK:
-shop`. Only the last line counts, so that an agent cannot list candidates; a number without
-its unit is no answer to a question that has one.
+shop`. Only the last line counts, so that an agent cannot list candidates; a number without its unit
+is no answer to a question that has one.
 """
 
 import re
@@ -26,12 +25,10 @@ class Ask:
 
 
 def parse_final(text: str) -> Answer | Ask | None:
-    """What the last line of an agent's message states; None where it states nothing readable.
+    """The answer or question in the last line of an agent's message; None where it is not readable.
 
-    Marks of emphasis and a full stop around it do not matter. A number of more than 18 digits is
-    not readable: no value of a world is that long, and a model that repeats a digit writes
-    thousands.
-
+    Emphasis and a full stop around it do not matter. A number of more than 18 digits is not
+    readable: no value of a world is that long, and a model that repeats a digit writes thousands.
     `ANSWER: 1,234.50 EUR` is the number 1234.50 in EUR, `ANSWER: 700.n` the code 700.N, `ANSWER:
     Done` the choice done.
     """
@@ -61,12 +58,11 @@ def format_ask(ask: Ask) -> str:
 
 
 def same(answer: Answer, gold: Answer) -> bool:
-    """Whether a stated answer is the wanted one: equal type, exactly equal unit, equal value.
+    """True where a stated answer is the gold one: equal type, exactly equal unit, equal value.
 
     Numbers are compared as decimals: 12.3 is 12.30 and 1.5 is not 15. More decimals than the gold
-    has are rounded half up to the gold's, so 12.304 is
-    12.30; a whole number is never rounded to, so 1.5 is not 2.
-    """
+    has are rounded half up to the gold's, so 12.304 is 12.30; a whole number is never rounded to,
+    so 1.5 is not 2."""
     if answer.type != gold.type or answer.unit != gold.unit:
         return False
     if isinstance(answer.value, Decimal) and isinstance(gold.value, Decimal):

@@ -1,12 +1,10 @@
-"""How an expert plays a task, and the seven systematic ways in which a flawed one goes wrong. The
-lookup worlds share it; what differs is their `Handbook`.
+"""Scripts of the expert of a lookup world, and its seven systematic flaws.
 
 The gold expert asks back where that is due, makes the gold calls with the codes that its searches
-gave, and reads the answer from their results. A flaw shows
-only where the task gives the occasion, and only with tools that the task offers.
+gave, and reads the answer from their results. A flaw shows only where the task gives the occasion,
+and only with tools that the task offers. Worlds differ in their `Handbook`.
 """
 
-import json
 import random
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Literal, Protocol, get_args
@@ -24,19 +22,19 @@ _NO_CALL_WORDS = {"en": "no tool needed", "zh": "不用查"}
 
 
 class Handbook(Protocol):
-    """What an expert knows about its world's tools."""
+    """An expert's knowledge of its world's tools."""
 
     sides: Sides
 
     def is_search(self, tool: str) -> bool: ...
 
     def look_alike(self, tool: str) -> str | None:
-        """The tool that is taken for this one; None where it is mistaken for none."""
+        """The tool that a flawed expert calls instead of this one; None where it mistakes none."""
         ...
 
     def is_side_said(self, task: Task) -> bool:
-        """Whether the user says which side is meant, asked back or not; False where one must look
-        on both."""
+        """True where the user says which side is meant, if only when asked; False where one must
+        look on both."""
         ...
 
     def code_found(self, content: str) -> str:
@@ -44,13 +42,13 @@ class Handbook(Protocol):
         ...
 
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
-        """The answer from the results of the calls that hold it, in their order; also what one who
-        mixed up two look-alikes reads there."""
+        """The answer from the results of the calls that hold it, in their order; also the one that
+        an expert reads there after calling a look-alike."""
         ...
 
     def evidence(self, task: Task, contents: Sequence[str]) -> str:
-        """What the answer rests on, quoted from the results; said before the answer. Empty where
-        nothing is."""
+        """The values that the answer rests on, quoted from the results and said before the answer;
+        may be empty."""
         ...
 
 
@@ -77,12 +75,12 @@ def occasions(task: Task, handbook: Handbook) -> frozenset[Flaw]:
     return frozenset(found)
 
 
-def draw_slips(task: Task, handbook: Handbook, rates: Mapping[Flaw, float], rng: random.Random) -> frozenset[Flaw]:
-    """The flaws of one play: each with its rate where the task gives the occasion; none without
+def draw_flaws(task: Task, handbook: Handbook, rates: Mapping[Flaw, float], rng: random.Random) -> frozenset[Flaw]:
+    """The flaws of one episode: each with its rate where the task gives the occasion; none without
     rates.
 
-    Who takes the wrong side mistakes no look-alike: of a task that needs both put right at
-    once, no sampled episode would succeed, and what is half right would be rewarded.
+    An expert on the wrong side mistakes no look-alike: of a task that needs both put right at once,
+    no sampled episode would succeed, and what is half right would be rewarded.
     """
     if not rates:
         return frozenset()
@@ -90,9 +88,8 @@ def draw_slips(task: Task, handbook: Handbook, rates: Mapping[Flaw, float], rng:
     return drawn - {"look_alike"} if drawn & {"wrong_side", "side_flip"} else drawn
 
 
-def play(task: Task, handbook: Handbook, slips: Collection[Flaw], *, is_reasoning: bool) -> Script:
-    """The script of one episode; `slips` are the flaws that were drawn for it. Without slips it
-    succeeds."""
+def expert_script(task: Task, handbook: Handbook, flaws: Collection[Flaw], *, is_reasoning: bool) -> Script:
+    """The script of one episode with the drawn `flaws`. Without any it strictly succeeds."""
     gold = gold_of(task)
     if not gold.calls:
         words = _NO_CALL_WORDS[task.labels["language"]]
@@ -100,19 +97,21 @@ def play(task: Task, handbook: Handbook, slips: Collection[Flaw], *, is_reasonin
         return
     if gold.asks:
         yield say(format_ask(Ask(gold.asks)))
-        if "repeated_ask" in slips:
+        if "repeated_ask" in flaws:
             yield say(format_ask(Ask(gold.asks)))
-    yield from _Play(task, handbook, slips, is_reasoning=is_reasoning).script()
+    yield from _Calls(task, handbook, flaws, is_reasoning=is_reasoning).script()
 
 
-class _Play:
-    def __init__(self, task: Task, handbook: Handbook, slips: Collection[Flaw], *, is_reasoning: bool) -> None:
+class _Calls:
+    """The calls of a script, and the answer read from their results."""
+
+    def __init__(self, task: Task, handbook: Handbook, flaws: Collection[Flaw], *, is_reasoning: bool) -> None:
         self._task, self._handbook, self._sides = task, handbook, handbook.sides
-        self._slips = set(slips)
-        is_flip = "side_flip" in slips
-        self._is_on_wrong_side = is_flip or "wrong_side" in slips
+        self._flaws = set(flaws)
+        is_flip = "side_flip" in flaws
+        self._is_on_wrong_side = is_flip or "wrong_side" in flaws
         right = task.labels[self._sides.label]
-        # who flips names the right side and calls the other
+        # an expert that flips the side names the right one and calls the other
         taken = self._sides.home if self._is_on_wrong_side and not is_flip else right
         words = self._sides.words.get((taken, task.labels["language"]))
         self._reasoning = words if is_flip or (is_reasoning and handbook.is_side_said(task)) else None
@@ -124,7 +123,7 @@ class _Play:
         for index, gold_call in enumerate(calls):
             has_other_name = index + 1 < len(calls) and self._is_search(gold_call) and self._is_search(calls[index + 1])
             content = yield from self._make(gold_call, code)
-            if is_error(content) and "give_up" in self._slips:
+            if is_error(content) and "give_up" in self._flaws:
                 yield say("ANSWER: none")
                 return
             if is_error(content) and self._is_on_wrong_side and not has_other_name:
@@ -140,27 +139,26 @@ class _Play:
         yield say(f"{evidence}\n{answer}" if evidence else answer)
 
     def _make(self, gold_call: GoldCall, code: str | None) -> Generator[Message, Sequence[Message], str]:
-        """One call, with the slips of form that were drawn; gives the result's text, also where it
-        is an error."""
+        """One call, with the drawn flaws of form; returns the text of the result or of the
+        error."""
         name = self._name(gold_call.name)
         arguments = {key: values[0] for key, values in gold_call.arguments.items() if values[0] is not None}
         if code is not None and "code" in gold_call.arguments:  # a name that found others is searched no further
             arguments["code"] = code
         reasoning, self._reasoning = self._reasoning, None
-        if "malformed_json" in self._slips:
-            self._slips.discard("malformed_json")
-            yield raw_call(
-                name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))[:-2], reasoning=reasoning
-            )
+        if "malformed_json" in self._flaws:
+            self._flaws.discard("malformed_json")
+            cut_off = call(name, arguments).tool_calls[0].arguments[:-2]
+            yield raw_call(name, cut_off, reasoning=reasoning)
             reasoning = None
         messages = yield call(name, arguments, reasoning=reasoning)
-        if "redundant_call" in self._slips and not is_error(messages[-1].content):
-            self._slips.discard("redundant_call")
+        if "redundant_call" in self._flaws and not is_error(messages[-1].content):
+            self._flaws.discard("redundant_call")
             messages = yield call(name, arguments)
         return messages[-1].content
 
     def _name(self, tool: str) -> str:
-        if "look_alike" in self._slips:
+        if "look_alike" in self._flaws:
             tool = self._handbook.look_alike(tool) or tool
         return self._sides.twin(tool) if self._is_on_wrong_side and self._sides.is_marked(tool) else tool
 

@@ -1,5 +1,5 @@
-"""Classifies why an episode of a lookup world failed: each failed episode gets one class, the first
-that holds in a fixed order: causes before their consequences.
+"""The class of a failed episode in a lookup world: the first that holds, causes before their
+consequences.
 
 Where the calls that hold the answer all came back, no mistake on the way is the cause and only the
 end is judged (`too_many_turns`, `no_answer`, `wrong_value`). Sides are read from the tools' twin
@@ -13,7 +13,7 @@ from posttrain.worlds.grading import OUT_OF_TIME
 from posttrain.worlds.lookups.answers import Ask, parse_final
 from posttrain.worlds.lookups.gold import gold_of
 from posttrain.worlds.lookups.matching import asked_first, final_answer, fits, holds
-from posttrain.worlds.lookups.scores.accuracy import accuracy
+from posttrain.worlds.lookups.scores import accuracy
 from posttrain.worlds.lookups.sides import Sides
 from posttrain.worlds.made_calls import MadeCall, agent_messages, calls_made
 
@@ -73,8 +73,8 @@ def _asks_again(trajectory: Trajectory) -> bool:
 
 
 def _calls_wrong_side(calls: Sequence[MadeCall], task: Task, sides: Sides) -> bool:
-    """Whether a call that is no gold call goes to a side that none is on, or is the twin of one
-    that was never made.
+    """True where a call that is no gold call goes to a side that no gold call is on, or is the twin
+    of a gold call that was never made.
 
     Where "this one here or that one there?" is asked and both are looked up here, each call is on a
     side of the task; the second is still the twin of the missing call.
@@ -91,7 +91,7 @@ def _calls_wrong_side(calls: Sequence[MadeCall], task: Task, sides: Sides) -> bo
 
 
 def _flips_side(trajectory: Trajectory, task: Task, sides: Sides) -> bool:
-    """Whether a call goes to another side than the last reasoning before it settled on."""
+    """True where a call goes to another side than the last reasoning before it settled on."""
     settled: str | None = None
     for _, message in agent_messages(trajectory):
         settled = sides.stated_in(message.reasoning_content or "") or settled

@@ -1,5 +1,5 @@
-"""What a task of a lookup world wants: a typed answer, and the calls of the shortest plan that
-finds it. A task carries it as JSON text, its `goal`."""
+"""The goal of a lookup task: a typed answer, and the calls of the shortest plan that finds it. A
+task carries it as JSON text in `Task.goal`."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ class GoldCall:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What a task wants. No `calls` means that calling any tool is wrong; `asks` names what must be
+    """A task's goal. No `calls` means that calling any tool is wrong; `asks` names what must be
     asked back before the first call."""
 
     answer: Answer
@@ -59,8 +59,8 @@ class Gold:
         return json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def __str__(self) -> str:
-        """For a reader: `12.50 EUR, by get_price(code=4711.B)`; of each argument the first value
-        that is accepted."""
+        """Text for a reader, with the first accepted value of each argument: `12.50 EUR, by
+        get_price(code=4711.B)`."""
         calls = [
             f"{call.name}({', '.join(f'{name}={values[0]}' for name, values in call.arguments.items())})"
             for call in self.calls
@@ -72,7 +72,7 @@ class Gold:
 
 @functools.lru_cache(maxsize=65536)
 def gold_from_json(text: str) -> Gold:
-    """What `Gold.to_json` wrote. Raises ValueError or KeyError on anything else."""
+    """Reads `Gold.to_json`. Raises ValueError or KeyError on any other text."""
     content = json.loads(text)
     answer = content["answer"]
     value = Decimal(answer["value"]) if answer["type"] == "number" else answer["value"]
@@ -86,5 +86,5 @@ def gold_from_json(text: str) -> Gold:
 
 
 def gold_of(task: Task) -> Gold:
-    """What the task wants, out of its `goal`."""
+    """The gold in a task's `goal`."""
     return gold_from_json(task.goal)

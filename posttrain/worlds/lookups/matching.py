@@ -1,8 +1,5 @@
-"""What the agent of a lookup world did: the decision that each message took, the answer that the
-last one states, and which of its calls are gold calls.
-
-Several scores ask the same questions of a trajectory; they are answered here once.
-"""
+"""Reads an agent's episode against its gold: the decision of each message, the final answer, and
+the calls that are gold calls. The scores share these functions."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -15,8 +12,8 @@ from posttrain.worlds.made_calls import MadeCall, agent_messages
 
 
 class Decision(StrEnum):
-    """What one agent message decided to do; `NOTHING` is a message that neither calls, nor asks,
-    nor answers in a readable form."""
+    """The decision of one agent message; `NOTHING` is one that neither calls, nor asks, nor answers
+    in a readable form."""
 
     CALL = "call"
     ASK = "ask"
@@ -45,8 +42,8 @@ def final_answer(trajectory: Trajectory) -> Answer | None:
 
 
 def fits(call: MadeCall, gold: GoldCall) -> bool:
-    """Whether a call is the gold call, as BFCL compares them: every given argument has an accepted
-    value, and one left out may be left out."""
+    """True where a call is the gold call, as BFCL compares them: every given argument has an
+    accepted value, and one left out may be left out."""
     if call.name != gold.name or call.arguments is None or set(call.arguments) - set(gold.arguments):
         return False
     return all(
@@ -69,7 +66,7 @@ def match_calls(calls: Sequence[MadeCall], gold: Gold) -> list[int | None]:
 
 
 def holds(calls: Sequence[MadeCall], gold: Gold) -> bool:
-    """Whether the answer was in reach: each gold call that holds it came back without error, and
+    """True where the answer was in reach: each gold call that holds it came back without error, and
     where no call is right none was made."""
     if not gold.calls:
         return not calls
@@ -78,7 +75,7 @@ def holds(calls: Sequence[MadeCall], gold: Gold) -> bool:
 
 
 def asked_first(trajectory: Trajectory, asks: str) -> bool:
-    """Whether the agent asked for `asks` before its first call."""
+    """True where the agent asked for `asks` before its first call."""
     for _, message in agent_messages(trajectory):
         if message.tool_calls:
             return False

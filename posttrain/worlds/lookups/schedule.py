@@ -1,9 +1,6 @@
-"""In which order the cells of a split come: balanced at every length, and a longer list begins with
-the shorter one.
-
-A task's identity is here too: the hash of its content, which is the same on every branch as long as
-the question is.
-"""
+"""The order of a split's cells (balanced at every length; a longer list begins with the shorter
+one), and the identity of a task: the hash of its content, which is the same on every branch as long
+as the question is."""
 
 import hashlib
 import json
@@ -23,8 +20,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What the tasks of a split are balanced over. `side` is one of the world's sides, `both` or
-    `none`; `language` is `zh` or `en`; `difficulty` is 1 (easiest) to 3."""
+    """A cell that the tasks of a split are balanced over. `side` is one of the world's sides,
+    `both` or `none`; `language` is `zh` or `en`; `difficulty` is 1 (easiest) to 3."""
 
     kind: Kind
     side: str
@@ -33,12 +30,8 @@ class Cell:
 
     def labels(self, side_label: str) -> dict[str, str]:
         """The cell as a task's labels; its side is under the name that the world has for it."""
-        return {
-            "kind": self.kind,
-            side_label: self.side,
-            "language": self.language,
-            "difficulty": str(self.difficulty),
-        }
+        difficulty = str(self.difficulty)
+        return {"kind": self.kind, side_label: self.side, "language": self.language, "difficulty": difficulty}
 
 
 def cell_of(task: Task, side_label: str) -> Cell:
@@ -67,7 +60,7 @@ def cells_in_turn(weights: Mapping[Cell, int]) -> Iterator[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task before it has its identity: what a family of tasks makes."""
+    """A task before it has its identity."""
 
     text: str
     entities: tuple[str, ...]

@@ -1,5 +1,5 @@
 """The two sides of a lookup world: the same tools twice, under twin names, for entities that may be
-on both. Taking the wrong side is the mistake that such a world is made to teach against."""
+on both. Taking the wrong side is the mistake that RL has to unlearn there."""
 
 import re
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """How a world calls its sides. `label` is the task's label that says which one it is about;
-    tools of the side `marked` have that word as the second part of their name (`get_b_price`),
-    those of `home` lack it (`get_price`).
+    """The names of a world's two sides. `label` is the task's label that says which one it is
+    about; tools of the side `marked` have that word as the second part of their name
+    (`get_b_price`), those of `home` lack it (`get_price`).
 
     `words` is how a short reasoning settles on a side, by (side, language), and `stated` finds it
     again: a pattern with the groups `home` and `marked`.
@@ -23,15 +23,15 @@ class Sides:
     stated: re.Pattern[str]
 
     def is_marked(self, tool: str) -> bool:
-        """Whether a tool belongs to the marked side: only by its name, so that an unknown tool has
-        a side too."""
+        """True for a tool of the marked side, by its name alone: an unknown tool has a side,
+        too."""
         return self.marked in tool.split("_")
 
     def side_of(self, tool: str) -> str:
         return self.marked if self.is_marked(tool) else self.home
 
     def without_mark(self, tool: str) -> str:
-        """What both twins are called but for the mark."""
+        """The common name of both twins."""
         return "_".join(part for part in tool.split("_") if part != self.marked)
 
     def twin(self, tool: str) -> str:

@@ -1,28 +1,55 @@
-"""Simulates what a listing traded at, day by day, for two years.
+"""Trading days and simulated daily bars of a listing over two years.
 
-A seeded random walk in whole cents, so that limits are exact and every machine finds the same
-prices: only integers and IEEE's four operations are used, no logarithm and no exponential. A
+Trading days are weekdays less each exchange's own published closings, so that the calendars differ
+as the real ones do: the mainland rests a week for National Day while Hong Kong trades, Hong Kong
+rests at Easter and Christmas while the mainland trades.
+
+Prices are a seeded random walk in whole cents, so that limits are exact and every machine finds the
+same prices: only integers and IEEE's four operations are used, no logarithm and no exponential. A
 suspended day has no bar. Weekly and monthly bars are the daily ones put together.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.worlds.stocks.calendars import Days
+from posttrain.worlds.stocks.codes import MarketName
+
+FIRST_DAY = np.datetime64("2024-01-01")
+LAST_DAY = np.datetime64("2025-12-31")
+
+Days = npt.NDArray[np.datetime64]
+
+_CLOSED_TEXT: dict[MarketName, str] = {
+    "a": """
+        2024-01-01 2024-02-09 2024-02-12 2024-02-13 2024-02-14 2024-02-15 2024-02-16 2024-04-04
+        2024-04-05 2024-05-01 2024-05-02 2024-05-03
+        2024-06-10 2024-09-16 2024-09-17 2024-10-01 2024-10-02 2024-10-03 2024-10-04 2024-10-07
+        2025-01-01 2025-01-28 2025-01-29 2025-01-30 2025-01-31 2025-02-03 2025-02-04 2025-04-04
+        2025-05-01 2025-05-02 2025-05-05
+        2025-06-02 2025-10-01 2025-10-02 2025-10-03 2025-10-06 2025-10-07 2025-10-08
+    """,
+    "hk": """
+        2024-01-01 2024-02-12 2024-02-13 2024-03-29 2024-04-01 2024-04-04 2024-05-01 2024-05-15
+        2024-06-10 2024-07-01 2024-09-18 2024-10-01
+        2024-10-11 2024-12-25 2024-12-26
+        2025-01-01 2025-01-29 2025-01-30 2025-01-31 2025-04-04 2025-04-18 2025-04-21 2025-05-01
+        2025-05-05 2025-07-01 2025-10-01 2025-10-07
+        2025-10-29 2025-12-25 2025-12-26
+    """,
+}
 
 Cents = npt.NDArray[np.int64]
 Period: TypeAlias = Literal["daily", "weekly", "monthly"]
 
 MIN_PRICE_CENTS = 100
 _STEP_BP = 440  # a step is this many basis points times a triangular draw of standard deviation 0.41, so 1.8 % a day
-_JUMP_RATE, _JUMP_SIZE = (
-    0.012,
-    6,
-)  # share of days with news, and how much larger their step is; it often ends at the limit
+# share of days with news, and how much larger their step is; it often ends at the limit
+_JUMP_RATE, _JUMP_SIZE = 0.012, 6
 _HALT_RATE, _MAX_HALT_DAYS = 0.003, 8  # share of days on which a suspension begins
 
 
@@ -43,15 +70,19 @@ class Bars:
 
     def part(self, start: int, stop: int) -> "Bars":
         """The bars from `start` up to `stop`, without copying."""
-        span = slice(start, stop)
-        return Bars(
-            self.dates_T[span],
-            self.open_cents_T[span],
-            self.high_cents_T[span],
-            self.low_cents_T[span],
-            self.close_cents_T[span],
-            self.volume_T[span],
-        )
+        return Bars(*(getattr(self, field.name)[start:stop] for field in fields(self)))
+
+
+@cache
+def trading_days(market: MarketName) -> Days:
+    """The days on which a market is open, ascending, datetime64[D]; read-only, because it is
+    shared."""
+    days = np.arange(FIRST_DAY, LAST_DAY + np.timedelta64(1, "D"))
+    closed = np.array(_CLOSED_TEXT[market].split(), dtype="datetime64[D]")
+    is_open = np.is_busday(days) & ~np.isin(days, closed)
+    trading = days[is_open]
+    trading.flags.writeable = False
+    return trading
 
 
 def draw_bars(days_D: Days, *, key: str, start_cents: int, limit_pct: int | None) -> Bars:
@@ -97,11 +128,8 @@ def aggregate(bars: Bars, period: Period) -> Bars:
     if period == "daily":
         return bars
     # 1970-01-01, day 0 of numpy's calendar, was a Thursday; three days on, weeks begin on Mondays.
-    bucket_T = (
-        (bars.dates_T.astype("int64") + 3) // 7
-        if period == "weekly"
-        else bars.dates_T.astype("datetime64[M]").astype("int64")
-    )
+    weeks_T, months_T = (bars.dates_T.astype("int64") + 3) // 7, bars.dates_T.astype("datetime64[M]").astype("int64")
+    bucket_T = weeks_T if period == "weekly" else months_T
     starts = np.flatnonzero(np.concatenate(([True], bucket_T[1:] != bucket_T[:-1])))
     ends = np.concatenate((starts[1:], [len(bars)])) - 1
     return Bars(
@@ -132,7 +160,7 @@ def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cent
 
 
 def _suspended(uniform_D: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Where a draw falls under the rate a suspension begins; how far it falls under says how many
+    """A suspension begins where a draw falls under the rate; how far it falls under says how many
     days it lasts."""
     is_suspended_D = np.zeros(len(uniform_D), dtype=np.bool_)
     for day in np.flatnonzero(uniform_D < _HALT_RATE):

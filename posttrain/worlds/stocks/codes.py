@@ -1,4 +1,4 @@
-"""Writes the codes of listings, and tells the market that a code belongs to.
+"""The two markets, and the codes of their listings.
 
 People write 600519, sh600519, 600519.SH, 00700, 0700.HK, 700.hk; inside there is one form,
 digits.EXCHANGE. Six digits are a mainland code and up to five a Hong Kong one. This is syntax
@@ -9,11 +9,27 @@ import re
 import unicodedata
 from typing import Literal, TypeAlias
 
+from posttrain.worlds.lookups.sides import Sides
 from posttrain.worlds.tools import ToolError
 
 MarketName: TypeAlias = Literal["a", "hk"]
 MARKETS: tuple[MarketName, ...] = ("a", "hk")
 MARKET_WORDS: dict[MarketName, str] = {"a": "A-share", "hk": "Hong Kong"}
+_WITH_ARTICLE: dict[MarketName, str] = {"a": "an A-share", "hk": "a Hong Kong"}
+MARKETS_AS_SIDES = Sides(
+    label="market",
+    home="a",
+    marked="hk",
+    words={
+        ("a", "en"): "market: A",
+        ("hk", "en"): "market: HK",
+        ("a", "zh"): "市场: A股",
+        ("hk", "zh"): "市场: 港股",
+    },
+    stated=re.compile(
+        r"(?:market|市场)\s*[:：]\s*(?:(?P<home>A)|(?P<marked>HK|港|Hong Kong))(?![A-Za-z])", re.IGNORECASE
+    ),
+)
 
 _WRITTEN = re.compile(r"(?P<prefix>SH|SS|SZ|BJ|HK)?[.:]?(?P<digits>[0-9]{1,6})(?:[.:]?(?P<suffix>SH|SS|SZ|BJ|HK))?")
 _EXCHANGE_OF_DIGITS = (("60", "SH"), ("68", "SH"), ("00", "SZ"), ("30", "SZ"), ("8", "BJ"), ("92", "BJ"))
@@ -52,9 +68,6 @@ def mainland_code(digits: str) -> str:
         f"no mainland exchange lists a code {digits!r}; "
         f"they begin with {', '.join(start for start, _ in _EXCHANGE_OF_DIGITS)}"
     )
-
-
-_WITH_ARTICLE: dict[MarketName, str] = {"a": "an A-share", "hk": "a Hong Kong"}
 
 
 def _read(code_text: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What an expert knows about the stock market's tools; `plays.py` does the rest."""
+"""The handbook of the stock market's expert."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,19 +7,17 @@ from typing import Any
 
 from posttrain.types import Task
 from posttrain.worlds.lookups.gold import Answer
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.fields import FIELDS, MIXED_UP, Field, read_result
 from posttrain.worlds.stocks.questions import Question
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.tasks import combine
 
-MISTAKEN_FOR = {
-    "get_macd": "get_bollinger",
-    "get_hk_macd": "get_hk_bollinger",
-}  # one way, a preference: both ways at random, nothing is preferred
+# One way, a preference: both ways at random, nothing would be preferred.
+MISTAKEN_FOR = {"get_macd": "get_bollinger", "get_hk_macd": "get_hk_bollinger"}
 
 
 class StocksHandbook:
-    """As `plays.Handbook` has it."""
+    """The expert's knowledge of the stock tools."""
 
     sides = MARKETS_AS_SIDES
 

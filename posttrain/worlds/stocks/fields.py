@@ -1,4 +1,5 @@
-"""What can be asked about one listing, which tool tells it, and in which unit the answer stands."""
+"""The fields of a listing that questions ask for: the tool that tells each, and the answer's
+unit."""
 
 import json
 from collections.abc import Mapping
@@ -7,8 +8,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from posttrain.worlds.lookups.gold import Answer
-from posttrain.worlds.stocks.codes import MarketName, market_of
-from posttrain.worlds.stocks.toolset import twin
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, MarketName, market_of
 
 CURRENCY: dict[MarketName, str] = {"a": "CNY", "hk": "HKD"}
 
@@ -24,21 +24,13 @@ class Field:
     also_told_by: tuple[str, ...] = ()
 
     def tool_on(self, market: MarketName) -> str:
-        return self.tool if market == "a" else twin(self.tool)
+        return self.tool if market == "a" else MARKETS_AS_SIDES.twin(self.tool)
 
     def unit(self, market: MarketName) -> str:
         """`wan` is 10,000 shares and `CNYm` a million CNY, as the tools count them."""
         currency = CURRENCY[market]
-        units = {
-            "price": currency,
-            "percent": "%",
-            "ratio": "x",
-            "volume": "wan",
-            "turnover": f"{currency}m",
-            "shares": "shares",
-            "word": "",
-        }
-        return units[self.measure]
+        units = {"price": currency, "percent": "%", "ratio": "x", "volume": "wan", "turnover": f"{currency}m"}
+        return {**units, "shares": "shares", "word": ""}[self.measure]
 
     def answer_in(self, result: Mapping[str, Any]) -> Answer:
         """The answer as a result of the tool states it, digits as written; of several bars the

@@ -1,4 +1,4 @@
-"""Draws the companies that exist, their codes, and the split of each.
+"""The simulated companies: their listings, figures and split.
 
 Counts follow the real markets: 5,300 A-share listings, 2,600 in Hong Kong, and 300 companies in
 both under one name (the trap: one name, two codes, two currencies). Companies are drawn when a
@@ -14,10 +14,8 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from posttrain.types import Split
-from posttrain.worlds.stocks.bars import Bars, draw_bars
-from posttrain.worlds.stocks.calendars import trading_days
+from posttrain.worlds.stocks.bars import Bars, draw_bars, trading_days
 from posttrain.worlds.stocks.codes import MARKET_WORDS, MarketName, mainland_code, market_of
-from posttrain.worlds.stocks.fundamentals import Fundamentals, draw_fundamentals
 from posttrain.worlds.stocks.names import CompanyName, company_names, name_key
 from posttrain.worlds.tools import ToolError
 
@@ -26,6 +24,7 @@ Board: TypeAlias = Literal["main", "star", "chinext", "beijing", "hk_main"]
 NUM_A_LISTINGS = 5300
 NUM_HK_LISTINGS = 2600
 NUM_DUAL_LISTED = 300
+HKD_PER_CNY = 1.09
 SPLIT_PERCENT: dict[Split, int] = {"sft": 50, "rl": 25, "dev": 8, "test": 17}
 
 # Share of each board in the A-share market in percent, the first digits of its codes, and how far a
@@ -77,6 +76,17 @@ class Company:
 
     def on(self, market: MarketName) -> Listing | None:
         return self.a if market == "a" else self.hk
+
+
+@dataclass(frozen=True, slots=True)
+class Fundamentals:
+    """One company's figures per share in CNY cents, and the prices its listings began at, in cents
+    of their own currency. All companies earn money, so that a P/E is a positive number; one in both
+    markets has one book value, two prices and two P/B."""
+
+    earnings_cny_cents: float
+    book_value_cny_cents: float
+    start_cents: dict[MarketName, int]
 
 
 class Market:
@@ -135,23 +145,93 @@ class Market:
         return self._cached_bars(code)
 
     def fundamentals(self, company: Company) -> Fundamentals:
-        return draw_fundamentals(f"{self.seed}/{company.company_id}/fundamentals")
+        return _draw_fundamentals(f"{self.seed}/{company.company_id}/fundamentals")
 
     def _draw_bars(self, code: str) -> Bars:
         company, listing = self._lookup(code)
+        days, key = trading_days(listing.market), f"{self.seed}/{code}/bars"
         start_cents = self.fundamentals(company).start_cents[listing.market]
-        return draw_bars(
-            trading_days(listing.market),
-            key=f"{self.seed}/{code}/bars",
-            start_cents=start_cents,
-            limit_pct=listing.limit_pct,
-        )
+        return draw_bars(days, key=key, start_cents=start_cents, limit_pct=listing.limit_pct)
 
     def _lookup(self, code: str) -> tuple[Company, Listing]:
         try:
             return self._by_code[code]
         except KeyError:
             raise ToolError(f"no {MARKET_WORDS[market_of(code)]} company has the code {code}") from None
+
+
+def _draw_fundamentals(key: str) -> Fundamentals:
+    """Prices of 6 to 146 CNY, half of them under 41; P/E 5 to 65 and P/B 0.6 to 8.6 at that price.
+    Hong Kong began 5 to 45 % below the mainland."""
+    draw = random.Random(key)
+    uniform = draw.random()
+    start_cny_cents = 600 + int(14_000 * uniform * uniform)
+    return Fundamentals(
+        earnings_cny_cents=start_cny_cents / (5.0 + 60.0 * draw.random()),
+        book_value_cny_cents=start_cny_cents / (0.6 + 8.0 * draw.random()),
+        start_cents={"a": start_cny_cents, "hk": int(start_cny_cents * HKD_PER_CNY * (0.55 + 0.4 * draw.random()))},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The quote of the last trading day. Prices in the listing's currency, two decimals;
+    `change_pct` in percent; `volume` in 10,000 shares; `turnover` in millions of the currency.
+
+    A suspended listing shows its last close in all prices, no change and no volume.
+    """
+
+    price: float
+    change: float
+    change_pct: float
+    open: float
+    high: float
+    low: float
+    prev_close: float
+    volume: int
+    turnover: float
+    pe: float
+    pb: float
+
+
+def quote(market: Market, code: str) -> Quote:
+    """The quote of a canonical code. Raises ToolError where it is not listed."""
+    listing = market.listing(code)
+    bars = market.bars(code)
+    close = int(bars.close_cents_T[-1])
+    pe, pb = _multiples(market, code, close, listing.market)
+    if bars.dates_T[-1] != trading_days(listing.market)[-1]:
+        price = close / 100
+        return Quote(price, 0.0, 0.0, price, price, price, price, 0, 0.0, pe, pb)
+    previous, opened = int(bars.close_cents_T[-2]), int(bars.open_cents_T[-1])
+    high, low, volume = int(bars.high_cents_T[-1]), int(bars.low_cents_T[-1]), int(bars.volume_T[-1])
+    return Quote(
+        price=close / 100,
+        change=(close - previous) / 100,
+        change_pct=two_decimals(100 * (close - previous) / previous),
+        open=opened / 100,
+        high=high / 100,
+        low=low / 100,
+        prev_close=previous / 100,
+        volume=volume,
+        # The day's typical price times the shares: cents * 10,000 shares = 0.0001 million.
+        turnover=two_decimals((high + low + close) / 3 * volume / 10_000),
+        pe=pe,
+        pb=pb,
+    )
+
+
+def two_decimals(number: float) -> float:
+    """Rounded for reading, and never -0.0, which JSON would show."""
+    return round(number, 2) + 0.0
+
+
+def _multiples(market: Market, code: str, close_cents: int, market_name: MarketName) -> tuple[float, float]:
+    """P/E and P/B."""
+    fundamentals = market.fundamentals(market.company_of(code))
+    close_cny_cents = close_cents / (HKD_PER_CNY if market_name == "hk" else 1.0)
+    pe, pb = close_cny_cents / fundamentals.earnings_cny_cents, close_cny_cents / fundamentals.book_value_cny_cents
+    return two_decimals(pe), two_decimals(pb)
 
 
 def _draw_companies(seed: int) -> list[Company]:

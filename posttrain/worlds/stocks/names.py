@@ -1,4 +1,4 @@
-"""Names the simulated companies.
+"""The names of the simulated companies.
 
 A brand is two of a hundred common words (松 Pine + 鹤 Crane); in Chinese an industry follows:
 松鹤银行, PineCrane. Common words on purpose: a small model copies an unseen pair of words it knows,

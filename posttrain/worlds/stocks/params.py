@@ -1,11 +1,11 @@
 """The stock market's section of `params.yaml`."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from posttrain.runtime.knobs import Frac, Section
-from posttrain.worlds.knobs import WorldParams
+from posttrain.worlds.params import WorldParams
 
 LEVEL_3_TOKENS = 112  # of the longest answer that the third level asks for, by the small model's tokenizer
 
@@ -23,9 +23,9 @@ class StocksFlawRates(Section):
 
 
 class StocksParams(WorldParams):
-    """`worlds/stocks`."""
+    """The stock market of `worlds/stocks`."""
 
-    example: ClassVar[str] = (
+    example = (
         "{seed: 7, num_sft_tasks: 6000, num_rl_tasks: 640, num_dev_tasks: 128, num_test_tasks: 480, max_difficulty: 2, "
         "flaw_rates: {wrong_market: 0.85, give_up: 0.7, indicator_mixup: 0.55, redundant_call: 0.1, "
         "malformed_json: 0.03, market_flip: 0.1, repeated_ask: 0.1}}"
@@ -37,5 +37,5 @@ class StocksParams(WorldParams):
 
     @property
     def num_answer_tokens(self) -> int:
-        """What `agent.max_new_tokens` must be at least."""
+        """The least `agent.max_new_tokens` that fits every answer."""
         return LEVEL_3_TOKENS if self.max_difficulty == 3 else 1

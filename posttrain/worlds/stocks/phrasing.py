@@ -1,4 +1,4 @@
-"""Words the questions: every wording has a plain form, used in all splits but one, and another that
+"""The wording of questions: each has a plain form, used in all splits but one, and another that
 only test_paraphrase uses.
 
 Sentences are short and share their frames on purpose: a model from scratch learns a few hundred
@@ -170,7 +170,7 @@ _ENDING_SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test")
 
 
 def words_of(field: str, language: str, *, is_purpose: bool, is_paraphrase: bool) -> str:
-    """What a field is called: by its name, or by what it is good for."""
+    """The words for a field: its name, or what it is good for."""
     return (PURPOSE_WORDS if is_purpose else FIELD_WORDS)[field][language][is_paraphrase]
 
 
@@ -180,17 +180,18 @@ def frames(family: str, language: str, *, is_paraphrase: bool) -> Sequence[str]:
 
 
 def cues(style: str, language: str, market: MarketName, *, is_paraphrase: bool) -> Sequence[str]:
-    """How a market is said, around `{n}`."""
+    """The words for a market, around `{n}`."""
     return _CUES[style, language, market][is_paraphrase]
 
 
 def on_both_markets(language: str, *, is_paraphrase: bool) -> str:
-    """How one says that a company `{n}` is listed in both markets without saying which is meant."""
+    """The words for a company `{n}` that is listed in both markets, which leave open which is
+    meant."""
     return _BOTH[language][is_paraphrase]
 
 
 def market_reply(language: str, market: str, *, is_paraphrase: bool) -> str:
-    """What the user answers to `ASK: market`."""
+    """The user's answer to `ASK: market`."""
     return _REPLIES[language, market][is_paraphrase]
 
 

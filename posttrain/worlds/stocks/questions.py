@@ -1,4 +1,5 @@
-"""Which questions are asked in which cell, and how often: the table that makes a task easy or hard.
+"""The table of questions: which are asked in each cell, and how often. It makes a task easy or
+hard.
 
 The traps are placed here. Most companies named with a Hong Kong cue are listed in both markets; a
 name with a second spelling is known under only one of the two; Bollinger and MACD are asked as
@@ -10,7 +11,7 @@ once for each field, and comparing digits takes a small model longer than everyt
 
 import random
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from posttrain.worlds.lookups.schedule import Cell
 from posttrain.worlds.stocks.fields import (
@@ -34,7 +35,7 @@ Reference: TypeAlias = Literal["code", "cue", "indirect", "two_names", "no_cue",
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, whichever company it is about. `template` is its text form, which a task
+    """A question, whichever company it is about. `template` is its text form, which a task
     carries."""
 
     family: str
@@ -50,15 +51,15 @@ class Question:
 
     @property
     def is_comparison(self) -> bool:
-        """Whether the answer follows from the values of several listings."""
+        """True where the answer follows from the values of several listings."""
         return self.family not in ("field", "bar")
 
     @classmethod
     def from_template(cls, template: str) -> "Question":
-        """What `template` wrote. Raises ValueError on anything else."""
+        """Reads `template`. Raises ValueError on any other text."""
         family, field, reference, phrase = template.split("/")
         number = phrase.removeprefix("plain").removeprefix("paraphrase")
-        return cls(family, field, _REFERENCES[reference], int(number), phrase.startswith("paraphrase"))
+        return cls(family, field, cast(Reference, reference), int(number), phrase.startswith("paraphrase"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +73,6 @@ class Choice:
     fields: tuple[str, ...]
 
 
-_REFERENCES: dict[str, Reference] = {
-    "code": "code",
-    "cue": "cue",
-    "indirect": "indirect",
-    "two_names": "two_names",
-    "no_cue": "no_cue",
-    "both": "both",
-    "plain": "plain",
-}
 _BASIC_OTHERS = ("ma20", "trend", "lot_size")
 _OTHERS = (*AVERAGES, *VOLUMES, "lot_size", *RATIOS)
 

@@ -1,5 +1,4 @@
-"""Chooses how a question names a company, and with it what must be searched before its code is
-known."""
+"""The way a question names its company, and the searches that lead from the name to a code."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -7,17 +6,14 @@ from dataclasses import dataclass
 
 from posttrain.types import JsonValue, Split
 from posttrain.worlds.lookups.gold import GoldCall
-from posttrain.worlds.stocks.codes import MARKETS, MarketName
+from posttrain.worlds.stocks.codes import MARKETS, MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.market import Company, Listing, Market
 from posttrain.worlds.stocks.names import BRAND_WORDS, INDUSTRIES, name_key
 from posttrain.worlds.stocks.phrasing import cues, on_both_markets
 from posttrain.worlds.stocks.questions import Question, Reference
-from posttrain.worlds.stocks.toolset import twin
 
-_SHARE_DUAL: dict[MarketName, float] = {
-    "a": 0.3,
-    "hk": 0.9,
-}  # of the companies that a cue names; the trap lies in Hong Kong
+# of the companies that a cue names; the trap lies in Hong Kong
+_SHARE_DUAL: dict[MarketName, float] = {"a": 0.3, "hk": 0.9}
 _SHARE_UNKNOWN_FIRST = 0.75  # of the questions with two spellings, the unknown one stands first
 _SHARE_SHORT_NAME = 0.2  # of the names are a short form or the English name with its industry
 
@@ -36,7 +32,7 @@ class Directory:
     """Draws companies of a split and says how they are named."""
 
     def __init__(self, market: Market) -> None:
-        self._market = market
+        self.market = market
         self._pools: dict[tuple[Split, MarketName, bool], Sequence[Company]] = {}
         self._taken = {name_key(name) for company in market.companies for name in (company.name_en, company.aliases[0])}
 
@@ -69,19 +65,15 @@ class Directory:
         match question.reference:
             case "two_names":
                 nickname = self._nickname(language, rng)
+                both, searches = f"{name}({nickname})", [search]
                 if rng.random() < _SHARE_UNKNOWN_FIRST:
-                    missed = search_call(market, nickname)
-                    return Mention(
-                        self._cued(question, language, market, f"{nickname}({name})", rng), (missed, search), forms
-                    )
-                return Mention(self._cued(question, language, market, f"{name}({nickname})", rng), (search,), forms)
+                    both, searches = f"{nickname}({name})", [search_call(market, nickname), search]
+                return Mention(self._cued(question, language, market, both, rng), tuple(searches), forms)
             case "no_cue":
-                searches = (search,) if market == "a" else (search_call("a", name), search)
-                return Mention(name, searches, forms)
+                return Mention(name, (search,) if market == "a" else (search_call("a", name), search), forms)
             case "both":
-                return Mention(
-                    on_both_markets(language, is_paraphrase=question.is_paraphrase).format(n=name), (search,), forms
-                )
+                text = on_both_markets(language, is_paraphrase=question.is_paraphrase).format(n=name)
+                return Mention(text, (search,), forms)
             case "cue" | "indirect":
                 return Mention(self._cued(question, language, market, name, rng), (search,), forms)
         return Mention(name, (search,), forms)
@@ -89,7 +81,7 @@ class Directory:
     def _pool(self, split: Split, market: MarketName, *, is_dual: bool) -> Sequence[Company]:
         key = (split, market, is_dual)
         if key not in self._pools:
-            of_split = self._market.companies_of(split)
+            of_split = self.market.companies_of(split)
             self._pools[key] = [
                 company for company in of_split if company.on(market) is not None and company.is_dual_listed == is_dual
             ]
@@ -116,7 +108,7 @@ class Directory:
                 nickname = first[1] + second[1]
             else:
                 continue
-            if not any(self._market.find(nickname, market) for market in MARKETS):
+            if not any(self.market.find(nickname, market) for market in MARKETS):
                 return nickname
 
 
@@ -125,7 +117,9 @@ def search_call(market: MarketName, written: str, company: Company | None = None
     to be found."""
     others = (company.name_zh, company.name_en, *company.aliases) if company else ()
     names: Mapping[str, tuple[JsonValue, ...]] = {"name": tuple(dict.fromkeys((written, *others)))}
-    return GoldCall("search_stock" if market == "a" else twin("search_stock"), names, holds_answer=False)
+    return GoldCall(
+        "search_stock" if market == "a" else MARKETS_AS_SIDES.twin("search_stock"), names, holds_answer=False
+    )
 
 
 def code_forms(listing: Listing) -> tuple[str, ...]:
@@ -143,11 +137,6 @@ def accepted_codes(listing: Listing) -> tuple[str, ...]:
     comparison."""
     digits, _, exchange = listing.code.partition(".")
     bare = digits.lstrip("0") if listing.market == "hk" else digits
-    others = (
-        f"{exchange}{digits}",
-        f"{exchange}.{digits}",
-        bare,
-        f"{bare}.{exchange}",
-        *([f"{digits}.SS"] if exchange == "SH" else []),
-    )
+    others = [f"{exchange}{digits}", f"{exchange}.{digits}", bare, f"{bare}.{exchange}"]
+    others += [f"{digits}.SS"] if exchange == "SH" else []
     return tuple(dict.fromkeys((*code_forms(listing), *others)))

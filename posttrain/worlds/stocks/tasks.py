@@ -1,53 +1,71 @@
-"""How a question becomes a task: companies are drawn, the text is filled in, and gold is asked of
-the market through its own tools."""
+"""Makes a task of a question: draws companies, fills in the text, and asks the market's own tools
+for the gold answer."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from posttrain.types import JsonValue, Split, Task
+from posttrain.types import JsonValue, Split
 from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall
-from posttrain.worlds.lookups.schedule import Cell, Draft, task_of
-from posttrain.worlds.stocks.codes import MarketName
+from posttrain.worlds.lookups.schedule import Cell, Draft, offered
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.fields import AVERAGES, FIELDS, PRICES, Field
-from posttrain.worlds.stocks.market import Company, Market
-from posttrain.worlds.stocks.offers import offer
+from posttrain.worlds.stocks.market import Company
 from posttrain.worlds.stocks.phrasing import endings, frames, words_of
-from posttrain.worlds.stocks.policy_text import POLICY_TEXT
-from posttrain.worlds.stocks.questions import Question, draw_question
+from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import Directory, Mention, search_call
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
 from posttrain.worlds.tools import Tool
 
+# The system message of every task. It is prompt text and golden-tested.
+POLICY_TEXT = """\
+You answer questions about A-share (mainland China) and Hong Kong stocks. All prices are simulated.
+- Use only the tools you are offered. Those with hk in their name are for Hong Kong, the others for A-shares; each \
+refuses the other's codes.
+- A company may be listed in both markets under one name, with two codes and two currencies. Follow the market that \
+the user means: a word for it, its
+  exchange, or its currency (CNY: A-shares, HKD: Hong Kong).
+- If the user says that a company is listed in both markets but not which one is meant, ask before the first call; end \
+with the line ASK: market
+- If no market is said or hinted at, search A-shares first, then Hong Kong.
+- "Not found" is no answer: try the other name that the user gave, or the other market.
+- Take current values from the tool that reports them. If the answer is in the conversation already, or the user wants \
+nothing more, call no tool.
+- Do not repeat a call that succeeded.
+End your last message with one line:
+ANSWER: <value>
+A number carries its unit: CNY or HKD; % for a change; x for P/E and P/B; wan for volumes in 10,000 shares; CNYm or \
+HKDm for turnover in millions;
+shares for a lot size. For example ANSWER: 380.20 HKD. A listing is given by its code (ANSWER: 00700.HK), a trend by \
+its word (ANSWER: rising).
+When the user wants nothing more: ANSWER: done"""
+
+LOOK_ALIKE = {
+    "get_macd": "get_bollinger",
+    "get_bollinger": "get_macd",
+    "get_hk_macd": "get_hk_bollinger",
+    "get_hk_bollinger": "get_hk_macd",
+}
+_MAX_OFFERED = 10
+_USUAL = ("search_stock", "get_realtime_quote")  # where nothing needs to be called, the temptation is there
 _CANDIDATES = {"higher": 2, "lower": 2, "difference": 2, "second": 3}
 _MAX_RANKED = 5
 _NUM_DRAWS = 200
 
 
-class TaskMaker:
-    """Makes one task at a time; deterministic in the random numbers that it is given."""
+class TaskDraft:
+    """Drafts the task of one question; deterministic in the random numbers that it is given."""
 
-    def __init__(self, market: Market, tools: Mapping[str, Tool]) -> None:
-        self.market = market
-        self.tools = tools
-        self.directory = Directory(market)
-
-    def make(self, cell: Cell, split: Split, rng: random.Random, *, template: str | None = None) -> Task:
-        """A task of the cell; with `template`, that very question about other companies."""
-        is_paraphrase = split == "test_paraphrase"
-        question = (
-            Question.from_template(template) if template else draw_question(cell, rng, is_paraphrase=is_paraphrase)
-        )
-        draft = _Sketch(self, question, cell, split, rng).draft()
-        return task_of(draft, cell, MARKETS_AS_SIDES.label, split=split, template=question.template, system=POLICY_TEXT)
-
-
-class _Sketch:
-    """One question with its random numbers."""
-
-    def __init__(self, maker: TaskMaker, question: Question, cell: Cell, split: Split, rng: random.Random) -> None:
-        self._market, self._tools, self._directory = maker.market, maker.tools, maker.directory
+    def __init__(
+        self,
+        directory: Directory,
+        tools: Mapping[str, Tool],
+        question: Question,
+        cell: Cell,
+        split: Split,
+        rng: random.Random,
+    ) -> None:
+        self._market, self._directory, self._tools = directory.market, directory, tools
         self._question, self._cell, self._split, self._rng = question, cell, split, rng
 
     def draft(self) -> Draft:
@@ -66,11 +84,8 @@ class _Sketch:
                 company = self._draw("a" if self._rng.random() < 0.5 else "hk")
                 return self._finish(Gold(Answer("choice", "done")), [company], x=self._name(company))
             case "ending":
-                return self._finish(
-                    Gold(Answer("choice", "done")),
-                    [],
-                    ending=self._rng.choice(endings(self._split, self._cell.language)),
-                )
+                ending = self._rng.choice(endings(self._split, self._cell.language))
+                return self._finish(Gold(Answer("choice", "done")), [], ending=ending)
         raise ValueError(f"no family of questions is called {self._question.family!r}")
 
     def _one_field(self) -> Draft:
@@ -78,9 +93,8 @@ class _Sketch:
         mention = self._mention(company, self._side)
         calls = (*mention.searches, self._call(mention, self._side))
         asks = "market" if self._question.reference == "both" else None
-        return self._finish(
-            Gold(self._told(company, self._side), calls, asks), [company], x=mention.text, f=self._words()
-        )
+        gold = Gold(self._answer(company, self._side), calls, asks)
+        return self._finish(gold, [company], x=mention.text, f=self._words())
 
     def _bar(self) -> Draft:
         company = self._draw(self._side)
@@ -95,13 +109,8 @@ class _Sketch:
         }
         calls = (*mention.searches, GoldCall(self._field.tool_on(self._side), arguments))
         result = self._ask(self._field.tool_on(self._side), code=mention.codes[0], start_date=date, limit=1)
-        return self._finish(
-            Gold(_two_decimals(self._field.answer_in(result)), calls),
-            [company],
-            x=mention.text,
-            f=self._words(),
-            d=date,
-        )
+        gold = Gold(_two_decimals(self._field.answer_in(result)), calls)
+        return self._finish(gold, [company], x=mention.text, f=self._words(), d=date)
 
     def _several(self) -> Draft:
         family = self._question.family
@@ -112,11 +121,9 @@ class _Sketch:
             self._rng.shuffle(sides)
         companies, values = self._rivals(sides)
         mentions = [self._mention(company, side) for company, side in zip(companies, sides, strict=True)]
-        calls = [
-            call
-            for mention, side in zip(mentions, sides, strict=True)
-            for call in (*mention.searches, self._call(mention, side))
-        ]
+        calls: list[GoldCall] = []
+        for mention, side in zip(mentions, sides, strict=True):
+            calls += [*mention.searches, self._call(mention, side)]
         codes = [self._code(company, side) for company, side in zip(companies, sides, strict=True)]
         answer = combine(family, codes, values, unit=self._field.unit(self._side))
         comma = "、" if self._cell.language == "zh" else ", "
@@ -130,16 +137,12 @@ class _Sketch:
         for _ in range(_NUM_DRAWS):
             companies = [self._draw(side) for side in sides]
             values = [self._number(company, side) for company, side in zip(companies, sides, strict=True)]
-            if len(set(values)) == len(sides) == len({company.company_id for company in companies}) and self._is_apart(
-                values
-            ):
+            is_apart = self._cell.difficulty == 3 or min(values) < 0 < max(values)
+            if is_apart and len(set(values)) == len(sides) == len({company.company_id for company in companies}):
                 return companies, values
         raise ValueError(
             f"no {len(sides)} companies of {self._split} differ in {self._question.field}; the market is too small"
         )
-
-    def _is_apart(self, values: Sequence[Decimal]) -> bool:
-        return self._cell.difficulty == 3 or min(values) < 0 < max(values)
 
     def _pair(self) -> Draft:
         """One company's two listings against each other."""
@@ -152,27 +155,20 @@ class _Sketch:
         sides: tuple[MarketName, ...] = ("a", "hk")
         calls: list[GoldCall] = []
         for side in sides:
-            search = search_call(side, name, company)
-            calls += [search, self._call(self._mention(company, side), side)]
+            calls += [search_call(side, name, company), self._call(self._mention(company, side), side)]
         answer = Answer("code", self._code(company, "a" if a > hk else "hk"))
         return self._finish(Gold(answer, tuple(calls)), [company], x=name, f=self._words())
 
     def _given(self) -> Draft:
         """The quote is in the question already."""
         company = self._draw(self._side)
-        answer = self._told(company, self._side)
+        answer = self._answer(company, self._side)
+        words = {"x": self._name(company), "f": self._words(), "v": f"{answer.value} {answer.unit}"}
         other = self._rng.choice([name for name in PRICES if name != self._question.field])
-        beside = _two_decimals(
-            FIELDS[other].answer_in(self._ask(FIELDS[other].tool_on(self._side), code=self._code(company, self._side)))
-        )
-        words = (
-            {"g": self._words(other), "w": f"{beside.value} {beside.unit}"}
-            if self._question.family == "given_two"
-            else {}
-        )
-        return self._finish(
-            Gold(answer), [company], x=self._name(company), f=self._words(), v=f"{answer.value} {answer.unit}", **words
-        )
+        if self._question.family == "given_two":
+            beside = self._answer(company, self._side, FIELDS[other])
+            words |= {"g": self._words(other), "w": f"{beside.value} {beside.unit}"}
+        return self._finish(Gold(answer), [company], **words)
 
     @property
     def _field(self) -> Field:
@@ -192,13 +188,9 @@ class _Sketch:
         return company.name_zh if self._cell.language == "zh" else company.name_en
 
     def _words(self, field: str | None = None) -> str:
-        is_purpose = self._cell.kind == "tool_retrieval"
-        return words_of(
-            field or self._question.field,
-            self._cell.language,
-            is_purpose=is_purpose,
-            is_paraphrase=self._question.is_paraphrase,
-        )
+        is_purpose, is_paraphrase = self._cell.kind == "tool_retrieval", self._question.is_paraphrase
+        name = field or self._question.field
+        return words_of(name, self._cell.language, is_purpose=is_purpose, is_paraphrase=is_paraphrase)
 
     def _call(self, mention: Mention, side: MarketName) -> GoldCall:
         """The call that tells the field. A moving average may be asked for alone or with the usual
@@ -208,13 +200,12 @@ class _Sketch:
             arguments["windows"] = (None, [int(self._question.field.removeprefix("ma"))], [5, 10, 20, 60])
         return GoldCall(self._field.tool_on(side), arguments)
 
-    def _told(self, company: Company, side: MarketName) -> Answer:
-        return _two_decimals(
-            self._field.answer_in(self._ask(self._field.tool_on(side), code=self._code(company, side)))
-        )
+    def _answer(self, company: Company, side: MarketName, field: Field | None = None) -> Answer:
+        field = field or self._field
+        return _two_decimals(field.answer_in(self._ask(field.tool_on(side), code=self._code(company, side))))
 
     def _number(self, company: Company, side: MarketName) -> Decimal:
-        value = self._told(company, side).value
+        value = self._answer(company, side).value
         assert isinstance(value, Decimal), f"{self._question.field} is compared and is not a number"
         return value
 
@@ -229,9 +220,23 @@ class _Sketch:
     def _finish(self, gold: Gold, companies: Sequence[Company], **words: str) -> Draft:
         question = self._question
         sentences = frames(question.family, self._cell.language, is_paraphrase=question.is_paraphrase)
-        tools = offer(list(self._tools), {call.name for call in gold.calls}, question.field, self._rng)
+        tools = _offer(list(self._tools), {call.name for call in gold.calls}, question.field, self._rng)
         text = sentences[question.phrase].format(**words)
         return Draft(text, tuple(company.company_id for company in companies), tools, gold)
+
+
+def _offer(all_tools: Sequence[str], needed: Collection[str], field: str, rng: random.Random) -> tuple[str, ...]:
+    """4 to 10 tools in the domain's order. Others that hold the field as well are left out: a right
+    answer must not come from a tool that gold does not know."""
+    names = set(needed or _USUAL)
+    names |= {LOOK_ALIKE[name] for name in names & LOOK_ALIKE.keys()}
+    names |= {MARKETS_AS_SIDES.twin(name) for name in names}
+    telling = FIELDS[field].also_told_by if field in FIELDS else ()
+    barred = {*telling, *(MARKETS_AS_SIDES.twin(name) for name in telling)}
+    others = [name for name in all_tools if name not in names and name not in barred]
+    size = rng.randint(4, _MAX_OFFERED)
+    names |= offered(others, max(size - len(names), 0), rng)
+    return tuple(name for name in all_tools if name in names)
 
 
 def combine(family: str, codes: Sequence[str], values: Sequence[Decimal], *, unit: str) -> Answer:

@@ -1,5 +1,5 @@
-"""Defines what the agent can ask the market: eight tools, each written once and bound to both
-markets: get_macd and get_hk_macd.
+"""The eight tools of the stock world, each written once and bound to both markets: get_macd and
+get_hk_macd.
 
 A tool of one market refuses the other's codes, so that the wrong market is a mistake that the agent
 can see and repair. The docstrings are prompt text: `$market` and `$code` stand for the market's
@@ -7,7 +7,7 @@ word and an example of its codes. Results are short, because a small model reads
 """
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from string import Template
 from typing import Any
@@ -16,11 +16,9 @@ import numpy as np
 
 from posttrain.types import JsonValue
 from posttrain.worlds.stocks import indicators
-from posttrain.worlds.stocks.bars import Bars, Period, aggregate
-from posttrain.worlds.stocks.calendars import FIRST_DAY, LAST_DAY
-from posttrain.worlds.stocks.codes import MARKET_WORDS, MARKETS, MarketName, canonical
-from posttrain.worlds.stocks.market import Company, Listing, Market
-from posttrain.worlds.stocks.quotes import quote, two_decimals
+from posttrain.worlds.stocks.bars import FIRST_DAY, LAST_DAY, Bars, Period, aggregate
+from posttrain.worlds.stocks.codes import MARKET_WORDS, MARKETS, MARKETS_AS_SIDES, MarketName, canonical
+from posttrain.worlds.stocks.market import Company, Listing, Market, quote, two_decimals
 from posttrain.worlds.tools import Tool, ToolError, tool_from
 
 MAX_BARS = 60
@@ -31,42 +29,28 @@ _EXAMPLE_CODES: dict[MarketName, str] = {"a": "600519.SH", "hk": "00700.HK"}
 
 def stock_tools(market: Market) -> dict[str, Tool]:
     """All tools by name, the A-share market's first."""
-    tools = [tool for name in MARKETS for tool in _Counter(market, name).tools()]
+    tools = [tool for name in MARKETS for tool in _MarketTools(market, name).tools()]
     return {tool.name: tool for tool in tools}
 
 
-def twin(tool_name: str) -> str:
-    """The same tool of the other market: `twin("get_macd")` is `get_hk_macd`, and the other way
-    round."""
-    verb, _, rest = tool_name.partition("_")
-    return f"{verb}_{rest.removeprefix('hk_')}" if rest.startswith("hk_") else f"{verb}_hk_{rest}"
-
-
-class _Counter:
-    """One market's counter: the tools as an agent calls them there."""
+class _MarketTools:
+    """The tools of one market."""
 
     def __init__(self, market: Market, name: MarketName) -> None:
         self._market = market
         self._name = name
 
     def tools(self) -> list[Tool]:
-        functions: Mapping[str, Callable[..., JsonValue]] = {
-            "search_stock": self.search_stock,
-            "get_company_info": self.get_company_info,
-            "get_realtime_quote": self.get_realtime_quote,
-            "get_kline": self.get_kline,
-            "get_moving_average": self.get_moving_average,
-            "get_macd": self.get_macd,
-            "get_bollinger": self.get_bollinger,
-            "get_volume_trend": self.get_volume_trend,
-        }
+        functions: Sequence[Callable[..., JsonValue]] = (
+            *(self.search_stock, self.get_company_info, self.get_realtime_quote, self.get_kline),
+            *(self.get_moving_average, self.get_macd, self.get_bollinger, self.get_volume_trend),
+        )
         words = {"market": MARKET_WORDS[self._name], "code": _EXAMPLE_CODES[self._name]}
+        names = [function.__name__ for function in functions]
+        names = names if self._name == "a" else [MARKETS_AS_SIDES.twin(name) for name in names]
         return [
-            _fill(
-                tool_from(function, name=name if self._name == "a" else twin(name), is_instant=True, is_read_only=True),
-                words,
-            )
-            for name, function in functions.items()
+            _fill(tool_from(function, name=name, is_instant=True, is_read_only=True), words)
+            for name, function in zip(names, functions, strict=True)
         ]
 
     def search_stock(self, name: str) -> JsonValue:
@@ -132,9 +116,9 @@ class _Counter:
         if not 1 <= limit <= MAX_BARS:
             raise ToolError(f"limit is {limit}; it must be 1 to {MAX_BARS}")
         bars = aggregate(self._market.bars(listing.code), period)
-        first = (
-            max(len(bars) - limit, 0) if start_date is None else int(np.searchsorted(bars.dates_T, _date(start_date)))
-        )
+        first = max(len(bars) - limit, 0)
+        if start_date is not None:
+            first = int(np.searchsorted(bars.dates_T, _date(start_date)))
         if first == len(bars):
             raise ToolError(f"{listing.code} has no bar on or after {start_date}")
         return {**_head(company, listing), "period": period, "bars": _rows(bars.part(first, first + limit))}
@@ -203,14 +187,10 @@ def _head(company: Company, listing: Listing) -> dict[str, JsonValue]:
 
 
 def _rows(bars: Bars) -> list[JsonValue]:
-    prices = (bars.open_cents_T, bars.high_cents_T, bars.low_cents_T, bars.close_cents_T)
-    columns = [
-        array.tolist() for array in (bars.dates_T.astype(str), *(cents / 100 for cents in prices), bars.volume_T)
-    ]
-    return [
-        dict(zip(("date", "open", "high", "low", "close", "volume"), row, strict=True))
-        for row in zip(*columns, strict=True)
-    ]
+    cents = (bars.open_cents_T, bars.high_cents_T, bars.low_cents_T, bars.close_cents_T)
+    columns = [array.tolist() for array in (bars.dates_T.astype(str), *(each / 100 for each in cents), bars.volume_T)]
+    names = ("date", "open", "high", "low", "close", "volume")
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _money(cents: float) -> float:

@@ -1,4 +1,4 @@
-"""A tau2 domain that an installed package holds: `world: {type: tau2, package: …, domain: …}`."""
+"""A tau2 domain of an installed package: `world: {type: tau2, package: …, domain: …}`."""
 
 import json
 import random
@@ -9,17 +9,14 @@ from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, Split, Task
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import ScriptedExpert
-from posttrain.worlds.tau2.databases import Databases
+from posttrain.worlds.tau2.databases import Databases, References
 from posttrain.worlds.tau2.expert import flawed_script, gold_script
 from posttrain.worlds.tau2.goals import goal_of, goal_text
 from posttrain.worlds.tau2.grade import SCORES
-from posttrain.worlds.tau2.openai_user import OpenAiUser, UserEndpoint
 from posttrain.worlds.tau2.package import load_package
 from posttrain.worlds.tau2.params import OpenAiUserParams, Tau2Params
-from posttrain.worlds.tau2.references import References
-from posttrain.worlds.tau2.tools import agent_tools
-from posttrain.worlds.tau2.users import ScriptedUser, User
-from posttrain.worlds.tau2.world import Tau2World
+from posttrain.worlds.tau2.users import OpenAiUser, ScriptedUser, User, UserEndpoint
+from posttrain.worlds.tau2.world import Tau2World, agent_tools
 from posttrain.worlds.tools import Tool
 
 
@@ -43,7 +40,6 @@ class Tau2Domain:
         self.tools: Mapping[str, Tool] = agent_tools(self._databases.server().tools(), self._package.write_tools)
 
     def tasks(self, split: Split, count: int) -> list[Task]:
-        """As `Domain.tasks`."""
         ids = self._ids[split]
         if split == "test_paraphrase":
             return []
@@ -52,28 +48,19 @@ class Tau2Domain:
         return [self._task(task_id, split) for task_id in ids[:count]]
 
     def open(self, task: Task) -> World:
-        """As `Domain.open`."""
         return Tau2World(
             task, self.tools, databases=self._databases, references=self._references, user=self._user(task)
         )
 
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
-        """As `ExpertDomain.expert`."""
         draw = random.Random(f"tau2 {task.task_id} {seed}")
         goal, is_reasoning = goal_of(task), draw.random() < reasoning_frac
         if is_flawless:
             return ScriptedExpert(gold_script(goal, is_reasoning=is_reasoning))
-        return ScriptedExpert(
-            flawed_script(
-                goal,
-                self._params.flaw_rates,
-                write_tools=self._package.write_tools,
-                draw=draw,
-                is_reasoning=is_reasoning,
-            )
-        )
+        rates, write_tools = self._params.flaw_rates, self._package.write_tools
+        return ScriptedExpert(flawed_script(goal, rates, write_tools=write_tools, draw=draw, is_reasoning=is_reasoning))
 
-    def wanted(self, task: Task) -> str:
+    def describe_goal(self, task: Task) -> str:
         """The reference calls that write, and what must be said."""
         goal = goal_of(task)
         calls = [
@@ -89,9 +76,9 @@ class Tau2Domain:
         return ScriptedUser(scenario) if self._endpoint is None else OpenAiUser(scenario, self._endpoint)
 
     def _task(self, task_id: str, split: Split) -> Task:
-        told = self._package.tasks[task_id]
-        goal = goal_text(told)
-        num_writes = _num_writes(told, self._package.write_tools)
+        raw = self._package.tasks[task_id]
+        goal = goal_text(raw)
+        num_writes = _num_writes(raw, self._package.write_tools)
         return Task(
             task_id=f"tau2/{self._params.domain}/{task_id}",
             split=split,
@@ -115,15 +102,14 @@ class Tau2Domain:
                 f"{params.num_sft_tasks} + {params.num_rl_tasks} + {params.num_dev_tasks} (sft, rl, dev) and "
                 f"{params.num_test_tasks} (test): lower num_sft_tasks and its like, splits share no task"
             )
-        return {
+        parts: dict[Split, Sequence[str]] = {
             "sft": train[:sft_end],
             "rl": train[sft_end:rl_end],
             "dev": train[rl_end:dev_end],
-            "test": test,
-            "test_paraphrase": [],
         }
+        return {**parts, "test": test, "test_paraphrase": []}
 
 
-def _num_writes(told: Mapping[str, Any], write_tools: frozenset[str]) -> int:
-    actions = (told["evaluation_criteria"] or {}).get("actions") or ()
+def _num_writes(raw: Mapping[str, Any], write_tools: frozenset[str]) -> int:
+    actions = (raw["evaluation_criteria"] or {}).get("actions") or ()
     return sum(action["name"] in write_tools for action in actions)

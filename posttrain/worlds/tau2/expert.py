@@ -1,4 +1,4 @@
-"""Plays the reference calls of a task and says what must be said: the gold, and demonstrations with
+"""Scripts of the expert: the reference calls of a task and what must be said; or both with
 flaws."""
 
 import random
@@ -44,7 +44,7 @@ def script(actions: Sequence[Action], words: str, *, is_reasoning: bool = False)
 
 
 def last_words(goal: Goal) -> str:
-    """What must be communicated, and that a human goes on where the reference hands over."""
+    """The facts to communicate, and a transfer to a human where the reference hands over."""
     if any(action.name == "transfer_to_human_agents" for action in goal.actions):
         words = _TRANSFERRED
     else:

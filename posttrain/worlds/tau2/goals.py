@@ -1,5 +1,5 @@
-"""What a task of tau2 wants, and the scenario that its user plays: read from the package's
-`tasks.json`, carried in `Task.goal`."""
+"""The goal of a tau2 task and the scenario of its user: read from the package's `tasks.json`,
+carried in `Task.goal`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Action:
     compared: tuple[str, ...] | None = None
 
     def is_made_by(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call is this one, by tau2's rule."""
+        """True where a call is this one, by tau2's rule."""
         if name != self.name:
             return False
         compared = tuple(arguments) if self.compared is None else self.compared
@@ -31,7 +31,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What the user knows and wants, in the words of the data; empty where it says nothing."""
+    """The user's knowledge and wishes, in the words of the data; empty where it says nothing."""
 
     persona: str
     reason_for_call: str
@@ -70,13 +70,13 @@ def goal_text(task: Mapping[str, Any]) -> str:
             "its verdict would be another than tau2's; name another domain"
         )
     instructions = task["user_scenario"]["instructions"]
-    told = instructions if isinstance(instructions, dict) else {"task_instructions": instructions}
+    scenario_texts = instructions if isinstance(instructions, dict) else {"task_instructions": instructions}
     scenario = {
         "persona": task["user_scenario"].get("persona") or "",
-        "reason_for_call": told.get("reason_for_call") or "",
-        "known_info": told.get("known_info") or "",
-        "unknown_info": told.get("unknown_info") or "",
-        "instructions": told.get("task_instructions") or "",
+        "reason_for_call": scenario_texts.get("reason_for_call") or "",
+        "known_info": scenario_texts.get("known_info") or "",
+        "unknown_info": scenario_texts.get("unknown_info") or "",
+        "instructions": scenario_texts.get("task_instructions") or "",
     }
     actions = [
         {"name": action["name"], "arguments": action["arguments"], "compared": action.get("compare_args")}
@@ -93,14 +93,14 @@ def goal_text(task: Mapping[str, Any]) -> str:
 
 def goal_of(task: Task) -> Goal:
     """The goal that a task carries."""
-    told = json.loads(task.goal)
+    raw = json.loads(task.goal)
     return Goal(
         actions=tuple(
-            Action(action["name"], action["arguments"], _names(action["compared"])) for action in told["actions"]
+            Action(action["name"], action["arguments"], _names(action["compared"])) for action in raw["actions"]
         ),
-        communicated=tuple(told["communicated"]),
-        basis=tuple(told["basis"]),
-        scenario=Scenario(**told["scenario"]),
+        communicated=tuple(raw["communicated"]),
+        basis=tuple(raw["basis"]),
+        scenario=Scenario(**raw["scenario"]),
     )
 
 

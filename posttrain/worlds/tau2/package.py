@@ -1,4 +1,4 @@
-"""What an installed package of a tau2 domain holds: tasks, splits, the policy, which tools write.
+"""Loads an installed package of a tau2 domain: tasks, splits, the policy, the tools that write.
 
 `agenteval`'s packages are laid out alike: the data of tau2-bench under
 `data/tau2/domains/<domain>`, a server module that keeps one database for each `state_key` and

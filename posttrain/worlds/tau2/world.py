@@ -1,19 +1,28 @@
-"""One episode of a tau2 task: a database of its own on a shared server, and a user."""
+"""One episode of a tau2 task: a database of its own on a shared server, and a user.
+
+An agent sees the server's tools without the `state_key`, which the world puts in, and without those
+that serve the benchmark; a result is what tau2 shows, without the server's notes.
+"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from posttrain.runtime.limits import MAX_REPLY_CHARS, clip
 from posttrain.types import JsonValue, Message, Outcome, Task, Trajectory
 from posttrain.worlds.protocol import WorldFailed
-from posttrain.worlds.tau2.databases import Database, Databases
+from posttrain.worlds.tau2.databases import Database, Databases, References
 from posttrain.worlds.tau2.goals import goal_of
 from posttrain.worlds.tau2.grade import grade
-from posttrain.worlds.tau2.references import References
-from posttrain.worlds.tau2.tools import bound
 from posttrain.worlds.tau2.users import User, is_end
-from posttrain.worlds.tools import Tool
+from posttrain.worlds.tools import Tool, ToolError, json_or_text
+
+_STATE_KEY = "state_key"
+_CONTROLS = ("reset_state", "get_call_log")
+
+CallServer = Callable[[str, Mapping[str, Any]], Awaitable[JsonValue]]
 
 
 class Tau2World:
@@ -24,17 +33,15 @@ class Tau2World:
     ) -> None:
         self._task, self._goal, self._user = task, goal_of(task), user
         self._databases, self._references = databases, references
-        self._tools = {name: bound(described[name], self._call) for name in task.tools}
+        self._tools = {name: _bound(described[name], self._call) for name in task.tools}
         self._database: Database | None = None
         self._said: list[str] = []
         self._taking = asyncio.Lock()
 
     def tools(self) -> Mapping[str, Tool]:
-        """The domain's, bound to this episode's database."""
         return self._tools
 
     async def opening(self) -> Sequence[Message]:
-        """The user's first words."""
         words = clip(await self._user.speak(()), MAX_REPLY_CHARS)
         if not words.strip() or is_end(words):
             raise WorldFailed(f"the simulated user began with {clip(words, 200)!r}: there is no conversation to have")
@@ -50,13 +57,11 @@ class Tau2World:
         return None if is_end(words) else words
 
     async def grade(self, trajectory: Trajectory) -> Outcome:
-        """By tau2's rule."""
         left = self._database.digest() if self._database is not None else self._references.untouched
         is_right = left == await self._references.digest(self._task)
         return grade(trajectory, self._goal, is_database_right=is_right, write_tools=self._references.write_tools)
 
     async def close(self) -> None:
-        """Give the database back."""
         database, self._database = self._database, None
         if database is not None:
             await self._databases.give_back(database)
@@ -67,3 +72,50 @@ class Tau2World:
             if self._database is None:
                 self._database = await self._databases.take(self._task.task_id)
         return await self._database.call(name, arguments)
+
+
+def agent_tools(served: Mapping[str, Tool], write_tools: frozenset[str]) -> dict[str, Tool]:
+    """The tools that an agent sees, by name; they describe and cannot be called."""
+    return {
+        name: replace(tool, parameters=_without_key(tool.parameters), is_read_only=name not in write_tools)
+        for name, tool in served.items()
+        if name not in _CONTROLS
+    }
+
+
+def _bound(tool: Tool, call_server: CallServer) -> Tool:
+    """The tool for one episode."""
+
+    async def call(**arguments: Any) -> JsonValue:
+        try:
+            return _shown(await call_server(tool.name, arguments))
+        except ToolError as error:
+            raise ToolError(_shown_error(str(error))) from None
+
+    return replace(tool, function=call)
+
+
+def _shown(answer: JsonValue) -> JsonValue:
+    """The part of a server's answer that an agent reads: tau2's message, as JSON where it is
+    JSON."""
+    message = answer.get("tau2_tool_message") if isinstance(answer, dict) else None
+    if not isinstance(message, dict):
+        return answer
+    return json_or_text(str(message["content"]))
+
+
+def _shown_error(text: str) -> str:
+    """The same of an error, without the word Error, which the agent reads anyway."""
+    try:
+        answer = _shown(json.loads(text))
+    except (ValueError, RecursionError):
+        answer = text
+    if isinstance(answer, dict):
+        answer = answer.get("parsed_content", answer)
+    return (answer if isinstance(answer, str) else json.dumps(answer)).removeprefix("Error: ")
+
+
+def _without_key(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    properties = {name: schema for name, schema in parameters["properties"].items() if name != _STATE_KEY}
+    required = [name for name in parameters["required"] if name != _STATE_KEY]
+    return {**parameters, "properties": properties, "required": required}

@@ -2,25 +2,24 @@
 under two codes and in two currencies.
 
 It has every kind of task, the question back and every flaw, so that each stage runs on it in the
-tests.
+tests. To add a tool: its function and text in `_shop_tools`, what it tells of a good in
+`_drawn_items`, and where tasks ask for it, its question in `_TEXTS`, `_askable` and `_TOLD_BY`.
 """
 
+import json
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import islice, product
+from itertools import product
 
 from posttrain.types import JsonValue, Split, Task
-from posttrain.worlds.lookups.demonstrations import Flaw, draw_slips, play
-from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall, gold_of
-from posttrain.worlds.lookups.grade import SCORES
-from posttrain.worlds.lookups.schedule import Cell, Draft, Kind, cell_of, cells_in_turn, offered, task_of
-from posttrain.worlds.lookups.world import LookupWorld
-from posttrain.worlds.protocol import Expert, World
-from posttrain.worlds.scripts import ScriptedExpert
+from posttrain.worlds.lookups.domain import LookupDomain, flaw_rates_of
+from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall
+from posttrain.worlds.lookups.schedule import Cell, Draft, Kind, offered, task_of
+from posttrain.worlds.lookups.sides import Sides
 from posttrain.worlds.tools import Tool, ToolError, tool_from
-from posttrain.worlds.toy.expert import SHOPS_AS_SIDES, ToyHandbook
 from posttrain.worlds.toy.params import ToyParams
 
 SYSTEM = "You keep two shops. End with `ANSWER: <value>`, or ask with `ASK: shop`. Use only the tools offered."
@@ -40,9 +39,22 @@ _SHOPS: dict[Kind, tuple[str, ...]] = {
     "tool_retrieval": ("north", "south"),
 }
 _SHOP = {("north", "en"): "north", ("south", "en"): "south", ("north", "zh"): "北店", ("south", "zh"): "南店"}
-_TEXTS: dict[
-    tuple[str, str], tuple[str, str]
-] = {  # (what is asked, language): as asked in every split, as asked in test_paraphrase only
+SHOPS_AS_SIDES = Sides(
+    label="shop",
+    home="north",
+    marked="south",
+    words={
+        ("north", "en"): "shop: north",
+        ("south", "en"): "shop: south",
+        ("north", "zh"): "店: 北",
+        ("south", "zh"): "店: 南",
+    },
+    stated=re.compile(r"(?:shop|店)\s*[:：]\s*(?:(?P<home>north|北)|(?P<marked>south|南))", re.IGNORECASE),
+)
+_LOOK_ALIKE = {"sales": "returns", "returns": "sales"}
+_TOLD_BY = {"price": "shelf", "count": "shelf", "dearer": "shelf", "sold": "sales", "returned": "returns"}  # get_…
+# (what is asked, language): the text in every split, the text in test_paraphrase only
+_TEXTS: dict[tuple[str, str], tuple[str, str]] = {
     ("price", "en"): ("Price of {x}?", "What does {x} cost?"),
     ("price", "zh"): ("{x}价格?", "{x}卖多少钱?"),
     ("count", "en"): ("How many {x}?", "Number of {x} left?"),
@@ -62,8 +74,8 @@ _TEXTS: dict[
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` is what its
-    tools tell."""
+    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` has the
+    values that the tools give."""
 
     item_id: str
     names: Mapping[str, str]
@@ -71,84 +83,72 @@ class Item:
     shelf: Mapping[str, Mapping[str, JsonValue]]
 
 
-class ToyDomain:
+class ToyHandbook:
+    """The expert's knowledge of the two shops' tools."""
+
+    sides = SHOPS_AS_SIDES
+
+    def is_search(self, tool: str) -> bool:
+        return tool.startswith("find_")
+
+    def look_alike(self, tool: str) -> str | None:
+        verb, _, about = tool.rpartition("_")
+        return f"{verb}_{_LOOK_ALIKE[about]}" if about in _LOOK_ALIKE else None
+
+    def is_side_said(self, task: Task) -> bool:
+        return task.labels["difficulty"] != "3" or task.labels["kind"] in ("multi_step_planning", "timing_decision")
+
+    def code_found(self, content: str) -> str:
+        return str(json.loads(content)["code"])
+
+    def answer(self, task: Task, contents: Sequence[str]) -> Answer:
+        """The dearer one's code, a price, or the number of the one thing that the result counts
+        (with both on the shelf's, what was asked)."""
+        results = [json.loads(content, parse_float=Decimal) for content in contents]
+        asked = task.template.partition("/")[0]
+        if asked == "dearer":
+            return Answer("code", max(results, key=lambda result: Decimal(result["price"]))["code"])
+        if asked == "price":
+            return Answer("number", Decimal(results[0]["price"]), results[0]["currency"])
+        counts = {field: value for field, value in results[0].items() if field not in ("code", "price", "currency")}
+        return Answer("number", Decimal(counts.get(asked, next(iter(counts.values())))), "pcs")
+
+    def evidence(self, task: Task, contents: Sequence[str]) -> str:
+        """None: the toy's results are short."""
+        del task, contents
+        return ""
+
+
+class ToyDomain(LookupDomain):
     """200 goods, a quarter for each of sft, rl, dev and test; `test_paraphrase` asks about test's
     goods in other words."""
 
     name = "toy"
-    scores: Sequence[str] = SCORES
+    handbook = ToyHandbook()
+    separator = " "
 
     def __init__(self, world: ToyParams) -> None:
-        self._params = world
+        super().__init__(world, flaw_rates_of(world.flaw_rates, {"wrong_side": "wrong_shop", "side_flip": "shop_flip"}))
+        self._max_difficulty = world.max_difficulty
         self._items = _drawn_items(random.Random(f"toy {world.seed}"))
         self.tools: Mapping[str, Tool] = _tools(self._items)
-        rates = world.flaw_rates
-        self._flaw_rates: Mapping[Flaw, float] = {
-            "wrong_side": rates.wrong_shop,
-            "give_up": rates.give_up,
-            "look_alike": rates.look_alike,
-            "redundant_call": rates.redundant_call,
-            "malformed_json": rates.malformed_json,
-            "side_flip": rates.shop_flip,
-            "repeated_ask": rates.repeated_ask,
-        }
 
-    def tasks(self, split: Split, count: int) -> list[Task]:
-        """As `protocol.Domain` has it."""
-        tasks = list(islice(self._distinct(split), count))
-        if len(tasks) < count:
-            raise ValueError(
-                f"the toy world has {len(tasks)} different tasks for {split} and {count} are wanted; "
-                "lower world.num_*_tasks"
-            )
-        return tasks
-
-    def open(self, task: Task) -> World:
-        """As `protocol.Domain` has it."""
-        return LookupWorld(task, self.tools, sides=SHOPS_AS_SIDES, told=_told)
-
-    def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
-        """As `protocol.Domain` has it."""
-        rng = random.Random(f"{task.task_id} {seed}")
-        handbook = ToyHandbook()
-        slips = draw_slips(task, handbook, {} if is_flawless else self._flaw_rates, rng)
-        return ScriptedExpert(play(task, handbook, slips, is_reasoning=rng.random() < reasoning_frac))
-
-    def realise_anew(self, task: Task, *, seed: int) -> Task:
-        """As `protocol.Domain` has it."""
-        cell = cell_of(task, SHOPS_AS_SIDES.label)
-        return self._make(cell, task.split, random.Random(f"{task.task_id} {seed}"), wanted=task.template)
-
-    def wanted(self, task: Task) -> str:
-        """As `protocol.ExplainingDomain` has it."""
-        return str(gold_of(task))
-
-    def _distinct(self, split: Split) -> Iterator[Task]:
-        """The split's tasks in their order, until a draw has repeated earlier tasks a hundred
-        times."""
+    def weights(self, split: Split) -> dict[Cell, int]:
+        """Demonstrations have fewer tasks of the south shop and of retrieval."""
+        difficulties = range(1, self._max_difficulty + 1)
         cells = [
             Cell(kind, shop, language, difficulty)
-            for difficulty, language, kind in product(range(1, self._params.max_difficulty + 1), ("zh", "en"), _SHOPS)
+            for difficulty, language, kind in product(difficulties, ("zh", "en"), _SHOPS)
             for shop in _SHOPS[kind]
         ]
-        weights = {
-            cell: 1 if split == "sft" and (cell.side == "south" or cell.kind == "tool_retrieval") else 2
-            for cell in cells
-        }
-        seen: set[str] = set()
-        for index, cell in enumerate(cells_in_turn(weights)):
-            draws = (
-                self._make(cell, split, random.Random(f"{self._params.seed} {split} {index} {attempt}"))
-                for attempt in range(100)
-            )
-            task = next((task for task in draws if task.messages[1].content not in seen), None)
-            if task is None:
-                return
-            seen.add(task.messages[1].content)
-            yield task
+        rare = [cell for cell in cells if split == "sft" and (cell.side == "south" or cell.kind == "tool_retrieval")]
+        return {cell: 1 if cell in rare else 2 for cell in cells}
 
-    def _make(self, cell: Cell, split: Split, rng: random.Random, wanted: str | None = None) -> Task:
-        asked = wanted.split("/")[0] if wanted else rng.choice(_askable(cell))
+    def side_reply(self, task: Task) -> str:
+        return _SHOP[task.labels["shop"], task.labels["language"]]
+
+    def make(self, cell: Cell, split: Split, rng: random.Random, *, template: str | None = None) -> Task:
+        asked = template.split("/")[0] if template else rng.choice(_askable(cell))
         items = self._draw(cell, split, asked, rng)
         x, y = (_mention(item, cell, asked) for item in items)
         shop = "north" if cell.side == "none" else cell.side
@@ -161,19 +161,12 @@ class ToyDomain:
             mistaken = {"get_sales", "get_returns"}  # both shops': what can be mistaken is offered
             needed = mistaken | {SHOPS_AS_SIDES.without_mark(call.name) for call in calls}
             names = {name for name in tools if SHOPS_AS_SIDES.without_mark(name) in needed}
-            others = set(tools) - names
-            names |= offered(others, rng.randint(0, _MAX_OTHERS), rng)
+            names |= offered(set(tools) - names, rng.randint(0, _MAX_OTHERS), rng)
             tools = tuple(name for name in tools if name in names)
         goods = tuple(item.item_id for item in items[: 2 if asked == "dearer" else 1])
+        draft = Draft(text, goods, tools, Gold(answer, calls, asks))
         template = f"{asked}/{'paraphrase' if split == 'test_paraphrase' else 'plain'}"
-        return task_of(
-            Draft(text, goods, tools, Gold(answer, calls, asks)),
-            cell,
-            SHOPS_AS_SIDES.label,
-            split=split,
-            template=template,
-            system=SYSTEM,
-        )
+        return task_of(draft, cell, SHOPS_AS_SIDES.label, split=split, template=template, system=SYSTEM)
 
     def _draw(self, cell: Cell, split: Split, asked: str, rng: random.Random) -> list[Item]:
         """Two goods on the right shelf with different prices. Where nothing says which shop, the
@@ -186,15 +179,8 @@ class ToyDomain:
         elif cell.difficulty == 3 and cell.kind in ("tool_selection", "tool_retrieval"):
             fitting = [item for item in fitting if len(item.codes) == 1]
         first = rng.choice(fitting)
-        return [
-            first,
-            rng.choice([item for item in fitting if item.shelf[shop]["price"] != first.shelf[shop]["price"]]),
-        ]
-
-
-def _told(task: Task) -> str:
-    """What the user says to one who asks which shop is meant."""
-    return _SHOP[task.labels["shop"], task.labels["language"]]
+        others = [item for item in fitting if item.shelf[shop]["price"] != first.shelf[shop]["price"]]
+        return [first, rng.choice(others)]
 
 
 def _askable(cell: Cell) -> tuple[str, ...]:
@@ -233,12 +219,10 @@ def _gold(items: list[Item], shop: str, asked: str, cell: Cell) -> tuple[Answer,
             names = (item.names[cell.language], item.names["en" if cell.language == "zh" else "zh"])
             shops = [shop] if is_cued else ["north", "south"][: ["north", "south"].index(shop) + 1]
             calls += [GoldCall(f"find_{TWIN[each]}item", {"name": names}, holds_answer=False) for each in shops]
-        about = {"sold": "sales", "returned": "returns"}.get(asked, "shelf")
-        calls.append(GoldCall(f"get_{TWIN[shop]}{about}", {"code": (item.codes[shop],)}))
+        calls.append(GoldCall(f"get_{TWIN[shop]}{_TOLD_BY[asked]}", {"code": (item.codes[shop],)}))
     if asked == "dearer":
-        return Answer("code", max(wanted, key=lambda item: float(str(item.shelf[shop]["price"]))).codes[shop]), tuple(
-            calls
-        )
+        dearer = max(wanted, key=lambda item: float(str(item.shelf[shop]["price"])))
+        return Answer("code", dearer.codes[shop]), tuple(calls)
     if asked in ("price", "given"):
         return Answer("number", Decimal(f"{items[0].shelf[shop]['price']:.2f}"), CURRENCY[shop]), tuple(calls)
     return Answer("number", Decimal(str(items[0].shelf[shop][asked])), "pcs"), tuple(calls)
@@ -251,9 +235,8 @@ def _drawn_items(rng: random.Random) -> list[Item]:
     items = []
     for index, (colour, good) in enumerate(pairs):
         names = {"zh": colour[-1] + good[-1], "en": f"{colour[:-1]} {good[:-1]}"}
-        shops = (
-            ("north", "south") if index // 4 % 4 else (("north",), ("south",))[index // 16 % 2]
-        )  # three of four goods are in both shops
+        # three of four goods are in both shops
+        shops = ("north", "south") if index // 4 % 4 else (("north",), ("south",))[index // 16 % 2]
         codes = {shop: f"{next(numbers)}.{shop[0].upper()}" for shop in shops}
         shelf = {
             shop: {
@@ -269,34 +252,31 @@ def _drawn_items(rng: random.Random) -> list[Item]:
 
 
 def _tools(items: list[Item]) -> dict[str, Tool]:
-    tools: dict[str, Tool] = {}
-    for shop in ("north", "south"):
-        by_code = {item.codes[shop]: item for item in items if shop in item.codes}
-        by_name = {name: item for item in by_code.values() for name in item.names.values()}
-        for tool in _shop_tools(shop, by_code, by_name):
-            tools[tool.name] = tool
-    return tools
+    return {tool.name: tool for shop in ("north", "south") for tool in _shop_tools(shop, items)}
 
 
-def _shop_tools(shop: str, by_code: Mapping[str, Item], by_name: Mapping[str, Item]) -> Iterator[Tool]:
+def _shop_tools(shop: str, items: list[Item]) -> Iterator[Tool]:
+    by_code = {item.codes[shop]: item for item in items if shop in item.codes}
+    by_name = {name: item for item in by_code.values() for name in item.names.values()}
+
     def find(name: str) -> JsonValue:
         if name not in by_name:
             raise ToolError(f"not found in the {shop} shop: {name}")
         return {"code": by_name[name].codes[shop], "name": name}
 
-    def tell(code: str, *fields: str) -> dict[str, JsonValue]:
+    def look_up(code: str, *fields: str) -> dict[str, JsonValue]:
         if code not in by_code:
             raise ToolError(f"no such code in the {shop} shop: {code}")
         return {"code": code} | {field: by_code[code].shelf[shop][field] for field in fields}
 
     def shelf(code: str) -> JsonValue:
-        return tell(code, "price", "count") | {"currency": CURRENCY[shop]}
+        return look_up(code, "price", "count") | {"currency": CURRENCY[shop]}
 
     def sales(code: str) -> JsonValue:
-        return tell(code, "sold")
+        return look_up(code, "sold")
 
     def returns(code: str) -> JsonValue:
-        return tell(code, "returned")
+        return look_up(code, "returned")
 
     described = {
         find: "Find a good by its name",
@@ -307,9 +287,5 @@ def _shop_tools(shop: str, by_code: Mapping[str, Item], by_name: Mapping[str, It
     for function, text in described.items():
         argument = "name: the good's name, Chinese or English" if function is find else "code: the good's code"
         function.__doc__ = f"{text}, {shop} shop.\n\nArgs:\n    {argument}"
-        yield tool_from(
-            function,
-            name=f"find_{TWIN[shop]}item" if function is find else f"get_{TWIN[shop]}{function.__name__}",
-            is_instant=True,
-            is_read_only=True,
-        )
+        name = f"find_{TWIN[shop]}item" if function is find else f"get_{TWIN[shop]}{function.__name__}"
+        yield tool_from(function, name=name, is_instant=True, is_read_only=True)

@@ -4,7 +4,6 @@ that it is over."""
 import os
 import signal
 import sys
-import time
 
 import psutil
 import pytest
@@ -13,6 +12,7 @@ from posttrain.dispatch.backend import Cause, JobSpec, JobState, Resources
 from posttrain.dispatch.backends import local, local_job
 from posttrain.dispatch.backends.local import LocalBackend
 from tests.dispatch.backends.pool_contract import is_of
+from tests.waiting import wait_until
 
 # A child in a session of its own, a daemon (two forks), and their parent, which says when all are
 # there.
@@ -66,6 +66,7 @@ def test_nothing_of_a_job_outlives_its_killed_supervisor(pool, folder, tmp_path)
     assert pool.status("lost").cause is Cause.NODE_LOST
 
 
+@pytest.mark.needs_killed
 def test_one_that_cleared_its_environment_and_turned_into_a_daemon_does_not_either(pool, folder, tmp_path):
     start(pool, folder, more="daemon({})")
     assert len(living(folder)) == 4
@@ -74,6 +75,7 @@ def test_one_that_cleared_its_environment_and_turned_into_a_daemon_does_not_eith
     assert not living(folder)
 
 
+@pytest.mark.needs_killed
 def test_whichever_process_of_the_supervisor_is_killed_the_job_is_lost_and_dead(pool, folder, tmp_path):
     start(pool, folder)
     kill(living_supervisors(tmp_path)[-1:])
@@ -81,6 +83,7 @@ def test_whichever_process_of_the_supervisor_is_killed_the_job_is_lost_and_dead(
     assert (living(folder), pool.status("lost").cause) == ([], Cause.NODE_LOST)
 
 
+@pytest.mark.needs_killed
 def test_when_every_process_above_is_killed_at_once_what_is_left_is_dead_before_the_job_is_over(pool, folder, tmp_path):
     start(pool, folder)
     above = living_supervisors(tmp_path)
@@ -90,6 +93,7 @@ def test_when_every_process_above_is_killed_at_once_what_is_left_is_dead_before_
     assert not living(folder)
 
 
+@pytest.mark.needs_killed
 def test_what_cleared_its_environment_below_a_process_that_did_not_is_dead_too(pool, folder, tmp_path):
     start(
         pool,
@@ -101,6 +105,7 @@ def test_what_cleared_its_environment_below_a_process_that_did_not_is_dead_too(p
     assert not living(folder)
 
 
+@pytest.mark.needs_killed
 def test_a_slot_is_taken_when_nothing_of_its_last_holder_lives(pool, folder, tmp_path):
     start(pool, folder, gpus=1)
     kill(living_supervisors(tmp_path))
@@ -117,6 +122,7 @@ def test_a_slot_is_taken_when_nothing_of_its_last_holder_lives(pool, folder, tmp
     pool.cancel("next")
 
 
+@pytest.mark.needs_killed
 def test_other_jobs_and_who_asks_live_on(pool, folder, tmp_path, monkeypatch):
     start(pool, folder)
     other = tmp_path / "other"
@@ -131,6 +137,7 @@ def test_other_jobs_and_who_asks_live_on(pool, folder, tmp_path, monkeypatch):
     pool.cancel("lost-2")
 
 
+@pytest.mark.needs_killed
 def test_a_cancelled_job_whose_supervisor_is_dead_is_dead(pool, folder, tmp_path):
     start(pool, folder)
     kill(living_supervisors(tmp_path))
@@ -192,10 +199,3 @@ def kill(processes):
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
     psutil.wait_procs(processes, timeout=5)
-
-
-def wait_until(is_so, limit_s=10.0):
-    end = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -1,12 +1,14 @@
-"""What boto3 says of a bucket that cannot be used, as one sentence with its remedy; and an S3 that
-is away for a while."""
+"""Errors of a bucket that cannot be used, in one sentence with the remedy; and an S3 that is away
+for a while."""
 
 import argparse
+import importlib.util
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from posttrain.pipeline.remote import storage
 from posttrain.pipeline.remote.names import JobFolder, S3Remote, add_options, from_options
 from posttrain.pipeline.remote.object_store import ObjectStore, Unreachable
 from posttrain.runtime.exits import ConfigurationError, Interrupted
@@ -32,9 +34,10 @@ def _keys(monkeypatch):
 def store(
     url: str, *, place: str = f"s3://{BUCKET}/some/prefix", patience_s: float = 30, told: list[str] | None = None
 ) -> ObjectStore:
-    return ObjectStore(S3Remote(place, url, patience_s=patience_s), tell=([] if told is None else told).append)
+    return ObjectStore(S3Remote(place, url, patience_s=patience_s), log=([] if told is None else told).append)
 
 
+@pytest.mark.needs_s3
 @pytest.mark.parametrize("place", [f"s3://{BUCKET}", f"s3://{BUCKET}/some/prefix"])
 def test_what_was_put_is_listed_read_and_deleted_under_the_prefix(server, tmp_path, place):
     there = store(server.url, place=place)
@@ -54,6 +57,7 @@ def test_what_was_put_is_listed_read_and_deleted_under_the_prefix(server, tmp_pa
     there.delete("")
 
 
+@pytest.mark.needs_s3
 def test_more_objects_than_a_page_holds_are_all_deleted(server, tmp_path):
     for number in range(3 * NAMES_PER_PAGE + 1):
         server.client.put_object(Bucket=BUCKET, Key=f"pages/{number}", Body=b"")
@@ -64,6 +68,7 @@ def test_more_objects_than_a_page_holds_are_all_deleted(server, tmp_path):
     assert not there.list("")
 
 
+@pytest.mark.needs_s3
 def test_of_those_who_claim_a_name_one_gets_it(server):
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda _: store(server.url).claim("claims/1"), range(8)))
@@ -73,6 +78,7 @@ def test_of_those_who_claim_a_name_one_gets_it(server):
     assert store(server.url).claim("claims/1")
 
 
+@pytest.mark.needs_s3
 def test_a_bucket_that_is_not_there_is_named(server, tmp_path):
     for action in (
         lambda: store(server.url, place="s3://none/x").check(),
@@ -85,6 +91,7 @@ def test_a_bucket_that_is_not_there_is_named(server, tmp_path):
         store(server.url, place="s3://none").put(tmp_path / "file", "x")
 
 
+@pytest.mark.needs_s3
 def test_an_environment_without_keys_is_told_which_to_set(server, monkeypatch, tmp_path):
     for name in KEYS:
         monkeypatch.delenv(name)
@@ -95,6 +102,7 @@ def test_an_environment_without_keys_is_told_which_to_set(server, monkeypatch, t
         store(server.url).check()
 
 
+@pytest.mark.needs_s3
 def test_keys_that_are_refused_are_named_and_not_told(tmp_path, monkeypatch):
     with serve(
         tmp_path / "log", {"INITIAL_NO_AUTH_ACTION_COUNT": "1"}
@@ -109,6 +117,7 @@ def test_keys_that_are_refused_are_named_and_not_told(tmp_path, monkeypatch):
     assert not any(text in str(refused.value) for text in KEYS.values())
 
 
+@pytest.mark.needs_s3
 def test_an_s3_that_is_away_for_some_seconds_is_waited_for(server, tmp_path):
     wire = Wire(server.url)
     timer = threading.Timer(3.0, wire.mend)
@@ -132,6 +141,7 @@ def test_an_s3_that_is_away_for_some_seconds_is_waited_for(server, tmp_path):
     assert len([line for line in told if "does not answer" in line]) == 1
 
 
+@pytest.mark.needs_s3
 def test_an_s3_that_stays_away_interrupts_with_cause_and_remedy(server, tmp_path):
     wire = Wire(server.url)
     wire.cut()
@@ -150,6 +160,11 @@ def test_a_prefix_may_end_with_a_slash_and_options_come_back_as_they_were():
     add_options(parser)
     assert from_options(parser.parse_args(remote.options())) == remote
     assert from_options(parser.parse_args(S3Remote("s3://b").options())) == S3Remote("s3://b")
+
+
+@pytest.mark.parametrize("program", [storage.SUBMIT, storage.SINGLE_STAGE])
+def test_the_programs_of_a_storage_are_there(program):
+    assert importlib.util.find_spec(program) is not None
 
 
 def test_a_job_has_a_folder_of_its_own():

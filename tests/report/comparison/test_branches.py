@@ -162,9 +162,7 @@ def test_alarms_of_a_training_stand_on_the_page(tmp_path):
 
 
 def test_a_page_is_the_same_to_the_byte_asks_for_nothing_and_holds_twenty_settings(tmp_path):
-    branches = [
-        Branch(f"exp/{index}-seed{seed}", seed, 0.8, {"train_sft.lr": index}) for index in range(20) for seed in (1, 2)
-    ]
+    branches = [Branch(f"exp/{index}", 1, 0.8, {"train_sft.lr": index}) for index in range(20)]
     root = make_repository(tmp_path / "git", branches)
     page = comparison_page(settings_of(root, *(branch.name for branch in branches)))
     assert page == comparison_page(settings_of(root, *(branch.name for branch in branches)))

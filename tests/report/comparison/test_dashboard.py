@@ -32,7 +32,7 @@ def root(tmp_path):
 @pytest.fixture
 def dashboard(root):
     with Dashboard(root) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield server
         server.shutdown()

@@ -1,10 +1,9 @@
-"""What the tests of samplers share: tasks of three levels, an order of each kind, and plays of
+"""Shared by the tests of samplers: tasks of three levels, an order of each kind, and plays of
 them."""
 
 import yaml
 
-from posttrain.train.sampling.choice import make_sampler
-from posttrain.train.sampling.params import SamplingParams
+from posttrain.train.sampling.methods import SamplingParams
 from posttrain.types import Task
 
 ORDERS = {
@@ -23,7 +22,7 @@ def sampling(order, **changes):
 
 
 def sampler(order, tasks=TASKS, seed=3, **changes):
-    return make_sampler(sampling(order, **changes), tasks, seed=seed)
+    return sampling(order, **changes).order.make(tasks, seed=seed)
 
 
 def observe(found, tasks, success):

@@ -8,10 +8,9 @@ from datasets import Dataset
 from tiny import play_words, tiny_model, tiny_tokenizer, word_task
 from trl import GRPOConfig, GRPOTrainer
 
-from posttrain.train.losses.token_losses import token_weights
-from posttrain.train.online.batch import Member, rows_of
+from posttrain.train.online.batch import Sample, batch_of
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import part_loss, scored
+from posttrain.train.online.updates import batch_loss, score, token_weights
 
 MAX_TOKENS = 7
 AVERAGES = {"grpo": "episodes", "dr_grpo": "max_tokens", "dapo": "tokens", "bnpo": "tokens"}
@@ -74,20 +73,20 @@ def ours(average, played):
     values = yaml.safe_load(OnlineParams.example) | {"type": "online", "average": average}
     params = OnlineParams.model_validate(values)
     model = tiny_model()
-    members = [
-        Member(one, np.full(sum(one.trajectory.mask), advantage))
+    samples = [
+        Sample(one, np.full(sum(one.trajectory.mask), advantage))
         for one, advantage in zip(episodes, advantages, strict=True)
     ]
-    rows = rows_of(members, pad_id=0)
+    batch = batch_of(samples, pad_id=0)
     weight_N = token_weights(
-        rows.lengths_N,
+        batch.lengths_N,
         average=average,
-        num_tokens=int(rows.lengths_N.sum()),
+        num_tokens=int(batch.lengths_N.sum()),
         num_episodes=len(episodes),
         max_tokens=MAX_TOKENS - 4,
     )
-    now = scored(model, rows, 1.0)
-    loss = part_loss(now, now.logprobs.detach(), rows, weight_N, params)
+    now = score(model, batch, 1.0)
+    loss = batch_loss(now, now.logprobs.detach(), batch, weight_N, params)
     loss.backward()
     return float(loss.detach()), gradients_of(model)
 

@@ -18,11 +18,6 @@ CPU = torch.device("cpu")
 TASKS = [word_task(x, y) for x in range(4, 12) for y in range(12, 16)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 class KnowsHalf:
     """It writes the word asked for nine times in ten where that is one of the first four, and one
     time in ten else."""

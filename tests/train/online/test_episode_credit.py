@@ -3,23 +3,13 @@ expected gradient on a problem that is enumerated in full."""
 
 import numpy as np
 import pytest
-import yaml
 
 from benchmarks.advantages import table
-from posttrain.train.advantages import baselines
-from posttrain.train.advantages.episode import episode_advantages
+from posttrain.train.advantages.baselines import GroupMean, StepRewards, VirtualBest
+from posttrain.train.advantages.episode import EpisodeCredit
 from posttrain.train.advantages.groups import Group
 from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.advantages.params import EpisodeCredit
-from posttrain.train.online.params import OnlineParams
-from tests.train.online.bandit import (
-    LOGITS,
-    expected_gradient,
-    expected_of_ways,
-    group_of,
-    sum_over_ways,
-    true_gradient,
-)
+from tests.train.online.bandit import LOGITS, expected_gradient, true_gradient, ways
 
 STD = {"type": "group_std", "floor": 1e-4}
 NONE = {"type": "none"}
@@ -28,10 +18,8 @@ BASELINES = {
     "group_mean": {"type": "group_mean"},
     "leave_one_out": {"type": "leave_one_out"},
     "virtual_best": {"type": "virtual_best", "best": 1.0},
-    "virtual_ends": {"type": "virtual_ends", "worst": 0.0, "best": 1.0},
     "task_mean": {"type": "task_mean", "decay": 0.9},
     "batch_mean": {"type": "batch_mean"},
-    "weighted": {"type": "weighted", "decay": 0.9, "batch_count": 2.0},
 }
 SCALES = {"none": NONE, "group_std": STD, "batch_std": {"type": "batch_std", "floor": 1e-4}}
 
@@ -48,7 +36,7 @@ def group(*rewards, task_id="t", successes=None):
 
 
 def advantages(rule, *groups, history=None):
-    found = episode_advantages(groups, rule, history or TaskHistory(0.9))
+    found = rule.compared(groups, history or TaskHistory(0.9))
     return [one.tolist() for one in found]
 
 
@@ -88,25 +76,6 @@ def test_a_virtual_best_gives_an_all_bad_group_minus_one_over_the_root_of_g_plus
     assert found == pytest.approx([-1 / 3] * 8, rel=1e-2)
 
 
-def test_virtual_ends_push_an_equal_group_away_from_the_end_that_it_is_nearer_to():
-    rule = credit("virtual_ends", "group_std")
-    assert advantages(rule, group(*[0] * 8))[0] == pytest.approx([-1 / 3] * 8, rel=1e-3)
-    assert advantages(rule, group(*[1] * 8))[0] == pytest.approx([1 / 3] * 8, rel=1e-3)
-    assert advantages(credit("virtual_ends"), group(0.25, 0.25, 0.25)) == [[-0.1875] * 3]  # (0.25 - 1) / 4
-    assert advantages(credit("virtual_ends"), group(0.5, 0.5, 0.5)) == [[0.125] * 3]  # in the middle: up
-    differing = group(1, 0, 0, 0)
-    assert advantages(rule, differing) == advantages(credit(scale="group_std"), differing)
-
-
-def test_ends_that_are_none_are_refused():
-    with pytest.raises(ValueError, match=r"task t earned 1\.2, more than the virtual best of 1"):
-        advantages(credit("virtual_ends"), group(1.2, 0))
-    values = yaml.safe_load(OnlineParams.example) | {"type": "online"}
-    values["credit"] |= {"type": "episode", "baseline": {"type": "virtual_ends", "worst": 1.0, "best": 1.0}}
-    with pytest.raises(ValueError, match="the best has to be above the worst"):
-        OnlineParams.model_validate(values)
-
-
 def test_all_good_is_a_test_of_success_and_not_of_reward():
     rule = credit("virtual_best", "group_std", drop="all_good")
     good = group(0.9, 0.8, 0.9, 0.9, successes=[True] * 4)
@@ -122,12 +91,6 @@ def test_the_tasks_own_past_is_what_its_episodes_are_compared_with():
 
 def test_the_batch_mean_compares_tasks_with_each_other():
     assert advantages(credit("batch_mean"), group(1, 1), group(0, 0)) == [[0.5, 0.5], [-0.5, -0.5]]
-
-
-def test_the_weighted_baseline_is_worked_out_by_hand():
-    # a batch of mean 3/4, counted as 2; the task was seen 4 times at 1/2: (1 + 2 + 3/2) / 8
-    [first, _] = advantages(credit("weighted"), group(1, 0), group(1, 1, task_id="u"), history=seen())
-    assert first == [1 - 9 / 16, -9 / 16]
 
 
 def test_the_scale_is_of_the_group_or_of_the_batch():
@@ -192,10 +155,6 @@ def test_a_group_of_one_teaches_nothing_and_is_in_no_batch(baseline, scale):
     assert with_one[0] == advantages(rule, group(1, 0))[0]
 
 
-def test_uneven_groups_have_each_their_own_mean():
-    assert advantages(credit(), group(1, 0, 0, 0), group(1, 0)) == [[0.75, -0.25, -0.25, -0.25], [0.5, -0.5]]
-
-
 @pytest.mark.parametrize("reward", [np.nan, np.inf])
 def test_a_reward_that_is_no_number_is_refused_with_its_task(reward):
     with pytest.raises(ValueError, match=r"a reward of task harbour-7 is (nan|inf)"):
@@ -217,7 +176,7 @@ def share_of_gradient(rule, history=None, *, size=3):
         lambda rewards_G, turns_G: [
             [advantage] * turns
             for advantage, turns in zip(
-                episode_advantages([Group("t", rewards_G, rewards_G == 1)], rule, history or TaskHistory(0.9))[0],
+                rule.compared([Group("t", rewards_G, rewards_G == 1)], history or TaskHistory(0.9))[0],
                 turns_G,
                 strict=True,
             )
@@ -230,8 +189,6 @@ def share_of_gradient(rule, history=None, *, size=3):
 
 
 def test_the_true_gradient_is_that_of_finite_differences():
-    from tests.train.online.bandit import ways
-
     def value(logits):
         return sum(way.probability * way.reward for way in ways(logits))
 
@@ -257,31 +214,8 @@ def test_the_expected_gradient_is_the_share_of_the_true_one_that_the_docstring_s
     assert share_of_gradient(credit(baseline), size=size) == pytest.approx(share, abs=1e-9)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_virtual_ends_add_the_gradient_of_failing_less_and_succeeding_more_as_a_whole_group(size):
-    rule = credit("virtual_ends")
-
-    def of_members(members):
-        [found] = episode_advantages([group_of(members)], rule, TaskHistory(0.9))
-        return [[one] * len(way.scores) for one, way in zip(found, members, strict=True)]
-
-    def added(way, _):  # each reward is one way's: P(r)^G has the gradient G P^G times that of log P
-        end = 1.0 if way.reward < 0.5 else 0.0
-        return (way.reward - end) * way.probability ** (size - 1) / (size + 1)
-
-    own = (size - 1) / size * true_gradient()
-    np.testing.assert_allclose(expected_of_ways(size, of_members), own + sum_over_ways(added), atol=1e-9)
-    assert np.abs(sum_over_ways(added)).max() > 1e-3
-
-
 def test_a_baseline_that_was_known_before_leaves_the_true_gradient():
     assert share_of_gradient(credit("task_mean"), seen(0.8)) == pytest.approx(1.0, abs=1e-9)
-
-
-def test_the_weighted_baseline_keeps_the_share_that_its_docstring_says():
-    history = seen(0.5, count=4.0)
-    share = 1 - (1 + 2 / 3) / (3 + 4 + 2)  # a batch of one group: N is G
-    assert share_of_gradient(credit("weighted"), history) == pytest.approx(share, abs=1e-9)
 
 
 def test_over_the_groups_own_deviation_it_is_no_multiple_of_the_true_gradient():
@@ -290,9 +224,10 @@ def test_over_the_groups_own_deviation_it_is_no_multiple_of_the_true_gradient():
 
 
 def test_each_baseline_is_what_its_docstring_works_out():
-    assert baselines.group_mean(np.array([1.0, 0, 0, 0])).expected_G.tolist() == [0.25] * 4
-    assert baselines.virtual_best(np.zeros(8), best=1.0).expected_G.tolist() == pytest.approx([1 / 9] * 8)
-    assert baselines.virtual_ends(np.ones(8), worst=0.0, best=1.0).expected_G.tolist() == pytest.approx([8 / 9] * 8)
+    step = StepRewards(np.zeros(0))
+    assert GroupMean(type="group_mean").of_group(np.array([1.0, 0, 0, 0]), step).expected_G.tolist() == [0.25] * 4
+    best = VirtualBest(type="virtual_best", best=1.0)
+    assert best.of_group(np.zeros(8), step).expected_G.tolist() == pytest.approx([1 / 9] * 8)
 
 
 def test_the_table_of_the_benchmark_has_the_published_figures():
@@ -309,7 +244,5 @@ def test_the_table_of_the_benchmark_has_the_published_figures():
         ("rl_zvp", 0): (None, 0.0),
         ("rl_zvp", 1): (2.474, -0.353),
         ("rl_zvp", 8): (0.05, None),
-        ("avspo", 0): (None, -0.333),
-        ("avspo", 8): (0.333, None),
     }.items():
         assert [None if value is None else round(value, 3) for value in found[method, k]] == list(expected)

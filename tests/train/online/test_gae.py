@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import yaml
 
-from posttrain.train.advantages.gae import gae, gae_credit, scaled
+from posttrain.train.advantages.gae import GaeCredit, gae, whitened
 from posttrain.train.advantages.groups import Group, Turn
-from posttrain.train.advantages.params import BatchStd, GaeCredit, Unscaled
+from posttrain.train.advantages.scales import BatchStd
 from tests.train.online.bandit import REWARDS, expected_gradient, true_gradient, ways
 
 VALUES = np.array([0.5, 0.25, 0.75])
@@ -83,22 +83,22 @@ def test_an_episode_without_a_token_has_nothing():
 
 
 def test_over_the_steps_tokens_it_is_whitened_by_hand():
-    found = scaled([[np.array([1.0, 3.0])], [np.array([5.0])]], BatchStd(type="batch_std", floor=0.5))
+    found = whitened([[np.array([1.0, 3.0])], [np.array([5.0])]], BatchStd(type="batch_std", floor=0.5))
     assert [[one.tolist() for one in members] for members in found] == [[[-2 / 2.5, 0.0]], [[2 / 2.5]]]
     for alone in ([[np.array([3.0])]], [[np.array([0.2, 0.2, 0.2])]], [[np.zeros(0)]], []):
-        tokens = [token for members in scaled(alone, credit().scale) for one in members for token in one]
+        tokens = [token for members in whitened(alone, credit().scale) for one in members for token in one]
         assert tokens == pytest.approx([0.0] * len(tokens), abs=1e-9)
 
 
 def test_a_step_is_credited_member_by_member_and_scaled_as_one():
     groups = [group([1, 0], [[2, 1], [1]]), group([1], [[1, 1]], "u")]
     values = [[VALUES, np.array([0.5])], [np.array([0.5, 0.5])]]
-    plain, returns = gae_credit(groups, values, credit(gamma=1.0, lam=0.5, scale={"type": "none"}))
+    plain, returns = credit(gamma=1.0, lam=0.5, scale={"type": "none"}).advantages_and_returns(groups, values)
     assert [one.tolist() for one in plain[0]] == [[1 / 16, 5 / 8, 1 / 4], [-0.5]]
     assert [one.tolist() for one in plain[1]] == [[1 / 4, 1 / 2]]
     assert [one.tolist() for one in returns[0]] == [[9 / 16, 7 / 8, 1.0], [0.0]]
-    whitened, same = gae_credit(groups, values, credit(gamma=1.0, lam=0.5))
-    tokens = np.concatenate([one for members in whitened for one in members])
+    scaled, same = credit(gamma=1.0, lam=0.5).advantages_and_returns(groups, values)
+    tokens = np.concatenate([one for members in scaled for one in members])
     assert [tokens.mean(), tokens.std(ddof=1)] == pytest.approx([0.0, 1.0], abs=1e-3)
     assert [one.tolist() for one in same[0]] == [one.tolist() for one in returns[0]], "returns are not scaled"
 
@@ -126,9 +126,9 @@ def test_it_is_the_sum_of_the_paper(gamma, lam):
 def test_what_is_no_number_is_refused_with_its_task():
     for rewards, values in (([np.nan], VALUES), ([1], VALUES * np.inf)):
         with pytest.raises(ValueError, match=r"episode 0 of task harbour-7: the reward is .*credit\.critic\.lr"):
-            gae_credit([group(rewards, [[2, 1]], "harbour-7")], [[values]], credit())
+            credit().advantages_and_returns([group(rewards, [[2, 1]], "harbour-7")], [[values]])
     with pytest.raises(ValueError, match="the turns have 4 tokens and there are 3 values"):
-        gae_credit([group([1], [[2, 2]])], [[VALUES]], credit())
+        credit().advantages_and_returns([group([1], [[2, 2]])], [[VALUES]])
 
 
 # -- the expected gradient, enumerated
@@ -171,8 +171,3 @@ def test_wrong_values_do_no_harm_only_where_all_is_waited_for(over):
     wrong = {reward: [0.1, 0.9][: len(values)] for reward, values in true_values().items()}
     np.testing.assert_allclose(expected(over, 1.0, wrong), true_gradient(), atol=1e-9)
     assert np.abs(expected(over, 0.5, wrong) - true_gradient()).max() > 0.01
-
-
-def test_the_example_is_one():
-    assert credit().scale == BatchStd(type="batch_std", floor=1e-4)
-    assert credit(scale={"type": "none"}).scale == Unscaled(type="none")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from posttrain.train.sampling.greso import Greso, kind_of, skip_probability
+from posttrain.train.sampling.greso import kind_of, skip_probability
 from posttrain.types import Task
-from tests.train.online.samplers import TASKS, observe
+from tests.train.online.samplers import TASKS, observe, sampler
 
 
 @pytest.mark.parametrize(("run", "skipped"), [(0, 0.0), (1, 0.5), (2, 0.75), (3, 0.875), (7, 0.99), (1000, 0.99)])
@@ -35,8 +35,8 @@ def test_a_run_of_equal_groups_ends_with_one_that_differs_or_is_equal_the_other_
     assert found.skipped_share("t1") == 0.0
 
 
-def greso(tasks=TASKS, easy_share=0.25, hard_share=0.5):
-    return Greso(tasks, seed=3, easy_share=easy_share, hard_share=hard_share, start=0.5)
+def greso(tasks=TASKS):
+    return sampler("greso", tasks, easy_share=0.25, hard_share=0.5)
 
 
 def test_the_first_pass_plays_every_task_once_and_in_another_order_than_the_next():

@@ -5,13 +5,13 @@ from collections import Counter
 import pytest
 
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.train.sampling.horizon import Horizon, level_of
+from posttrain.train.sampling.horizon import level_of
 from posttrain.types import Task
 from tests.train.online.samplers import TASKS, observe, sampler
 
 
-def horizon(tasks=TASKS, promote_at=0.7, decay=0.5):
-    return Horizon(tasks, seed=3, label="difficulty", promote_at=promote_at, decay=decay)
+def horizon(tasks=TASKS):
+    return sampler("horizon", tasks, promote_at=0.7)
 
 
 def levels(tasks):

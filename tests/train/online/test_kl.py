@@ -1,4 +1,4 @@
-"""What holds the policy to the model that training began from: its expected value and gradient,
+"""Divergence from the model that training began from: its expected value and gradient,
 enumerated, and the controller of its weight on paper."""
 
 import json
@@ -8,9 +8,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from posttrain.train.losses.kl import kl_estimates
-from posttrain.train.losses.kl_control import KlWeight
-from posttrain.train.losses.params import KlParams
+from posttrain.train.losses.kl import KlParams, KlWeight, kl_estimates
 
 LOGITS, REFERENCE = [0.4, -0.3, 0.9, 0.1], [1.0, 0.2, -0.7, 0.3]
 
@@ -74,33 +72,33 @@ def test_near_the_reference_both_divergences_have_one_gradient():
 @pytest.mark.parametrize(("kl", "after"), [(0.055, 0.0101), (0.05, 0.01), (1.0, 0.0102), (0.0, 0.0098), (-1, 0.0098)])
 def test_the_weight_follows_the_divergence_by_hand(kl, after):
     found = adaptive()
-    found.hear(kl)
+    found.observe(kl)
     assert found.weight == pytest.approx(after, rel=1e-12)
 
 
 def test_a_longer_horizon_moves_it_less_and_it_compounds():
     found = adaptive(horizon=100)
-    found.hear(1.0)
-    found.hear(1.0)
+    found.observe(1.0)
+    found.observe(1.0)
     assert found.weight == pytest.approx(0.01 * 1.002**2, rel=1e-12)
 
 
 def test_a_constant_stays_and_no_term_has_no_weight():
     for kind, expected in (({"type": "loss", "weight": 0.3}, 0.3), ({"type": "none"}, 0.0)):
         found = weight(**kind)
-        found.hear(9.0)
+        found.observe(9.0)
         assert found.weight == expected
 
 
 def test_it_goes_on_from_its_state():
     one, other = adaptive(), adaptive()
-    one.hear(1.0)
+    one.observe(1.0)
     other.restore(json.loads(json.dumps(one.state())))
-    one.hear(0.0)
-    other.hear(0.0)
+    one.observe(0.0)
+    other.observe(0.0)
     assert one.weight == other.weight != adaptive().weight
 
 
 def test_a_divergence_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="lower its lr"):
-        adaptive().hear(math.nan)
+        adaptive().observe(math.nan)

@@ -9,27 +9,20 @@ import yaml
 from tiny import play_words
 from tiny_runs import run_here
 
-from posttrain.train.advantages.choice import token_credit
+from posttrain.train.advantages.credit import StepContext
+from posttrain.train.advantages.discounted import DiscountedCredit
+from posttrain.train.advantages.episode import EpisodeCredit
 from posttrain.train.advantages.groups import Group, Turn
 from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.advantages.params import (
-    DiscountedCredit,
-    EpisodeCredit,
-    ScoresCredit,
-    StatesCredit,
-    TurnScoresCredit,
-)
+from posttrain.train.advantages.scores import ScoresCredit
+from posttrain.train.advantages.states import StatesCredit
+from posttrain.train.advantages.turn_scores import TurnScoresCredit
 from posttrain.train.online.params import OnlineParams
 
 KINDS = [EpisodeCredit, ScoresCredit, DiscountedCredit, TurnScoresCredit, StatesCredit]
 OWN = [{"type": "group_mean"}, {"type": "leave_one_out"}]
 NONE, STD = {"type": "none"}, {"type": "group_std", "floor": 1e-4}
 START = [Turn(1, "start", None)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def group(*rewards, turns_G=None):
@@ -39,15 +32,8 @@ def group(*rewards, turns_G=None):
 
 def credited(kind, *groups, **knobs):
     values = {"type": kind.model_fields["type"].annotation.__args__[0], **yaml.safe_load(kind.example), **knobs}
-    found = token_credit(
-        groups,
-        kind.model_validate(values),
-        TaskHistory(0.0),
-        weights={"completion": 1.0},
-        entropies=None,
-        seed=0,
-        step=0,
-    )
+    context = StepContext(TaskHistory(0.0), score_weights={"completion": 1.0})
+    found = kind.model_validate(values).token_advantages(groups, context)
     return [[of_tokens.tolist() for of_tokens in of_group] for of_group in found]
 
 

@@ -1,5 +1,5 @@
-"""What docs/learning-online.md says stands in params.yaml is accepted there, and is what the
-ablation compares under its name."""
+"""Rows of docs/learning-online.md are accepted in params.yaml, and are what the ablation compares
+under their names."""
 
 import copy
 import re
@@ -13,7 +13,8 @@ from posttrain.train.online.params import OnlineParams
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "learning-online.md").read_text(encoding="utf-8")
-METHODS = yaml.safe_load((REPOSITORY / "infra" / "ablation" / "methods.yaml").read_text(encoding="utf-8"))["methods"]
+OVERRIDES = yaml.safe_load((REPOSITORY / "experiments" / "methods.yaml").read_text(encoding="utf-8"))["overrides"]
+METHODS = {one["name"]: one for one in OVERRIDES}
 DEFAULT = {"type": "online", **yaml.safe_load(OnlineParams.example)}
 ROWS = [
     (cells[0].strip(), lines)
@@ -54,12 +55,14 @@ def test_each_row_of_the_page_is_accepted(repository, name, lines):
 
 
 @pytest.mark.parametrize("name", [name for name, _ in ROWS if method_of(name) in METHODS])
-def test_a_method_is_on_the_page_what_it_is_in_the_ablation(name):
+def test_a_method_is_on_the_page_what_it_is_in_the_experiments(name):
     [lines] = [lines for of_name, lines in ROWS if of_name == name]
-    compared = {key.removeprefix("algorithm."): value for key, value in METHODS[method_of(name)]["set"].items()}
+    compared = {
+        key.removeprefix("train_policy.algorithm."): value for key, value in METHODS[method_of(name)]["set"].items()
+    }
     assert algorithm_of({key: yaml.safe_load(text) for key, text in lines}) == algorithm_of(compared)
 
 
 def test_the_page_has_each_method_that_was_published_by_a_name():
-    named = {"dr_grpo", "rloo", "ngrpo", "dapo", "gdpo", "rl_zvp", "avspo", "wdb_grpo", "gigpo", "mt_grpo", "luffy"}
+    named = {"dr_grpo", "rloo", "ngrpo", "dapo", "gdpo", "rl_zvp", "gigpo", "mt_grpo", "luffy"}
     assert named | {"ppo"} <= {method_of(name) for name, _ in ROWS} & set(METHODS)

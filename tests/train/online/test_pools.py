@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from posttrain.train.sampling.pools import Pools, rounded_shares
-from tests.train.online.samplers import SHARES, TASKS, observe
+from posttrain.train.sampling.pools import rounded_shares
+from tests.train.online.samplers import TASKS, observe, sampler
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,6 @@ def test_rounded_shares_are_exact_on_average():
     assert found == pytest.approx([1.2, 1.05, 0.75], abs=1e-9)
 
 
-def pools(shares=SHARES, low=0.25, high=0.75):
-    return Pools(TASKS, seed=3, bounds=(low, high), shares=shares, decay=0.5)
-
-
 @pytest.mark.parametrize(
     ("successes", "pool"),
     [
@@ -45,14 +41,14 @@ def pools(shares=SHARES, low=0.25, high=0.75):
     ],
 )
 def test_a_task_is_in_the_pool_of_its_late_success(successes, pool):
-    found = pools()
+    found = sampler("pools")
     for success in successes:
         found.observe("t0", has_spread=False, success=success)
     assert found.pool_of("t0") == pool
 
 
 def test_a_step_has_its_shares_of_the_three_pools():
-    found = pools()
+    found = sampler("pools")
     for tasks, success in ((TASKS[:10], 0.0), (TASKS[10:20], 0.5), (TASKS[20:], 1.0)):
         observe(found, tasks, success)
     for _ in range(20):
@@ -60,7 +56,7 @@ def test_a_step_has_its_shares_of_the_three_pools():
 
 
 def test_steps_of_one_task_have_their_shares_of_the_pools_between_them():
-    found = pools()
+    found = sampler("pools")
     for tasks, success in ((TASKS[:10], 0.0), (TASKS[10:20], 0.5), (TASKS[20:], 1.0)):
         observe(found, tasks, success)
     drawn = Counter(TASKS.index(found.choose(1)[0]) // 10 for _ in range(1000))
@@ -68,7 +64,7 @@ def test_steps_of_one_task_have_their_shares_of_the_pools_between_them():
 
 
 def test_what_a_pool_lacks_comes_from_the_middle_and_then_from_any():
-    found = pools()
+    found = sampler("pools")
     observe(found, TASKS[:1], 0.0)
     observe(found, TASKS[9:], 1.0)
     of_eight = [task.task_id for task in found.choose(8)]  # two hard ones are wanted, four of the middle, two easy ones

@@ -1,4 +1,4 @@
-"""Which tasks a step plays: numbers worked out on paper, how often each task comes up under a fixed
+"""Sampling orders: numbers worked out on paper, how often each task comes up under a fixed
 seed, and a state that is gone on with."""
 
 import json
@@ -11,14 +11,14 @@ import yaml
 from pydantic import ValidationError
 from tiny import word_task
 
-from posttrain.rollout.generator import RolloutSchedule, ScoredEpisode
+from posttrain.rollout.generator import RolloutSchedule
 from posttrain.train.online.collect import RolloutCollector
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainerState
-from posttrain.train.sampling.spread import Spread
+from posttrain.train.sampling.spread import SpreadSampling
 from posttrain.train.sampling.uniform import Uniform
-from posttrain.types import Outcome, StopReason, Trajectory
+from posttrain.types import Outcome, ScoredEpisode, StopReason, Trajectory
 from tests.train.online.samplers import ORDERS, SHARES, TASKS, play, sampler, sampling
 
 
@@ -67,7 +67,7 @@ def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
 
 def test_tasks_whose_groups_were_equal_are_chosen_less_often():
     tasks = [word_task(x, y) for x in range(4, 14) for y in range(4, 14)]
-    found = Spread(tasks, seed=3, labels=[], floor=0.05, decay=0.5)
+    found = sampler("spread", tasks)
     for place, task in enumerate(tasks):
         found.observe(task.task_id, has_spread=place % 2 == 0, success=0.5)
     drawn = [found.choose(10) for _ in range(30)]
@@ -77,7 +77,8 @@ def test_tasks_whose_groups_were_equal_are_chosen_less_often():
 
 def test_what_is_expected_of_a_task_is_told_by_those_with_its_labels():
     tasks = [replace(word_task(4, y), labels={"kind": "a" if y < 8 else "b"}) for y in range(4, 12)]
-    found = Spread(tasks, seed=3, labels=["kind"], floor=0.05, decay=1.0)
+    params = SpreadSampling.model_construct(labels=["kind"], floor=0.05, decay=1.0)  # all groups count alike
+    found = params.make(tasks, seed=3)
     assert [found.share(task) for task in tasks] == [1.0] * 8
     for task, has_spread in zip(tasks[:3], (True, False, False), strict=True):
         found.observe(task.task_id, has_spread=has_spread, success=0.0)
@@ -90,18 +91,9 @@ def test_what_is_expected_of_a_task_is_told_by_those_with_its_labels():
 @pytest.mark.parametrize(
     ("order", "changes", "said"),
     [
-        ("greso", {"start": 0.04}, "greater than or equal to 0.05"),
-        ("greso", {"start": 0.96}, "less than or equal to 0.95"),
-        ("greso", {"easy_share": 0.0}, "greater than 0"),
-        ("greso", {"hard_share": 1.1}, "less than or equal to 1"),
         ("pools", {"low": 0.75}, "low is 0.75 and high 0.75: .* put low below high"),
         ("pools", {"shares": SHARES | {"easy": 0.3}}, "sum to 1.05, not 1"),
         ("pools", {"shares": {"hard": 0.5, "middle": 0.0, "easy": 0.5}}, "middle\n.*greater than 0"),
-        ("pools", {"shares": {"hard": -0.5, "middle": 1.0, "easy": 0.5}}, "hard\n.*greater than or equal to 0"),
-        ("pools", {"decay": 1.0}, "less than 1"),
-        ("horizon", {"label": ""}, "at least 1 character"),
-        ("horizon", {"promote_at": 0.0}, "greater than 0"),
-        ("horizon", {"promote_at": 1.1}, "less than or equal to 1"),
     ],
 )
 def test_knobs_out_of_range_are_refused(order, changes, said):
@@ -132,25 +124,25 @@ class Script:
         return ScoredEpisode(Trajectory(task_id, (), StopReason.DONE, reward=float(reward), outcome=outcome))
 
 
-class Heard(Uniform):
-    """Writes down what it is told."""
+class Recorder(Uniform):
+    """Records what it observes."""
 
     def __init__(self, tasks):
         super().__init__(tasks, seed=0)
-        self.told = {}
+        self.observed = {}
 
     def observe(self, task_id, *, has_spread, success):
-        self.told[task_id] = (has_spread, success)
+        self.observed[task_id] = (has_spread, success)
 
 
-def test_a_sampler_hears_of_the_members_that_are_left_and_of_no_group_of_one():
+def test_a_sampler_observes_the_members_that_are_left_and_of_no_group_of_one():
     ends = {"t0": [1, 0, 0, 0], "t1": [None, 0, 0, None], "t2": [None, None, 1, None], "t3": [None] * 4}
     ends["t4"] = [1, None, 1, 1]
     knobs = yaml.safe_load(OnlineParams.example) | {"tasks_per_step": 5, "group_size": 4}
-    found, script = Heard(TASKS[:5]), Script(ends)
+    found, script = Recorder(TASKS[:5]), Script(ends)
     params = OnlineParams.model_validate({"type": "online", **knobs})
-    memory = TrainerState(params, TrainingInputs(TASKS[:5], script), seed=0)
-    memory.sampler = found
+    state = TrainerState(params, TrainingInputs(TASKS[:5], script), seed=0)
+    state.sampler = found
     with RolloutSchedule(script) as rollouts:
-        RolloutCollector(rollouts, memory, params, seed=0).play(0, is_ahead=False)
-    assert found.told == {"t0": (True, 0.25), "t1": (False, 0.0), "t4": (False, 1.0)}
+        RolloutCollector(rollouts, state, params, seed=0).collect(0, is_ahead=False)
+    assert found.observed == {"t0": (True, 0.25), "t1": (False, 0.0), "t4": (False, 1.0)}

@@ -5,9 +5,10 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from posttrain.train.advantages.credit import StepContext
 from posttrain.train.advantages.groups import Group
-from posttrain.train.advantages.params import ScoresCredit
-from posttrain.train.advantages.scores import score_advantages
+from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.advantages.scores import ScoresCredit
 from tests.train.online.bandit import expected_of_ways, sum_over_ways, true_gradient, ways
 
 TINY = 1e-13
@@ -22,7 +23,8 @@ def group(task_id="t", **scores):
 
 def advantages(*groups, floor=TINY, weights=WEIGHTS):
     rule = ScoresCredit.model_validate({"type": "scores", "floor": floor})
-    return [one.tolist() for one in score_advantages(groups, rule, weights)]
+    context = StepContext(TaskHistory(0.0), score_weights=weights)
+    return [one.tolist() for one in rule.episode_advantages(groups, context)]
 
 
 def test_each_score_is_compared_by_itself_and_only_then_weighed():

@@ -5,16 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from tiny import play_words, word_task
 from tiny_runs import run_here
 
-from posttrain.rollout.generator import ScoredEpisode
-from posttrain.train.online.batch import Member
-from posttrain.train.online.episode_groups import EpisodeGroup
-from posttrain.train.online.metrics import credit_metrics
-from posttrain.train.online.step_metrics import kl_estimate, step_metrics
-from posttrain.types import Message, Outcome, StopReason, Trajectory
+from posttrain.train.advantages.groups import EpisodeGroup
+from posttrain.train.online.batch import Sample
+from posttrain.train.online.metrics import advantage_metrics, episode_metrics, kl_estimate
+from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Trajectory
 
 OF_EPISODES = {"entropy", "length", "lost", "success", "strict_success", "tool_failures", "turns"}
 OF_GROUPS = {"definition_version", "reward_mean", "reward_std", "reward_std_batch", "frac_reward_zero_std"}
@@ -31,11 +28,6 @@ OF_CREDIT |= {f"advantage_turn_{which}" for which in ("1", "2", "3", "later")}
 OF_ENGINE = {"staleness", "logprob_gap_max", "logprob_gap_turn"}
 OF_ENGINE |= {f"importance_{what}" for what in ("mean", "max", "capped_frac")}
 OF_UPDATES = {"step", "lr", "updates", "grad_norm", "clip_low", "clip_high", "kl", "kl_weight", "demonstration_loss"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def test_every_step_writes_every_metric(tmp_path):
@@ -79,9 +71,7 @@ def test_metrics_of_episodes_are_worked_out_by_hand():
         episode(0.5, [], 1),
         episode(0.5, [], 1),
     ]
-    found = step_metrics(
-        played, rule_rewards_P_G=np.array([[1.0, 0.0], [0.5, 0.5]]), is_lost_P_G=np.zeros((2, 2), bool)
-    )
+    found = episode_metrics([EpisodeGroup(word_task(5, 9), played[:2]), EpisodeGroup(word_task(6, 9), played[2:])])
     assert found["reward_mean"] == 0.5
     assert found["reward_std"] == pytest.approx(
         math.sqrt(0.5) / 2
@@ -105,9 +95,9 @@ def test_tokens_with_an_advantage_and_its_size_by_turn_are_worked_out_by_hand():
     two_turns, one_turn = written(0, 1, 1, 0, 1, 1, 1), written(0, 1, 1, 1)
     group = EpisodeGroup(word_task(5, 9), [two_turns, one_turn], [one_turn])
     advantages = [[0.5, 0.5, -0.1, -0.1, -0.1], [0.0, 1e-9, 0.0], [9.0, 9.0, 9.0]]
-    members = [Member(one, np.array(of_one)) for one, of_one in zip(group.kept, advantages, strict=True)]
-    other, idle = EpisodeGroup(word_task(6, 9), [one_turn]), [Member(one_turn, np.zeros(3))]
-    assert credit_metrics([group, other], [True, False], [members, idle]) == {
+    members = [Sample(one, np.array(of_one)) for one, of_one in zip(group.members, advantages, strict=True)]
+    other, idle = EpisodeGroup(word_task(6, 9), [one_turn]), [Sample(one_turn, np.zeros(3))]
+    assert advantage_metrics([group, other], [True, False], [members, idle]) == {
         "frac_tokens_nonzero_advantage": 5 / 11,
         "frac_trained_tokens_nonzero_advantage": 5 / 8,
         "advantage_turn_1": pytest.approx((2 * 0.5 + 6 * 0) / 8),

@@ -1,24 +1,21 @@
-"""What every token is credited with, by the name in params.yaml; and what groups of equal rewards
-are credited with beyond nothing."""
+"""Token advantages of each method in params.yaml, and those of groups of equal rewards."""
 
 import numpy as np
 import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from posttrain.train.advantages.choice import token_credit
-from posttrain.train.advantages.equal_groups import by_coin, by_entropy
+from posttrain.train.advantages.credit import StepContext
+from posttrain.train.advantages.discounted import DiscountedCredit
+from posttrain.train.advantages.episode import EpisodeCredit
+from posttrain.train.advantages.equal_groups import ByCoin, ByEntropy
 from posttrain.train.advantages.groups import Group, Turn, over_tokens
 from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.advantages.params import (
-    CreditParams,
-    DiscountedCredit,
-    EpisodeCredit,
-    ImitationCredit,
-    ScoresCredit,
-    StatesCredit,
-    TurnScoresCredit,
-)
+from posttrain.train.advantages.imitation import ImitationCredit
+from posttrain.train.advantages.methods import CreditParams
+from posttrain.train.advantages.scores import ScoresCredit
+from posttrain.train.advantages.states import StatesCredit
+from posttrain.train.advantages.turn_scores import TurnScoresCredit
 from tests.train.online.bandit import expected_of_ways, group_of, sum_over_ways, ways
 
 KINDS = [EpisodeCredit, ScoresCredit, DiscountedCredit, TurnScoresCredit, StatesCredit, ImitationCredit]
@@ -37,23 +34,16 @@ def episode(equal_groups, **knobs):
     return credit(EpisodeCredit, scale={"type": "none"}, equal_groups=equal_groups, **knobs)
 
 
-def group(*rewards, turns_G=None, successes=None, is_joined_G=()):
+def group(*rewards, turns_G=None, successes=None, is_replayed_G=()):
     rewards_G = np.array(rewards, float)
     successes_G = rewards_G == 1 if successes is None else np.array(successes)
     turns_G = turns_G or [TWO_TURNS, *[ONE_TURN] * (len(rewards) - 1)][: len(rewards)]
-    return Group("t", rewards_G, successes_G, turns_G, {"completion": rewards_G}, is_joined_G)
+    return Group("t", rewards_G, successes_G, turns_G, {"completion": rewards_G}, is_replayed_G)
 
 
 def credited(rule, *groups, entropies=None, seed=0, step=0):
-    found = token_credit(
-        groups,
-        rule,
-        TaskHistory(0.0),
-        weights={"completion": 1.0},
-        entropies=entropies,
-        seed=seed,
-        step=step,
-    )
+    context = StepContext(TaskHistory(0.0), {"completion": 1.0}, entropies, seed=seed, step=step)
+    found = rule.token_advantages(groups, context)
     return [[of_tokens.tolist() for of_tokens in of_group] for of_group in found]
 
 
@@ -74,14 +64,14 @@ def test_each_rule_credits_the_tokens_of_two_episodes_by_hand():
     assert credited(credit(DiscountedCredit, gamma=0.5, **plain), pair) == [[[0.25, 0.25, 0.5], [-0.5] * 3]]
     assert credited(credit(TurnScoresCredit, **plain), pair) == [[[1.0, 1.0, 0.5], [-1.0] * 3]]
     assert credited(credit(StatesCredit, gamma=0.5), pair) == [[[0.75, 0.75, 0.5], [-0.75] * 3]]
-    joined = group(1, 0, is_joined_G=[True, False])
+    joined = group(1, 0, is_replayed_G=[True, False])
     assert credited(credit(ImitationCredit), joined) == [[[1.0] * 3, [0.0] * 3]]
     assert credited(credit(ImitationCredit), pair) == [[[0.0] * 3] * 2], "nothing has joined"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_than_two_members_are_credited_with_nothing_in_any_step(kind):
-    lone, pair = group(1, is_joined_G=[True]), group(1, 0, is_joined_G=[True, False])
+    lone, pair = group(1, is_replayed_G=[True]), group(1, 0, is_replayed_G=[True, False])
     found = credited(credit(kind), lone, pair, group())
     assert [found[0], found[2]] == [[[0.0] * 3], []]
     assert found[1] == credited(credit(kind), pair)[0]
@@ -104,14 +94,16 @@ def test_of_every_token_there_is_a_number(kind):
 
 def test_the_surest_token_of_a_failure_is_pushed_down_most_and_of_a_success_up_least():
     entropies_G = [np.array([0.5, 2.0]), np.array([1.0])]
-    right = Group("t", np.ones(2), np.array([True, True]))
-    wrong = Group("t", np.zeros(2), np.array([False, False]))
-    some = Group("t", np.zeros(2), np.array([True, False]))
-    assert [one.tolist() for one in by_entropy(right, entropies_G, alpha=0.1)] == [[0.05, 0.2], [0.1]]
-    np.testing.assert_allclose(by_entropy(wrong, entropies_G, alpha=0.1)[0], [-0.15, 0.0])
-    assert by_entropy(wrong, entropies_G, alpha=0.1)[1].tolist() == [0.0]
-    assert [one.tolist() for one in by_entropy(some, entropies_G, alpha=0.1)] == [[0.0, 0.0], [0.0]]
-    assert by_entropy(wrong, [np.zeros(0)], alpha=0.1)[0].tolist() == []
+    by_entropy, turns_G = ByEntropy.model_validate(ENTROPY), [[Turn(2, "a", None)], [Turn(1, "a", None)]]
+    right = Group("t", np.ones(2), np.array([True, True]), turns_G)
+    wrong = Group("t", np.zeros(2), np.array([False, False]), turns_G)
+    some = Group("t", np.zeros(2), np.array([True, False]), turns_G)
+    assert [one.tolist() for one in by_entropy.advantages(right, entropies_G)] == [[0.05, 0.2], [0.1]]
+    np.testing.assert_allclose(by_entropy.advantages(wrong, entropies_G)[0], [-0.15, 0.0])
+    assert by_entropy.advantages(wrong, entropies_G)[1].tolist() == [0.0]
+    assert [one.tolist() for one in by_entropy.advantages(some, entropies_G)] == [[0.0, 0.0], [0.0]]
+    silent = Group("t", np.zeros(1), np.array([False]), [[]])
+    assert by_entropy.advantages(silent, [np.zeros(0)])[0].tolist() == []
 
 
 def test_groups_that_differ_are_credited_as_ever():
@@ -147,7 +139,7 @@ def test_a_coin_falls_for_a_group_at_a_time_and_the_same_way_again():
     assert (found == np.array(credited(rule, *equal, seed=3, step=7))).all()
     for other in ({"seed": 4, "step": 7}, {"seed": 3, "step": 8}):
         assert (found != np.array(credited(rule, *equal, **other))).any()
-    assert by_coin(size=0.3, seed=3, step=7, index=5) == found[5, 0, 0]
+    assert ByCoin.model_validate(COIN).advantage(seed=3, step=7, index=5) == found[5, 0, 0]
 
 
 ENTROPIES = {"after ()": 0.9, "after (1,)": 0.4, "after (2,)": 0.6}

@@ -8,9 +8,13 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from posttrain.train.losses.params import Cispo, Clip, Gspo, Objective, PolicyGradient, Sapo
-from posttrain.train.losses.token_losses import clip_side, token_losses, token_weights
+from posttrain.train.losses.objectives import (
+    Objective,
+    clip_side,
+    token_losses,
+)
 from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.updates import token_weights
 
 CLIP = {"type": "clip", "low": 0.16, "high": 0.24}
 OBJECTIVES = {
@@ -105,8 +109,3 @@ def test_what_cannot_act_with_one_update_is_refused(name):
     with pytest.raises(ValueError, match=rf"objective is {name} and updates_per_step is 1"):
         OnlineParams.model_validate(values)
     assert OnlineParams.model_validate(values | {"updates_per_step": 2}).objective == objective(name)
-
-
-@pytest.mark.parametrize("kind", [Clip, Cispo, Gspo, Sapo, PolicyGradient])
-def test_the_example_of_each_is_one(kind):
-    assert kind.model_validate({"type": kind.__annotations__["type"].__args__[0], **yaml.safe_load(kind.example)})

@@ -7,25 +7,25 @@ from math import comb, sqrt
 import numpy as np
 import pytest
 
-from posttrain.train.advantages.discounted import discounted
+from posttrain.train.advantages.credit import StepContext
+from posttrain.train.advantages.discounted import DiscountedCredit
 from posttrain.train.advantages.groups import Group, Turn
 from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.advantages.params import DiscountedCredit, StatesCredit, TurnScoresCredit
-from posttrain.train.advantages.states import states
-from posttrain.train.advantages.turn_scores import first_call, turn_scores
+from posttrain.train.advantages.states import StatesCredit
+from posttrain.train.advantages.turn_scores import TurnScoresCredit, first_call
 from tests.train.online.bandit import TURN_SCORES, expected_of_ways, group_of, sum_over_ways, true_gradient, ways
 
 MEAN, OTHERS = {"type": "group_mean"}, {"type": "leave_one_out"}
 BEST = {"type": "virtual_best", "best": 1.25}
 NONE, STD = {"type": "none"}, {"type": "group_std", "floor": 1e-9}
 PLAIN = {"baseline": MEAN, "scale": NONE, "drop": "none"}
-NOTHING_KNOWN = TaskHistory(0.0)
+NOTHING_KNOWN = StepContext(TaskHistory(0.0))
 
 RULES = {
-    "discounted": (discounted, DiscountedCredit, {"gamma": 0.5}),
-    "turn_scores": (turn_scores, TurnScoresCredit, {"turns": "first", "weight": 1.0}),
-    "every_turn": (turn_scores, TurnScoresCredit, {"type": "turn_scores", "turns": "every", "weight": 1.0}),
-    "states": (states, StatesCredit, {"gamma": 0.5, "weight": 1.0, "state_baseline": MEAN}),
+    "discounted": (DiscountedCredit, {"gamma": 0.5}),
+    "turn_scores": (TurnScoresCredit, {"turns": "first", "weight": 1.0}),
+    "every_turn": (TurnScoresCredit, {"type": "turn_scores", "turns": "every", "weight": 1.0}),
+    "states": (StatesCredit, {"gamma": 0.5, "weight": 1.0, "state_baseline": MEAN}),
 }
 
 
@@ -41,8 +41,8 @@ def group(rewards, turns_G, *, task_id="t", successes=None):
 
 
 def credited(name, *groups, **knobs):
-    rule, kind, own = RULES[name]
-    found = rule(groups, kind.model_validate({"type": name} | PLAIN | own | knobs), NOTHING_KNOWN)
+    kind, own = RULES[name]
+    found = kind.model_validate({"type": name} | PLAIN | own | knobs).turn_advantages(groups, NOTHING_KNOWN)
     return [[of_turns.tolist() for of_turns in of_group] for of_group in found]
 
 

@@ -15,23 +15,22 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, Task, ToolCall, Trajectory
-from posttrain.worlds.domains import score_names
+from posttrain.worlds.catalog import score_names
 from posttrain.worlds.lookups.answers import Ask, format_answer, format_ask
 from posttrain.worlds.lookups.gold import gold_of
 from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.lookups.sides import Sides
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.scripts import raw_call, say
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.domain import StocksDomain
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
-from posttrain.worlds.toy.domain import ToyDomain
-from posttrain.worlds.toy.expert import SHOPS_AS_SIDES
+from posttrain.worlds.toy.domain import SHOPS_AS_SIDES, ToyDomain
 from tests.limits import limits_of
 from tests.rollout.lock_world import ScriptedExpert
 from tests.worlds_of import stocks_params, toy_params
 
 REWARD = load_params(Path(__file__).parents[3] / "params.yaml").reward
-NUM_TASKS = 96
+NUM_TASKS = 64
 NUM_SCRAMBLED = 6  # generated plays of each task
 WORLDS: dict[str, Callable[[], Domain]] = {
     "toy": lambda: ToyDomain(toy_params(max_difficulty=3)),

@@ -8,8 +8,8 @@ from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.lookups.failures import failure_of
 from posttrain.worlds.lookups.gold import GoldCall
 from posttrain.worlds.lookups.grade import grade
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
-from posttrain.worlds.toy.expert import SHOPS_AS_SIDES
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
+from posttrain.worlds.toy.domain import SHOPS_AS_SIDES
 from tests.worlds.lookups.play import ERROR, INFO, PRICE, call, played, result, say, task, user
 
 RIGHT = [call(), result()]

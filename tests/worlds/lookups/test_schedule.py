@@ -6,7 +6,6 @@ import pytest
 
 from posttrain.worlds.lookups.schedule import offered
 from posttrain.worlds.stocks.domain import StocksDomain
-from posttrain.worlds.stocks.tasks import TaskMaker
 from posttrain.worlds.tools import tool_from
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.worlds_of import stocks_params, toy_params
@@ -22,27 +21,21 @@ def weather(code: str) -> str:
 TOOL = tool_from(weather, name=NEW, is_instant=True, is_read_only=True)
 
 
-def stocks(*, is_grown, is_first=False):
-    domain = StocksDomain(stocks_params(max_difficulty=3))
-    if is_grown:
-        domain.tools = {NEW: TOOL, **domain.tools} if is_first else {**domain.tools, NEW: TOOL}
-        domain._maker = TaskMaker(domain._market, domain.tools)
-    return domain
+def stocks():
+    return StocksDomain(stocks_params(max_difficulty=3))
 
 
-def toy(*, is_grown, is_first=False):
-    domain = ToyDomain(toy_params(max_difficulty=3))
-    if is_grown:
-        domain.tools = {NEW: TOOL, **domain.tools} if is_first else {**domain.tools, NEW: TOOL}
-    return domain
+def toy():
+    return ToyDomain(toy_params(max_difficulty=3))
 
 
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize(("make", "count"), [(stocks, 60), (toy, 240)])
 def test_a_tool_that_is_added_leaves_the_tasks_that_do_not_offer_it_as_they_were(make, count, is_first):
     """The toy offers all its tools but in the tasks of retrieval."""
-    before = make(is_grown=False).tasks("rl", count)
-    after = make(is_grown=True, is_first=is_first).tasks("rl", count)
+    domain, grown = make(), make()
+    grown.tools = {NEW: TOOL, **grown.tools} if is_first else {**grown.tools, NEW: TOOL}
+    before, after = domain.tasks("rl", count), grown.tasks("rl", count)
     unchanged = [(old, new) for old, new in zip(before, after, strict=True) if NEW not in new.tools]
     assert len(unchanged) > count / 16
     assert len(unchanged) < count, "or nothing was added"

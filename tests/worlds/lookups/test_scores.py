@@ -1,3 +1,4 @@
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -5,13 +6,21 @@ import pytest
 from posttrain.rewards.length_penalty import length_penalty
 from posttrain.types import Message, Task, ToolCall, Trajectory
 from posttrain.worlds.lookups.gold import Answer
-from posttrain.worlds.lookups.scores.accuracy import accuracy
-from posttrain.worlds.lookups.scores.completion import completion, is_strict
-from posttrain.worlds.lookups.scores.efficiency import efficiency
-from posttrain.worlds.lookups.scores.format import format as format_score
-from posttrain.worlds.lookups.scores.step import step
-from posttrain.worlds.lookups.scores.timing import timing
-from posttrain.worlds.lookups.scores.tool_accuracy import tool_accuracy
+from posttrain.worlds.lookups.matching import steps_taken
+from posttrain.worlds.lookups.scores import (
+    accuracy,
+    completion,
+    efficiency,
+    format_error,
+    is_strict,
+    redundant_call,
+    step,
+    timing,
+    tool_accuracy,
+    wrong_tool,
+)
+from posttrain.worlds.lookups.scores import format as format_score
+from posttrain.worlds.tools import Tool
 from tests.worlds.lookups.play import ANSWER, ERROR, INFO, PRICE, call, played, result, say, task, user, with_tokens
 
 INFO_CALL = call("get_hk_company_info")
@@ -46,7 +55,6 @@ def test_success_needs_the_value_with_its_unit_on_the_last_line(answer, is_right
 def test_a_right_value_without_the_call_that_holds_it_is_a_guess():
     score = completion(played(say()), task(PRICE))
     assert score.value == 0.0
-    assert score.breakdown == {"answer_stated": 1.0, "answer_held": 0.0, "asked_first": 1.0}
     assert score.feedback == "The answer is in the result of get_hk_realtime_quote."
 
 
@@ -88,7 +96,6 @@ def test_a_call_outside_of_what_the_goal_accepts_undoes_strictness_and_repeating
 def test_f1_of_one_right_call_twice_and_a_wrong_one_is_two_fifths():
     score = tool_accuracy(played(call(), result(), call(), result(), WRONG_CALL, result(), say()), task(PRICE, INFO))
     assert score.value == 0.4  # matched 1, made 3, needed 2: 2 * 1 / (3 + 2)
-    assert score.breakdown == {"precision": 1 / 3, "recall": 0.5}
     assert score.feedback == "Not called as needed: get_hk_company_info."
 
 
@@ -111,7 +118,7 @@ def test_two_calls_in_one_message_are_two_steps():
         "assistant", tool_calls=(call().tool_calls[0], ToolCall("call_2", "get_hk_company_info", '{"code":"00700.HK"}'))
     )
     played_at_once = played(both, result(), Message("tool", "{}", tool_call_id="call_2"), say())
-    assert efficiency(played_at_once, task(PRICE, INFO)).breakdown == {"steps_needed": 3.0, "steps_taken": 3.0}
+    assert steps_taken(played_at_once) == 3
 
 
 def test_a_quick_failure_is_not_efficient():
@@ -121,7 +128,6 @@ def test_a_quick_failure_is_not_efficient():
 def test_a_needless_question_makes_two_of_three_decisions_timely():
     score = timing(played(say("ASK: market"), user(), call(), result(), say()), task(PRICE))
     assert score.value == 2 / 3
-    assert score.breakdown["untimely_ask"] == 1.0
     assert score.feedback == "Where the agent chose ask, call was due."
 
 
@@ -189,3 +195,47 @@ def test_a_due_question_earns_its_step_once():
 )
 def test_an_empty_episode_earns_nothing(score, wanted):
     assert score(played(), wanted).value == 0.0
+
+
+# The penalties
+
+TOOLS = {name: Tool(name, "", {}, print, is_read_only=True) for name in task().tools}
+BROKEN = [call("get_", '{"code"'), result(ERROR), say()]
+
+
+@pytest.mark.parametrize(
+    ("penalty", "messages", "wanted", "value"),
+    [
+        (wrong_tool, [call(), result(), say()], task(PRICE), 0),
+        (wrong_tool, [WRONG_CALL, result(), call("get_hk_macd"), result(), say()], task(PRICE), 1),
+        (wrong_tool, [call(), result(), say("ANSWER: done")], DONE, 1),
+        (wrong_tool, BROKEN, task(PRICE), 0),
+        (format_error, BROKEN, task(PRICE), 1),
+        (format_error, [call(), result(), say("380.20")], task(PRICE), 1),
+        (format_error, [call(), result(), say()], task(PRICE), 0),
+    ],
+)
+def test_a_wrong_tool_and_an_unreadable_message_are_penalties(penalty, messages, wanted, value):
+    assert penalty(played(*messages), wanted).value == value
+
+
+def is_redundant(*messages, tools=TOOLS):
+    return redundant_call(played(*messages, say()), task(PRICE), tools).value == 1
+
+
+def test_a_call_whose_result_was_known_is_redundant():
+    one, other = call(arguments='{"code":"00700.HK","days":5}'), call(arguments='{"days":5,"code":"00700.HK"}')
+    assert is_redundant(one, result(), other, result()), "the order of arguments does not matter"
+    assert is_redundant(call(), result(ERROR), call(), result(ERROR)), "tools are deterministic"
+    assert not is_redundant(call(), result(), call("get_hk_macd"), result())
+    respelt = call(arguments='{"code":"0700.HK"}')
+    assert is_redundant(call(), result(), respelt, result())
+    assert not is_redundant(call(), result(ERROR), respelt, result())
+
+
+def test_a_tool_that_may_change_something_may_be_called_again_unless_it_is_the_gold_call():
+    changing = {name: replace(tool, is_read_only=False) for name, tool in TOOLS.items()}
+    again = [call("get_hk_macd"), result()] * 2
+    assert is_redundant(*again)
+    assert not is_redundant(*again, tools=changing)
+    assert is_redundant(call(), result(), call(), result(), tools=changing)

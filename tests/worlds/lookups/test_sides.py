@@ -1,9 +1,9 @@
-"""How sides are told apart: by the twin names of tools, and by what a reasoning says."""
+"""The sides of a world: twin names of tools, and the side that a reasoning states."""
 
 import pytest
 
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
-from posttrain.worlds.toy.expert import SHOPS_AS_SIDES
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
+from posttrain.worlds.toy.domain import SHOPS_AS_SIDES
 
 
 @pytest.mark.parametrize(

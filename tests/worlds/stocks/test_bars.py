@@ -4,8 +4,7 @@ hand."""
 import numpy as np
 import pytest
 
-from posttrain.worlds.stocks.bars import MIN_PRICE_CENTS, Bars, aggregate, draw_bars, limits
-from posttrain.worlds.stocks.calendars import trading_days
+from posttrain.worlds.stocks.bars import MIN_PRICE_CENTS, Bars, aggregate, draw_bars, limits, trading_days
 from posttrain.worlds.stocks.market import Market
 
 

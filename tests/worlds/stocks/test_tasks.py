@@ -20,15 +20,14 @@ from posttrain.worlds.lookups.demonstrations import occasions
 from posttrain.worlds.lookups.gold import Answer, gold_of
 from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.scripts import ScriptedExpert, call, say
-from posttrain.worlds.stocks.codes import canonical
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, canonical
 from posttrain.worlds.stocks.domain import StocksDomain
 from posttrain.worlds.stocks.expert import StocksHandbook
 from posttrain.worlds.stocks.fields import read_result
 from posttrain.worlds.stocks.phrasing import FRAMES, endings
-from posttrain.worlds.stocks.policy_text import POLICY_TEXT
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import accepted_codes, code_forms
-from posttrain.worlds.stocks.sides import MARKETS_AS_SIDES
+from posttrain.worlds.stocks.tasks import POLICY_TEXT
 from posttrain.worlds.tools import is_error
 from tests.limits import limits_of
 from tests.worlds_of import stocks_params
@@ -58,6 +57,16 @@ def hard():
 @pytest.fixture(scope="module")
 def usual():
     return domain_of(2)
+
+
+@functools.cache
+def all_tasks(domain, split):
+    return domain.tasks(split, 480)
+
+
+def first(domain, split, count):
+    """Tasks of a split, drawn once for all tests: a longer list begins with the shorter."""
+    return all_tasks(domain, split)[:count]
 
 
 def play(domain, tasks, make_expert, max_turns=6):
@@ -91,7 +100,7 @@ def has_occasion(task, knob):
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_gold_expert_succeeds_strictly_on_every_task_of_every_difficulty_within_six_turns(hard, split):
-    tasks = hard.tasks(split, 900)
+    tasks = first(hard, split, 360)
     for trajectory, task in zip(play_expert(hard, tasks), tasks, strict=True):
         assert trajectory.is_strict_success, (task, trajectory.messages[2:])
 
@@ -99,12 +108,12 @@ def test_the_gold_expert_succeeds_strictly_on_every_task_of_every_difficulty_wit
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_gold_expert_succeeds_in_other_worlds_too(seed):
     domain = domain_of(3, seed)
-    tasks = domain.tasks("rl", 300)
+    tasks = first(domain, "rl", 120)
     assert success(play_expert(domain, tasks)) == 1.0
 
 
 def test_an_empty_episode_never_succeeds(hard):
-    tasks = hard.tasks("dev", 600)
+    tasks = first(hard, "dev", 120)
     empty = [Trajectory(task.task_id, task.messages, StopReason.TURN_LIMIT) for task in tasks]
     assert not any(hard.open(task).grade(one).success for one, task in zip(empty, tasks, strict=True))
     assert success(play(hard, tasks, lambda task, seed: ScriptedExpert(iter([say("")])))) == 0.0
@@ -187,7 +196,7 @@ def flat(result):
 @pytest.mark.parametrize("max_difficulty", [1, 2, 3])
 def test_a_policy_that_does_not_think_stays_under_twenty_percent(policy, max_difficulty):
     domain = domain_of(max_difficulty)
-    tasks = domain.tasks("dev", 600)
+    tasks = first(domain, "dev", 240)
     played = play(domain, tasks, lambda task, seed: ScriptedExpert(policy(task)), max_turns=12)
     assert success(played) < 0.2
 
@@ -196,7 +205,7 @@ def test_a_policy_that_does_not_think_stays_under_twenty_percent(policy, max_dif
 
 
 def test_at_the_usual_difficulty_the_flawed_majority_has_headroom_that_is_worth_repairing(usual):
-    tasks = usual.tasks("rl", 1200)
+    tasks = first(usual, "rl", 480)
     share = sum(any(has_occasion(task, flaw) for flaw in BIG_THREE) for task in tasks) / len(tasks)
     assert 0.36 < share < 0.46
     assert 0.62 < success(play_expert(usual, tasks, RATES)) < 0.80
@@ -206,10 +215,14 @@ def test_at_the_usual_difficulty_the_flawed_majority_has_headroom_that_is_worth_
     assert 0.55 < success(majority) < 0.70
 
 
+@pytest.fixture(scope="module")
+def gold(hard):
+    return play_expert(hard, first(hard, "rl", 240), reasoning_frac=0.0)
+
+
 @pytest.mark.parametrize("flaw", sorted(RATES))
-def test_a_flaw_shows_where_there_is_the_occasion_and_nowhere_else(hard, flaw):
-    tasks = hard.tasks("rl", 500)
-    gold = play_expert(hard, tasks, reasoning_frac=0.0)
+def test_a_flaw_shows_where_there_is_the_occasion_and_nowhere_else(hard, gold, flaw):
+    tasks = first(hard, "rl", 240)
     flawed = play_expert(hard, tasks, {flaw: 1.0}, reasoning_frac=0.0, max_turns=14)
     for task, right, wrong in zip(tasks, gold, flawed, strict=True):
         assert (right.messages != wrong.messages) == has_occasion(task, flaw), task
@@ -219,7 +232,7 @@ def test_a_flaw_shows_where_there_is_the_occasion_and_nowhere_else(hard, flaw):
 
 
 def test_a_flawed_expert_calls_only_what_is_offered_and_what_is_offered_can_be_mistaken(hard):
-    tasks = hard.tasks("sft", 600)
+    tasks = first(hard, "sft", 240)
     for trajectory, task in zip(play_expert(hard, tasks, dict.fromkeys(RATES, 0.7), max_turns=14), tasks, strict=True):
         assert trajectory.stop_reason is StopReason.DONE
         assert {made.name for message in trajectory.messages for made in message.tool_calls} <= set(task.tools)
@@ -228,7 +241,7 @@ def test_a_flawed_expert_calls_only_what_is_offered_and_what_is_offered_can_be_m
 def test_who_takes_the_wrong_market_takes_the_right_indicator(hard):
     both = [
         task
-        for task in hard.tasks("rl", 600)
+        for task in first(hard, "rl", 480)
         if has_occasion(task, "wrong_market") and has_occasion(task, "indicator_mixup")
     ]
     assert len(both) > 5
@@ -237,15 +250,15 @@ def test_who_takes_the_wrong_market_takes_the_right_indicator(hard):
 
 
 def test_a_flipped_market_is_named_right_and_called_wrong(hard):
-    tasks = [task for task in hard.tasks("rl", 400) if has_occasion(task, "market_flip")]
+    tasks = [task for task in first(hard, "rl", 240) if has_occasion(task, "market_flip")]
     for trajectory in play_expert(hard, tasks, {"market_flip": 1.0}):
-        first = next(message for message in trajectory.messages if message.tool_calls)
-        assert MARKETS_AS_SIDES.stated_in(first.reasoning_content or "") == "hk"
-        assert "_hk_" not in first.tool_calls[0].name
+        calling = next(message for message in trajectory.messages if message.tool_calls)
+        assert MARKETS_AS_SIDES.stated_in(calling.reasoning_content or "") == "hk"
+        assert "_hk_" not in calling.tool_calls[0].name
 
 
 def test_a_malformed_call_is_cut_off_and_made_again(usual):
-    (task,) = [task for task in usual.tasks("rl", 10) if task.labels["kind"] == "tool_selection"][:1]
+    (task,) = [task for task in first(usual, "rl", 10) if task.labels["kind"] == "tool_selection"][:1]
     (trajectory,) = play_expert(usual, [task], {"malformed_json": 1.0}, reasoning_frac=0.0)
     broken, error, repaired = trajectory.messages[2:5]
     assert isinstance(broken.tool_calls[0], ToolCall)
@@ -257,14 +270,14 @@ def test_a_malformed_call_is_cut_off_and_made_again(usual):
 
 
 def test_splits_share_no_company_no_text_and_no_id(hard):
-    lists = {split: hard.tasks(split, 700) for split in SPLITS}
+    lists = {split: first(hard, split, 480) for split in SPLITS}
     for one, other in combinations(("sft", "rl", "dev", "test"), 2):
         assert not {c for task in lists[one] for c in task.entities} & {
             c for task in lists[other] for c in task.entities
         }
     texts = Counter(task.messages[1].content for tasks in lists.values() for task in tasks)
     assert max(texts.values()) == 1
-    assert len({task.task_id for tasks in lists.values() for task in tasks}) == 5 * 700
+    assert len({task.task_id for tasks in lists.values() for task in tasks}) == 5 * 480
 
 
 def test_tasks_without_a_company_are_split_by_their_words():
@@ -276,17 +289,17 @@ def test_tasks_without_a_company_are_split_by_their_words():
 
 def test_the_paraphrases_share_no_sentence_with_the_other_splits(hard):
     assert not any(set(plain) & set(other) for (family, _), (plain, other) in FRAMES.items() if family != "ending")
-    assert {task.labels["kind"] for task in hard.tasks("test_paraphrase", 40)} == set(KINDS)
-    assert all("/paraphrase" in task.template for task in hard.tasks("test_paraphrase", 100))
-    assert all("/plain" in task.template for split in ("sft", "rl", "dev", "test") for task in hard.tasks(split, 100))
+    assert {task.labels["kind"] for task in first(hard, "test_paraphrase", 40)} == set(KINDS)
+    assert all("/paraphrase" in task.template for task in first(hard, "test_paraphrase", 100))
+    assert all("/plain" in task.template for split in ("sft", "rl", "dev", "test") for task in first(hard, split, 100))
 
 
 def test_a_longer_list_begins_with_the_shorter_and_another_process_makes_the_same(usual):
     tasks = usual.tasks("test", 200)
     assert usual.tasks("test", 60) == tasks[:60]
-    assert domain_of(2).tasks("test", 60) == tasks[:60]
+    assert domain_of.__wrapped__(2).tasks("test", 60) == tasks[:60]
     program = (
-        "from tests.worlds_of import stocks_params; from posttrain.worlds.domains import make_domain; "
+        "from tests.worlds_of import stocks_params; from posttrain.worlds.catalog import make_domain; "
         "world = stocks_params(max_difficulty=2, seed=7); "
         "print(*[task.task_id for task in make_domain(world).tasks('test', 60)])"
     )
@@ -295,7 +308,7 @@ def test_a_longer_list_begins_with_the_shorter_and_another_process_makes_the_sam
 
 
 def test_rl_dev_and_test_are_balanced_exactly_and_demonstrations_are_not(usual):
-    tasks = usual.tasks("rl", 480)
+    tasks = first(usual, "rl", 480)
     about = [task.labels for task in tasks]
     assert Counter(labels["kind"] for labels in about) == dict.fromkeys(KINDS, 120)
     assert Counter(labels["language"] for labels in about) == {"zh": 240, "en": 240}
@@ -312,7 +325,7 @@ def test_rl_dev_and_test_are_balanced_exactly_and_demonstrations_are_not(usual):
 
 def test_most_companies_named_with_a_hong_kong_cue_are_listed_in_both_markets(usual):
     named = [
-        task for task in usual.tasks("rl", 800) if has_occasion(task, "wrong_market") and task.labels["market"] == "hk"
+        task for task in first(usual, "rl", 480) if has_occasion(task, "wrong_market") and task.labels["market"] == "hk"
     ]
     dual = {company.company_id for company in usual._market.companies if company.is_dual_listed}
     assert sum(task.entities[0] in dual for task in named) / len(named) > 0.7
@@ -320,9 +333,9 @@ def test_most_companies_named_with_a_hong_kong_cue_are_listed_in_both_markets(us
 
 def test_more_tasks_than_the_companies_give_is_said_so(usual, monkeypatch):
     monkeypatch.setattr(
-        "posttrain.worlds.stocks.domain._NUM_DRAWS", 1
+        "posttrain.worlds.lookups.domain.NUM_DRAWS", 1
     )  # the first text that comes again ends it, not the hundredth in a row
-    with pytest.raises(ValueError, match=r"are used up; lower world\.num_dev_tasks"):
+    with pytest.raises(ValueError, match=r"are wanted; lower world\.num_dev_tasks"):
         usual.tasks("dev", 20_000)
 
 
@@ -331,7 +344,7 @@ def test_more_tasks_than_the_companies_give_is_said_so(usual, monkeypatch):
 
 def test_a_task_offers_what_it_needs_the_other_markets_and_little_more(hard):
     sizes = Counter()
-    for task in hard.tasks("dev", 600):
+    for task in first(hard, "dev", 480):
         assert {gold.name for gold in gold_of(task).calls} <= set(task.tools)
         assert any("_hk_" in tool for tool in task.tools)
         assert list(task.tools) == [tool for tool in hard.tools if tool in task.tools]
@@ -342,7 +355,7 @@ def test_a_task_offers_what_it_needs_the_other_markets_and_little_more(hard):
 
 def test_user_texts_of_the_usual_difficulties_are_short(usual):
     """A digit, a Han character, a word or a mark is one."""
-    lengths = [sum(1 for _ in _pieces(task.messages[1].content)) for task in usual.tasks("dev", 600)]
+    lengths = [sum(1 for _ in _pieces(task.messages[1].content)) for task in first(usual, "dev", 240)]
     assert sum(lengths) / len(lengths) < 16
     assert max(lengths) <= 32
 
@@ -361,7 +374,7 @@ def _pieces(text):
 
 
 def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(hard):
-    for task in hard.tasks("dev", 200):
+    for task in first(hard, "dev", 200):
         world = hard.open(task)
         replies = [world.user_reply(say("ASK: market")) for _ in range(2)]
         assert replies[0] == replies[1]
@@ -370,7 +383,7 @@ def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(
         assert world.user_reply(say("ANSWER: done")) is None
     hk = next(
         task
-        for task in hard.tasks("dev", 200)
+        for task in first(hard, "dev", 200)
         if gold_of(task).asks and task.labels["market"] == "hk" and task.labels["language"] == "zh"
     )
     assert hard.open(hk).user_reply(say("ASK: market")) == "港股"
@@ -378,8 +391,8 @@ def test_the_user_tells_the_market_as_often_as_asked_and_only_where_it_was_open(
 
 @pytest.mark.parametrize("split", ["sft", "test_paraphrase"])
 def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_its_split(hard, split):
-    tasks = hard.tasks(split, 400)
-    anew = [hard.realise_anew(task, seed=3) for task in tasks]
+    tasks = first(hard, split, 120)
+    anew = [hard.regenerate(task, seed=3) for task in tasks]
     own = {company.company_id for company in hard._market.companies_of(split)}
     for old, new in zip(tasks, anew, strict=True):
         assert (old.labels, old.split, old.template) == (new.labels, new.split, new.template)
@@ -387,12 +400,12 @@ def test_a_task_realised_anew_asks_the_same_question_about_other_companies_of_it
     named = [(old, new) for old, new in zip(tasks, anew, strict=True) if old.entities]
     assert sum(old.entities != new.entities for old, new in named) / len(named) > 0.9
     assert success(play_expert(hard, anew)) == 1.0
-    assert [hard.realise_anew(task, seed=3) for task in tasks[:20]] == anew[:20]
-    assert hard.realise_anew(tasks[0], seed=4) != anew[0]
+    assert [hard.regenerate(task, seed=3) for task in tasks[:20]] == anew[:20]
+    assert hard.regenerate(tasks[0], seed=4) != anew[0]
 
 
 def test_a_template_reads_back_as_its_question(hard):
-    for task in hard.tasks("rl", 200):
+    for task in first(hard, "rl", 200):
         assert Question.from_template(task.template).template == task.template
 
 
@@ -411,6 +424,6 @@ def test_the_policy_text_is_the_golden_one(repository):
 def test_questions_are_in_the_languages_that_are_asked_for(languages):
     domain = StocksDomain(stocks_params(languages=languages))
     for split in SPLITS:
-        tasks = domain.tasks(split, 60)
+        tasks = first(domain, split, 60)
         assert {task.labels["language"] for task in tasks} == set(languages)
         assert {task.labels["kind"] for task in tasks} == set(KINDS)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from posttrain.worlds.stocks import indicators
-from posttrain.worlds.stocks.bars import aggregate
-from posttrain.worlds.stocks.calendars import trading_days
-from posttrain.worlds.stocks.fundamentals import HKD_PER_CNY
-from posttrain.worlds.stocks.market import Market
-from posttrain.worlds.stocks.quotes import quote
-from posttrain.worlds.stocks.toolset import stock_tools, twin
+from posttrain.worlds.stocks.bars import aggregate, trading_days
+from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
+from posttrain.worlds.stocks.market import HKD_PER_CNY, Market, quote
+from posttrain.worlds.stocks.toolset import stock_tools
 from posttrain.worlds.tools import ToolError
 
+twin = MARKETS_AS_SIDES.twin
 GOLDEN = Path(__file__).parents[2] / "golden" / "stock_tools.json"
 A_TOOLS = [
     "search_stock",

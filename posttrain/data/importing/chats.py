@@ -1,0 +1,95 @@
+"""Reads chats and preferences: OpenAI's `messages` with `tools` or the older `functions`,
+Anthropic's, whose system text stands beside the messages, ShareGPT's `conversations` of `from` and
+`value`, TRL's prompt and completion, and preferences of TRL and OpenAI.
+
+The chosen side of a preference is imported. A chat may be a preference too: `chosen` and `rejected`
+stand beside its messages. Messages before the chosen side are not trained on, as in TRL.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from posttrain.data.importing.fields import SPELLINGS, Fields, from_json
+from posttrain.data.importing.messages import role_of
+
+
+def is_chat(record: Mapping[str, Any]) -> bool:
+    """A list of messages with roles, or its JSON text."""
+    content = _content(record)
+    return content.lstrip().startswith("[") if isinstance(content, str) else _begins_with(content, "role")
+
+
+def is_sharegpt(record: Mapping[str, Any]) -> bool:
+    """A list of turns with `from`, or its JSON text."""
+    content = _content(record)
+    return '"from"' in content[:1000] if isinstance(content, str) else _begins_with(content, "from")
+
+
+def read_chat(fields: Fields) -> Mapping[str, Any]:
+    """Raises KeyError where there are no messages."""
+    content = fields.take("messages")
+    if content is None:
+        raise KeyError("messages")
+    task_id = fields.take("task_id")
+    task_id = fields.raw("id") if task_id is None and fields.key("messages") != "messages" else task_id
+    return {"messages": _with_chosen(from_json(content, "messages"), fields), "task_id": task_id}
+
+
+def is_preference(record: Mapping[str, Any]) -> bool:
+    """A prompt with a completion, or a chosen side with a rejected one."""
+    has_sides = "chosen" in record and "rejected" in record
+    return has_sides or ("prompt" in record and "completion" in record) or "preferred_output" in record
+
+
+def read_preference(fields: Fields) -> Mapping[str, Any]:
+    """Raises ValueError where both sides are equal: then there was nothing to prefer."""
+    asked = fields.raw("input") if fields.content.get("preferred_output") is not None else None
+    tools = {"tools": asked["tools"]} if isinstance(asked, Mapping) and asked.get("tools") else {}
+    before = _messages(fields.raw("prompt") if asked is None else asked["messages"], "user")
+    if (completion := fields.raw("completion")) is None:
+        return {"messages": _with_chosen(before, fields), **tools}
+    return {"messages": _appended(before, _messages(completion, "assistant")), **tools}
+
+
+def _with_chosen(messages: Any, fields: Fields) -> Any:
+    """The messages followed by the chosen side of the record, where it has one. Raises ValueError
+    where they already end with another answer."""
+    chosen, rejected = fields.take("chosen"), fields.take("rejected")
+    if chosen is None:
+        if fields.has("rejected") and isinstance(messages, list) and messages[-1:] == _messages(rejected, "assistant"):
+            raise ValueError("its answer and its rejected side are equal")
+        return messages
+    if chosen == rejected:
+        raise ValueError("its chosen and its rejected side are equal")
+    answer, before = _messages(chosen, "assistant"), _messages(messages, "user")
+    if not answer:
+        raise ValueError("its chosen side is empty")
+    if before[-len(answer) :] == answer:  # the messages already hold what was chosen
+        return messages
+    if before and role_of(before[-1]) == "assistant" and role_of(answer[0]) == "assistant":
+        raise ValueError("its messages end with an answer, and its chosen side is another one")
+    return _appended(before, answer)
+
+
+def _appended(before: list[Any], answer: list[Any]) -> list[Any]:
+    if answer and role_of(answer[0]) in ("system", "user"):  # the whole conversation, prompt included
+        return answer
+    return [*({**one, "weight": 0} if role_of(one) == "assistant" else one for one in before), *answer]
+
+
+def _messages(content: Any, role: str) -> list[Any]:
+    if content is None or isinstance(content, str):
+        return [{"role": role, "content": content}] if content else []
+    if isinstance(content, Mapping):
+        return [content]
+    if not isinstance(content, list) or not all(isinstance(message, Mapping) for message in content):
+        raise ValueError(f"its {role}'s side is neither text nor a list of messages")
+    return content
+
+
+def _content(record: Mapping[str, Any]) -> Any:
+    return next((record[key] for key in SPELLINGS["record"]["messages"] if record.get(key) is not None), None)
+
+
+def _begins_with(content: Any, key: str) -> bool:
+    return isinstance(content, list) and bool(content) and isinstance(content[0], Mapping) and key in content[0]

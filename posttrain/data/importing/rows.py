@@ -1,0 +1,200 @@
+"""Builds a row from one record of any format.
+
+The record's own values are kept or, where out of range, refused: a changed seed, id or reward would
+be another record. What it does not say is read off the conversation: the kind from the number of
+calls, the language from the script.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from posttrain.data.importing.fields import SCORES, Fields, from_json, refuse_lone_surrogates, without_nulls
+from posttrain.data.importing.messages import read_messages
+from posttrain.data.schemas import TrajectoryRow, message_columns
+from posttrain.types import SPLITS, Message, Outcome, StopReason, Trajectory, Turn, number
+
+MAX_ID_CHARS = 512
+MAX_LABELS = 64
+UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "unknown"},)  # placeholder until the whole file is read
+_OWN_LABELS = ("kind", "language", "difficulty")  # labels that may be columns of their own
+_COLUMNS = (
+    *("system", "tools", "success", "reward", "task_id", "seed", "stop_reason"),
+    *("split", "template", "entities", "labels"),
+)
+_ANSWERS = ("response", "responses", "completion", "output", "answer", "final_answer", "target")
+_HAN = re.compile(r"[\u4e00-\u9fff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[str]) -> TrajectoryRow:
+    """The row of a record: `read` is what its format's reader gave, `messages` at least; any other
+    column is taken from the record's own `fields`. Raises ValueError, KeyError, TypeError and the
+    like with what is wrong with it."""
+    own = {name: fields.take(name) for name in (*_COLUMNS, *_OWN_LABELS)}
+    record = {**own, **read}
+    if fields.has("trajectory_id") and fields.has("turns"):
+        record |= _of_own_table(fields)
+    parsed = read_messages(record["messages"], system=record["system"], tools=record["tools"], unread=fields.unread)
+    messages = parsed.messages
+    outcome = _outcome(record, fields.key("success"))
+    if outcome is not None and record["reward"] is not None:
+        fields.unread.update(key for key in SCORES if fields.raw(key) is not None)
+    fields.close()
+    untrained = parsed.untrained | record.get("untrained", frozenset())
+    _refuse_unanswered(messages, record, fields)
+    task_id = "" if record.get("task_id") is None else _label(record["task_id"], "its task_id")
+    trajectory = Trajectory(
+        task_id=task_id or _opening_id(messages, untrained),
+        messages=messages,
+        stop_reason=_stop_reason(record.get("stop_reason"), messages, stop_tools),
+        seed=_seed(record.get("seed")),
+        reward=None if outcome is None else outcome.reward,
+        turns=_turns(messages, untrained),
+        outcome=outcome,
+    )
+    return TrajectoryRow(
+        trajectory=trajectory,
+        labels=_labels(record, messages),
+        split=_split(record.get("split")),
+        template="imported" if record.get("template") is None else _label(record["template"], "its template"),
+        entities=_entities(record),
+        tools=UNKNOWN_TOOLS if parsed.tools is None else parsed.tools,
+    )
+
+
+def opening_of(messages: Sequence[Message], untrained: Collection[int] = ()) -> Sequence[Message]:
+    """The messages before the first that the agent itself wrote."""
+    own = (index for index, one in enumerate(messages) if one.role == "assistant" and index not in untrained)
+    return messages[: next(own, len(messages))]
+
+
+def _of_own_table(fields: Fields) -> dict[str, Any]:
+    """The outcome of a row that this pipeline wrote, and the assistant messages of no turn. Its
+    token ids are dropped: they belong to one tokenizer."""
+    outcome, turns = fields.raw("outcome") or {}, fields.raw("turns")
+    for name in ("trajectory_id", "reasoning", "policy_version", "token_ids", "mask", "logprobs", "scores"):
+        fields.raw(name)
+    for name in ("num_forks", "failure"):
+        fields.raw(name)
+    given = {name: outcome[name] for name in ("success", "reward") if outcome.get(name) is not None}
+    own = {turn["message_index"] for turn in turns}
+    messages = from_json(fields.content["messages"], "messages")
+    places = (index for index, one in enumerate(messages) if one["role"] == "assistant")
+    return {**given, "untrained": frozenset(index for index in places if own and index not in own)}
+
+
+def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any], fields: Fields) -> None:
+    """Raises ValueError where a conversation ends with the user and the record does not say that
+    the episode ended so, or where its last answer stands under a key that is not read."""
+    if messages[-1].role != "assistant" and (key := next((key for key in _ANSWERS if key in fields.left()), None)):
+        raise ValueError(
+            f"its last message is no answer of the agent, and it has {key!r}, which is not read: put that into a last "
+            "message, or remove it"
+        )
+    if messages[-1].role in ("user", "system") and record.get("stop_reason") is None and record.get("reward") is None:
+        raise ValueError(
+            f"its last message is the {messages[-1].role}'s, so nothing shows what the agent should answer: put the "
+            "answer behind it, or cut it off"
+        )
+
+
+def _turns(messages: Sequence[Message], untrained: Collection[int]) -> tuple[Turn, ...]:
+    """A turn per trained message; none where all messages of the agent are trained on."""
+    if not untrained:
+        return ()
+    trained = [index for index, one in enumerate(messages) if one.role == "assistant" and index not in untrained]
+    if not trained:
+        raise ValueError("none of its messages is to be trained on")
+    return tuple(Turn(num_read=0, num_written=0, policy_version=0, message_index=index) for index in trained)
+
+
+def _outcome(record: Mapping[str, Any], key: str) -> Outcome | None:
+    reward, success = record.get("reward"), record.get("success")
+    reward = None if reward is None else number(reward, "its reward")
+    if success is not None and not isinstance(success, bool):
+        raise ValueError(f"its {key} is {str(success)[:80]!r}, neither true nor false")
+    if reward is None and success is None:
+        return None
+    is_success = success if success is not None else reward == 1
+    return Outcome(is_success, is_success, reward=float(is_success) if reward is None else reward)
+
+
+def _labels(record: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, str]:
+    given = without_nulls(from_json(record.get("labels"), "labels"))
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise ValueError("its labels are no object of texts")
+    columns = {name: record[name] for name in _OWN_LABELS if record.get(name) is not None}
+    labels = {**given, **{name: value for name, value in columns.items() if name not in given}}
+    if len(labels) > MAX_LABELS:
+        raise ValueError(f"it has {len(labels)} labels, and {MAX_LABELS} are the most")
+    named = {_label(name, "a label's name"): _label(labels[name], f"the label {str(name)[:80]}") for name in labels}
+    if not re.fullmatch(r"[0-9]{1,3}", named.get("difficulty", "0")):
+        raise ValueError(f"its difficulty is {named['difficulty'][:80]!r}, not a number from 0 to 999")
+    return {"kind": _kind(messages), "language": _language(messages)} | named
+
+
+def _label(value: Any, what: str) -> str:
+    """A line of text, or a whole number as text. Raises ValueError that names it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_ID_CHARS or _CONTROL.search(value):
+        raise ValueError(f"{what} is {str(value)[:80]!r}, not a line of text")
+    refuse_lone_surrogates(value)
+    return value
+
+
+def _entities(record: Mapping[str, Any]) -> tuple[str, ...]:
+    entities = record.get("entities") or ()
+    if not isinstance(entities, (list, tuple)):
+        raise ValueError("its entities are no list of texts")
+    return tuple(_label(entity, "an entity") for entity in entities)
+
+
+def _split(value: Any) -> Any:
+    if value is not None and value not in SPLITS:
+        raise ValueError(f"its split is {str(value)[:80]!r}, none of {', '.join(SPLITS)}")
+    return value or "sft"
+
+
+def _seed(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"its seed is {str(value)[:80]!r}, not a whole number from 0 to {2**63 - 1}")
+    return value
+
+
+def _opening_id(messages: Sequence[Message], untrained: Collection[int]) -> str:
+    """16 hex digits of the messages before the agent's first: episodes with one opening are of one
+    task."""
+    text = json.dumps(message_columns(opening_of(messages, untrained)), ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _stop_reason(given: Any, messages: Sequence[Message], stop_tools: Collection[str]) -> StopReason:
+    """The given reason, else the one that the last message shows."""
+    if given is not None:
+        if given not in tuple(StopReason):
+            raise ValueError(f"its stop_reason is {str(given)[:80]!r}, none of {', '.join(StopReason)}")
+        return StopReason(given)
+    last = messages[-1]
+    if last.role != "tool" and not last.tool_calls:
+        return StopReason.DONE
+    calls = next((message.tool_calls for message in reversed(messages) if message.tool_calls), ())
+    return StopReason.STOP_TOOL if any(call.name in stop_tools for call in calls) else StopReason.TURN_LIMIT
+
+
+def _kind(messages: Sequence[Message]) -> str:
+    """No call is a decision of timing, one is a selection, more are a plan."""
+    num_calls = sum(len(message.tool_calls) for message in messages)
+    return "timing_decision" if num_calls == 0 else "tool_selection" if num_calls == 1 else "multi_step_planning"
+
+
+def _language(messages: Sequence[Message]) -> str:
+    """One Han character in the user's first message makes it Chinese."""
+    first = next((message.content for message in messages if message.role == "user"), "")
+    return "zh" if _HAN.search(first) else "en"

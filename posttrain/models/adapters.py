@@ -1,0 +1,65 @@
+"""Looks beneath LoRA adapters: the plain model, and a linear layer's matrix with adapters added.
+
+PEFT is known by its methods only: importing it takes a second, and it need not be installed.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from posttrain.models.quantization import dense_weight, is_quantised
+from posttrain.runtime.exits import ConfigurationError
+
+
+def is_adapted(model: Any) -> bool:
+    """True if a model has LoRA adapters."""
+    return hasattr(model, "get_base_model")
+
+
+def is_adapted_layer(module: Any) -> bool:
+    """True if a linear layer has LoRA adapters."""
+    return hasattr(module, "get_delta_weight")
+
+
+def behind_adapters(model: Any) -> Any:
+    """The causal language model beneath the adapters; the model itself where it has none."""
+    return model.get_base_model() if is_adapted(model) else model
+
+
+def dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight (out, in) and bias of a linear layer, dequantised and with the active LoRA adapters
+    added. Raises ConfigurationError where the layer is no such sum."""
+    lora: Any = module
+    linear = lora.base_layer if is_adapted_layer(module) else lora
+    _require(
+        type(linear) is nn.Linear or is_quantised(linear),
+        f"a projection is a {type(linear).__name__}, not a plain linear layer",
+    )
+    weight = dense_weight(linear)
+    bias = None if linear.bias is None else linear.bias.detach().clone()
+    if linear is module or lora.merged or lora.disable_adapters:
+        return weight, bias
+    for adapter in (name for name in lora.active_adapters if name in lora.lora_A):
+        is_dora, has_bias = lora.use_dora.get(adapter, False), lora.lora_bias.get(adapter, False)
+        _require(not is_dora, f"adapter {adapter!r} is a DoRA, which is not a sum of matrices")
+        _require(not has_bias, f"adapter {adapter!r} trains a bias")
+        weight = weight + lora.get_delta_weight(adapter).detach()
+    return weight, bias
+
+
+def dense_layer(module: nn.Module) -> nn.Linear:
+    """A plain layer in float32 that computes the same as `module`."""
+    weight, bias = dense(module)
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.float(), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.float(), requires_grad=False)
+    return layer
+
+
+def _require(is_met: bool, problem: str) -> None:
+    if not is_met:
+        raise ConfigurationError(
+            f"this model is not made of plain matrices: {problem}. Let vLLM play it: POSTTRAIN_ENGINE=vllm, "
+            "docs/serve.md"
+        )

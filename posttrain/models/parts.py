@@ -1,0 +1,92 @@
+"""Computes the parts of a step side by side, one thread each.
+
+The operations of a small model are too short to be shared out between threads: on two idle cores
+OpenMP's two threads took 102 s for a warm-up that one thread did in 62. Whole parts are long
+enough. Each part gives its gradients apart, and they are added in the order of the parts, so any
+number of threads makes the same bits. A larger model takes its parts one after the other, each
+operation shared out: it has work enough, and its gradients are not held twice.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+MAX_WEIGHTS = 10_000_000  # of a small model
+_num_threads: ContextVar[int] = ContextVar("num_threads", default=1)
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+
+
+def is_small_on_cpu(model: Any) -> bool:
+    """True for a model whose parts are computed side by side. Not where several processes train it:
+    those exchange gradients within each backward pass."""
+    weights = list(model.parameters())
+    return (
+        "LOCAL_RANK" not in os.environ
+        and all(weight.is_cpu for weight in weights)
+        and sum(weight.numel() for weight in weights) <= MAX_WEIGHTS
+    )
+
+
+@contextmanager
+def parts_beside(model: Any) -> Iterator[None]:
+    """Where the model is small, `in_threads` has as many threads inside as PyTorch had, and every
+    operation has one: OpenMP's other threads would spin from one operation to the next."""
+    if not is_small_on_cpu(model):
+        yield
+        return
+    num_threads = torch.get_num_threads()
+    token = _num_threads.set(num_threads)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+        _num_threads.reset(token)
+
+
+def in_threads(compute: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
+    """`compute` of every part, in their order; within `parts_beside` in threads, each of which
+    begins with gradients on."""
+    if _num_threads.get() == 1 or len(parts) < 2:
+        yield from map(compute, parts)
+        return
+    with ThreadPoolExecutor(_num_threads.get(), "part", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.map(compute, parts)
+
+
+def add_gradients(
+    model: Any,
+    loss_of: Callable[[Part], tuple[Tensor, Result]],
+    parts: Sequence[Part],
+    *,
+    backward: Callable[[Tensor], object] = Tensor.backward,
+) -> list[Result]:
+    """Add the gradients of every part's loss to those of the weights; what `loss_of` returns beside
+    the loss, for every part. `backward` is called where the parts come one after the other."""
+    if not is_small_on_cpu(model):
+        results = []
+        for part in parts:
+            loss, result = loss_of(part)
+            backward(loss)
+            results.append(result)
+        return results
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+
+    def gradients(part: Part) -> tuple[tuple[Tensor | None, ...], Result]:
+        loss, result = loss_of(part)
+        return torch.autograd.grad(loss, weights, allow_unused=True), result
+
+    results = []
+    for found, result in in_threads(gradients, parts):
+        for weight, gradient in zip(weights, found, strict=True):
+            if gradient is not None:
+                weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+        results.append(result)
+    return results

@@ -1,0 +1,124 @@
+"""Advantages of a step's episodes, with the model passes that some methods need: entropies of the
+policy, or a critic's values."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from posttrain.train.advantages.credit import StepContext
+from posttrain.train.advantages.critic import Critic, explained_variance, targets_of
+from posttrain.train.advantages.episode import EpisodeCredit
+from posttrain.train.advantages.equal_groups import ByEntropy
+from posttrain.train.advantages.gae import GaeCredit
+from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TokenAdvantages
+from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.online.batch import Sample, by_place, own_micro_batches
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.updates import score
+
+
+class AdvantageEstimator:
+    """`learner`: the policy in training, not yet sharded. `score_weights`: of the terms of the
+    reward. `metrics`, of the last step: `explained_variance` of the returns by the critic before it
+    learnt from them, and `value_loss`, its mean squared error; both 0 without a critic."""
+
+    def __init__(
+        self,
+        learner: Any,
+        params: OnlineParams,
+        score_weights: Mapping[str, float],
+        *,
+        pad_id: int,
+        rows_at_once: int | None,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._params, self._score_weights, self._pad_id, self._seed = params, score_weights, pad_id, seed
+        self._rows_at_once = rows_at_once
+        credit = params.credit
+        self._critic = Critic(learner, credit.critic, device=device) if isinstance(credit, GaeCredit) else None
+        self.metrics = {"explained_variance": 0.0, "value_loss": 0.0}
+
+    def samples(
+        self, learner: Any, groups: Sequence[EpisodeGroup], history: TaskHistory, *, step: int
+    ) -> list[list[Sample]]:
+        """For each group its members, in their order, with an advantage for each token. A critic
+        learns from them."""
+        credit, members = self._params.credit, [one.group for one in groups]
+        if isinstance(credit, GaeCredit):
+            found = self._by_critic(groups, credit)
+        else:
+            entropies = self._entropies(learner, groups)
+            found = credit.token_advantages(
+                members, StepContext(history, self._score_weights, entropies, seed=self._seed, step=step)
+            )
+        return [_samples(group, of_group) for group, of_group in zip(groups, found, strict=True)]
+
+    def is_warming(self, step: int) -> bool:
+        """True while the policy waits for its critic to learn."""
+        credit = self._params.credit
+        return isinstance(credit, GaeCredit) and step < credit.critic.warmup_steps
+
+    def save(self, folder: Path) -> None:
+        """Write the critic's files of a checkpoint."""
+        if self._critic is not None:
+            self._critic.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Load what `save` wrote."""
+        if self._critic is not None:
+            self._critic.load(folder)
+
+    def _by_critic(self, groups: Sequence[EpisodeGroup], credit: GaeCredit) -> TokenAdvantages:
+        assert self._critic is not None
+        blank = [one for group in groups for one in _blank(group)]
+        if not blank:
+            return [[] for _ in groups]
+        micro_batches = own_micro_batches(blank, self._pad_id, self._rows_at_once)
+        values = by_place(micro_batches, self._critic.values(micro_batches))
+        found, returns = credit.advantages_and_returns([one.group for one in groups], _by_group(groups, values))
+        wanted = [one for of_group in returns for one in of_group]
+        targets = [targets_of([wanted[place] for place in one.places_N.tolist()], one) for one in micro_batches]
+        self.metrics = {
+            "explained_variance": explained_variance(
+                np.concatenate(wanted), np.concatenate([values[place] for place in range(len(blank))])
+            ),
+            "value_loss": self._critic.learn(micro_batches, targets),
+        }
+        return found
+
+    def _entropies(self, learner: Any, groups: Sequence[EpisodeGroup]) -> TokenAdvantages | None:
+        """Entropy before each token, in nats; None where no method asks."""
+        credit = self._params.credit
+        if not (isinstance(credit, EpisodeCredit) and isinstance(credit.equal_groups, ByEntropy)):
+            return None
+        blank = [one for group in groups for one in _blank(group)]
+        micro_batches = own_micro_batches(blank, self._pad_id, self._rows_at_once)
+        device = next(learner.parameters()).device
+        found: list[torch.Tensor] = []
+        with torch.no_grad():
+            for batch in micro_batches:
+                entropies = score(learner, batch.to(device), self._params.temperature, with_entropies=True).entropies
+                assert entropies is not None
+                found.append(entropies)
+        return _by_group(groups, by_place(micro_batches, found))
+
+
+def _samples(group: EpisodeGroup, advantages: Sequence[FloatArray]) -> list[Sample]:
+    return [
+        Sample(one, advantages_T, is_expert=group.is_expert and is_replayed)
+        for one, advantages_T, is_replayed in zip(group.members, advantages, group.group.is_replayed_G, strict=True)
+    ]
+
+
+def _blank(group: EpisodeGroup) -> list[Sample]:
+    """The members before they have advantages."""
+    return _samples(group, [np.zeros(sum(turn.num_tokens for turn in turns)) for turns in group.group.turns_G])
+
+
+def _by_group(groups: Sequence[EpisodeGroup], values: Mapping[int, FloatArray]) -> list[list[FloatArray]]:
+    places = iter(range(sum(len(group.members) for group in groups)))
+    return [[values[next(places)] for _ in group.members] for group in groups]

@@ -1,0 +1,97 @@
+"""Online training in a world: builds the sampler, the reward and the expert's traces, and calls the
+training loop."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from posttrain.data.schemas import TrajectoryRow
+from posttrain.models.codec import ChatCodec
+from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episode_sampler import ScoredWorld
+from posttrain.rollout.expert_traces import ExpertTraces
+from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import train_online
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.policy_params import TrainPolicyParams
+from posttrain.train.replay.expert import ExpertReplay
+from posttrain.train.replay.hints import HintReplay
+from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.types import ScoredEpisode, Task, Trajectory
+from posttrain.worlds.catalog import require_expert
+
+OnStep = Callable[[int, Sequence[Trajectory], Sequence[float]], None]  # step, episodes, their mean advantages
+
+
+def learn_online(
+    model: Any,
+    codec: ChatCodec,
+    world: ScoredWorld,
+    algorithm: OnlineParams,
+    *,
+    params: TrainPolicyParams,
+    tasks: Sequence[Task],
+    dev_tasks: Sequence[Task],
+    demonstrations: Sequence[TrajectoryRow],
+    reasoning_frac: float,
+    seed: int,
+    run: TrainingRun,
+    reward_model: Any = None,
+    on_step: OnStep = lambda *_: None,
+) -> None:
+    """Train `model` in place on its own episodes of `tasks`. The loss on some of `demonstrations`
+    tells what is forgotten; without any, the world's expert plays dev tasks for it. The reward
+    model's score counts by `params.reward_model_weight`."""
+    played_by_expert: dict[str, Any] = {"limits": world.limits, "seed": seed, "reasoning_frac": reasoning_frac}
+    traces = (
+        ExpertTraces(
+            require_expert(world.domain, needed_by=algorithm.join.knob), codec, reward=world.reward, **played_by_expert
+        )
+        if isinstance(algorithm.join, ExpertReplay | HintReplay)
+        else None
+    )
+    source = PolicyEpisodes(
+        world.sampler(model, codec, temperature=algorithm.temperature),
+        reward_model=reward_model,
+        weight=params.reward_model_weight,
+        traces=traces,
+    )
+    num_shown = algorithm.tasks_per_step
+    shown = demonstrations[:num_shown] or demonstrate(
+        require_expert(
+            world.domain, needed_by="the forgetting alarm of train_policy (or generate_data.source.dev_frac above 0)"
+        ),
+        dev_tasks[:num_shown],
+        is_flawless=True,
+        **played_by_expert,
+    )
+    train_online(
+        model,
+        codec.tokenizer,
+        TrainingInputs(
+            tasks,
+            source,
+            codec.encode_rows(row.conversation for row in shown),
+            lambda step, played, advantages: on_step(step, list(map(_as_learnt, played)), advantages),
+            dev_tasks=dev_tasks,
+            play_greedily=lambda own: source.play_greedily(own, [seed] * len(own)),
+            expert=source.expert if traces is not None else None,
+            score_weights=world.reward.weights,
+        ),
+        params=algorithm,
+        max_context_tokens=world.limits.max_context_tokens,
+        lr=params.lr,
+        optimizer=params.optimizer,
+        checkpoint_every_steps=params.checkpoint_every_steps,
+        seed=seed,
+        run=run,
+    )
+
+
+def _as_learnt(played: ScoredEpisode) -> Trajectory:
+    """With the reward that was learnt from: the rules' and what the reward model added."""
+    if not played.bonus:
+        return played.trajectory
+    scores = {**played.trajectory.scores, "reward_model": played.bonus}
+    return replace(played.trajectory, scores=scores, reward=played.rule_reward + played.bonus)

@@ -1,0 +1,138 @@
+"""Lists the worlds that `params.yaml` may name, and makes their domains.
+
+To add a world, write its package (`params.py` with its section, `domain.py`), name the section in
+`World` and the domain in `make_domain`. A world of your own needs neither: `world.type` is then
+`module:function`.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args
+
+from pydantic import Discriminator, Field, Tag, TypeAdapter
+
+from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.import_by_name import load_named
+from posttrain.runtime.limits import reason
+from posttrain.runtime.plain_yaml import load_yaml
+from posttrain.types import Split, Task
+from posttrain.worlds.bfcl.params import BfclParams
+from posttrain.worlds.grading import GENERAL_SCORES
+from posttrain.worlds.gymnasium.params import GymnasiumParams
+from posttrain.worlds.http_env.params import HttpEnvParams
+from posttrain.worlds.params import OwnWorldParams, WorldParams
+from posttrain.worlds.protocol import Domain, ExpertDomain, RegeneratingDomain, ScoringDomain
+from posttrain.worlds.stocks.params import StocksParams
+from posttrain.worlds.tau2.params import Tau2Params
+from posttrain.worlds.toy.params import ToyParams
+
+OWN = "module:function"  # the tag of a world of your own, where types are listed
+
+
+def _tag(section: Any) -> Any:
+    """The discriminator: `type` as it stands, or OWN where it is written `module:function`."""
+    given = section.get("type") if isinstance(section, dict) else getattr(section, "type", None)
+    if not isinstance(given, str):
+        return given
+    module, colon, function = given.partition(":")
+    return OWN if colon and all(part.isidentifier() for part in (*module.split("."), function)) else given
+
+
+World = Annotated[
+    Annotated[StocksParams, Tag("stocks")]
+    | Annotated[ToyParams, Tag("toy")]
+    | Annotated[BfclParams, Tag("bfcl")]
+    | Annotated[Tau2Params, Tag("tau2")]
+    | Annotated[HttpEnvParams, Tag("http_env")]
+    | Annotated[GymnasiumParams, Tag("gymnasium")]
+    | Annotated[OwnWorldParams, Tag(OWN)],
+    Field(discriminator=Discriminator(_tag)),
+]
+_SECTION: TypeAdapter[WorldParams] = TypeAdapter(World)
+_SECTIONS: dict[str, type[WorldParams]] = {
+    tag.tag: section for section, tag in map(get_args, get_args(get_args(World)[0]))
+}
+WORLDS = tuple(name for name in _SECTIONS if name != OWN)
+
+
+def world_params(section: Any) -> WorldParams:
+    """The section `world` of a `params.yaml`, or a recorded one. Raises pydantic's
+    ValidationError."""
+    return _SECTION.validate_python(section)
+
+
+def example_params(name: str) -> WorldParams:
+    """A world's section with the knobs of its example. Raises pydantic's ValidationError where no
+    world is called so."""
+    return world_params({"type": name, **load_yaml(_SECTIONS.get(name, OwnWorldParams).example, name)})
+
+
+def make_domain(world: WorldParams) -> Domain:
+    """The domain of a section; made once per process. A world of your own is called with its
+    section. Domains are imported here and not above, because one needs NumPy and others a package
+    that may not be installed; by name, so that the import graph of a stage shows them."""
+    match world:
+        case StocksParams():
+            from posttrain.worlds.stocks.domain import StocksDomain
+
+            return StocksDomain(world)
+        case ToyParams():
+            from posttrain.worlds.toy.domain import ToyDomain
+
+            return ToyDomain(world)
+        case BfclParams():
+            from posttrain.worlds.bfcl.domain import BfclDomain
+
+            return BfclDomain(world)
+        case Tau2Params():
+            from posttrain.worlds.tau2.domain import Tau2Domain
+
+            return Tau2Domain(world)
+        case HttpEnvParams():
+            from posttrain.worlds.http_env.domain import HttpEnvDomain
+
+            return HttpEnvDomain(world)
+        case GymnasiumParams():
+            from posttrain.worlds.gymnasium.domain import GymnasiumDomain
+
+            return GymnasiumDomain(world)
+    domain: Domain = load_named(world.type, knob="world.type is")(world)
+    return domain
+
+
+def require_expert(domain: Domain, *, needed_by: str) -> ExpertDomain:
+    """The domain, which must have a scripted expert. Raises ConfigurationError where it has
+    none."""
+    if isinstance(domain, ExpertDomain):
+        return domain
+    raise ConfigurationError(
+        f"{needed_by} needs an expert, and the world {domain.name} has none: it offers tasks, tools and a verdict alone"
+    )
+
+
+def require_regeneration(domain: Domain, *, needed_by: str) -> RegeneratingDomain:
+    """The domain, which must have `regenerate`. Raises ConfigurationError where it has not."""
+    if isinstance(domain, RegeneratingDomain):
+        return domain
+    raise ConfigurationError(
+        f"{needed_by} needs tasks that can be regenerated, and the world {domain.name} has no regenerate: "
+        "set resample_data.oversample.type to duplicate or none"
+    )
+
+
+def score_names(domain: Domain) -> Sequence[str]:
+    """The names of the scores in its outcomes, which `params.yaml` may weigh."""
+    return (*GENERAL_SCORES, *(domain.scores if isinstance(domain, ScoringDomain) else ()))
+
+
+def tasks_of(domain: Domain, split: Split, world: WorldParams, *, at_most: int | None = None) -> list[Task]:
+    """The tasks of a split: as many as the world's section says, or `at_most`. The paraphrased
+    split is as large as the test, or empty. Raises ConfigurationError where the world cannot give
+    them."""
+    knob = f"num_{split.removesuffix('_paraphrase')}_tasks"
+    count = getattr(world, knob)
+    try:
+        return domain.tasks(split, count if at_most is None else min(at_most, count))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"world.{knob} is {count}, which the world {world.type} cannot give: {reason(error)}"
+        ) from error

@@ -1,0 +1,248 @@
+"""Forecasts of how long stages take, and the lines of how far a stage and the run around it are."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from posttrain.pipeline.graph import StageNode, read_graph
+from posttrain.pipeline.run_status import RunStatus
+from posttrain.provenance.costs import COSTS, Cost, append_cost, processor_kind
+from posttrain.provenance.environment import stage_environment
+from posttrain.provenance.eta import (
+    VARIABLE,
+    Progress,
+    RunForecast,
+    duration,
+    read_forecast,
+    read_run_forecast,
+    run_environment,
+)
+from posttrain.provenance.run_records import record_run
+from posttrain.runtime.state import state_dir
+
+RUN = RunForecast({"make": 10.0, "train": 30.0, "report": 60.0})
+SHOWS = """
+import time
+from posttrain.provenance.eta import Progress
+progress = Progress()
+for done in range(1, 25):
+    progress.show("train", done, 24, "a note that is longer than the terminal is wide")
+    time.sleep(0.05)
+progress.end()
+print("over", flush=True)
+"""
+
+
+def test_a_share_of_the_run_is_by_the_time_that_stages_take():
+    # 10 s and half of 30 s of 100 s are done; 15 s of this stage are left, and 60 s of the next
+    assert RUN.progress("train", 0.5, 15.0) == "stage 2 of 3, 25 % of the run, 75 s left"
+    # itself it does not know: half of 30 s, and all at twice the time: 2 * (15 + 60)
+    assert (
+        RunForecast(RUN.seconds, pace=2.0).progress("train", 0.5, None) == "stage 2 of 3, 25 % of the run, 2 min left"
+    )
+    assert RUN.progress("another", 0.5, 15.0) == RunForecast({}).progress("train", 0.5, 15.0) == ""
+    assert RunForecast({"make": None, "train": 3.0}).progress("train", 0.5, 15.0) == "stage 2 of 2"
+
+
+def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Path):
+    environment = run_environment({"make": 10.0, "tr/ain": 30.0, "report": None}, tmp_path)
+    now = time.time()
+    ended = [Cost("make", 1, 999.0, 1, False, now - 3600), Cost("make", 1, 20.0, 1, False, now + 1)]
+    ended += [
+        Cost("tr/ain", 1, 1.0, 1, True, now + 2),
+        Cost("report", 1, 5.0, 1, False, now + 3),
+        Cost("by hand", 1, 5.0, 1, False, now + 3),
+    ]
+    (tmp_path / COSTS).write_text(
+        "".join(json.dumps({name: getattr(cost, name) for name in Cost.__slots__}) + "\n" for cost in ended)
+    )
+    run = read_run_forecast(environment, tmp_path)
+    assert (dict(run.seconds), run.pace) == ({"make": 10.0, "tr/ain": 30.0, "report": None}, 2.0)
+    assert read_run_forecast({}, tmp_path) == RunForecast({})
+    Path(environment[VARIABLE]).write_text("{")
+    assert read_run_forecast(environment, tmp_path) == RunForecast({})
+    Path(environment[VARIABLE]).unlink()
+    assert read_run_forecast(environment, tmp_path) == RunForecast({})
+
+
+def test_a_run_of_any_number_of_stages_reaches_them(tmp_path: Path):
+    seconds = {f"stage_{number}@with_an_item": 10.5 for number in range(40)}
+    environment = stage_environment(tmp_path, run_environment(seconds, tmp_path))
+    assert read_run_forecast(environment, tmp_path).seconds == seconds
+
+
+def test_a_setting_that_is_no_path_stays_as_it_is(tmp_path: Path):
+    given = {"POSTTRAIN_TEXT": "a" * 300, "POSTTRAIN_ZERO": "a\0b"}
+    assert stage_environment(tmp_path, given).items() >= given.items()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4, "0 s"),
+        (99.4, "99 s"),
+        (100, "2 min"),
+        (12.4 * 60, "12 min"),
+        (59.6 * 60, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+    ],
+)
+def test_durations_are_rounded_to_what_a_reader_needs(seconds, said):
+    assert duration(seconds) == said
+
+
+def test_a_log_has_a_line_every_five_seconds_and_at_the_end_of_each_loop(capsys, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr("posttrain.provenance.eta.time.monotonic", lambda: now_s[0])
+    progress = Progress(RUN)
+    for done in range(1, 13):
+        progress.show("train", done, 12, "loss 0.5")
+        now_s[0] += 1.0
+    progress.show("train", 12, 12, "loss 0.5")  # a trainer's last step and its end
+    for done in (1, 2):
+        now_s[0] += 2.0
+        progress.show("train", done, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        "[train] 1/12  0.0/s  …  stage 2 of 3, 12 % of the run, 88 s left  loss 0.5",
+        "[train] 6/12  1.0/s  6 s left  stage 2 of 3, 25 % of the run, 66 s left  loss 0.5",
+        "[train] 11/12  1.0/s  1 s left  stage 2 of 3, 38 % of the run, 61 s left  loss 0.5",
+        "[train] 12/12  1.0/s  0 s left  stage 2 of 3, 40 % of the run, 60 s left  loss 0.5",
+        "[train] 2/2  0.5/s  0 s left  stage 2 of 3, 40 % of the run, 60 s left",
+    ]
+
+
+def test_a_flow_reads_the_lines_of_a_log(capsys):
+    node = StageNode("train", "python", "", (), (), (), ())
+    status = RunStatus([node, StageNode("report", "python", "", (), (), (), ("train",))])
+    Progress(RUN).show("train", 3, 4)
+    for line in capsys.readouterr().err.splitlines():
+        status.update("train", line)
+    assert status.percent() == 37.5
+
+
+def test_a_terminal_has_one_line_that_is_written_over_within_its_width_and_is_empty_in_the_end(repository):
+    ours, terminal = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(repository), "TERM": "xterm"}
+    started_s = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-c", SHOWS], env=environment, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    said = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # nobody has the other end any more
+            break
+        said += part
+    os.close(ours)
+    assert process.wait() == 0
+    text = said.decode()
+    assert text.count("\n") == 1, "that of the last word"
+    assert text.endswith("\r\x1b[2Kover\r\n")
+    shown = [re.sub(r"\x1b\[2K", "", line) for line in text.split("\r")[:-2]]
+    assert all(line.startswith("[train] ") and len(line) < 80 for line in shown)
+    assert 2 <= len(shown) <= 2 + (time.monotonic() - started_s) / 0.5, "a line every half second, and the end"
+
+
+def test_a_terminal_that_cannot_go_back_gets_lines(repository):
+    ours, terminal = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(repository), "TERM": "dumb"}
+    subprocess.run(
+        [sys.executable, "-c", SHOWS], env=environment, stdout=subprocess.DEVNULL, stderr=terminal, check=True
+    )
+    text = os.read(ours, 4096).decode()
+    os.close(ours), os.close(terminal)
+    assert "\x1b" not in text
+    assert [line.split("  ")[0] for line in text.splitlines()] == ["[train] 1/24", "[train] 24/24"]
+
+
+MADE = Cost("train_sft", 300.0, 400.0, 900.0, False, 1764000000.0, processor=processor_kind(), num_threads=1)
+KNOBS = {
+    "seed": 1,
+    "train_sft": {"max_steps": 100, "batch_size": 16, "lr": 0.1},
+    "train_policy": {"algorithm": {"type": "online", "max_steps": 10, "tasks_per_step": 4, "group_size": 8}},
+    "world": {"num_test_tasks": 50},
+    "evaluate": {"num_samples": 2},
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree whose committed runs took 400 s each."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(KNOBS))
+    params = {
+        "train_sft": {"seed": 1, "train_sft": KNOBS["train_sft"]},
+        "train_policy": {"train_policy": KNOBS["train_policy"]},
+        "evaluate@sft": {"world": KNOBS["world"], "evaluate.num_samples": 2},
+    }
+    entries = {
+        name: {"cmd": "x", "params": {"params.yaml": knobs}, "outs": [{"path": name, "md5": 32 * "a"}]}
+        for name, knobs in params.items()
+    }
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
+    state_dir(tmp_path)
+    for name, entry in entries.items():
+        record_run(tmp_path, name, entry, replace(MADE, stage=name))
+    (tmp_path / COSTS).unlink()
+    return tmp_path
+
+
+def edit(root: Path, key: str, value: object) -> None:
+    content = yaml.safe_load((root / "params.yaml").read_text())
+    *path, last = key.split(".")
+    section = content
+    for part in path:
+        section = section[part]
+    section[last] = value
+    (root / "params.yaml").write_text(yaml.safe_dump(content))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "stage", "seconds"),
+    [
+        ("train_sft.lr", 0.2, "train_sft", 400.0),
+        ("train_sft.max_steps", 250, "train_sft", 1000.0),
+        ("train_policy.algorithm.group_size", 4, "train_policy", 200.0),
+        ("train_policy.algorithm", {"type": "dpo", "max_steps": 20}, "train_policy", 800.0),
+        ("world.num_test_tasks", 100, "evaluate@sft", 800.0),
+        ("evaluate.num_samples", "many", "evaluate@sft", 400.0),
+    ],
+)
+def test_a_committed_run_counts_in_proportion_to_the_work_of_the_present_knobs(root, key, value, stage, seconds):
+    edit(root, key, value)
+    found = read_forecast(root)
+    assert found.committed[stage] == pytest.approx(seconds)
+    assert found.spread == 1.0
+    assert found.whose.endswith(", 1 threads, 2025-11-24")
+
+
+def test_a_run_of_this_tree_counts_as_it_was_where_its_knobs_are_not_known_any_more(root):
+    edit(root, "train_sft.max_steps", 200)
+    append_cost(replace(MADE, whole_s=90.0, key="another"), root / COSTS)
+    assert read_forecast(root).here == {"train_sft": 90.0}
+
+
+@pytest.mark.parametrize("other", [{"processor": "Z80"}, {"num_threads": 4096}, {"num_gpus": 8}])
+def test_another_kind_of_machine_is_told(root, other):
+    (root / "reports/runs.jsonl").unlink()
+    record_run(root, "train_sft", {"cmd": "x"}, replace(MADE, **other))
+    assert read_forecast(root).spread == 2.0
+
+
+def test_a_tree_without_runs_or_with_a_damaged_record_has_no_forecast(root):
+    (root / "reports/runs.jsonl").write_text("{\n")
+    assert read_forecast(root).committed == {}
+    assert read_forecast(root).whose == ""
+
+
+def test_the_committed_runs_of_this_repository_cover_every_stage(repository):
+    assert set(read_forecast(repository).committed) == {node.name for node in read_graph(repository)}

@@ -1,0 +1,41 @@
+"""Files that a knob names are deps of the stages that read them."""
+
+from pathlib import Path
+
+import pytest
+
+from posttrain.config.params import load_params
+from posttrain.provenance.fingerprint import StageInputs
+from posttrain.provenance.undeclared_deps import undeclared
+
+SCORE, WORLD, SOURCE = "extra: []", "type: stocks ", "{type: scripted}"
+
+
+def imported(path: str) -> str:
+    return f"{{type: import, path: {path}, stop_tools: [], dev_frac: 0.0}}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "section", "file", "dep"),
+    [
+        (SCORE, "extra: [{name: 'brave:brave', weight: 0.001}]", "reward", "brave.py", "brave.py"),
+        (SCORE, "extra: [{name: 'scores.brave:brave', weight: 0.001}]", "reward", "scores/brave.py", "scores"),
+        (SCORE, "extra: [{name: 'json:dumps', weight: 0.001}]", "reward", "", ""),  # installed
+        (WORLD, "type: ours.harbour:harbour ", "world", "ours/harbour.py", "ours"),
+        (SOURCE, imported("data/imported/ours.jsonl"), "generate_data", "data/imported/ours.jsonl", "data/imported"),
+        (SOURCE, imported("data/imported/../ours.jsonl"), "generate_data", "data/imported/../ours.jsonl", "data"),
+    ],
+)
+def test_a_file_that_a_knob_names_is_a_declared_input(
+    repository: Path, tmp_path: Path, monkeypatch, old: str, new: str, section: str, file: str, dep: str
+):
+    monkeypatch.chdir(tmp_path)
+    for path in ("brave.py", "scores/brave.py", "ours/harbour.py"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text("")
+    Path("params.yaml").write_text((repository / "params.yaml").read_text().replace(old, new, 1))
+    params, other = load_params(Path("params.yaml")), StageInputs("c", ("other",), (section,))
+    lines = [line for _, line in undeclared({"generate_data": other}, params)]
+    refusal = f"leads to {file}, which is not among the deps of generate_data"
+    assert [refusal in line for line in lines] == [True] * bool(file)
+    assert undeclared({"generate_data": StageInputs("c", ("other", dep), (section,))}, params) == []
