@@ -60,13 +60,9 @@ SERVER_PORT ?= 4200
 serve: setup  ## a Prefect server and a worker on this machine, with all deployments (SERVER_PORT=…); Ctrl-C ends them
 	@exec python -m flows.serve --port $(SERVER_PORT)
 
-bench: setup  ## seconds and peak memory of every stage, and speed against named peers
-	python -m benchmarks.stages
-	python -m benchmarks.rollout
+bench: setup  ## a GRPO step against TRL, and what the flow adds to DVC
 	python -m benchmarks.against_trl
-	python -m benchmarks.against_vllm
 	python -m benchmarks.flow
-	python -m benchmarks.data_scale
 
 JOBS ?= 1
 seeds: setup  ## the pipeline over seeds, unseen worlds and control arms (experiments/seeds.yaml; JOBS=2 at a time)

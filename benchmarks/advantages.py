@@ -1,5 +1,5 @@
-"""What each method credits the nine groups of eight episodes with, of which 0 to 8 are right and
-earn 1: the advantage of a right and of a wrong one. `python -m benchmarks.advantages [--json]`.
+"""Prints the advantages that each method gives a right and a wrong episode of a group of eight, of
+which 0 to 8 are right and earn 1. `python -m benchmarks.advantages [--json]`.
 
 Each group is a step of its own, of a task that was never played before. An episode is one turn of
 one token, whose entropy is 0.5; its one score is what it earns.

@@ -1,12 +1,10 @@
-"""Times a GRPO step, and its wait for slow tools, against TRL's own loop (`GRPOTrainer` with
-`environment_factory`).
+"""Times a GRPO step against TRL's own loop (`GRPOTrainer` with `environment_factory`).
 
-Both sides train the SFT model of the last `dvc repro` on the same rl tasks, 16 x 8 episodes a step,
-with a rate too small to change it: same weights, prompts, tools, reward, sampling, optimizer, dtype
-and one thread. Times are CPU-seconds, so that a busy machine slows neither side; waits are seconds.
+Both train the SFT model of the last `dvc repro` on the same rl tasks, 16 x 8 episodes a step, with
+a rate too small to change it: same weights, prompts, tools, reward, sampling, optimizer, dtype and
+one thread. Times are CPU-seconds, so that a busy machine slows neither.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +21,7 @@ from posttrain.config.params import Params, load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.train.losses.kl import NoKl
 from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.loop import train_online
@@ -31,28 +29,19 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.policy_episodes import PolicyEpisodes
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.sampling.methods import SamplingParams
-from posttrain.types import JsonValue, ScoredEpisode, Task
+from posttrain.types import ScoredEpisode, Task
 from posttrain.worlds.catalog import make_domain, score_names
 from posttrain.worlds.lookups.gold import gold_of
-from posttrain.worlds.protocol import Domain, World
-from posttrain.worlds.tools import Tool
+from posttrain.worlds.protocol import Domain
 
 SFT = Path("data/models/sft")
 TASKS = Path("data/raw/tasks.parquet")
 NUM_STEPS, NUM_WARMUP = 5, 1
-TOOL_S, NUM_SLOW = 0.3, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["step", "tools"])
-    only = parser.parse_args().only
     torch.set_num_threads(1)  # threads that wait for each other on busy cores would count as CPU time
-    params = load_params()
-    if only != "tools":
-        compare_steps(params)
-    if only != "step":
-        compare_slow_tools(params)
+    compare_steps(load_params())
 
 
 def compare_steps(params: Params) -> None:
@@ -123,48 +112,6 @@ def measured_steps(
         return ours, _side(peer.written, peer.play_s, steps, turns=turns)
 
 
-def compare_slow_tools(params: Params) -> None:
-    """64 episodes whose every call takes 0.3 s: the time that each side spends waiting for
-    tools."""
-    algorithm = _online(params).model_copy(update={"tasks_per_step": NUM_SLOW // 8, "group_size": 8, "max_steps": 1})
-    domain, tasks = _Slow(make_domain(params.world)), comparable(read_tasks(TASKS, "rl"), NUM_SLOW // 8)
-    model, codec = load_model(SFT, dtype=params.model.dtype), load_codec(SFT)
-    reward = load_reward(params.reward, score_names(domain))
-    sampler = EpisodeSampler(model, codec, domain=domain, reward=reward, limits=params.agent, temperature=1.0)
-    plays = [task for task in tasks for _ in range(8)]
-    start = time.perf_counter()
-    played = sampler.sample(plays, episode_seeds(Stream.MEASUREMENT, 1, count=len(plays)))
-    batch_s = time.perf_counter() - start
-    slowest_s = max(
-        sum(turn.latency_s + max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns)
-        for one in played
-    )
-    # What a batch waits for tools: nobody generates while every open episode waits; the longest
-    # chain of calls bounds it.
-    chain_s = max(
-        sum(max((run.latency_s for run in turn.tool_runs), default=0.0) for turn in one.turns) for one in played
-    )
-    num_calls = sum(len(turn.tool_runs) for one in played for turn in one.turns)
-
-    domain.waited_s = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        peer = make_peer(
-            model, codec, domain=domain, tasks=tasks, reward=reward, params=algorithm, max_steps=1, folder=Path(folder)
-        )
-        peer.clock = time.perf_counter
-        peer.train()
-    print(
-        f"slow tools: {len(plays)} episodes, {num_calls} calls of {TOOL_S} s ({domain.num_calls - num_calls} on "
-        "TRL's side); seconds"
-    )
-    print(
-        f"  posttrain                batch {batch_s:.2f}, its slowest episode {slowest_s:.2f}, tool wait {chain_s:.2f}"
-    )
-    print(f"  TRL environment_factory  batch {peer.play_s[0]:.2f}, tool wait {domain.waited_s:.2f}")
-    print(f"  ratio: tool wait {domain.waited_s / chain_s:.1f}, batch {peer.play_s[0] / batch_s:.1f}")
-    print(f"  posttrain's batch to its slowest episode: {batch_s / slowest_s:.2f}")
-
-
 class _TimedEpisodes(PolicyEpisodes):
     """Plays, and counts seconds, tokens and turns of each step."""
 
@@ -212,47 +159,6 @@ class _StepClock(TrainerCallback):  # type: ignore[misc]  # transformers is unty
 
     def mean_s(self) -> float:
         return (self._ends[-1] - self._ends[NUM_WARMUP - 1]) / NUM_STEPS
-
-
-class _Slow:
-    """The same world behind tools that take TOOL_S each, in a thread for us, in TRL's loop for TRL.
-    Counts the calls and the seconds in them."""
-
-    def __init__(self, domain: Domain) -> None:
-        self._domain = domain
-        self.name, self.num_calls, self.waited_s = domain.name, 0, 0.0
-        self.tools = {name: self._slow(tool) for name, tool in domain.tools.items()}
-
-    def open(self, task: Task) -> World:
-        return _SlowWorld(self._domain.open(task), self)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._domain, name)
-
-    def _slow(self, tool: Tool) -> Tool:
-        def function(**arguments: Any) -> JsonValue:
-            start = time.perf_counter()
-            time.sleep(TOOL_S)
-            self.num_calls += 1
-            self.waited_s += time.perf_counter() - start
-            result: JsonValue = tool.function(**arguments)
-            return result
-
-        return replace(tool, function=function, is_instant=False)
-
-
-class _SlowWorld:
-    def __init__(self, world: World, domain: _Slow) -> None:
-        self._world, self._domain = world, domain
-
-    def tools(self) -> dict[str, Tool]:
-        return {name: self._domain.tools[name] for name in self._world.tools()}
-
-    def user_reply(self, message: Any) -> Any:
-        return self._world.user_reply(message)
-
-    def grade(self, trajectory: Any) -> Any:
-        return self._world.grade(trajectory)
 
 
 def _online(params: Params) -> OnlineParams:

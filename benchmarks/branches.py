@@ -35,15 +35,14 @@ COMMITTER = "Ada Example <ada@example.org> 1763900000 +0800"
 @dataclass(frozen=True)
 class Branch:
     """`success` is what the setting truly has; `files` replace whole texts, None leaves one out. Of
-    the plays that succeed `needless` do with needless calls; None: strict success was not recorded.
-    """
+    the episodes that succeed `needless` do with needless calls."""
 
     name: str
     seed: int = 1
     success: float = 0.9
     knobs: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str | None] = field(default_factory=dict)
-    needless: float | None = 0.0
+    needless: float = 0.0
 
 
 def make_repository(folder: Path, branches: Iterable[Branch], *, spread: float = 0.03, has_graph: bool = False) -> Path:
@@ -78,7 +77,7 @@ def _made(texts: Mapping[str, str], branch: Branch, spread: float) -> dict[str, 
     for line in texts["reports/evaluate/policy.tasks.jsonl"].splitlines():
         record = json.loads(line)
         record["success"] = draw.random() < rate + difficulty.uniform(-1, 1) * min(rate, 1 - rate)
-        record["strict_success"] = record["success"] and needless.random() >= (branch.needless or 0.0)
+        record["strict_success"] = record["success"] and needless.random() >= branch.needless
         record["failure"] = None if record["success"] else "wrong_market"
         if not record["success"]:
             record["transcript"][-1]["content"] = "ANSWER: 1"
@@ -89,9 +88,6 @@ def _made(texts: Mapping[str, str], branch: Branch, spread: float) -> dict[str, 
     strict = sum(record["strict_success"] for record in test)
     low, high = share_interval(strict, len(test))
     summary |= {"strict_success_rate": strict / len(test), "strict_ci_low": low, "strict_ci_high": high}
-    if branch.needless is None:
-        tasks = [_without_strict(record) for record in tasks]
-        summary = _without_strict(summary)
     lines = [json.loads(line) for line in texts["reports/train_policy/metrics.jsonl"].splitlines()]
     for line in lines:
         line.update({key: value * draw.uniform(0.9, 1.1) for key, value in line.items() if isinstance(value, float)})
@@ -102,10 +98,6 @@ def _made(texts: Mapping[str, str], branch: Branch, spread: float) -> dict[str, 
         "reports/evaluate/policy.tasks.jsonl": _lines(tasks),
         "reports/train_policy/metrics.jsonl": _lines(lines),
     }
-
-
-def _without_strict(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if not name.startswith("strict_")}
 
 
 def _records(stages: Mapping[str, Any], branch: Branch) -> str:

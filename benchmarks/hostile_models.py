@@ -60,7 +60,7 @@ def _open(folder: Path) -> str:
 
 
 def _peak_mib() -> float:
-    """Of this process and of each of its children."""
+    """Memory of this process and of each of its children."""
     return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
 
 

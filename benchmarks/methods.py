@@ -25,6 +25,6 @@ CREDITS = {
 
 
 def credit_of(name: str) -> CreditParams:
-    """Of a method's name."""
+    """Credit parameters of a method, by its name."""
     found: CreditParams = TypeAdapter(CreditParams).validate_python(load_yaml(CREDITS[name], name))
     return found

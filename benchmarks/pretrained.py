@@ -30,6 +30,7 @@ from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.evals.significance import share_interval
 from posttrain.models.gguf import get_model
 from posttrain.models.loading import load_codec, load_model
+from posttrain.pipeline.git import git
 from posttrain.provenance.costs import processor_kind
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
@@ -46,24 +47,14 @@ TRAINED = ("sft", "policy")
 POLICIES = ("base", *TRAINED)
 SPLITS = ("test", "test_paraphrase")
 NUM_PHRASED = 240  # in other phrasing, played greedily by the trained models besides: 64 tell little
+FLAWS = "wrong_market", "give_up", "indicator_mixup", "redundant_call", "malformed_json", "market_flip", "repeated_ask"
 KNOBS: dict[str, Any] = {
     "world.languages": ["en"],  # the model reads no other
     "world.num_sft_tasks": 500,
     "world.num_rl_tasks": 32,
     "world.num_dev_tasks": 32,
     "world.num_test_tasks": 64,
-    "world.flaw_rates": dict.fromkeys(
-        (
-            "wrong_market",
-            "give_up",
-            "indicator_mixup",
-            "redundant_call",
-            "malformed_json",
-            "market_flip",
-            "repeated_ask",
-        ),
-        0.0,
-    ),
+    "world.flaw_rates": dict.fromkeys(FLAWS, 0.0),
     "agent.max_new_tokens": 96,
     "model": {
         "type": "pretrained",
@@ -149,8 +140,8 @@ def _write(result: Mapping[str, Any]) -> None:
 def _prepared(tree: Path, knobs: Mapping[str, Any]) -> str:
     """`tree` as a clone with the knobs and the model; its commit. One of another commit is made
     anew."""
-    commit = _head(REPOSITORY)
-    if not (tree / ".git").exists() or _head(tree) != commit:
+    commit = git(REPOSITORY, "rev-parse", "HEAD")
+    if not (tree / ".git").exists() or git(tree, "rev-parse", "HEAD") != commit:
         clone_checkout(tree)
         apply_overrides(tree / "params.yaml", knobs)
         _depend_on_model(tree / "dvc.yaml")
@@ -167,20 +158,15 @@ def _depend_on_model(dvc_yaml: Path) -> None:
     dvc_yaml.write_text(yaml.safe_dump(graph, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
-def _head(tree: Path) -> str:
-    said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, check=True, capture_output=True, text=True)
-    return said.stdout.strip()
-
-
 def figures(tree: Path) -> dict[str, Any]:
-    """Of a tree whose graph was run: what the policies do, what each stage took, and the scratch
-    model's success in other phrasing from this checkout's reports."""
+    """Figures of a tree whose graph was run: success of the policies, seconds of each stage,
+    and the scratch model's success in other phrasing from this checkout's reports."""
     params = load_params(tree / "params.yaml")
     domain = make_domain(params.world)
     rows = read_trajectories(tree / "data/resampled/demonstrations.parquet")
     return {
         "num_demonstrations": len(rows),
-        "seconds": _seconds(tree),
+        "seconds": {run["stage"]: run["whole_s"] for run in read_jsonl(tree / "reports/runs.jsonl")},
         "policies": {policy: _of_policy(tree, policy, domain) for policy in POLICIES},
         "phrased": {policy: _phrased(tree, policy, params, domain) for policy in TRAINED},
         "scratch": _scratch(),
@@ -203,7 +189,7 @@ def _played(tree: Path, policy: str, params: Params, domain: Domain, *, split: s
 
 
 def success_on(tasks: Sequence[Task], sampler: EpisodeSampler, *, seed: int) -> dict[str, Any]:
-    """Of one play of each task."""
+    """Success of one episode of each task."""
     played = sampler.sample(tasks, episode_seeds(Stream.EVALUATION, seed, count=len(tasks)))
     return _share_of([one.is_success for one in played])
 
@@ -221,11 +207,6 @@ def _scratch() -> dict[str, Any]:
 def _share_of(done: Sequence[bool]) -> dict[str, Any]:
     low, high = share_interval(sum(done), len(done))
     return {"success_rate": sum(done) / len(done), "ci_low": low, "ci_high": high, "num_tasks": len(done)}
-
-
-def _seconds(tree: Path) -> dict[str, float]:
-    """Of the whole process of each stage, its last run."""
-    return {run["stage"]: run["whole_s"] for run in read_jsonl(tree / "reports/runs.jsonl")}
 
 
 def _of_policy(tree: Path, policy: str, domain: Domain) -> dict[str, Any]:

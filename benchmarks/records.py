@@ -1,18 +1,18 @@
-"""Does the import of trajectories lose a meaning in silence? Records of every format are generated
-with a meaning that is known, their keys are changed, and the import has to give that meaning, to
-refuse the record, or to say which key it did not read.
+"""Tests that the import of trajectories never changes a meaning in silence.
 
     python -m benchmarks.records --records 5000 --seed 1
 
-A meaning is the system's text, the task, each call with its arguments and its own result, what the
-agent says, what of it is learnt, and whether people wanted it. The table counts by mutation what
-became of it; any `lost` or `crashed` ends the command with 1.
+Records of every format are generated with a known meaning (system text, task, each call with its
+arguments and result, what the agent says, what is learnt, whether people wanted it), their keys are
+changed, and the import has to give that meaning, to refuse the record, or to name a key that it did
+not read. The table counts outcomes by mutation; any `lost` or `crashed` ends it with 1.
 """
 
 import argparse
 import contextlib
 import copy
 import io
+import itertools
 import json
 import random
 import sys
@@ -20,6 +20,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ TOOLS: list[dict[str, Any]] = [
     }
     for name, own in _PROPERTIES.items()
 ]
+_FUNCTIONS = [tool["function"] for tool in TOOLS]
 _TOWNS, _TICKERS = ("Oslo", "Lima", "Rome", "Bonn"), ("ACME", "INIT", "ZORG")
 
 
@@ -66,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a record says, whatever its keys."""
+    """Meaning of a record, whatever its keys."""
 
     system: str
     task: str
@@ -90,7 +92,7 @@ def draw_meaning(draw: random.Random, number: int) -> Meaning:
 
 
 def meaning_of(row: TrajectoryRow) -> Meaning:
-    """What an imported row says."""
+    """Meaning of an imported row."""
     messages, hidden = row.trajectory.messages, untrained_messages(row.trajectory)
     system = messages[0].content if messages[0].role == "system" else ""
     results = {one.tool_call_id: one.content for one in messages if one.role == "tool"}
@@ -116,18 +118,19 @@ def meaning_of(row: TrajectoryRow) -> Meaning:
 
 
 def _openai(meant: Meaning) -> Record:
-    messages: list[Record] = [{"role": "system", "content": meant.system}] if meant.system else []
-    messages.append({"role": "user", "content": meant.task})
+    messages: list[Record] = [{"role": "user", "content": meant.task}]
     for turn, step in enumerate(meant.steps):
         calls = [
             {"id": f"c{turn}_{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
             for at, (name, given) in enumerate(step.calls)
         ]
         messages.append({"role": "assistant", "content": step.said or None, **({"tool_calls": calls} if calls else {})})
-        for call, result in zip(calls, step.results, strict=True):
-            name = call["function"]["name"]  # type: ignore[index]
-            messages.append({"role": "tool", "tool_call_id": call["id"], "name": name, "content": result})
-    return _judged({"messages": messages, "tools": copy.deepcopy(TOOLS)}, meant)
+        messages += [
+            {"role": "tool", "tool_call_id": f"c{turn}_{at}", "name": step.calls[at][0], "content": result}
+            for at, result in enumerate(step.results)
+        ]
+    system = [{"role": "system", "content": meant.system}] if meant.system else []
+    return _judged({"messages": [*system, *messages]}, meant)
 
 
 def _flat_calls(meant: Meaning) -> Record:
@@ -143,40 +146,40 @@ def _flat_calls(meant: Meaning) -> Record:
 def _anthropic(meant: Meaning) -> Record:
     messages: list[Record] = [{"role": "user", "content": meant.task}]
     for turn, step in enumerate(meant.steps):
-        blocks: list[Record] = [{"type": "text", "text": step.said}] if step.said else []
-        blocks += [
+        calls = [
             {"type": "tool_use", "id": f"t{turn}_{at}", "name": name, "input": dict(given)}
             for at, (name, given) in enumerate(step.calls)
         ]
-        messages.append({"role": "assistant", "content": blocks})
-        if step.results:
-            told = [
-                {"type": "tool_result", "tool_use_id": f"t{turn}_{at}", "content": result}
-                for at, result in enumerate(step.results)
-            ]
-            messages.append({"role": "user", "content": told})
+        results = [
+            {"type": "tool_result", "tool_use_id": f"t{turn}_{at}", "content": result}
+            for at, result in enumerate(step.results)
+        ]
+        said = [{"type": "text", "text": step.said}] if step.said else []
+        messages.append({"role": "assistant", "content": [*said, *calls]})
+        messages += [{"role": "user", "content": results}] if results else []
     tools = [
         {"name": one["name"], "description": one["description"], "input_schema": one["parameters"]}
-        for one in (copy.deepcopy(tool["function"]) for tool in TOOLS)
+        for one in copy.deepcopy(_FUNCTIONS)
     ]
-    beside = {"system": meant.system} if meant.system else {}
-    return _judged({**beside, "messages": messages, "tools": tools}, meant)
+    return _judged({**_system(meant), "messages": messages}, meant, tools)
 
 
 def _sharegpt(meant: Meaning) -> Record:
     turns: list[Record] = [{"from": "human", "value": meant.task}]
     for step in meant.steps:
-        if step.calls:
-            calls = [{"name": name, "arguments": dict(given)} for name, given in step.calls]
-            turns.append({"from": "function_call", "value": json.dumps(calls)})
-            turns += [{"from": "observation", "value": result} for result in step.results]
-        else:
-            turns.append({"from": "gpt", "value": step.said})
-    beside = {"system": meant.system} if meant.system else {}
-    return _judged({**beside, "conversations": turns, "tools": json.dumps([one["function"] for one in TOOLS])}, meant)
+        calls = [{"name": name, "arguments": dict(given)} for name, given in step.calls]
+        turns.append(
+            {"from": "function_call", "value": json.dumps(calls)} if calls else {"from": "gpt", "value": step.said}
+        )
+        turns += [{"from": "observation", "value": result} for result in step.results]
+    return _judged({**_system(meant), "conversations": turns}, meant, json.dumps(_FUNCTIONS))
 
 
-def _spoken(write: Callable[[Step], str], system: str = "", *, has_tools: bool = True) -> Callable[[Meaning], Record]:
+def _system(meant: Meaning) -> Record:
+    return {"system": meant.system} if meant.system else {}
+
+
+def _spoken(write: Callable[[Step], str], system: str = "") -> Callable[[Meaning], Record]:
     """A conversation whose calls stand in the agent's text; `system` has the tools as text."""
 
     def record(meant: Meaning) -> Record:
@@ -186,8 +189,7 @@ def _spoken(write: Callable[[Step], str], system: str = "", *, has_tools: bool =
         for step in meant.steps:
             turns.append({"from": "gpt", "value": write(step) if step.calls else step.said})
             turns += [{"from": "tool", "value": result} for result in step.results]
-        tools = {"tools": copy.deepcopy(TOOLS)} if has_tools else {}
-        return _judged({"conversations": turns, **tools}, meant)
+        return _judged({"conversations": turns}, meant, None if system else TOOLS)
 
     return record
 
@@ -222,58 +224,43 @@ def _preference(meant: Meaning) -> Record:
 
 def _openai_preference(meant: Meaning) -> Record:
     record = _preference(meant)
+    names = {"chosen": "preferred_output", "rejected": "non_preferred_output"}
     asked = {"messages": record.pop("prompt"), "tools": record.pop("tools")}
-    return {
-        "input": asked,
-        "preferred_output": record.pop("chosen"),
-        "non_preferred_output": record.pop("rejected"),
-        **record,
-    }
+    return {"input": asked, **{names.get(key, key): value for key, value in record.items()}}
 
 
 def _ui_messages(meant: Meaning) -> Record:
     """Vercel's: calls and results are parts of one message of the agent."""
     parts: list[Record] = []
     for turn, step in enumerate(meant.steps):
-        if step.said:
-            parts.append({"type": "text", "text": step.said})
+        parts += [{"type": "text", "text": step.said}] if step.said else []
         for at, ((name, given), result) in enumerate(zip(step.calls, step.results, strict=True)):
-            parts.append(
-                {
-                    "type": f"tool-{name}",
-                    "toolCallId": f"u{turn}_{at}",
-                    "state": "output-available",
-                    "input": dict(given),
-                    "output": result,
-                }
-            )
+            call = {"type": f"tool-{name}", "toolCallId": f"u{turn}_{at}", "state": "output-available"}
+            parts.append({**call, "input": dict(given), "output": result})
         parts.append({"type": "step-start"})
-    about = [{"role": "system", "parts": [{"type": "text", "text": meant.system}]}] if meant.system else []
-    messages: list[Record] = [
-        *about,
-        {"role": "user", "parts": [{"type": "text", "text": meant.task}]},
-        {"role": "assistant", "parts": parts},
-    ]
-    return _judged({"messages": messages, "tools": copy.deepcopy(TOOLS)}, meant)
+    return _of_parts("text", [{"role": "assistant", "parts": parts}], meant)
 
 
 def _telemetry(meant: Meaning) -> Record:
     """OpenTelemetry's messages of parts."""
     messages: list[Record] = []
-    if meant.system:
-        messages.append({"role": "system", "parts": [{"type": "text", "content": meant.system}]})
-    messages.append({"role": "user", "parts": [{"type": "text", "content": meant.task}]})
     for turn, step in enumerate(meant.steps):
-        parts: list[Record] = [{"type": "text", "content": step.said}] if step.said else []
-        parts += [
+        said: list[Record] = [{"type": "text", "content": step.said}] if step.said else []
+        calls = [
             {"type": "tool_call", "id": f"o{turn}_{at}", "name": name, "arguments": dict(given)}
             for at, (name, given) in enumerate(step.calls)
         ]
-        messages.append({"role": "assistant", "parts": parts})
+        messages.append({"role": "assistant", "parts": [*said, *calls]})
         for at, result in enumerate(step.results):
             response = {"type": "tool_call_response", "id": f"o{turn}_{at}", "response": result}
             messages.append({"role": "tool", "parts": [response]})
-    return _judged({"messages": messages, "tools": copy.deepcopy(TOOLS)}, meant)
+    return _of_parts("content", messages, meant)
+
+
+def _of_parts(key: str, messages: list[Record], meant: Meaning) -> Record:
+    told = [(role, text) for role, text in (("system", meant.system), ("user", meant.task)) if text]
+    first = [{"role": role, "parts": [{"type": "text", key: text}]} for role, text in told]
+    return _judged({"messages": [*first, *messages]}, meant)
 
 
 def _tau_bench(meant: Meaning) -> Record:
@@ -281,19 +268,21 @@ def _tau_bench(meant: Meaning) -> Record:
     return {"task_id": 1, "trial": 0, "reward": float(bool(meant.success)), "traj": chat["messages"], "info": {}}
 
 
-def _judged(record: Record, meant: Meaning) -> Record:
-    return record if meant.success is None else {**record, "success": meant.success}
+def _judged(record: Record, meant: Meaning, tools: Any = TOOLS) -> Record:
+    """The record with its tools, and what people said of it."""
+    success = {} if meant.success is None else {"success": meant.success}
+    return {**record, **({} if tools is None else {"tools": copy.deepcopy(tools)}), **success}
 
 
-_LISTED = json.dumps([tool["function"] for tool in TOOLS])
+_LISTED = json.dumps(_FUNCTIONS)
 FORMATS: Mapping[str, Callable[[Meaning], Record]] = {
     "openai": _openai,
     "flat calls": _flat_calls,
     "anthropic": _anthropic,
     "sharegpt": _sharegpt,
-    "hermes": _spoken(_tagged("tool_call"), f"\n<tools>{_LISTED}</tools>", has_tools=False),
+    "hermes": _spoken(_tagged("tool_call"), f"\n<tools>{_LISTED}</tools>"),
     "glaive": _spoken(_tagged("functioncall")),
-    "toolace": _spoken(_pythonic, f"\nFunctions in JSON that you can call:\n{_LISTED}", has_tools=False),
+    "toolace": _spoken(_pythonic, f"\nFunctions in JSON that you can call:\n{_LISTED}"),
     "pythonic": _spoken(_pythonic),
     "llama": _spoken(_llama),
     "completion": _completion,
@@ -306,7 +295,7 @@ FORMATS: Mapping[str, Callable[[Meaning], Record]] = {
 
 
 def expected(name: str, meant: Meaning) -> Meaning:
-    """Of the meaning what the format can hold."""
+    """The part of the meaning that a format can hold."""
     if name == "tau_bench":
         return replace(meant, success=bool(meant.success))
     if name in ("hermes", "toolace"):  # what is left of the system's text once the tools are taken out
@@ -317,7 +306,7 @@ def expected(name: str, meant: Meaning) -> Meaning:
 
 # --- the mutations -----------------------------------------------------------------------------
 
-# It changes a record, and may change what it means. None where the record has no such place.
+# A mutation changes a record, and may change its meaning. None where the record has no such place.
 Mutation = Callable[[random.Random, Record, Meaning], Meaning | None]
 Places = tuple[Callable[[Record], list[Record]], Callable[[Record], str | None]]  # objects, and the key in each
 
@@ -348,59 +337,46 @@ def _key_of_content(message: Record) -> str | None:
     return next((key for key in ("content", "value", "parts") if message.get(key)), None)
 
 
-def _renamed(places_of: Places, *names: str) -> Mutation:
+def _renamed(
+    places_of: Places, names: tuple[str, ...], draw: random.Random, record: Record, meant: Meaning
+) -> Meaning | None:
     choose, find = places_of
-
-    def mutate(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-        places = [one for one in choose(record) if find(one)]
-        if not places:
-            return None
-        name = draw.choice(names)
-        for place in places if draw.random() < 0.5 else [draw.choice(places)]:
-            if name not in place and (key := find(place)):
-                place[name] = place.pop(key)
-        return meant
-
-    return mutate
+    if not (places := [one for one in choose(record) if find(one)]):
+        return None
+    name = draw.choice(names)
+    for place in places if draw.random() < 0.5 else [draw.choice(places)]:
+        if name not in place and (key := find(place)):
+            place[name] = place.pop(key)
+    return meant
 
 
-def _doubled(places_of: Places, *names: str, is_equal: bool) -> Mutation:
+def _doubled(
+    places_of: Places, names: tuple[str, ...], is_equal: bool, draw: random.Random, record: Record, meant: Meaning
+) -> Meaning | None:
     choose, find = places_of
-
-    def mutate(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-        places = [one for one in choose(record) if find(one)]
-        if not places:
-            return None
-        place, name = draw.choice(places), draw.choice(names)
-        if name in place:
-            return None
-        value = copy.deepcopy(place[find(place) or ""])
-        place[name] = value if is_equal else {"town": "Paris"} if isinstance(value, dict) else "Something else."
-        return meant
-
-    return mutate
+    places = [one for one in choose(record) if find(one)]
+    if not places or (name := draw.choice(names)) in (place := draw.choice(places)):
+        return None
+    value = copy.deepcopy(place[find(place) or ""])
+    place[name] = value if is_equal else {"town": "Paris"} if isinstance(value, dict) else "Something else."
+    return meant
 
 
-def _at_record(key: str, others: tuple[str, ...]) -> Mutation:
-    def mutate(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-        if key not in record:
-            return None
-        record[draw.choice(others)] = record.pop(key)
-        return meant
+def _at_record(
+    key: str, others: tuple[str, ...], draw: random.Random, record: Record, meant: Meaning
+) -> Meaning | None:
+    if key not in record:
+        return None
+    record[draw.choice(others)] = record.pop(key)
+    return meant
 
-    return mutate
 
-
-def _beside(key: str, values: tuple[Any, ...]) -> Mutation:
+def _beside(key: str, values: tuple[Any, ...], draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
     """A key that would change what the record means, or mean nothing, beside all others."""
-
-    def mutate(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-        if key in record:
-            return None
-        record[key] = draw.choice(values)
-        return replace(meant, task=f"changed by {key}")  # no row says so
-
-    return mutate
+    if key in record:
+        return None
+    record[key] = draw.choice(values)
+    return replace(meant, task=f"changed by {key}")  # no row says so
 
 
 def _answer_moved(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
@@ -425,17 +401,19 @@ def _text_of(message: Record) -> str:
 
 
 def _unlearnt(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-    speakers = ("assistant", "gpt", "function_call")
-    own = [one for one in _chats(record) if one.get("role", one.get("from")) in speakers]
+    own = [one for one in _chats(record) if _speaker(one) in ("assistant", "gpt", "function_call")]
     if len(own) != len(meant.steps) or len(own) < 2:
         return None
     place = draw.randrange(len(own))
-    name, value = draw.choice(
-        (("weight", 0), ("loss", False), ("train", False), ("training", False), ("loss_weight", 0.0))
-    )
-    own[place][name] = value
+    names = {"weight": 0, "loss": False, "train": False, "training": False, "loss_weight": 0.0}
+    name = draw.choice(list(names))
+    own[place][name] = names[name]
     steps = [replace(step, is_learnt=False) if at == place else step for at, step in enumerate(meant.steps)]
     return replace(meant, steps=tuple(steps))
+
+
+def _speaker(message: Record) -> Any:
+    return message.get("role", message.get("from"))
 
 
 def _success_as(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
@@ -447,44 +425,44 @@ def _success_as(draw: random.Random, record: Record, meant: Meaning) -> Meaning 
     return meant
 
 
-def _typed_arguments(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-    calls = _calls(record)
-    if not calls:
+def _success_typed(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
+    if "success" not in record:
         return None
-    for call in calls:
-        key = _key_of_arguments(call)
-        assert key is not None
+    record["success"] = draw.choice(("yes", 1, [True], "false"))
+    return meant
+
+
+def _typed_arguments(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
+    for call in (calls := _calls(record)):
+        key = _key_of_arguments(call) or ""
         given = json.loads(call[key]) if isinstance(call[key], str) else call[key]
         call[key] = draw.choice((given, json.dumps(given), json.dumps(json.dumps(given))))
-    return meant
+    return meant if calls else None
 
 
 def _typed_content(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
     places = [one for one in _chats(record) if isinstance(one.get(_key_of_content(one) or ""), str)]
     places = [one for one in places if one.get("from") != "function_call"]
-    if not places:
-        return None
     for place in places:
-        key = _key_of_content(place)
-        assert key is not None
-        name = draw.choice(("text", "text", "value", "content", "words"))
-        place[key] = [{"type": "text", name: place[key]}]
-    return meant
+        key = _key_of_content(place) or ""
+        place[key] = [{"type": "text", draw.choice(("text", "text", "value", "content", "words")): place[key]}]
+    return meant if places else None
 
 
-def _as_text(*keys: str) -> Mutation:
-    def mutate(_: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-        own = [key for key in keys if isinstance(record.get(key), list)]
-        for key in own:
-            record[key] = json.dumps(record[key])
-        return meant if own else None
+def _as_text(keys: tuple[str, ...], _: random.Random, record: Record, meant: Meaning) -> Meaning | None:
+    own = [key for key in keys if isinstance(record.get(key), list)]
+    record |= {key: json.dumps(record[key]) for key in own}
+    return meant if own else None
 
-    return mutate
+
+def _lists(record: Record) -> list[list[Any]]:
+    return [value for one in _dicts(record) for value in one.values() if isinstance(value, list)]
 
 
 def _padded(_: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-    """As `datasets` exports: each object of a list has the keys of all, and so have arguments."""
-    for listed in [value for one in _dicts(record) for value in one.values() if isinstance(value, list)]:
+    """Padded as `datasets` exports: each object of a list has the keys of all, and so have
+    arguments."""
+    for listed in _lists(record):
         objects = [one for one in listed if isinstance(one, dict)]
         keys = {key for one in objects for key in one}
         for one in objects:
@@ -499,54 +477,44 @@ def _padded(_: random.Random, record: Record, meant: Meaning) -> Meaning | None:
 def _null_arguments(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
     empty = [call for call in _calls(record) if call[_key_of_arguments(call) or ""] in ("{}", {})]
     for call in empty:
-        key = _key_of_arguments(call)
-        assert key is not None
+        key = _key_of_arguments(call) or ""
         call[key] = draw.choice((None, ""))
         if draw.random() < 0.3:
             del call[key]
     return meant if empty else None
 
 
-def _results(record: Record) -> list[tuple[list[Any], list[int]]]:
-    """Of each list that holds results, where they stand, those of a turn together."""
+def _turns_of_results(record: Record) -> list[tuple[list[Any], list[int]]]:
+    """Lists with the places of the results of one turn, where there are several."""
+
+    def is_result(one: Any) -> bool:
+        return isinstance(one, dict) and (one.get("role") == "tool" or one.get("type") == "tool_result")
+
     found = []
-    for listed in [value for one in _dicts(record) for value in one.values() if isinstance(value, list)]:
-        run: list[int] = []
-        for at, one in enumerate([*listed, None]):
-            is_result = isinstance(one, dict) and (one.get("role") == "tool" or one.get("type") == "tool_result")
-            if is_result:
-                run.append(at)
-            elif run:
+    for listed in _lists(record):
+        for is_turn, places in itertools.groupby(range(len(listed)), lambda at: is_result(listed[at])):  # noqa: B023
+            if is_turn and len(run := list(places)) > 1:
                 found.append((listed, run))
-                run = []
     return found
 
 
-def _shuffled(*, without_ids: bool) -> Mutation:
-    def mutate(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-        turns = [(listed, run) for listed, run in _results(record) if len(run) > 1]
-        if not turns:
-            return None
-        for listed, run in turns:
+def _shuffled(without_ids: bool, draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
+    turns = _turns_of_results(record)
+    for listed, run in turns:
+        names = [listed[at].get("name") for at in run]
+        if without_ids and (None in names or len(set(names)) < len(names) or "parts" in listed[run[0]]):
+            return None  # nothing would tell the results apart
+        moved = [listed[at] for at in run]
+        draw.shuffle(moved)
+        for at, one in zip(run, moved, strict=True):
+            listed[at] = one
             if without_ids:
-                names = [listed[at].get("name") for at in run]
-                if None in names or len(set(names)) < len(names) or "parts" in listed[run[0]]:
-                    return None  # nothing would tell the results apart
-            moved = [listed[at] for at in run]
-            draw.shuffle(moved)
-            for at, one in zip(run, moved, strict=True):
-                listed[at] = one
-                if without_ids:
-                    one.pop("tool_call_id", None)
-        return meant
-
-    return mutate
+                one.pop("tool_call_id", None)
+    return meant if turns else None
 
 
 def _some_ids_gone(_: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-    turns = [(listed, run) for listed, run in _results(record) if len(run) > 1 and "tool_call_id" in listed[run[0]]]
-    if not turns:
-        return None
+    turns = [(listed, run) for listed, run in _turns_of_results(record) if "tool_call_id" in listed[run[0]]]
     for listed, run in turns:
         for at in run:
             listed[at].pop("name", None)
@@ -554,7 +522,7 @@ def _some_ids_gone(_: random.Random, record: Record, meant: Meaning) -> Meaning 
         listed[run[-1]].pop("tool_call_id", None)
         if len(run) > 2:
             listed[run[0]].pop("tool_call_id", None)
-    return meant
+    return meant if turns else None
 
 
 def _system_beside(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
@@ -572,15 +540,14 @@ def _another_system(_: random.Random, record: Record, meant: Meaning) -> Meaning
     return replace(meant, system="Obey another." if not meant.system else "changed")
 
 
-def _message_key(key: str, value: Any, *, of_agent: bool = True) -> Mutation:
-    def mutate(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
-        own = [one for one in _chats(record) if (one.get("role", one.get("from")) in ("assistant", "gpt")) == of_agent]
-        if not own:
-            return None
-        draw.choice(own)[key] = value
-        return replace(meant, task=f"changed by {key}")
-
-    return mutate
+def _message_key(
+    key: str, value: Any, of_agent: bool, draw: random.Random, record: Record, meant: Meaning
+) -> Meaning | None:
+    own = [one for one in _chats(record) if (_speaker(one) in ("assistant", "gpt")) == of_agent]
+    if not own:
+        return None
+    draw.choice(own)[key] = value
+    return replace(meant, task=f"changed by {key}")
 
 
 def _content_elsewhere(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
@@ -588,61 +555,57 @@ def _content_elsewhere(draw: random.Random, record: Record, meant: Meaning) -> M
     own = [one for one in _chats(record) if _text_of(one) == meant.answer and "step-start" not in str(one)]
     if not own:
         return None
-    key = _key_of_content(own[-1])
-    assert key is not None
-    own[-1].pop(key)
+    own[-1].pop(_key_of_content(own[-1]) or "")
     own[-1][draw.choice(("refusal", "body", "words", "output_text"))] = meant.answer
     if draw.random() < 0.5:
         own[-1]["content"] = draw.choice((None, ""))
     return meant
 
 
-_ARGUMENTS = (_calls, _key_of_arguments)
-_CONTENT = (_chats, _key_of_content)
+_ARGUMENTS, _CONTENT = (_calls, _key_of_arguments), (_chats, _key_of_content)
+_ROLE = (_chats, lambda one: "role" if "role" in one else "from")
+_CALL_ID = (_chats, lambda one: "tool_call_id" if "tool_call_id" in one else None)
+_ARGUMENT_NAMES, _CONTENT_NAMES = ("args", "parameters", "arguments"), ("text", "value", "content")
 MUTATIONS: Mapping[str, Mutation] = {
     "none": lambda *given: given[2],
-    "arguments renamed as others do": _renamed(_ARGUMENTS, "args", "parameters", "input", "arguments", "params"),
-    "arguments under a strange key": _renamed(_ARGUMENTS, "payload", "argz", "values", "body"),
-    "content renamed as others do": _renamed(_CONTENT, "text", "value", "content"),
-    "content under a strange key": _renamed(_CONTENT, "body", "message", "utterance"),
-    "role renamed": _renamed((_chats, lambda one: "role" if "role" in one else "from"), "from", "role", "speaker"),
-    "call id renamed": _renamed(
-        (_chats, lambda one: "tool_call_id" if "tool_call_id" in one else None), "toolCallId", "call_id", "answers"
-    ),
-    "arguments twice, equal": _doubled(_ARGUMENTS, "args", "parameters", "arguments", is_equal=True),
-    "arguments twice, different": _doubled(_ARGUMENTS, "args", "parameters", "arguments", is_equal=False),
-    "content twice, equal": _doubled(_CONTENT, "text", "value", "content", is_equal=True),
-    "content twice, different": _doubled(_CONTENT, "text", "value", "content", is_equal=False),
+    "arguments renamed as others do": partial(_renamed, _ARGUMENTS, (*_ARGUMENT_NAMES, "input", "params")),
+    "arguments under a strange key": partial(_renamed, _ARGUMENTS, ("payload", "argz", "values", "body")),
+    "content renamed as others do": partial(_renamed, _CONTENT, _CONTENT_NAMES),
+    "content under a strange key": partial(_renamed, _CONTENT, ("body", "message", "utterance")),
+    "role renamed": partial(_renamed, _ROLE, ("from", "role", "speaker")),
+    "call id renamed": partial(_renamed, _CALL_ID, ("toolCallId", "call_id", "answers")),
+    "arguments twice, equal": partial(_doubled, _ARGUMENTS, _ARGUMENT_NAMES, True),
+    "arguments twice, different": partial(_doubled, _ARGUMENTS, _ARGUMENT_NAMES, False),
+    "content twice, equal": partial(_doubled, _CONTENT, _CONTENT_NAMES, True),
+    "content twice, different": partial(_doubled, _CONTENT, _CONTENT_NAMES, False),
     "arguments of another type": _typed_arguments,
     "content in parts": _typed_content,
-    "messages as JSON text": _as_text("messages", "conversations"),
-    "tools as JSON text": _as_text("tools"),
-    "tools renamed": _at_record("tools", ("functions", "available_tools", "apis")),
-    "messages renamed": _at_record("messages", ("conversations", "dialogue", "conversation")),
+    "messages as JSON text": partial(_as_text, ("messages", "conversations")),
+    "tools as JSON text": partial(_as_text, ("tools",)),
+    "tools renamed": partial(_at_record, "tools", ("functions", "available_tools", "apis")),
+    "messages renamed": partial(_at_record, "messages", ("conversations", "dialogue", "conversation")),
     "the answer elsewhere": _answer_moved,
     "the answer as a refusal": _content_elsewhere,
     "success elsewhere": _success_as,
-    "success of another type": lambda draw, record, meant: (
-        record.update(success=draw.choice(("yes", 1, [True], "false"))) or meant if "success" in record else None
-    ),
+    "success of another type": _success_typed,
     "the system beside": _system_beside,
     "another system beside": _another_system,
     "not learnt": _unlearnt,
-    "a mask beside": _beside("loss_mask", ([0, 1, 0], [1, 1])),
-    "a weight beside": _beside("weight", (0, 0.5, 3)),
-    "history beside": _beside("history", ([["Before?", "Yes."]],)),
-    "images beside": _beside("images", (["a.png"],)),
-    "a score beside": _beside("score", (0.5, -1)),
-    "notes beside": _beside("notes", ("not to be learnt", {"is_good": False})),
+    "a mask beside": partial(_beside, "loss_mask", ([0, 1, 0], [1, 1])),
+    "a weight beside": partial(_beside, "weight", (0, 0.5, 3)),
+    "history beside": partial(_beside, "history", ([["Before?", "Yes."]],)),
+    "images beside": partial(_beside, "images", (["a.png"],)),
+    "a score beside": partial(_beside, "score", (0.5, -1)),
+    "notes beside": partial(_beside, "notes", ("not to be learnt", {"is_good": False})),
     "nulls as datasets pads": _padded,
     "no arguments, spelled otherwise": _null_arguments,
-    "results in another order": _shuffled(without_ids=False),
-    "results in another order, named": _shuffled(without_ids=True),
+    "results in another order": partial(_shuffled, False),
+    "results in another order, named": partial(_shuffled, True),
     "results with some ids": _some_ids_gone,
-    "a recipient": _message_key("recipient", "functions.get_weather"),
-    "a channel": _message_key("channel", "analysis"),
-    "the user's calls": _message_key("tool_calls", [{"name": "get_price", "arguments": {}}], of_agent=False),
-    "a note at a message": _message_key("note", "left out by the editor"),
+    "a recipient": partial(_message_key, "recipient", "functions.get_weather", True),
+    "a channel": partial(_message_key, "channel", "analysis", True),
+    "the user's calls": partial(_message_key, "tool_calls", [{"name": "get_price", "arguments": {}}], False),
+    "a note at a message": partial(_message_key, "note", "left out by the editor", True),
 }
 
 
@@ -650,8 +613,8 @@ MUTATIONS: Mapping[str, Mutation] = {
 
 
 def fate(path: Path, record: Record, meant: Meaning, before: set[str], *, is_table: bool = False) -> str:
-    """kept, refused or told; lost or crashed with what was lost. `before` are the keys that were
-    not read of the record as it was."""
+    """Fate of a record: kept, refused or told; lost or crashed, with the difference. `before` are
+    the keys that were not read of the record before its mutation."""
     path.write_text(json.dumps(record), encoding="utf-8")
     if is_table:
         with contextlib.suppress(pa.ArrowException):  # values of two types in a column: that record stays JSON

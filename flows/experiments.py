@@ -45,7 +45,7 @@ from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
 from posttrain.report.comparison.tables import comparison_markdown, comparison_text
 from posttrain.report.prices import asked_price
-from posttrain.report.table import read_evaluations, told_success
+from posttrain.report.table import read_evaluations, strict_success
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.state import STATE_DIR
 
@@ -184,15 +184,14 @@ def _params(root: Path) -> str:
 def experiments_markdown(
     root: Path, chosen: Sequence[Variant], ended: Mapping[str, State[Any]], targets: Sequence[str] = ()
 ) -> str:
-    """A row per experiment, with the success of what was trained where it ended well: strict where
-    it was recorded."""
+    """A row per experiment, with the strict success of what was trained where it ended well."""
     rows = ["| branch | knobs | sft | policy | state |", "| --- | --- | ---: | ---: | --- |"]
     for variant in chosen:
         state = ended.get(variant.name)
         figures = " | "
         if is_done(state) and not targets:
             evaluations = read_evaluations(folder_of(root, variant) / REPORTS)
-            figures = f"{told_success(evaluations['sft'])} | {told_success(evaluations['policy'])}"
+            figures = f"{strict_success(evaluations['sft'])} | {strict_success(evaluations['policy'])}"
         ending = " ".join(f"{state.name}: {state.message}".split()) if state is not None else "not run"
         knobs, ending = (text.replace("|", "\\|") for text in (variant.sentence(), ending))
         rows.append(f"| `{variant.branch}` | {knobs} | {figures} | {ending} |")
@@ -258,7 +257,7 @@ def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay, targets
         came_out = run_graph(runs, folder / REPORTS, targets)
         if not came_out.is_completed():
             return came_out
-        figure = "" if targets else f": policy {told_success(read_evaluations(folder / REPORTS)['policy'])}"
+        figure = "" if targets else f": policy {strict_success(read_evaluations(folder / REPORTS)['policy'])}"
         commit = commit_results(folder, f"{variant.branch}{figure}")
         return Completed(message=f"{came_out.message}; at {commit}")
 

@@ -21,7 +21,7 @@ from flows.local_server import with_server
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, git
 from posttrain.provenance.run_records import RECORDS
-from posttrain.report.committed import compare_all, comparison_markdown
+from posttrain.report.committed import changes_markdown, compare_all
 from posttrain.runtime.exits import DataError
 
 ROOT = Path()
@@ -45,7 +45,7 @@ def nightly() -> State[Any]:
     page = [
         f"At `{commit}`, with {_named(edited, 'edited')}. {ended.message}.",
         *(one.sentence for one in comparisons if one.policy == "policy"),
-        comparison_markdown(comparisons),
+        changes_markdown(comparisons),
     ]
     page += (
         [f"Other than committed now: {_named(changed, 'changed')}; commit them where they are right."]

@@ -1,4 +1,4 @@
-"""What a world of others is held to: that our grader says of a play what theirs says."""
+"""Counts how often our grader and the world's own agree on an episode."""
 
 from collections import Counter
 from dataclasses import dataclass, field

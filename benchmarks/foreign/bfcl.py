@@ -86,7 +86,7 @@ def _graded(world: BfclWorld, entry: Entry, messages: list[Message], stop: StopR
 
 
 def _as_run(turns: Sequence[Sequence[list[Call]]]) -> list[Sequence[list[Call]]]:
-    """As `inference_multi_turn_FC` of the package's handlers quits."""
+    """Turns up to the step at which `inference_multi_turn_FC` of the package's handlers quits."""
     limit = package.max_steps() + 1
     for turn, steps in enumerate(turns):
         if len(steps) >= limit:
@@ -95,7 +95,7 @@ def _as_run(turns: Sequence[Sequence[list[Call]]]) -> list[Sequence[list[Call]]]
 
 
 def _decoded(call: Call) -> str:
-    """As `convert_to_function_call` of the package's handlers writes it."""
+    """Call in the form of `convert_to_function_call` of the package's handlers."""
     return f"{call.name}({','.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
 
 

@@ -53,7 +53,7 @@ LIMITS = AgentParams(
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What an agent does in `task`: these calls, then these words; `kind` says how it was made."""
+    """An agent's calls in `task` and its last words; `kind` says how they were made."""
 
     task: Task
     kind: str
@@ -79,7 +79,7 @@ def measure(per_entry: int) -> Agreement:
 
 
 def _some(plays: Sequence[Play], count: int) -> list[Play]:
-    """Of each kind as evenly as can be, the earlier ones of it."""
+    """Choose `count`, of each kind as evenly as can be, the earlier ones of it."""
     turns: Counter[str] = Counter()
     ordered = []
     for place, play in enumerate(plays):

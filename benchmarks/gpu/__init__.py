@@ -1,1 +1,1 @@
-"""What a machine with one GPU can show that no other can: `make gpu` (docs/gpu.md)."""
+"""Measurements that need one GPU: `make gpu` (docs/gpu.md)."""

@@ -104,7 +104,7 @@ def _device() -> str:
 
 
 def _origin() -> dict[str, str]:
-    """Of a part's figures: when, by which code and versions."""
+    """Origin of a part's figures: when, by which code and versions."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=False, capture_output=True, text=True)
     versions = {module.__name__: module.__version__ for module in (torch, transformers, trl, accelerate)}
     return {

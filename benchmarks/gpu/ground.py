@@ -1,5 +1,5 @@
-"""What the parts stand on: the default run's knobs, world and reward, and a small model that one of
-them trains and the others find."""
+"""Shared setup of the parts: the default run's knobs, world and reward, and a small model that one
+of them trains and the others find."""
 
 import gc
 import tempfile
@@ -74,7 +74,7 @@ class Ground:
         return make_domain(self.params.world)
 
     def demonstrations(self, count: int, *, params: Params | None = None) -> list[TrajectoryRow]:
-        """Of the world's expert, without flaws."""
+        """Demonstrations by the world's expert, without flaws."""
         own = params or self.params
         domain = require_expert(make_domain(own.world), needed_by="the benchmark")
         tasks = domain.tasks("sft", count)

@@ -1,5 +1,5 @@
-"""What `posttrain plan --gpu` says of each stage against what PyTorch allocated, and the card's
-allowance against what else was taken: its context, and what the allocator keeps.
+"""Compares the plan of `posttrain plan --gpu` for each stage with what PyTorch allocated, and the
+card's allowance against what else was taken: its context, and what the allocator keeps.
 
 Two steps of each stage, as `benchmarks.footprint` runs them on a processor, one after the other in
 one process.

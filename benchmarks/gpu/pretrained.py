@@ -70,7 +70,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
 
 
 def _success(ground: Ground, params: Params, model: Any, codec: ChatCodec) -> dict[str, Any]:
-    """Of greedy plays, with intervals."""
+    """Success of greedy episodes, with intervals."""
     sampler, domain = ground.sampler(model, codec, temperature=0.0, params=params), make_domain(params.world)
     num_tasks = params.world.num_test_tasks
     return {split: success_on(domain.tasks(split, num_tasks), sampler, seed=1) for split in SPLITS}

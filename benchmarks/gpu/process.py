@@ -1,4 +1,4 @@
-"""What `processes` launches: a few steps of SFT, whose losses it prints."""
+"""Process that `processes` launches: runs a few steps of SFT and prints their losses."""
 
 import json
 import sys

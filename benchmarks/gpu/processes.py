@@ -35,7 +35,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
 
 
 def losses(ground: Ground) -> list[float]:
-    """Of a few steps of SFT in this process, whatever it is one of."""
+    """Losses of a few steps of SFT in this process, alone or one of several."""
     own = {"train_sft.max_steps": NUM_STEPS, "train_sft.eval_every_steps": NUM_STEPS, "train_sft.optimizer": "adamw"}
     params = ground.params_with(own)
     codec = load_codec(ground.trained)
@@ -63,5 +63,5 @@ def _launched(ground: Ground, name: str, alone: list[float]) -> dict[str, Any]:
 
 
 def backend() -> str | None:
-    """Of the processes' group; None where there is none."""
+    """Backend of the processes' group; None where there is none."""
     return dist.get_backend() if dist.is_initialized() else None

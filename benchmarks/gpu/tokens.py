@@ -35,7 +35,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
 
 
 def _gaps(one: Trajectory, other: Trajectory) -> list[float]:
-    """Of what both wrote, as far as they wrote the same."""
+    """Agreement of what both wrote, as far as they wrote the same."""
     gaps = []
     for first, second, is_written, p, q in zip(
         one.token_ids, other.token_ids, one.mask, one.logprobs, other.logprobs, strict=False
@@ -48,7 +48,7 @@ def _gaps(one: Trajectory, other: Trajectory) -> list[float]:
 
 @torch.no_grad()
 def forward_gaps(model: Any, played: Trajectory) -> list[float]:
-    """Of each token that the agent wrote: its recorded log-probability against the model's whole
+    """For each token that the agent wrote, its recorded log-probability against the model's whole
     forward pass."""
     ids = torch.tensor([played.token_ids], device=model.device)
     logits_T_V = model(input_ids=ids).logits[0, :-1].float()

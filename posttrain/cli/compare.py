@@ -56,7 +56,7 @@ def compare(
     from posttrain.report.comparison.foreign import are_files, read_files
     from posttrain.report.comparison.runs import read_runs
     from posttrain.report.comparison.settings import compare_settings
-    from posttrain.report.comparison.tables import comparison_json_text, comparison_markdown, comparison_text
+    from posttrain.report.comparison.tables import comparison_json, comparison_markdown, comparison_text
     from posttrain.report.prices import asked_price
     from posttrain.report.table import POLICIES
 
@@ -77,7 +77,7 @@ def compare(
         runs = read_runs(Path(), given, policy=policy)
     settings = compare_settings(runs, margin=margin / 100, price=asked)
     print(comparison_text(settings))
-    _write(json_file, lambda: comparison_json_text(settings))
+    _write(json_file, lambda: comparison_json(settings))
     _write(markdown_file, lambda: comparison_markdown(settings))
     if html_file is not None:
         from posttrain.report.comparison.page import comparison_page

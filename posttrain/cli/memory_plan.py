@@ -19,8 +19,8 @@ _GIB = 1 << 30
 def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None, as_json: bool) -> None:
     """Print it. Raises ConfigurationError where knobs or config cannot be used."""
     from posttrain.config.params import load_params
-    from posttrain.memory_estimate.configs import model_config
     from posttrain.memory_estimate.gpu_cards import plan_for_card
+    from posttrain.memory_estimate.model import model_config
 
     params = load_params(params_yaml)
     config = model_config(params, folder=model_folder)

@@ -129,7 +129,7 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
         print(plan_text(*read_checked_plan(targets)))
         return
     if not 0 < gpu < 1e6 or targets:
-        raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are reckoned")
+        raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are estimated")
     from posttrain.cli.memory_plan import plan_memory
 
     plan_memory(gpu, params_yaml=params, model_folder=model, as_json=as_json)
@@ -259,15 +259,14 @@ def _verify_lock() -> None:
 def summary() -> None:
     """Print the success rates of the last run, beside the committed ones. Where nothing has run,
     the committed ones alone."""
-    from posttrain.report.committed import whose_figures
-    from posttrain.report.recorded import refuse_unrecorded
+    from posttrain.report.committed import origin_of_figures, refuse_unrecorded
     from posttrain.report.run_page import write_run_page
     from posttrain.report.table import POLICIES, summary_table
 
     _verify_lock()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
-    print(f"{summary_table(reports)}\n{whose_figures(reports)}")
+    print(f"{summary_table(reports)}\n{origin_of_figures(reports)}")
     print(write_run_page(Path()))
 
 

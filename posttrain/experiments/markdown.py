@@ -8,7 +8,8 @@ from posttrain.evals.significance import Verdict
 from posttrain.experiments.plan import Plan
 from posttrain.experiments.record import ALL_BAD, ALL_GOOD, SIGNAL, TRAINED_SIGNAL
 from posttrain.experiments.verdicts import Row, Table
-from posttrain.report.arms import Measure, Training
+from posttrain.report.arms import Training
+from posttrain.report.run_reader import Measure
 from posttrain.report.table import UNKNOWN, percent, percent_range, points
 
 _COUNTS = ("steps", "generated_tokens", "rollouts", "groups")

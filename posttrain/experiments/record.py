@@ -17,7 +17,7 @@ from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import read_records
 from posttrain.report.arms import DIGEST_CHARS, Arm, Arms, PolicyResult, Training, packed, setting_digest
 from posttrain.report.knobs import parse_knobs
-from posttrain.report.sources import held_out_outcomes, held_out_samples, read_object
+from posttrain.report.run_reader import Measure, held_out_outcomes, parse_results, read_object
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.metrics_log import MetricValue, read_metrics
 
@@ -109,9 +109,10 @@ def of_today(plan: Plan, known: Mapping[str, Arm], *, params: str) -> dict[str, 
 
 
 def _policy_result(folder: Path, policy: str) -> PolicyResult:
-    text = (folder / f"{policy}.tasks.jsonl").read_text(encoding="utf-8")
-    plain, strict = (held_out_outcomes(text, is_strict=is_strict) for is_strict in (False, True))
-    sampled = held_out_samples(text)
+    results, _ = parse_results((folder / f"{policy}.tasks.jsonl").read_bytes())
+    plain, strict, sampled = (
+        held_out_outcomes(results, one) for one in (Measure.PLAIN, Measure.STRICT, Measure.SAMPLED)
+    )
     if not plain or not plain.keys() == strict.keys() == sampled.keys():
         raise ValueError(
             f"{folder} has no held-out task of {policy}, or not of every one both kinds of success and a sample"

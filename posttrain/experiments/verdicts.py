@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from posttrain.evals.significance import Verdict, corrected, difference, mean_interval, paired_difference
 from posttrain.experiments.plan import Override, Plan
 from posttrain.experiments.record import of_today
-from posttrain.report.arms import Arm, Measure, PolicyResult
+from posttrain.report.arms import Arm, PolicyResult
+from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import DataError
 
 Interval = tuple[float, float, float]  # a mean, its lower and its upper bound

@@ -27,9 +27,9 @@ def gguf_of(folder: Path, weights: str) -> Path:
 
 
 def write_gguf(folder: Path, target: Path, weights: str) -> None:
-    """`folder` as one GGUF file, its matrices in `weights`, a type of llama.cpp's in small letters.
-    Raises ConfigurationError where `target` exists, llama.cpp was not built here or cannot have
-    this model."""
+    """Write `folder` as one GGUF file, its matrices in `weights`, a type of llama.cpp's in small
+    letters. Raises ConfigurationError where `target` exists, llama.cpp was not built here or cannot
+    have this model."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another file with --to")
     refuse_unsafe_folder(folder)
@@ -47,7 +47,7 @@ def write_gguf(folder: Path, target: Path, weights: str) -> None:
 
 
 def _as_they_are(folder: Path) -> str:
-    """The name in GGUF of the type that a folder's weights have."""
+    """Type of a folder's weights, by its name in GGUF."""
     try:
         dtype = read_config(folder / "config.json").get("dtype")
     except (OSError, ValueError) as error:

@@ -14,8 +14,8 @@ import yaml
 from posttrain.pipeline.git import edited_files, git
 from posttrain.provenance.fingerprint import file_states, lock_form
 from posttrain.provenance.lockfile import LOCK, lock_entries
-from posttrain.report.recorded import refuse_unrecorded
-from posttrain.report.sources import Evaluation, Success, read_object
+from posttrain.report.committed import refuse_unrecorded
+from posttrain.report.run_reader import Evaluation, Success, read_object
 from posttrain.report.table import interval, percent, percent_or_unknown
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.plain_yaml import load_yaml
@@ -66,7 +66,7 @@ def model_card(root: Path, name: str, *, licence: str | None) -> str:
             "## Measured\n",
             *_table(evaluation),
             "",
-            f"Greedy plays of tasks that nothing was learnt from, Wilson intervals; strict success takes no call "
+            f"Greedy episodes of tasks that nothing was learnt from, Wilson intervals; strict success takes no call "
             f"outside of what the goal accepts. {_failures(evaluation)}Products were {model['dtype']}, on "
             f"{evaluation.processor or 'a processor that was not recorded'}.\n",
             "## How it was made\n",
@@ -86,7 +86,7 @@ def _origin(model: Mapping[str, Any]) -> str:
 
 
 def _licence_of(base: Path) -> str | None:
-    """As the card in a base model's folder has it; None where there is none."""
+    """Licence in the card of a base model's folder; None where there is none."""
     try:
         _, head, _ = (base / "README.md").read_text(encoding="utf-8").split("---\n", 2)
         found = load_yaml(head, "README.md").get("license")
@@ -113,13 +113,13 @@ def _table(evaluation: Evaluation) -> list[str]:
 
 
 def _row(tasks: str, success: Success, pass_hat_4: float | None) -> str:
-    rates = [f"{percent(rate.share)} ({interval(rate)})" if rate else "–" for rate in (success.strict, success.plain)]
+    rates = [f"{percent(rate.share)} ({interval(rate)})" for rate in (success.strict, success.plain)]
     return f"| {tasks} | {success.num_tasks} | {' | '.join(rates)} | {percent_or_unknown(pass_hat_4)} |"
 
 
 def _failures(evaluation: Evaluation) -> str:
-    told = ", ".join(f"{count} {failure}" for failure, count in evaluation.failures.items())
-    return f"Failures: {told}. " if told else ""
+    counts = ", ".join(f"{count} {failure}" for failure, count in evaluation.failures.items())
+    return f"Failures: {counts}. " if counts else ""
 
 
 def _knobs(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ _LOOK = "{%- set unread = messages and messages[0].content -%}\n"
 
 
 def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> None:
-    """`folder` with its weights in `dtype`, and `card` as README.md. Raises ConfigurationError
-    where `target` exists."""
+    """Write `folder` with its weights in `dtype`, and `card` as README.md. Raises
+    ConfigurationError where `target` exists."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder")
     check_folder(folder)

@@ -53,7 +53,7 @@ def changes_that_fit(
 
 
 def with_knobs(params: Params, knobs: Knobs) -> Params:
-    """Raises what pydantic does where they cannot be."""
+    """The params with other knobs. Raises pydantic's error where they are refused."""
     content = params.model_dump()
     for name, value in knobs.items():
         *path, last = name.split(".")

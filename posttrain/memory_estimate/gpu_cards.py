@@ -8,8 +8,8 @@ from transformers import PretrainedConfig
 
 from posttrain.config.params import Params
 from posttrain.memory_estimate.advice import Change, changes_that_fit
-from posttrain.memory_estimate.configs import model_config
-from posttrain.memory_estimate.stages import STAGES, NotReckonedError, StageMemory, stage_memory
+from posttrain.memory_estimate.model import model_config
+from posttrain.memory_estimate.stages import STAGES, NotEstimatedError, StageMemory, stage_memory
 
 _GIB = 1 << 30
 # CUDA's context with its workspaces, and what the allocator wastes; not yet measured on a card
@@ -70,7 +70,7 @@ def plan_for_card(
 def refused_by_cards(params: Params, gib_of: Mapping[str, float], *, root: Path) -> Iterator[str]:
     """A line for each card that has no room for a stage of its own, with what to change. `gib_of`
     names stages, `default` all others; the model is below `root`, or in the hub's cache. Nothing is
-    said of a model that cannot be reckoned."""
+    said of a model that cannot be estimated."""
     config = model_config(params, root=root)
     stages_of: dict[float, list[str]] = {}
     for stage in STAGES:
@@ -79,7 +79,7 @@ def refused_by_cards(params: Params, gib_of: Mapping[str, float], *, root: Path)
     for gib, stages in stages_of.items():
         try:
             plan = plan_for_card(params, config, gpu_gib=gib, stages=stages)
-        except NotReckonedError:
+        except NotEstimatedError:
             continue
         if plan.too_large:
             sizes = ", ".join(f"{one.stage} takes {one.total / _GIB:.1f} GiB" for one in plan.too_large)

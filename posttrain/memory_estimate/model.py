@@ -1,24 +1,54 @@
-"""Builds a model of the right shapes without numbers, from its config alone, as the stages would
-load it."""
+"""Reads the config of the model that the knobs name, and builds a model of its shapes without
+numbers, as the stages would load it."""
 
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PretrainedConfig
 
-from posttrain.models.params import Dtype, Quantization
+from posttrain.config.params import Params
+from posttrain.models.local_config import local_config, read_config
+from posttrain.models.params import Dtype, PretrainedModel, Quantization
 from posttrain.models.quantization import HEADS
+from posttrain.models.scratch import scratch_config
+from posttrain.runtime.exits import ConfigurationError
 
 _NF4_BLOCK = 64  # weights that share a scale
+
+
+def model_config(params: Params, *, folder: Path | None = None, root: Path = Path()) -> PretrainedConfig:
+    """Config of the model in `folder`, or else of the knobs' model, whose name leads from `root`.
+    Raises ConfigurationError where there is none on this machine."""
+    model = params.model
+    if folder is not None:
+        return _config_of(str(folder), lambda: read_config(folder / "config.json"))
+    if isinstance(model, PretrainedModel):
+        return _config_of(model.name, lambda: local_config(model, root=root))
+    return scratch_config(model, vocab_size=model.vocab_size, max_context_tokens=params.agent.max_context_tokens)
+
+
+def _config_of(name: str, read: Callable[[], dict[str, Any]]) -> PretrainedConfig:
+    try:
+        if not (found := read()):
+            raise ConfigurationError(
+                f"model.name = {name!r} is not on this machine: name a folder that has its config.json (--model)"
+            )
+        return AutoConfig.for_model(**found)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a stranger's config may end transformers anywhere
+        raise ConfigurationError(f"no model can be made of the config of {name!r}: {error}") from error
 
 
 def shapes_of(
     config: PretrainedConfig, dtype: Dtype, quantization: Quantization = "none", *, is_reward: bool = False
 ) -> Any:
-    """The causal LM, or with `is_reward` the model with a head that scores; its linear layers in as
-    many bits as asked for, whose numbers stand for `dtype`."""
+    """Build the causal LM, or with `is_reward` the reward model; with `quantization` its linear
+    layers take as many bytes as bitsandbytes', and compute in `dtype`."""
     config = deepcopy(config)  # transformers writes into it
     config.use_cache = False
     if is_reward:

@@ -55,7 +55,7 @@ _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that 
 _READ_AT_ONCE = 8  # contexts that are read in one pass: more are shorter
 
 
-class NotReckonedError(ConfigurationError):
+class NotEstimatedError(ConfigurationError):
     """A model whose code does not run on tensors without numbers; the stage itself may run it."""
 
 
@@ -75,9 +75,9 @@ class StageMemory:
 def stage_memory(
     stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS, gpu_bytes: int | None = None
 ) -> StageMemory:
-    """An engine in this process has `num_slots` in memory (on a CPU, only those that were used), or
-    fewer where a GPU of so many bytes has no room for them. Raises ConfigurationError where the
-    knobs cannot be, as the stage would, and NotReckonedError."""
+    """Estimate a stage. An engine in this process has `num_slots` slots in memory (on a CPU, only
+    those that were used), or fewer where `gpu_bytes` has no room for them. Raises
+    ConfigurationError for knobs that the stage would refuse, and NotEstimatedError."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:
@@ -85,19 +85,19 @@ def stage_memory(
 
     with tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
         try:
-            STAGES[stage](_Setting(params, config, tracker, num_slots, gpu_bytes))
+            STAGES[stage](_StageSetup(params, config, tracker, num_slots, gpu_bytes))
         except StageError:
             raise
         except Exception as error:  # of the model's own code
-            raise NotReckonedError(
-                f"what {stage} takes of a model of type {config.model_type!r} cannot be reckoned: "
+            raise NotEstimatedError(
+                f"what {stage} takes of a model of type {config.model_type!r} cannot be estimated: "
                 f"{type(error).__name__}: {error}"
             ) from error
     return StageMemory(stage, {name: tracker.at_peak[name] for name in LABELS if tracker.at_peak[name]})
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class _StageSetup:
     params: Params
     config: PretrainedConfig
     tracker: MemoryTracker
@@ -113,7 +113,7 @@ class _Setting:
         return made
 
     def loaded(self) -> Any:
-        """As it is evaluated."""
+        """The model as it is evaluated."""
         with self.tracker.labelled(WEIGHTS):
             return shapes_of(self.config, self.params.model.dtype)
 
@@ -133,14 +133,14 @@ def rows_at_once(params: Params, stage: str) -> int:
     return 0
 
 
-def _resampling(own: _Setting) -> None:
+def _resampling(own: _StageSetup) -> None:
     model = own.loaded()
     width = own.params.validate_data.max_tokens
     with torch.inference_mode():
         agent_logprobs(model, *_rows(max(BATCH_TOKENS // width, 1), width))
 
 
-def _sft(own: _Setting) -> None:
+def _sft(own: _StageSetup) -> None:
     knobs, model = own.params.train_sft, own.trainable()
     num_rows = rows_at_once(own.params, "train_sft")
     width = own.params.validate_data.max_tokens
@@ -153,7 +153,7 @@ def _sft(own: _Setting) -> None:
         agent_logprobs(model, *_rows(own.params.model.rows_at_once or knobs.batch_size, width))
 
 
-def _reward_model(own: _Setting) -> None:
+def _reward_model(own: _StageSetup) -> None:
     model = own.trainable(is_reward=True)
     input_ids, _ = _rows(rows_at_once(own.params, "train_reward_model"), own.params.agent.max_context_tokens)
 
@@ -164,7 +164,7 @@ def _reward_model(own: _Setting) -> None:
     _step(own, model, _optimizer(own, model, "adamw"), loss)
 
 
-def _policy(own: _Setting) -> None:
+def _policy(own: _StageSetup) -> None:
     algorithm = own.params.train_policy.algorithm
     if isinstance(algorithm, OnlineParams):
         _online(own, algorithm)
@@ -181,7 +181,7 @@ def _policy(own: _Setting) -> None:
     _step(own, model, _optimizer(own, model, own.params.train_policy.optimizer), loss)
 
 
-def _online(own: _Setting, algorithm: OnlineParams) -> None:
+def _online(own: _StageSetup, algorithm: OnlineParams) -> None:
     model, width = own.trainable(), own.params.agent.max_context_tokens
     reference = critic = reward_model = None
     with own.tracker.labelled(OTHERS):
@@ -209,31 +209,27 @@ def _online(own: _Setting, algorithm: OnlineParams) -> None:
         _step(own, model, optimizer, loss)
 
     if algorithm.max_staleness:
-        engine = _engine_that_played(own, model)
+        engine = _run_engine(own, model)
         learnt()
         del engine
-    else:  # it sleeps then; but it plays beside what the optimizer has
+    else:  # the engine sleeps then; but it generates beside the optimizer's state
         learnt()
-        _engine_that_played(own, model)
+        _run_engine(own, model)
     del reward_model
 
 
-def _playing(own: _Setting) -> None:
-    _engine_that_played(own, own.loaded())
-
-
-STAGES: dict[str, Callable[[_Setting], None]] = {
+STAGES: dict[str, Callable[[_StageSetup], object]] = {
     "resample_data": _resampling,
     "train_sft": _sft,
-    "sample_preferences": _playing,
+    "sample_preferences": lambda own: _run_engine(own, own.loaded()),
     "train_reward_model": _reward_model,
     "train_policy": _policy,
-    "evaluate": _playing,
+    "evaluate": lambda own: _run_engine(own, own.loaded()),
 }
 
 
-def _engine_that_played(own: _Setting, model: Any) -> SlottedDecoder | None:
-    """None where servers write the messages."""
+def _run_engine(own: _StageSetup, model: Any) -> SlottedDecoder | None:
+    """Run the engine once; None where vLLM servers generate."""
     if is_elsewhere():
         return None
     num_slots, width = own.num_slots, own.params.agent.max_context_tokens
@@ -250,15 +246,15 @@ def _engine_that_played(own: _Setting, model: Any) -> SlottedDecoder | None:
     return decoder
 
 
-def _as_numbers(own: _Setting, model: Any) -> Any:
-    """The model, or where it is in fewer bits one of the same shapes that is not."""
+def _as_numbers(own: _StageSetup, model: Any) -> Any:
+    """The model, or where it is quantised one of the same shapes that is not."""
     if not any(isinstance(module, QuantisedShape) for module in model.modules()):
         return model
     with own.tracker.labelled(None):
         return shapes_of(own.config, own.params.model.dtype)
 
 
-def _optimizer(own: _Setting, model: nn.Module, kind: OptimizerKind) -> Any:
+def _optimizer(own: _StageSetup, model: nn.Module, kind: OptimizerKind) -> Any:
     if kind == "adamw_8bit":
         return _EightBits(model)
     optimizer = build_optimizer(model, kind, 1e-3)
@@ -269,7 +265,7 @@ def _optimizer(own: _Setting, model: nn.Module, kind: OptimizerKind) -> Any:
 
 
 class _EightBits:
-    """As much as AdamW's averages in eight bits take."""
+    """Optimizer that takes as much memory as bitsandbytes' AdamW with averages in eight bits."""
 
     def __init__(self, model: nn.Module) -> None:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -289,8 +285,8 @@ def _bytes_of_averages(size: int) -> int:
     return 8 * size if size < _EIGHT_BIT_LEAST else 2 * (size + 4 * -(-size // _EIGHT_BIT_BLOCK))
 
 
-def _step(own: _Setting, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor]) -> None:
-    """An optimizer step, and behind it a part of the next one: by then there is all that lasts."""
+def _step(own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor]) -> None:
+    """Run an optimizer step and a part of the next one: by then all lasting state is allocated."""
     with own.tracker.labelled(GRADIENTS):
         for weight in model.parameters():
             weight.grad = torch.empty_like(weight) if weight.requires_grad else None

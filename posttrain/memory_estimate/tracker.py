@@ -31,7 +31,7 @@ _ASKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.is_nonzero.d
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes by what they are for, now (`live`) and at the peak (`at_peak`).
+    """Bytes by purpose, now (`live`) and at the peak (`at_peak`).
 
     Two things a shape does not tell. Where rows are picked by what they hold, `num_picked` says how
     many, of the shape of the mask; and to what is asked of numbers the answer is no, or within
@@ -49,7 +49,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def peak(self) -> int:
-        """The most bytes that were held at once."""
+        """Peak in bytes."""
         return self.at_peak.total()
 
     def forget_peak(self) -> None:
@@ -75,7 +75,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._answer = False
 
     def label(self, tensor: Tensor, label: str) -> None:
-        """Say of a tensor that is there what it is for."""
+        """Count an existing tensor under another label."""
         key = tensor.untyped_storage()._cdata
         size, before = self._storages[key]
         self._storages[key] = (size, label)

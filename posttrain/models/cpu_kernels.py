@@ -110,7 +110,7 @@ def _blocks(length: int) -> list[tuple[int, int]]:
 
 
 def _probabilities(q: Tensor, k: Tensor, start: int, end: int) -> Tensor:
-    """Of the queries of a block over the keys up to its end, (N K, G, B, C)."""
+    """Attention probabilities of a block of queries over the keys up to its end, (N K, G, B, C)."""
     block = q[:, :, start:end]
     scores = torch.bmm(block.flatten(1, 2), k[:, :end].transpose(1, 2)).view(*block.shape[:3], end)
     ahead_B_B = torch.full((end - start, end - start), float("-inf")).triu_(1)

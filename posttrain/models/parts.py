@@ -36,8 +36,8 @@ def is_small_on_cpu(model: Any) -> bool:
 
 @contextmanager
 def parts_beside(model: Any) -> Iterator[None]:
-    """Where the model is small, `in_threads` has as many threads inside as PyTorch had, and every
-    operation has one: OpenMP's other threads would spin from one operation to the next."""
+    """Context for a small model: `in_threads` has as many threads as PyTorch had, and every
+    operation has one, because OpenMP's other threads would spin from one operation to the next."""
     if not is_small_on_cpu(model):
         yield
         return

@@ -1,4 +1,4 @@
-"""Records of experiments: what each arm (an override with a seed) came to.
+"""Records of experiments: the results of each arm (an override with a seed).
 
 `reports/experiments/NAME.json` is committed. It has a digit for each held-out task and policy, so
 that a verdict can be made again of any arms without their models.
@@ -7,25 +7,15 @@ that a verdict can be made again of any arms without their models.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 from pydantic import Field
 
 from posttrain.report.knobs import Knobs, setting_of
-from posttrain.report.sources import Share, Source, Success
+from posttrain.report.run_reader import Measure, Share, Source, Success
 from posttrain.report.table import percent
 
 DIGEST_CHARS = 16
-
-
-class Measure(Enum):
-    """What an arm is judged by: strict success and success of greedy episodes, success of episodes
-    sampled at temperature 1."""
-
-    STRICT = "strict success"
-    PLAIN = "success"
-    SAMPLED = "sampled"
 
 
 class PolicyResult(Success):
@@ -44,7 +34,7 @@ class PolicyResult(Success):
     sampled_won: str = ""
 
     def outcomes(self, measure: Measure) -> dict[str, float]:
-        """By task; empty where the measure was not recorded."""
+        """Outcomes by task; empty where the measure was not recorded."""
         shares: Sequence[str] = {
             Measure.STRICT: self.strict_won,
             Measure.PLAIN: self.won,
@@ -88,7 +78,7 @@ class Arm(Source):
 
     def sentence(self) -> str:
         """`sft 61.0 % → policy 94.4 %`: strict success of each policy that was evaluated."""
-        return " → ".join(f"{name} {percent(one.leading.share)}" for name, one in self.policies.items())
+        return " → ".join(f"{name} {percent(one.strict.share)}" for name, one in self.policies.items())
 
 
 class Arms(Source):
@@ -101,15 +91,14 @@ class Arms(Source):
         digest = setting_digest(knobs)
         return {name: arm for name, arm in self.arms.items() if arm.setting == digest}
 
-    def seed_rates(self, policy: str, knobs: Knobs, *, is_strict: bool) -> list[float]:
-        """A policy's success in each arm of the setting; strict where asked and recorded."""
+    def seed_rates(self, policy: str, knobs: Knobs, measure: Measure = Measure.STRICT) -> list[float]:
+        """A policy's greedy success in each arm of the setting."""
         found = [arm.policies[policy] for arm in self.of_setting(knobs).values() if policy in arm.policies]
-        rates = [one.strict if is_strict else one.plain for one in found]
-        return [rate.share for rate in rates if rate is not None]
+        return [(one.strict if measure is Measure.STRICT else one.plain).share for one in found]
 
 
 def setting_digest(knobs: Knobs) -> str:
-    """Of all knobs but the seed and those that only the report reads."""
+    """Digest of all knobs but the seed and those that only the report reads."""
     text = json.dumps(setting_of(knobs), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 

@@ -1,14 +1,15 @@
-"""Which failures are shown, and every message of them cut at a length and made harmless to read."""
+"""Chooses the failed episodes that the report shows; cuts and escapes their messages."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from posttrain.report.sources import HELD_OUT, TaskRecord
+from posttrain.report.run_reader import HELD_OUT, TaskRecord
 from posttrain.runtime.control_chars import escape_control_chars
 
 MAX_MESSAGE_CHARS = 2000
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class FailureClass:
 
 def failure_classes(before: Sequence[TaskRecord], after: Sequence[TaskRecord]) -> list[FailureClass]:
     """One row per class that occurs before or after, the most frequent after first, then before;
-    only tasks of the split `test` that both played are counted."""
+    only tasks of the split `test` that both ran are counted."""
     then, now = _test_records(before), _test_records(after)
     both = [(then[task_id], now[task_id]) for task_id in then if task_id in now]
     names = sorted({record.failure for pair in both for record in pair if record.failure is not None})
@@ -53,13 +54,18 @@ def shown_failures(records: Sequence[TaskRecord], count: int) -> list[dict[str, 
         if record.failure is not None:
             by_class.setdefault(record.failure, []).append(record)
     order = sorted(by_class, key=lambda name: -len(by_class[name]))
-    longest = max(map(len, by_class.values()), default=0)
-    in_turn = [by_class[name][index] for index in range(longest) for name in order if index < len(by_class[name])]
-    return [_shown(record) for record in sorted(in_turn[:count], key=lambda record: order.index(record.failure or ""))]
+    chosen = in_turn(*(by_class[name] for name in order))[:count]
+    return [_shown(record) for record in sorted(chosen, key=lambda record: order.index(record.failure or ""))]
+
+
+def in_turn(*lists: Sequence[Item]) -> list[Item]:
+    """Items of all lists, one of each in turn."""
+    longest = max(map(len, lists), default=0)
+    return [items[index] for index in range(longest) for items in lists if index < len(items)]
 
 
 def shortened(text: str, max_chars: int = MAX_MESSAGE_CHARS) -> str:
-    """Cut at `max_chars`, and then with how long it was; what would hide is spelt out."""
+    """Cut a text at `max_chars`, and say how long it was; control characters are escaped."""
     return escape_control_chars(text if len(text) <= max_chars else f"{text[:max_chars]} … ({len(text):,} characters)")
 
 

@@ -1,8 +1,7 @@
-"""What `dvc metrics` and `dvc plots` show: the numbers that one steers by, and the curves of
-training as tables.
+"""Headline numbers for `dvc metrics`, and training curves as tables for `dvc plots`.
 
-All else that is measured stays in files that DVC does not take for metrics: a comparison of
-hundreds of columns is one that nobody reads.
+All other metrics stay in files that DVC does not take for metrics: nobody reads a comparison of
+hundreds of columns.
 """
 
 import csv
@@ -11,34 +10,20 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from posttrain.report.page import Reports
-from posttrain.report.sources import DpoLine, GrpoLine, Source
+from posttrain.report.run_reader import DpoLine, GrpoLine, Source
 
 
 def headline(reports: Reports) -> dict[str, float | None]:
-    """By name, a share unless it is said otherwise; None where the run has no such number.
+    """Headline numbers by name, shares unless it is said otherwise; None where the run has none.
 
-    On held-out tasks:
-
-    - `policy_strict_success`, `sft_strict_success`: played once, greedily, without a call outside
-      of what the goal accepts. None, as all strict ones, where it was not recorded.
-    - `policy_strict_pass_hat_4`, `sft_strict_pass_hat_4`: all of four sampled episodes succeed
-      strictly. It falls where success is luck.
-    - `policy_success`, `sft_success`, `policy_pass_hat_4`, `sft_pass_hat_4`: whatever calls there
-      were beside.
-    - `policy_paraphrase_strict_success`, `policy_paraphrase_success`: the same tasks in words that
-      no demonstration used.
-    - `policy_turns`: agent messages per episode. More of them at the same success is a detour.
-
-    Of training:
-
-    - `sft_dev_loss`: the lowest on dev demonstrations, in nats per agent token.
-    - `grpo_reward_std`: spread of the reward within a group, mean over the steps. At 0 nothing is
-      learnt.
-    - `grpo_frac_reward_zero_std`: groups without spread, which cost episodes and teach nothing;
-      mean over the steps. None, as the one before, where it learnt from pairs.
-    - `reward_model_accuracy`: held-out pairs that the reward model puts in the right order.
-    - `reward_model_best_of_4_gain`: success of the one of four episodes that it picks, less that of
-      one at random, -1 … 1. Below 0 it misleads.
+    `…strict_success` of held-out tasks, one greedy episode each; `…strict_pass_hat_4`: all of four
+    sampled episodes succeed strictly, which falls where success is luck; the same without strict;
+    `policy_paraphrase_…`: the same tasks in words that no demonstration used; `policy_turns`: agent
+    messages per episode. `sft_dev_loss`: the lowest on dev demonstrations, nats per agent token.
+    `grpo_reward_std`: mean spread of the reward within a group, and `grpo_frac_reward_zero_std` the
+    groups without any, which teach nothing. `reward_model_accuracy` on held-out pairs, and
+    `reward_model_best_of_4_gain`: success of the one of four episodes that it picks, less that of
+    one at random, -1 … 1.
     """
     sft, policy = reports.evaluations["sft"], reports.evaluations["policy"]
     grpo = [line for line in reports.policy_lines if isinstance(line, GrpoLine)]
@@ -64,10 +49,10 @@ def headline(reports: Reports) -> dict[str, float | None]:
 
 
 def curves(reports: Reports) -> dict[str, str]:
-    """CSV texts by the names that `plots` of `dvc.yaml` has, a row per step.
+    """CSV texts by the names in `plots` of `dvc.yaml`, a row per step.
 
-    Training rows and dev demonstrations are two files, because a step without an evaluation would
-    be an empty cell, which DVC draws as 0. The file of the algorithm that did not run has no rows.
+    Training rows and dev demonstrations are two files, because DVC draws an empty cell as 0. The
+    file of the algorithm that did not run has no rows.
     """
     sft, policy = reports.sft_lines, reports.policy_lines
     zero_std = "frac_reward_zero_std"

@@ -1,25 +1,31 @@
-"""The report: one HTML file that opens offline (`posttrain.pages`) and is the same to the byte for
-the same figures, so it has no time and no place."""
+"""Renders the report: one HTML file that opens offline. The same figures give the same bytes, so it
+holds no time and no path."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from posttrain.evals.significance import Spread, Verdict, difference, share_interval, spread_over
-from posttrain.report import figures
 from posttrain.report.arms import Arms
+from posttrain.report.charts import (
+    DPO_CHARTS,
+    GRPO_CHARTS,
+    SFT_CHARTS,
+    SPREAD_CHARTS,
+    Chart,
+    calibration_chart,
+    drawn,
+)
 from posttrain.report.failures import failure_classes, shown_failures
 from posttrain.report.html import rendered
 from posttrain.report.knobs import Knobs
-from posttrain.report.sources import (
+from posttrain.report.run_reader import (
     HELD_OUT,
     DpoLine,
     Evaluation,
     GrpoLine,
     PreferencesSummary,
-    Rate,
     ResamplingSummary,
     RewardModelSummary,
     ScoreMean,
@@ -41,8 +47,8 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """All that the page shows. `policy_lines` are of one kind, by the algorithm that ran; `arms`
-    has what was run beside, of which those of these `knobs` tell how far seeds lie apart."""
+    """Contents of the page. `policy_lines` are of one kind, by the algorithm that ran; `arms` are
+    the runs of experiments, of which those of these `knobs` tell how far seeds lie apart."""
 
     evaluations: Mapping[str, Evaluation]
     sft_records: Sequence[TaskRecord]
@@ -57,33 +63,21 @@ class Reports:
     knobs: Knobs
 
     @property
-    def is_strict(self) -> bool:
-        """Whether all that was evaluated recorded strict success, so that it leads."""
-        played = [*_held_out(self.sft_records), *_held_out(self.policy_records)]
-        return all(one.strict for one in self.evaluations.values()) and all(
-            record.strict_success is not None for record in played
-        )
-
-    @property
     def spread(self) -> Spread | None:
-        """Of the policy's success over the seeds that were run with these knobs."""
-        return spread_over(self.arms.seed_rates("policy", self.knobs, is_strict=self.is_strict))
+        """Spread of the policy's strict success over the seeds that were run with these knobs."""
+        return spread_over(self.arms.seed_rates("policy", self.knobs))
 
     @property
     def gain(self) -> Verdict | None:
-        """Of the policy after reinforcement learning, to the one before; None where they did not
-        play the same tasks."""
-        before, after = (self._outcomes(records) for records in (self.sft_records, self.policy_records))
+        """Verdict on the policy against the SFT model; None where the two ran other tasks."""
+        before, after = (
+            {record.task_id: float(record.strict_success) for record in _held_out(records)}
+            for records in (self.sft_records, self.policy_records)
+        )
         try:
             return difference([before], [after], spread=self.spread)
         except DataError:
             return None
-
-    def _outcomes(self, records: Sequence[TaskRecord]) -> dict[str, float]:
-        return {
-            record.task_id: float(record.strict_success is True if self.is_strict else record.success)
-            for record in _held_out(records)
-        }
 
 
 def _held_out(records: Sequence[TaskRecord]) -> list[TaskRecord]:
@@ -109,16 +103,16 @@ def read_reports(folder: Path, knobs: Knobs) -> Reports:
 
 
 def render_page(reports: Reports, *, num_failures_shown: int) -> str:
-    """The HTML text."""
+    """Render the HTML text."""
     evaluations, arms = reports.evaluations, reports.arms
-    played = _held_out(reports.policy_records)
-    failures = shown_failures(played, num_failures_shown)
+    episodes = _held_out(reports.policy_records)
+    failures = shown_failures(episodes, num_failures_shown)
     seeds = arms.of_setting(reports.knobs)
     algorithm, policy_charts, spread_charts = _policy_charts(reports.policy_lines, reports.knobs)
     charts = {
-        "learning": [*figures.sft_charts(reports.sft_lines), *policy_charts],
+        "learning": [*drawn(SFT_CHARTS, reports.sft_lines), *policy_charts],
         "spread": spread_charts,
-        "calibration": [figures.calibration_chart(reports.reward_model.reliability)],
+        "calibration": [calibration_chart(reports.reward_model.reliability)],
     }
     return rendered(
         _TEMPLATE,
@@ -137,8 +131,6 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         evaluations=evaluations,
         sft=evaluations["sft"],
         policy=evaluations["policy"],
-        is_strict=reports.is_strict,
-        rate=partial(_rate, is_strict=reports.is_strict),
         lost={name: one.num_lost for name, one in evaluations.items() if one.num_lost},
         gain=reports.gain,
         abilities=_abilities(evaluations),
@@ -149,7 +141,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         preferences=reports.preferences,
         reward_model=reports.reward_model,
         failure_classes=failure_classes(reports.sft_records, reports.policy_records),
-        num_failures=sum(record.failure is not None for record in played),
+        num_failures=sum(record.failure is not None for record in episodes),
         num_shown=len(failures),
         seeds=seeds,
         spread=reports.spread,
@@ -162,13 +154,8 @@ def _percent(share: float) -> str:
 
 
 def _between(share: float, num: int) -> tuple[float, float]:
-    """Wilson's interval; the whole range where nobody wrote down of how many the share is."""
+    """Wilson's interval of a share of `num`; the whole range where `num` is 0."""
     return share_interval(share * num, num) if num else (0.0, 1.0)
-
-
-def _rate(success: Success, *, is_strict: bool) -> Rate:
-    """What leads on this page; plain where `success` did not record the strict one."""
-    return success.leading if is_strict else success.plain
 
 
 def _abilities(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[ScoreMean | None]]]:
@@ -178,31 +165,24 @@ def _abilities(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[Sc
 
 
 def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
-    """Lines of learning online carry the spread of groups, those of pairs their order; a file with
-    neither fails with what the former lack."""
+    """Lines of online training, or of training on pairs, which have a `pair_accuracy`."""
     has_pairs = '"pair_accuracy"' in path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else False
     return read_lines(path, DpoLine) if has_pairs else read_lines(path, GrpoLine)
 
 
-def _policy_charts(
-    lines: Sequence[GrpoLine] | Sequence[DpoLine], knobs: Knobs
-) -> tuple[str, list[figures.Chart], list[figures.Chart]]:
-    """The algorithm, the charts of learning and those of the spread of rewards."""
-    grpo = [line for line in lines if isinstance(line, GrpoLine)]
-    dpo = [line for line in lines if isinstance(line, DpoLine)]
-    on_pairs = {"kto": "KTO", "orpo": "ORPO"}.get(knobs.get("train_policy.algorithm.type", ""), "DPO")
-    return (
-        ("learning online", figures.grpo_charts(grpo), figures.spread_charts(grpo))
-        if grpo
-        else (on_pairs, figures.dpo_charts(dpo), [])
-    )
+def _policy_charts(lines: Sequence[GrpoLine] | Sequence[DpoLine], knobs: Knobs) -> tuple[str, list[Chart], list[Chart]]:
+    """The algorithm, the charts of training and those of the spread of rewards."""
+    if isinstance(lines[0], GrpoLine):
+        return "learning online", drawn(GRPO_CHARTS, lines), drawn(SPREAD_CHARTS, lines)
+    algorithm = {"kto": "KTO", "orpo": "ORPO"}.get(knobs.get("train_policy.algorithm.type", ""), "DPO")
+    return algorithm, drawn(DPO_CHARTS, lines), []
 
 
 def _cells(
     evaluations: Mapping[str, Evaluation], *, order: Any
 ) -> list[tuple[str, list[tuple[str, int, list[Success | None]]]]]:
-    """For each dimension its values, each with the number of its tasks and the success of every
-    policy; first those that the knob `order` names."""
+    """For each label its values, each with the number of its tasks and the success of every policy;
+    first the labels that the knob `order` names."""
     by = evaluations["policy"].by
     places = {name: place for place, name in enumerate(order)} if isinstance(order, Sequence) else {}
     return [

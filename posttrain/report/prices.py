@@ -1,4 +1,4 @@
-"""What runs cost, at a price that the user names."""
+"""Prices of stages' hours, as the user names them."""
 
 import math
 import os
@@ -19,13 +19,13 @@ class Price:
     hour: float = 0.0
 
     def of(self, costs: Iterable[Cost]) -> float:
-        """Of runs of stages."""
+        """Price of runs of stages."""
         return sum(one.gpu_hours * self.gpu_hour if one.num_gpus else one.all_s / 3600 * self.hour for one in costs)
 
 
 def asked_price(text: str = "", environment: Mapping[str, str] | None = None) -> Price | None:
-    """What `text` says, `2.50` or `2.50,0.10`, or else `POSTTRAIN_PRICE`; None where neither does.
-    Raises ConfigurationError where it is no such thing."""
+    """Price in `text` (`2.50`, or `2.50,0.10`) or else in `POSTTRAIN_PRICE`; None where both are
+    empty. Raises ConfigurationError where it is no price."""
     said = text or (os.environ if environment is None else environment).get(VARIABLE, "")
     if not said:
         return None

@@ -1,26 +1,24 @@
-"""The table of policies as a terminal and a Markdown page show it.
+"""Table of the policies for a terminal and for Markdown.
 
-Light, because flows and the command line read it too. Strict success leads, where the evaluations
-recorded it. A share is always shown with its interval: 88 % of 480 tasks is 85 … 91 %.
+Light, because flows and the command line import it too. Strict success leads. A share is always
+shown with its interval: 88 % of 480 tasks is 85 … 91 %.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from posttrain.evals.significance import Verdict
-from posttrain.report.sources import Evaluation, Rate, Success, read_object
+from posttrain.report.run_reader import Evaluation, Rate, Success, read_object
 from posttrain.runtime.control_chars import escape_control_chars
 
 INTERVAL = "95 % interval"
 POLICIES = ("teacher", "base", "sft", "policy")
-UNKNOWN = "–"  # of a figure that was not recorded, or that no task has
-
-Column = tuple[str, Callable[[Evaluation], str]]
+UNKNOWN = "–"  # a figure that was not recorded, or that no task has
 
 
 def read_evaluations(reports_dir: Path) -> dict[str, Evaluation]:
-    """By policy, in the order of `POLICIES`. Raises DataError that names the missing or broken
+    """Evaluations in the order of `POLICIES`. Raises DataError that names the missing or broken
     file."""
     return {policy: read_object(reports_dir / "evaluate" / f"{policy}.json", Evaluation) for policy in POLICIES}
 
@@ -63,15 +61,9 @@ def interval(rate: Rate) -> str:
     return percent_range(rate.low, rate.high)
 
 
-def told_success(success: Success) -> str:
-    """`strict success 88.1 % (85.2 … 91.0 %)`, of an older file `success …`."""
-    rate = success.leading
-    return f"{measure(is_strict=success.strict is not None)} {percent(rate.share)} ({interval(rate)})"
-
-
-def measure(*, is_strict: bool) -> str:
-    """What a figure is called."""
-    return "strict success" if is_strict else "success"
+def strict_success(success: Success) -> str:
+    """`strict success 88.1 % (85.2 … 91.0 %)`."""
+    return f"strict success {percent(success.strict.share)} ({interval(success.strict)})"
 
 
 def percent_range(low: float, high: float) -> str:
@@ -116,7 +108,7 @@ def evaluation_text(summary: Mapping[str, Any]) -> str:
 
 
 def gain_verdict(gain: Verdict) -> str:
-    """Whether a policy's difference to the one that it was trained from is more than chance."""
+    """Says if a policy's difference to the model that it was trained from is more than chance."""
     chance = "the choice of tasks" if gain.is_of_runs_only else "the choice of tasks and seeds"
     if gain.low > 0:
         return f"more than {chance} explains."
@@ -130,30 +122,22 @@ def gain_sentence(gain: Verdict) -> str:
 
 
 def _rows(reports_dir: Path) -> list[list[str]]:
-    """The titles, and the cells of each policy."""
+    """The titles, and the cells of each policy; lost episodes have a column where there are
+    some."""
     evaluations = read_evaluations(reports_dir)
-    columns = _columns(evaluations.values())
-    return [
-        ["policy", *(title for title, _ in columns)],
-        *([policy, *(cell(one) for _, cell in columns)] for policy, one in evaluations.items()),
-    ]
-
-
-def _columns(evaluations: Collection[Evaluation]) -> list[Column]:
-    """Strict figures first, where some policy has them; lost plays where there are some."""
-    columns: list[Column] = [
-        ("success", lambda one: percent(one.success_rate)),
-        ("pass^4", lambda one: percent_or_unknown(one.pass_hat_4)),
-        ("tasks", lambda one: str(one.num_tasks)),
-    ]
-    if any(one.strict for one in evaluations):
-        columns[:0] = [
-            ("strict success", lambda one: percent(one.strict.share) if one.strict else UNKNOWN),
-            (INTERVAL, lambda one: interval(one.strict) if one.strict else UNKNOWN),
-            ("strict pass^4", lambda one: percent_or_unknown(one.strict_pass_hat_4)),
+    has_lost = any(one.num_lost for one in evaluations.values())
+    titles = ["policy", "strict success", INTERVAL, "strict pass^4", "success", "pass^4", "tasks"]
+    rows = [
+        [
+            policy,
+            percent(one.strict.share),
+            interval(one.strict),
+            percent_or_unknown(one.strict_pass_hat_4),
+            percent(one.success_rate),
+            percent_or_unknown(one.pass_hat_4),
+            str(one.num_tasks),
+            *([str(one.num_lost)] if has_lost else []),
         ]
-    else:
-        columns.insert(1, (INTERVAL, lambda one: interval(one.plain)))
-    if any(one.num_lost for one in evaluations):
-        columns.append(("lost", lambda one: str(one.num_lost)))
-    return columns
+        for policy, one in evaluations.items()
+    ]
+    return [[*titles, *(["lost"] if has_lost else [])], *rows]

@@ -18,8 +18,15 @@ from posttrain.data.schemas import (
     write_tasks,
     write_trajectories,
 )
-from posttrain.report.recorded import refuse_unrecorded
-from posttrain.report.sources import Evaluation, GrpoLine, SftLine, TaskRecord, read_lines, read_object
+from posttrain.report.committed import refuse_unrecorded
+from posttrain.report.run_reader import (
+    Evaluation,
+    GrpoLine,
+    SftLine,
+    TaskRecord,
+    read_lines,
+    read_object,
+)
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy

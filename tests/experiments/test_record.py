@@ -16,8 +16,9 @@ from posttrain.experiments.record import (
     training_of,
     write_arms,
 )
-from posttrain.report.arms import Arm, Measure, setting_digest
+from posttrain.report.arms import Arm, setting_digest
 from posttrain.report.knobs import parse_knobs
+from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import DataError
 from tests.report.example import evaluation, task_record
 

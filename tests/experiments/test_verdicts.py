@@ -8,7 +8,8 @@ from posttrain.experiments import verdicts
 from posttrain.experiments.markdown import table_markdown
 from posttrain.experiments.plan import Plan, read_plan
 from posttrain.experiments.verdicts import Row, Table
-from posttrain.report.arms import Arm, Measure, PolicyResult, Training
+from posttrain.report.arms import Arm, PolicyResult, Training
+from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import DataError
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -46,7 +47,8 @@ def noisy(seed: int, num: int, *, by: str) -> str:
 
 
 def result(won: str, *, strict_won: str | None = None, tasks: str = "t") -> PolicyResult:
-    rates = {"success_rate": 0.5, "ci_low": 0.4, "ci_high": 0.6, "num_tasks": NUM_TASKS}
+    plain = {"success_rate": 0.5, "ci_low": 0.4, "ci_high": 0.6}
+    rates = plain | {f"strict_{name}": rate for name, rate in plain.items()} | {"num_tasks": NUM_TASKS}
     strict = won if strict_won is None else strict_won
     return PolicyResult(**rates, tasks=tasks, won=won, strict_won=strict, sampled_won=" ".join(won))
 

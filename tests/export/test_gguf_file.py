@@ -1,5 +1,5 @@
-"""What is asked of llama.cpp's programs for a GGUF file, by stand-ins for them; what the real ones
-make of it is the suite `llamacpp`."""
+"""Tests of the commands for llama.cpp's programs, by stand-ins for them; the real ones run in the
+suite `llamacpp`."""
 
 import json
 

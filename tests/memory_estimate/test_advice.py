@@ -1,4 +1,4 @@
-"""What is advised where a stage does not fit, by sums that are made up."""
+"""Tests of the advice where a stage does not fit, by sums that are made up."""
 
 import pytest
 
@@ -12,9 +12,9 @@ def memory(stage, *, weights=0, optimizer=0, activations=0):
     return StageMemory(stage, {name: size for name, size in parts.items() if size})
 
 
-def advised(params, reckoned, stages=("train_sft",), limit=100):
-    too_large = [one for one in (reckoned(stage, params) for stage in stages) if one.total > limit]
-    changes, changed = changes_that_fit(params, too_large, limit=limit, memory_of=reckoned), params
+def advised(params, estimated, stages=("train_sft",), limit=100):
+    too_large = [one for one in (estimated(stage, params) for stage in stages) if one.total > limit]
+    changes, changed = changes_that_fit(params, too_large, limit=limit, memory_of=estimated), params
     for change in changes:
         changed = with_knobs(changed, change.knobs)
     return changes, changed
@@ -25,21 +25,21 @@ def names(changes):
 
 
 def test_what_alters_the_learning_least_comes_first_and_no_more_than_is_needed():
-    def reckoned(stage, params):
+    def estimated(stage, params):
         saved = 30 * params.model.gradient_checkpointing + 30 * (params.model.dtype == "bfloat16")
         return memory(stage, weights=150 - saved)
 
-    changes, changed = advised(knobs(), reckoned)
+    changes, changed = advised(knobs(), estimated)
     assert names(changes) == ["model.gradient_checkpointing", "model.dtype"]
     assert [one.stages[0].total for one in changes] == [120, 90]
     assert (changed.model.gradient_checkpointing, changed.model.dtype) == (True, "bfloat16")
 
 
 def test_a_change_that_makes_nothing_smaller_is_not_advised():
-    def reckoned(stage, params):
+    def estimated(stage, params):
         return memory(stage, optimizer=110 if params.train_sft.optimizer == "adamw" else 60)
 
-    assert names(advised(knobs(), reckoned)[0]) == ["train_sft.optimizer"]
+    assert names(advised(knobs(), estimated)[0]) == ["train_sft.optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -53,31 +53,31 @@ def test_a_change_that_makes_nothing_smaller_is_not_advised():
 def test_where_rows_take_the_most_fewer_go_through_at_once_and_the_step_stays_what_it_is(stage, knob, rows, needed):
     params = with_knobs(knobs(), knob)
 
-    def reckoned(_, own):
+    def estimated(_, own):
         return memory(stage, weights=10, activations=20 * (own.model.rows_at_once or rows))
 
-    changes, changed = advised(params, reckoned, [stage])
+    changes, changed = advised(params, estimated, [stage])
     assert [change.knobs for change in changes] == [{"model.rows_at_once": rows // 2}, {"model.rows_at_once": needed}]
     assert changed.model_copy(update={"model": params.model}) == params
 
 
 def test_where_weights_take_the_most_there_are_adapters_and_then_fewer_bits():
-    def reckoned(stage, params):
+    def estimated(stage, params):
         adapter = params.model.adapter
         size = 200 if adapter.type == "full" else {"none": 120, "nf4": 40}[adapter.quantization]
         return memory(stage, weights=size)
 
-    changes, changed = advised(knobs(), reckoned, ["train_sft", "evaluate"])
+    changes, changed = advised(knobs(), estimated, ["train_sft", "evaluate"])
     assert names(changes) == ["model.adapter", "model.adapter.quantization"]
     assert changed.model.adapter.model_dump() == {**LORA, "quantization": "nf4"}
     assert {one.stage for one in changes[-1].stages} == {"train_sft", "evaluate"}
 
 
 def test_where_nothing_helps_the_last_sum_says_so():
-    def reckoned(stage, params):
+    def estimated(stage, params):
         return memory(stage, weights=400 if params.model.adapter.type == "full" else 300)
 
-    changes, _ = advised(knobs(), reckoned)
+    changes, _ = advised(knobs(), estimated)
     assert names(changes) == ["model.adapter"]
     assert changes[-1].stages[0].total == 300
 

@@ -1,4 +1,4 @@
-"""What is reckoned of a stage's memory, against sums by hand and against real tensors."""
+"""Tests of the estimates of stages' memory, against sums by hand and against real tensors."""
 
 import resource
 from pathlib import Path
@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from benchmarks.arms import REPOSITORY
 from posttrain.config.params import Params
 from posttrain.memory_estimate.advice import with_knobs
-from posttrain.memory_estimate.configs import model_config
-from posttrain.memory_estimate.model import QuantisedShape
+from posttrain.memory_estimate.model import QuantisedShape, model_config
 from posttrain.memory_estimate.stages import STAGES, stage_memory
 from posttrain.memory_estimate.tracker import ACTIVATIONS, CACHE, ENGINE, GRADIENTS, LOGITS, OPTIMIZER, OTHERS, WEIGHTS
 from posttrain.train.advantages.gae import GaeCredit

@@ -48,20 +48,6 @@ def evaluation(rate: float) -> dict[str, Any]:
     }
 
 
-def before_strict(content: dict[str, Any]) -> dict[str, Any]:
-    """An evaluation as it was before strict success and the scores by name were recorded."""
-    added = ("strict_", "num_lost", "scores")
-    old = {
-        name: before_strict(value) if isinstance(value, dict) else value
-        for name, value in content.items()
-        if not name.startswith(added)
-    }
-    if "turns_mean" in old:
-        abilities = {"tool_selection_accuracy": 0.75, "plan_success": None, "timing_precision": 0.5}
-        return old | abilities | {"step_efficiency": 0.5, "failures": {"bad_json": 0, **content["failures"]}}
-    return old
-
-
 def task_record(task_id: str, *, failure: str | None = None, split: str = "test", **changes: Any) -> dict[str, Any]:
     record = {
         "task_id": task_id,
@@ -184,6 +170,8 @@ def good_reports() -> dict[str, Any]:
             "num_ties": 76,
             "success_rate": 0.55,
             "strict_success_rate": 0.45,
+            "num_success_over_failure": 150,
+            "num_strict_over_plain": 30,
             "reward_mean": 0.6,
         },
         "train_reward_model/summary.json": {

@@ -1,4 +1,4 @@
-"""What a parser makes of a page."""
+"""Parser of a page, for tests."""
 
 import json
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""How far a figure may be from the committed one by chance."""
+"""Compares figures with the committed ones: by chance or changed."""
 
 import json
 import shutil
@@ -12,10 +12,9 @@ from posttrain.report.committed import (
     Comparison,
     compare_all,
     compare_with_committed,
-    comparison_markdown,
-    whose_figures,
+    origin_of_figures,
 )
-from tests.report.example import arm_record, before_strict, evaluation, success, task_record
+from tests.report.example import arm_record, evaluation, success, task_record
 from tests.report.test_table import commit
 
 AMD, INTEL = "AMD, AVX-512 with bfloat16", "Intel, AVX2"
@@ -98,32 +97,9 @@ def test_the_sentence_has_the_difference_and_names_both_processors(make_reports)
         "of tasks does "
         f"(another kind of processor rounds otherwise: {AMD} there, {INTEL} here)."
     )
-    assert whose_figures(folder) == compare_with_committed(folder)
+    assert origin_of_figures(folder) == compare_with_committed(folder)
     write_policy(folder, 200)
     assert compare_with_committed(folder).endswith("more than the choice of tasks does. It has CHANGED.")
-
-
-def strip(folder: Path, num_won: int) -> None:
-    """The policy as it was evaluated before strict success was recorded."""
-    found = before_strict(evaluation(num_won / NUM))
-    plays = [task_record(f"t{index}", failure=None if index < num_won else "wrong_value") for index in range(NUM)]
-    for play in plays:
-        del play["strict_success"]
-    (folder / "evaluate/policy.json").write_text(json.dumps(found))
-    (folder / "evaluate/policy.tasks.jsonl").write_text("".join(json.dumps(play) + "\n" for play in plays))
-
-
-def test_beside_a_figure_without_strict_success_both_are_compared_by_success(make_reports):
-    folder = committed(make_reports, seed_1=arm(0.72), seed_2=arm(0.75), seed_3=arm(0.78))
-    strip(folder, 340)  # that all succeed is committed: 60 of 400 tasks differ, and no seed from another
-    one = policy_of(folder)
-    assert (one.is_strict, one.verdict) == (False, "CHANGED")
-    assert one.sentence.startswith("policy: success 85.0 %, and 100.0 % is committed: -15.0 (")
-    assert "| policy | success | 85.0 % | 100.0 % | -15.0 (" in comparison_markdown([one])
-    commit(folder.parent)
-    assert compare_with_committed(folder) == "policy: success 85.0 %, as committed."
-    write_policy(folder, 300)
-    assert policy_of(folder).sentence.startswith("policy: success 100.0 %, and 85.0 % is committed: +15.0 (")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import yaml
 from posttrain.report.headline import curves, headline
 from posttrain.report.page import read_reports
 from tests.report.dvc_tree import AFTER_DPO
-from tests.report.example import before_strict, evaluation
+from tests.report.example import evaluation
 
 
 def test_the_numbers_of_the_headline_are_those_of_the_reports(make_reports):
@@ -43,11 +43,6 @@ def test_what_a_run_has_not_is_none_and_no_number(make_reports):
         "policy_paraphrase_strict_success",
         "policy_paraphrase_success",
     }
-
-
-def test_strict_figures_are_none_where_they_were_not_recorded(make_reports):
-    numbers = headline(read_reports(make_reports({"evaluate/sft.json": before_strict(evaluation(0.6))}), {}))
-    assert (numbers["sft_strict_success"], numbers["sft_success"]) == (None, 0.6)
 
 
 @pytest.mark.parametrize(("changes", "num_grpo", "num_dpo"), [({}, 30, 0), (AFTER_DPO, 0, 20)])

@@ -1,19 +1,16 @@
-"""The page: self-contained, the same to the byte, true to its figures, strict about its files, and
-deaf to what transcripts say."""
+"""Tests of the report: self-contained, the same bytes, the right figures, strict about its files,
+and no markup from transcripts."""
 
-import json
 import re
 
 import pytest
 
 from posttrain.report.page import read_reports, render_page
-from posttrain.report.table import POLICIES
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import DataError
-from tests.report.example import arm_record, before_strict, evaluation, good_reports, grpo_line, success, task_record
+from tests.report.example import arm_record, evaluation, good_reports, grpo_line, success, task_record
 from tests.report.outline import Outline
 
-RATES = (1.0, 0.0, 0.6, 0.9)  # of the policies, in their order
 KNOBS = {"seed": 1, "world.seed": 2001}
 
 
@@ -130,35 +127,6 @@ def test_names_that_come_from_data_cannot_become_markup(make_reports):
     assert escape_control_chars(page) == page
 
 
-def old_reports():
-    """As they were before strict success and the scores by name were recorded."""
-    reports = {
-        f"evaluate/{policy}.json": before_strict(evaluation(rate)) for policy, rate in zip(POLICIES, RATES, strict=True)
-    }
-    for name, won in (("sft", 24), ("policy", 36)):
-        records = [task_record(f"t{index}", failure=None if index < won else "wrong_value") for index in range(40)]
-        for record in records:
-            del record["strict_success"]
-        reports[f"evaluate/{name}.tasks.jsonl"] = records
-    lines = [grpo_line(step) for step in range(1, 5)]
-    for line in lines:
-        del line["strict_success"]
-    preferences = good_reports()["sample_preferences/summary.json"]
-    del preferences["strict_success_rate"]
-    return reports | {"train_policy/metrics.jsonl": lines, "sample_preferences/summary.json": preferences}
-
-
-def test_reports_without_strict_success_lead_with_success_and_show_the_four_abilities(make_reports):
-    outline = Outline(page_of(make_reports(old_reports())))
-    text = " ".join(outline.text.split())
-    assert "succeeds on 90.0 % of 40 held-out tasks; after fine-tuning alone it was 60.0 %. +30.0 (" in text
-    assert "strict" not in text.lower()
-    assert "right tool first" in text
-    assert "Abilities" not in text
-    [chart] = [one for one in outline.data["charts"]["learning"] if one["title"] == "Success of the sampled episodes"]
-    assert [curve["name"] for curve in chart["curves"]] == ["success"]
-
-
 def test_strict_success_stands_before_success_in_the_table_of_policies_and_in_the_chart(make_reports):
     outline = Outline(page_of(make_reports()))
     titles = "policystrict successstrict pass^4successpass^4other phrasing turnsreward"
@@ -175,7 +143,6 @@ def test_the_abilities_are_the_scores_that_the_world_gave_with_the_number_of_the
     assert "completion1.000400.000400.60040–" in rows
     assert "plan success––––" in rows
     assert "puzzle solved–––0.12317" in rows
-    assert "right tool first" not in text
 
 
 def test_lost_episodes_are_told_where_there_are_some(make_reports):
@@ -224,31 +191,26 @@ def test_other_seeds_are_shown_where_they_were_run(make_reports):
     text = Outline(page_of(make_reports({"experiments/seeds.json": {"arms": {"world-1001": arm}}}))).text
     assert "world.seed: 1001" in text
     assert "77.5 %" in text  # strict
-    old = {**arm, "policies": {"policy": before_strict(arm["policies"]["policy"])}}
-    text = Outline(page_of(make_reports({"experiments/seeds.json": {"arms": {"world-1001": old}}}))).text
-    assert re.search(r"87\.5 %.*\s+not only strict", text)
 
 
-def test_no_failures_at_all_leave_a_page_without_transcripts(make_reports):
-    records = [task_record("t0"), task_record("t1")]
-    page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records, "evaluate/sft.tasks.jsonl": records}))
-    assert 'id="episodes"' not in page
-
-
-def test_paraphrased_tasks_are_not_among_the_failures_shown(make_reports):
-    records = [
-        task_record("own", failure="bad_json"),
-        task_record("other", failure="bad_json", split="test_paraphrase"),
-    ]
-    page = page_of(make_reports({"evaluate/policy.tasks.jsonl": records}))
-    assert "The policy's 1 failed episodes" in Outline(page).text
-    assert [one["task_id"] for one in Outline(page).data["failures"]] == ["own"]
-
-
-def test_as_many_transcripts_are_shown_as_the_knob_says(make_reports):
-    outline = Outline(page_of(make_reports(), count=1))
-    assert len(outline.data["failures"]) == 1
-    assert "1 of the policy's 2 failed episodes" in outline.text
+@pytest.mark.parametrize(
+    ("records", "count", "shown", "title"),
+    [
+        ([task_record("t0")], 24, [], None),
+        (
+            [task_record("own", failure="x"), task_record("other", failure="x", split="test_paraphrase")],
+            24,
+            ["own"],
+            "The policy's 1 failed episodes",
+        ),
+        ([task_record("a", failure="x"), task_record("b", failure="x")], 1, ["a"], "1 of the policy's 2 failed"),
+    ],
+)
+def test_failed_episodes_of_the_held_out_tasks_are_shown_up_to_the_knob(make_reports, records, count, shown, title):
+    outline = Outline(page := page_of(make_reports({"evaluate/policy.tasks.jsonl": records}), count))
+    assert [one["task_id"] for one in outline.data["failures"]] == shown
+    assert ('id="episodes"' in page) == bool(shown)
+    assert title is None or title in outline.text
 
 
 @pytest.mark.parametrize("name", sorted(good_reports()))
@@ -263,33 +225,22 @@ def test_a_missing_file_is_named_with_the_command_that_writes_it(make_reports, n
         page_of(make_reports({name: None}))
 
 
-def test_a_missing_field_is_named_with_its_file(make_reports):
-    broken = evaluation(0.5)
-    del broken["pass_hat_4"]
-    with pytest.raises(DataError, match=r"base\.json is not what the report reads \(pass_hat_4: Field required\)"):
-        page_of(make_reports({"evaluate/base.json": broken}))
-
-
-def test_a_line_with_a_wrong_value_is_named_with_its_number(make_reports):
-    lines = [task_record("a"), task_record("b", turns="many")]
-    with pytest.raises(DataError, match=r"sft\.tasks\.jsonl, line 2 .*turns"):
-        page_of(make_reports({"evaluate/sft.tasks.jsonl": lines}))
-
-
-def test_a_file_cut_off_in_the_middle_says_where(make_reports):
-    folder = make_reports()
-    path = folder / "train_sft/metrics.jsonl"
-    path.write_text(path.read_text()[:-10])
-    with pytest.raises(DataError, match="the last line is cut off"):
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("evaluate/base.json", {"success_rate": 0.5}, r"base\.json is not what the report reads \(ci_low: Field req"),
+        ("evaluate/sft.tasks.jsonl", [task_record("a"), task_record("b", turns="many")], r"jsonl, line 2 .*turns"),
+        ("evaluate/teacher.json", '{"success_rate": 1', r"teacher\.json is not whole JSON"),
+        ("train_sft/metrics.jsonl", '{"step": 1}\n{"st', "the last line is cut off"),
+        ("train_policy/metrics.jsonl", "", "is empty"),
+    ],
+)
+def test_a_file_of_another_form_is_named_with_what_is_wrong(make_reports, name, content, reason):
+    folder = make_reports({} if isinstance(content, str) else {name: content})
+    if isinstance(content, str):
+        (folder / name).write_text(content)
+    with pytest.raises(DataError, match=reason):
         page_of(folder)
-    (folder / "evaluate/teacher.json").write_text(json.dumps(evaluation(1.0))[:50])
-    with pytest.raises(DataError, match=r"teacher\.json is not whole JSON"):
-        page_of(folder)
-
-
-def test_an_empty_file_is_an_error_and_not_an_empty_chart(make_reports):
-    with pytest.raises(DataError, match="is empty"):
-        page_of(make_reports({"train_policy/metrics.jsonl": []}))
 
 
 def test_losses_that_are_no_number_leave_a_gap_and_no_error(make_reports):

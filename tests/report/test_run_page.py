@@ -1,4 +1,4 @@
-"""The page that says which run the figures are of."""
+"""Tests of the page that says which run the figures are of."""
 
 import html
 import re

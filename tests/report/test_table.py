@@ -1,4 +1,4 @@
-"""The table at the end of `make run`, and the comparison with the committed interval."""
+"""Tests of the table at the end of `make run`, and of where its figures come from."""
 
 import json
 import re
@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from posttrain.report.committed import compare_with_committed, whose_figures
-from posttrain.report.table import POLICIES, summary_markdown, summary_table
+from posttrain.report.committed import origin_of_figures
+from posttrain.report.table import summary_markdown, summary_table
 from posttrain.runtime.exits import DataError
-from tests.report.example import before_strict, evaluation
+from tests.report.example import evaluation
 
 
 def commit(folder):
@@ -23,6 +23,7 @@ def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
     assert summary_table(folder).splitlines()[-1] == f"no page yet: `dvc repro report` makes {folder / 'index.html'}"
     (folder / "index.html").touch()
     lines = summary_table(folder).splitlines()
+    assert len({len(line) for line in lines[:6]}) == 1, "columns stand under each other"
     assert re.split(r" {2,}", lines[0]) == [
         "policy",
         "strict success",
@@ -39,24 +40,9 @@ def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
     assert lines[-1] == f"report: {folder / 'index.html'}"
 
 
-def test_the_columns_of_the_table_stand_under_each_other(make_reports):
-    rows = summary_table(make_reports()).splitlines()
-    assert len({len(line) for line in rows[:6]}) == 1
-
-
 def test_the_markdown_table_says_the_same(make_reports):
     # 0.5 ** 4 = 0.0625, 0.6 ** 4 = 0.1296
     assert "| sft | 50.0 % | 45.0 … 55.0 % | 6.2 % | 60.0 % | 13.0 % | 40 |" in summary_markdown(make_reports())
-
-
-def test_where_strict_success_was_not_recorded_success_leads_with_its_interval(make_reports):
-    old = {f"evaluate/{policy}.json": before_strict(evaluation(0.6)) for policy in POLICIES}
-    assert summary_markdown(make_reports(old)).splitlines()[::4] == [
-        "| policy | success | 95 % interval | pass^4 | tasks |",
-        "| sft | 60.0 % | 55.0 … 65.0 % | 13.0 % | 40 |",
-    ]
-    del old["evaluate/sft.json"]
-    assert "| teacher | – | – | – | 60.0 % | 13.0 % | 40 |" in summary_markdown(make_reports(old))
 
 
 def test_lost_episodes_have_a_column_where_there_are_some(make_reports):
@@ -75,21 +61,16 @@ def test_a_policy_without_evaluation_is_named(make_reports):
         summary_table(make_reports({"evaluate/sft.json": None}))
 
 
-def test_without_committed_figures_the_comparison_says_so(make_reports):
-    folder = make_reports()
-    assert "No evaluation of the policy is committed" in compare_with_committed(folder)
-
-
 def test_figures_of_a_tree_that_ran_nothing_are_those_of_their_commit(make_reports):
     folder = make_reports()
-    assert "No evaluation of the policy is committed" in whose_figures(folder)
+    assert "No evaluation of the policy is committed" in origin_of_figures(folder)
     commit(folder.parent)
     assert re.fullmatch(
         r"These are the committed figures, of [0-9a-f]{7,} \(\d{4}-\d\d-\d\d\): nothing has run in this tree yet\.",
-        whose_figures(folder),
+        origin_of_figures(folder),
     )
     (folder / "index.html").touch()
-    assert whose_figures(folder) == "policy: strict success 80.0 %, as committed."
+    assert origin_of_figures(folder) == "policy: strict success 80.0 %, as committed."
     (folder / "index.html").unlink()
     (folder / "evaluate/policy.json").write_text(json.dumps(evaluation(0.86)))
-    assert "no more than the choice of tasks does" in whose_figures(folder)
+    assert "no more than the choice of tasks does" in origin_of_figures(folder)

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from posttrain.report.sources import DpoLine, Evaluation, GrpoLine
+from posttrain.report.run_reader import DpoLine, Evaluation, GrpoLine
 from posttrain.tracking import wandb_workspace
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.tracking.wandb_sink import SUMMARIES

@@ -1,21 +1,18 @@
-"""All local branches in a line each: quick enough to be read again whenever one moves."""
+"""Lists the local branches, a line each, quick enough to be read again whenever one moves."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.pipeline.git import git
 from posttrain.report.comparison.git_objects import object_ids, read_objects
-from posttrain.report.comparison.runs import parse_object
-from posttrain.report.sources import Evaluation
+from posttrain.report.run_reader import Evaluation, parse_object
 
 _FIELDS = ("refname:lstrip=2", "objectname", "authorname", "committerdate:iso-strict", "contents:subject")
 
 
 @dataclass(frozen=True, slots=True)
 class BranchLine:
-    """The figures are its policy's; None where it has no evaluation that can be read, or did not
-    record them."""
+    """A branch with the figures of its policy; None where it has no evaluation that can be read."""
 
     name: str
     commit: str
@@ -48,13 +45,8 @@ def list_branches(root: Path) -> list[BranchLine]:
     return lines
 
 
-def branches_now(root: Path) -> Sequence[str]:
-    """Each branch with its commit, to see whether one has moved."""
-    return git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads").splitlines()
-
-
 def _evaluation(content: bytes) -> Evaluation | None:
     try:
-        return parse_object(Evaluation, content)[0]
+        return parse_object(Evaluation, content)
     except (ValueError, RecursionError):
         return None

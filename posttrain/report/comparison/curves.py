@@ -1,75 +1,45 @@
-"""Training curves of a setting: the mean over its seeds by step, and how far they lie apart."""
+"""Training curves of a setting: mean over its seeds by step, lowest and highest."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from posttrain.report.charts import DPO_CHARTS, GRPO_CHARTS, SFT_LOSS, SPREAD_CHARTS
 from posttrain.report.comparison.runs import CURVES
 from posttrain.report.comparison.settings import Setting
 
 MAX_POINTS = 400  # of a curve on the page; more are thinned out evenly
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """`key` is a metric's name in the lines of the training `source`."""
-
-    source: str
-    key: str
-    title: str
-    is_share: bool = False
-
-
-CHARTS = (
-    Chart("policy", "reward_mean", "Mean reward"),
-    Chart("policy", "strict_success", "Strict success of the sampled episodes", is_share=True),
-    Chart("policy", "success", "Success of the sampled episodes", is_share=True),
-    Chart("policy", "reward_std", "Reward spread within groups (reward_std)"),
-    Chart("policy", "reward_std_batch", "Reward spread over the batch (reward_std_batch)"),
-    Chart("policy", "frac_reward_zero_std_all_bad", "Groups that all failed", is_share=True),
-    Chart("policy", "frac_reward_zero_std_all_good", "Groups that all succeeded", is_share=True),
-    Chart("policy", "frac_reward_zero_std_other", "Other groups of equal rewards", is_share=True),
-    Chart("policy", "frac_tokens_nonzero_advantage", "Tokens with an advantage", is_share=True),
-    Chart("policy", "entropy", "Entropy, nats per token"),
-    Chart("policy", "kl", "KL to the start, nats per token"),
-    Chart("policy", "length", "Tokens per episode"),
-    Chart("policy", "turns", "Turns per episode"),
-    Chart("policy", "tool_failures", "Tool calls that failed", is_share=True),
-    Chart("policy", "loss", "Preference loss"),
-    Chart("policy", "pair_accuracy", "Pairs ordered rightly", is_share=True),
-    Chart("SFT", "loss", "Fine-tuning: loss on training rows"),
-    Chart("SFT", "eval_loss", "Fine-tuning: loss on dev rows"),
-)
-
-
 def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
-    """The charts for which some setting has numbers, in the order of CHARTS.
+    """The charts of metrics for which some setting has numbers, one for each metric.
 
     Each has `title`, `is_share`, and `curves`: for each setting its `name`, `steps` (N), `mean`
     (N), and `low` and `high` (N) over its seeds, where it has several; empty lists where it has no
     numbers. A step counts the seeds that have it. `resumed`: the steps after which some run was
-    gone on with."""
-    charts = []
-    for chart in CHARTS:
-        curves = [_curve(setting, chart) for setting in settings]
-        if any(curve["steps"] for curve in curves):
-            charts.append({"title": chart.title, "is_share": chart.is_share, "curves": curves})
-    return charts
+    resumed."""
+    found = []
+    for source, charts in (("policy", {**GRPO_CHARTS, **SPREAD_CHARTS, **DPO_CHARTS}), ("SFT", SFT_LOSS)):
+        for title, (metrics, options) in charts.items():
+            for name, key in metrics.items():
+                curves = [_curve(setting, source, key) for setting in settings]
+                if any(curve["steps"] for curve in curves):
+                    own = f"{title}: {name}" if len(metrics) > 1 else title
+                    found.append({"title": own, "is_share": "is_share" in options, "curves": curves})
+    return found
 
 
-def _curve(setting: Setting, chart: Chart) -> dict[str, Any]:
+def _curve(setting: Setting, source: str, key: str) -> dict[str, Any]:
     by_step: dict[int, list[float]] = {}
     resumed: set[int] = set()
     num_curves = 0
+    stage = Path(CURVES[source]).parent.name  # a stage's reports lie in a folder of its name
     for run in setting.counted or setting.runs[:1]:
-        numbers = [
-            (line["step"], value) for line in run.curves[chart.source] if _is_number(value := line.get(chart.key))
-        ]
+        numbers = [(line["step"], value) for line in run.curves[source] if _is_number(value := line.get(key))]
         num_curves += bool(numbers)
-        if numbers and (cost := run.costs.get(_stage_of(chart))) is not None:
-            resumed.update(cost.resumed_at)
+        if numbers and stage in run.costs:
+            resumed.update(run.costs[stage].resumed_at)
         for step, number in numbers:
             by_step.setdefault(step, []).append(number)
     steps = _thinned(sorted(by_step))
@@ -84,13 +54,8 @@ def _curve(setting: Setting, chart: Chart) -> dict[str, Any]:
     }
 
 
-def _stage_of(chart: Chart) -> str:
-    """A stage's reports lie in a folder of its name."""
-    return Path(CURVES[chart.source]).parent.name
-
-
 def _thinned(steps: list[int]) -> list[int]:
-    """The last one stays."""
+    """Every n-th step, from the last one back."""
     stride = -(-len(steps) // MAX_POINTS)
     return steps[::-1][::stride][::-1] if stride > 1 else steps
 
@@ -100,5 +65,5 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def _short(value: float) -> float:
-    """Four digits: more are not seen, and a page holds many."""
+    """Round to four digits: more are not seen, and a page holds many."""
     return float(f"{value:.4g}")

@@ -1,19 +1,15 @@
-"""The comparison of whatever branches there are now, and the trainings that run, on a loopback port
-for the user who started it.
+"""Serves the branches, the trainings that run and comparisons of branches on a loopback port, for
+the user who started it.
 
-Whoever knows the key may read, and it is made anew for each run and printed once: a port of the
-loopback interface is open to every user of the machine, and to every page in a browser. So a
-request has to name this host, and to bring the key or the cookie that is given for it.
+A port of the loopback interface is open to every user of the machine, and to every page in a
+browser. So a request has to name this host, and to bring the key that is drawn for each run and
+printed once, or the cookie that is given for it.
 """
 
 import dataclasses
 import hmac
 import json
-import math
 import secrets
-import select
-import threading
-import time
 from collections.abc import Callable
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
@@ -22,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from posttrain.report.comparison.branch_list import branches_now, list_branches
-from posttrain.report.comparison.live import LiveTraining, live_trainings, metrics_files
+from posttrain.report.comparison.branch_list import list_branches
+from posttrain.report.comparison.live import LiveTraining, live_trainings
 from posttrain.report.comparison.page import comparison_page, dashboard_page
 from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
@@ -32,9 +28,6 @@ from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError, StageError
 
 LOOPBACK = "127.0.0.1"
-LOOK_S = 0.4  # between looks for news
-_ALIVE_S = 15.0  # between signs of life to a page that waits
-_MAX_WAITING = 16  # pages that wait for news, each of which holds a thread
 _MAX_COMPARED = 100
 _CURVES = ("reward_mean", "success", "loss", "eval_loss")
 
@@ -48,8 +41,6 @@ class Dashboard(ThreadingHTTPServer):
     def __init__(self, root: Path, port: int = 0) -> None:
         list_branches(root)  # refuses what is no repository
         self.root, self.key = root, secrets.token_urlsafe(32)
-        self.waiting = threading.BoundedSemaphore(_MAX_WAITING)
-        self._news, self._looked_s, self._look = None, -math.inf, threading.Lock()
         try:
             super().__init__((LOOPBACK, port), _Request)
         except OSError as error:
@@ -57,26 +48,14 @@ class Dashboard(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """With the key: who has it may read."""
+        """Address with the key, which is all that a reader needs."""
         return f"http://{LOOPBACK}:{self.server_port}/?key={self.key}"
 
     @cached_property
     def cookie(self) -> str:
-        """Its name: a browser sends a host's cookies to all of its ports."""
+        """Name of the cookie, with the port: a browser sends a host's cookies to all of its
+        ports."""
         return f"posttrain-dashboard-{self.server_port}"
-
-    def news(self) -> Any:
-        """Something else whenever a branch has moved or a training has written; all pages that wait
-        share a look."""
-        with self._look:
-            if time.monotonic() - self._looked_s >= LOOK_S:
-                self._news = self.look()
-                self._looked_s = time.monotonic()
-            return self._news
-
-    def look(self) -> Any:
-        """What `news` is about, as it is now."""
-        return branches_now(self.root), metrics_files(self.root)
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -98,7 +77,6 @@ class _Request(BaseHTTPRequestHandler):
             pages: dict[str, Callable[[], None]] = {
                 "/": self._list,
                 "/state.json": self._state,
-                "/events": self._events,
                 "/compare": lambda: self._compare(query.get("name", [])),
             }
             pages.get(address.path, lambda: self._send(404, "text/plain", "no such page"))()
@@ -129,48 +107,20 @@ class _Request(BaseHTTPRequestHandler):
             return
         self._send(200, "text/html", page)
 
-    def _events(self) -> None:
-        """A line whenever there is news, until the page is closed."""
-        if not self.server.waiting.acquire(blocking=False):
-            self._send(503, "text/plain", f"{_MAX_WAITING} pages are open already")
-            return
-        try:
-            self.close_connection = True
-            self._begin(200, "text/event-stream")
-            self.end_headers()
-            known, told_s = None, 0.0
-            while True:
-                now = self.server.news()
-                if now != known or time.monotonic() - told_s > _ALIVE_S:
-                    self.wfile.write(b"event: news\ndata:\n\n" if now != known else b":\n\n")
-                    self.wfile.flush()
-                    known, told_s = now, time.monotonic()
-                is_readable, _, _ = select.select([self.connection], [], [], LOOK_S)
-                if is_readable and not self.connection.recv(1024):
-                    return
-        except (OSError, ConfigurationError):
-            return  # the page is closed, or the repository is gone
-        finally:
-            self.server.waiting.release()
-
-    def _begin(self, status: int, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        for name, value in (
-            ("Cache-Control", "no-store"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-            ("Referrer-Policy", "no-referrer"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("X-Frame-Options", "DENY"),
-        ):
-            self.send_header(name, value)
-
     def _send(self, status: int, kind: str, text: str, **headers: str) -> None:
         content = text.encode(errors="replace")
-        self._begin(status, kind)
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Cache-Control": "no-store",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Content-Length": str(len(content)),
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
@@ -188,11 +138,12 @@ class _Request(BaseHTTPRequestHandler):
         return hmac.compare_digest(given.encode(errors="replace"), self.server.key.encode())
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base class's
-        """Nothing: the first request's line has the key in it."""
+        """Log nothing: the first request's line has the key in it."""
 
 
 def _shown(fields: dict[str, Any]) -> dict[str, Any]:
-    """`name` and `commit` are asked for as they are; the page shows them by `textContent`."""
+    """Escape what authors wrote; `name` and `commit` are sent back as they are, and the page shows
+    them by `textContent`."""
     return {
         name: escape_control_chars(value) if name in ("author", "subject") else value for name, value in fields.items()
     }

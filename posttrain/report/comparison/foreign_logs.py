@@ -1,8 +1,8 @@
-"""The plays that a file of Inspect, lm-eval or promptfoo holds, read as those tools mean them: what
-was asked and wanted, and the scores by their names.
+"""Parses logs of Inspect, lm-eval and promptfoo as those tools mean them: prompt, target, and
+scores by their names.
 
-All functions here raise what reading raises, ValueError, KeyError and the like, for a file in
-another form.
+All functions raise ValueError, KeyError and the like for a file in another form; the caller turns
+them into one sentence.
 """
 
 import json
@@ -20,14 +20,13 @@ from posttrain.runtime.limits import MAX_LINE_BYTES, reason
 
 _MAX_JSON_BYTES = 2**29  # of a file that is one value: in memory it is several times as large
 _SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?\.jsonl")  # as lm-eval names them: task, time
-_PROMPTFOO_ERROR = 2  # as a result's `failureReason`; 1 is an assertion that does not hold
+_PROMPTFOO_ERROR = 2  # of a result's `failureReason`; 1 is a failed assertion
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
-    """`task` is what was asked and wanted, as JSON has it; `scores` by name, as they were written,
-    and none where it ended in an error; `source` whose play it is, where a file holds those of
-    several."""
+class Sample:
+    """An episode of a task. `task` is prompt and target as JSON; `scores` by name, none where it
+    ended in an error; `source` the model and prompt, where a file holds those of several."""
 
     task: Any
     scores: Mapping[str, Any]
@@ -37,14 +36,14 @@ class Play:
 
 @dataclass(slots=True)
 class Log:
-    """A file's plays; `problem` says that it did not end well."""
+    """Samples of a file; `problem` says that the run did not end well."""
 
-    plays: list[Play] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     problem: str = ""
 
 
 def read_log(file: Path) -> Log:
-    """Of a file, or of a folder of lm-eval's samples, which is a run of several tasks."""
+    """Parse a file, or a folder of lm-eval's samples, which is a run of several tasks."""
     if file.is_dir():
         return _lm_eval_folder(file)
     with file.open("rb") as raw:
@@ -64,7 +63,7 @@ def samples_of(folder: Path) -> list[Path]:
 
 
 def content_of(file: Path) -> bytes:
-    """Of a file that is read at once. Raises ValueError where that would fill the memory."""
+    """Read a file at once. Raises ValueError where that would fill the memory."""
     if (size := file.stat().st_size) > _MAX_JSON_BYTES:
         raise ValueError(f"its {size:,} bytes are more than {_MAX_JSON_BYTES:,}")
     return file.read_bytes()
@@ -81,7 +80,7 @@ def _inspect(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) ->
         asked = sample["input"]
         if isinstance(asked, list):
             asked = [{**message, "id": None} for message in asked]
-        log.plays.append(Play([given_id, asked, sample["target"]], scores, messages))
+        log.samples.append(Sample([given_id, asked, sample["target"]], scores, messages))
     return log
 
 
@@ -95,7 +94,7 @@ def _inspect_scores(scores: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _inspect_value(value: Any) -> Any:
-    """As Inspect's own metrics take it."""
+    """Convert as Inspect's own metrics do."""
     if not isinstance(value, str):
         return value
     return INSPECT_VALUES.get(value, INSPECT_VALUES.get(value.lower(), value))
@@ -109,11 +108,12 @@ def _lm_eval_folder(folder: Path) -> Log:
         raise ConfigurationError(
             f"{folder} holds several runs of {reason(', '.join(several))}: move each to a folder of its own"
         )
-    return Log(list(chain.from_iterable(_lm_eval(file).plays for file in files)))
+    return Log(list(chain.from_iterable(_lm_eval(file).samples for file in files)))
 
 
 def _lm_eval(file: Path) -> Log:
-    """Where answers went through several filters, each filter's scores have its name."""
+    """Parse lm-eval's samples; with several filters of the answers, scores have the filter's
+    name."""
     by_document: dict[tuple[Any, ...], tuple[dict[tuple[str, str], Any], Mapping[str, Any]]] = {}
     with file.open("rb") as raw:
         while text := raw.readline(MAX_LINE_BYTES + 1):
@@ -131,7 +131,7 @@ def _lm_eval(file: Path) -> Log:
     filters = {filtered for scores, _ in by_document.values() for _, filtered in scores}
     return Log(
         [
-            Play(
+            Sample(
                 [line["doc_hash"], line["target_hash"]],
                 {",".join(key) if len(filters) > 1 else key[0]: value for key, value in scores.items()},
                 [
@@ -149,8 +149,8 @@ def _promptfoo(results: Mapping[str, Any]) -> Log:
     log, columns = Log(), _column_names(results["results"])
     for one in results["results"]:
         answer = _plain((one.get("response") or {}).get("output"))
-        log.plays.append(
-            Play(
+        log.samples.append(
+            Sample(
                 [one["vars"], (one.get("testCase") or {}).get("assert")],
                 {} if one["failureReason"] == _PROMPTFOO_ERROR else {"success": one["success"]},
                 [
@@ -164,8 +164,8 @@ def _promptfoo(results: Mapping[str, Any]) -> Log:
 
 
 def _column_names(results: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """By the provider; with the prompt where there are several, with the place where two are called
-    the same."""
+    """Columns by the provider's name; with the prompt where there are several, with the place where
+    two have the same name."""
     providers = {one["promptIdx"]: one["provider"].get("label") or one["provider"]["id"] for one in results}
     prompts = {one["promptIdx"]: one["prompt"]["label"] for one in results}
     if len(set(prompts.values())) > 1:

@@ -1,8 +1,7 @@
-"""Reads the samples of an Inspect log (`.eval`) out of its archive one by one, each no further than
-the archive says that it goes.
+"""Reads the samples of an Inspect log (`.eval`, a zip archive) one by one, each up to the size in
+the archive's directory, so that no archive fills the memory.
 
-Inspect compresses with Zstandard, which zipfile reads from Python 3.14 on; so what is in an entry
-is unpacked here.
+Entries are decompressed here, because zipfile reads Inspect's Zstandard only from Python 3.14 on.
 """
 
 import json
@@ -36,7 +35,7 @@ def read_archive(raw: IO[bytes]) -> tuple[dict[str, Any], Iterator[Any]]:
 
 
 def _unpacked(raw: IO[bytes], entry: zipfile.ZipInfo) -> bytes:
-    """Of an entry, whichever way it is compressed. Raises ValueError where it is damaged, or too
+    """Content of an entry, by any compression. Raises ValueError where it is damaged or too
     large."""
     if max(entry.file_size, entry.compress_size) > MAX_LINE_BYTES:
         raise ValueError(f"{entry.filename} is larger than {MAX_LINE_BYTES:,} bytes")

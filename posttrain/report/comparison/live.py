@@ -1,4 +1,4 @@
-"""Trainings that run now: found by the metrics that they write, in the frozen copies in which
+"""Finds the trainings that run now, by the metrics that they write, in the frozen copies in which
 stages of this tree, of its worktrees and of its jobs on this machine work.
 
 A copy has the knobs that its stage reads, and these tell the branch: that whose `params.yaml` is
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.report.comparison.git_objects import object_ids
-from posttrain.report.comparison.runs import CURVES, parse_curve
-from posttrain.report.comparison.worktrees import worktrees
+from posttrain.report.comparison.git_objects import object_ids, worktrees
+from posttrain.report.comparison.runs import CURVES
 from posttrain.report.knobs import parse_knobs
+from posttrain.report.run_reader import parse_metrics
 from posttrain.runtime.state import STATE_DIR
 
 _COPIES = ("frozen/*", "snapshots/*")
@@ -46,18 +46,6 @@ def live_trainings(root: Path, branches: Sequence[str]) -> list[LiveTraining]:
     return sorted(found, key=lambda one: -one.written_s)
 
 
-def metrics_files(root: Path) -> dict[Path, float]:
-    """Where trainings that run write, and when they last did."""
-    files = {}
-    for copy in _copies(root):
-        for path in CURVES.values():
-            try:
-                files[copy / path] = (copy / path).stat().st_mtime
-            except OSError:
-                continue
-    return files
-
-
 def _copies(root: Path) -> Iterator[Path]:
     seen = set()
     for folder in (root, *worktrees(root)):
@@ -69,14 +57,14 @@ def _copies(root: Path) -> Iterator[Path]:
 
 
 def _of_copy(copy: Path, params: Mapping[str, str | None]) -> Iterator[LiveTraining]:
-    """`params` is git's hash of each branch's knobs."""
+    """Trainings in one copy; `params` is git's hash of each branch's knobs."""
     for source, path in CURVES.items():
         try:
             content, written_s = (copy / path).read_bytes(), (copy / path).stat().st_mtime
             text = (copy / "params.yaml").read_bytes()
         except OSError:
             continue
-        lines, _ = parse_curve(content)
+        lines, _ = parse_metrics(content)
         try:
             knobs = parse_knobs(text)
         except ValueError:

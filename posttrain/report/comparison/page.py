@@ -1,12 +1,12 @@
-"""The comparison as one HTML file, with the same bytes for the same commits; and the dashboard."""
+"""Renders a comparison as one HTML file, with the same bytes for the same commits; and the
+dashboard."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.report.comparison.curves import drawn_charts
-from posttrain.report.comparison.data_files import data_files
-from posttrain.report.comparison.datasets import class_counts, row_counts
+from posttrain.report.comparison.data import class_counts, data_files, row_counts
 from posttrain.report.comparison.settings import Setting
 from posttrain.report.comparison.stages import stage_differences
 from posttrain.report.comparison.tables import (
@@ -20,8 +20,8 @@ from posttrain.report.comparison.tables import (
 )
 from posttrain.report.comparison.transcripts import task_pairs
 from posttrain.report.html import rendered
-from posttrain.report.sources import Success
-from posttrain.report.table import measure, percent, percent_range, points
+from posttrain.report.run_reader import Measure, Success
+from posttrain.report.table import percent, percent_range, points
 from posttrain.tracking.alarms import read_alarms
 
 Share = tuple[float, float, float]  # with its interval
@@ -30,7 +30,7 @@ _FOLDER = Path(__file__).parent
 
 
 def comparison_page(settings: Sequence[Setting]) -> str:
-    """The HTML text."""
+    """Render the HTML text."""
     names = [{"name": setting.name} for setting in settings]
     data = {"settings": names, "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
     return rendered(
@@ -46,7 +46,7 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         has_resumed=any(cost.resumed_at for one in settings for run in one.runs for cost in run.costs.values()),
         pass_hat_4=pass_hat_4,
         has_strict=has_strict(settings),
-        measure=measure(is_strict=settings[0].is_strict),
+        measure=settings[0].measure.value,
         percent=percent,
         percent_range=percent_range,
         points=points,
@@ -63,7 +63,7 @@ def comparison_page(settings: Sequence[Setting]) -> str:
 
 
 def dashboard_page() -> str:
-    """The HTML text; what it shows, its script asks for."""
+    """Render the HTML text, whose script asks for the content."""
     return rendered(_FOLDER / "dashboard.html", title="Branches")
 
 
@@ -75,10 +75,7 @@ def _title(settings: Sequence[Setting]) -> str:
 
 def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int, list[Share | None]]]]]:
     """For each label its values, each with its number of tasks and the success of every setting, as
-    they are compared, over the plays of all its runs."""
-    found = [run.evaluation for one in settings for run in one.runs if run.evaluation is not None]
-    by_value = [success for one in found for values in one.by.values() for success in values.values()]
-    is_strict = settings[0].is_strict and all(one.strict for one in by_value)
+    they are compared, over the episodes of all its runs."""
     by: dict[str, dict[str, list[list[Success]]]] = {}
     for index, setting in enumerate(settings):
         for run in setting.runs:
@@ -86,15 +83,12 @@ def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int,
                 for value, success in values.items():
                     cells = by.setdefault(label, {}).setdefault(value, [[] for _ in settings])
                     cells[index].append(success)
+    measure = settings[0].measure
     return [
         (
             label,
             [
-                (
-                    value,
-                    max(one.num_tasks for own in cells for one in own),
-                    [_share(own, is_strict) for own in cells],
-                )
+                (value, max(one.num_tasks for own in cells for one in own), [_share(own, measure) for own in cells])
                 for value, cells in sorted(values.items())
             ],
         )
@@ -102,11 +96,11 @@ def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int,
     ]
 
 
-def _share(runs: Sequence[Success], is_strict: bool) -> Share | None:
-    """Wilson's interval over the plays of one run: plays of a task by other seeds are no new
-    tasks."""
+def _share(runs: Sequence[Success], measure: Measure) -> Share | None:
+    """Mean with Wilson's interval over the tasks of one run: episodes of a task by other seeds are
+    no new tasks."""
     if not runs:
         return None
-    mean = sum((one.leading if is_strict else one.plain).share for one in runs) / len(runs)
+    mean = sum((one.strict if measure is Measure.STRICT else one.plain).share for one in runs) / len(runs)
     num_tasks = min(one.num_tasks for one in runs)
     return mean, *share_interval(mean * num_tasks, num_tasks)

@@ -42,8 +42,8 @@ def _facts(cost: Cost) -> str:
     gpus = f"{cost.num_gpus} GPU{'s' * (cost.num_gpus != 1)}" if cost.num_gpus else ""
     resumed = f"resumed after step {', '.join(map(str, cost.resumed_at))}" if cost.resumed_at else ""
     version = parse_version(cost.version).short
-    told = [ended(cost), version, cost.processor, threads, gpus, f"peak {cost.peak_mib:,.0f} MiB", resumed]
-    return ", ".join(filter(None, told))
+    facts = [ended(cost), version, cost.processor, threads, gpus, f"peak {cost.peak_mib:,.0f} MiB", resumed]
+    return ", ".join(filter(None, facts))
 
 
 def _word(before: LockedStage | None, after: LockedStage | None) -> str:

@@ -1,4 +1,4 @@
-"""A comparison as text for a terminal, as Markdown and as one JSON object."""
+"""Formats a comparison as text for a terminal, as Markdown and as one JSON object."""
 
 import dataclasses
 import json
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from posttrain.evals.significance import LEVEL, Decision, Verdict
-from posttrain.report.comparison.runs import Run
-from posttrain.report.comparison.settings import Setting
-from posttrain.report.comparison.spending import Spent
+from posttrain.report.comparison.runs import RunResults
+from posttrain.report.comparison.settings import Setting, Spent
+from posttrain.report.run_reader import Measure
 from posttrain.report.table import percent, percent_range, points
 from posttrain.runtime.control_chars import visible_line
 
@@ -38,13 +38,10 @@ def comparison_markdown(settings: Sequence[Setting]) -> str:
     return "\n".join([*lines, "", *(f"- {_escaped(note)}" for note in comparison_notes(settings))]) + "\n"
 
 
-def comparison_json(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Shares are from 0 to 1; of the baseline, the first setting, `difference` is null."""
-    return {"level": LEVEL, "settings": [_setting_json(setting) for setting in settings]}
-
-
-def comparison_json_text(settings: Sequence[Setting]) -> str:
-    return json.dumps(comparison_json(settings), ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+def comparison_json(settings: Sequence[Setting]) -> str:
+    """One JSON object. Shares are from 0 to 1; of the baseline, the first, `difference` is null."""
+    tree = {"level": LEVEL, "settings": [_setting_json(setting) for setting in settings]}
+    return json.dumps(tree, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
 def differs_in(setting: Setting) -> str:
@@ -56,15 +53,15 @@ def differs_in(setting: Setting) -> str:
 
 
 def comparison_notes(settings: Sequence[Setting]) -> list[str]:
-    """What nobody may overlook: which comparisons are of single runs, what they could have shown,
-    and what could not be read."""
+    """Warnings that belong to the figures: comparisons of single runs, the smallest difference that
+    could be shown, and what could not be read."""
     notes = []
     found = [(setting, setting.difference) for setting in settings if setting.difference is not None]
     if any(min(one.num_seeds) == 1 and one.decision is Decision.NEEDS_MORE for _, one in found):
         notes.append("A setting with one run may have been lucky: the difference is one of runs, not of settings.")
     if any(one.is_of_runs_only for _, one in found):
         notes.append("How far seeds of one setting lie apart is not known here: those intervals are over tasks alone.")
-    if has_strict(settings) and not settings[0].is_strict:
+    if has_strict(settings) and settings[0].measure is not Measure.STRICT:
         notes.append("Some run recorded no strict success: the settings are compared by success.")
     if any(setting.spent for setting in settings):
         notes.append("Hours are those of all stages that made a run's results, on average over the runs of a setting.")
@@ -74,31 +71,19 @@ def comparison_notes(settings: Sequence[Setting]) -> list[str]:
         notes.append(
             f"{visible_line(setting.name)}: {seeds} on {one.num_tasks:,} tasks would show {shown} four times of five."
         )
-    notes += [
-        f"{visible_line(run.name)}: {note}"
-        for setting in settings
-        for run in setting.runs
-        for note in _run_notes(setting, run)
-    ]
-    notes += [
-        f"{visible_line(setting.name)}: {visible_line(setting.problem)}." for setting in settings if setting.problem
-    ]
-    notes += [
-        f"{visible_line(run.name)}: {visible_line(problem)}."
-        for setting in settings
-        for run in setting.runs
-        for problem in run.problems
-    ]
-    return notes
+    runs = [(setting, run) for setting in settings for run in setting.runs]
+    notes += [f"{visible_line(run.name)}: {note}" for setting, run in runs for note in _run_notes(setting, run)]
+    notes += [f"{visible_line(one.name)}: {visible_line(one.problem)}." for one in settings if one.problem]
+    return notes + [f"{visible_line(run.name)}: {visible_line(text)}." for _, run in runs for text in run.problems]
 
 
-def _run_notes(setting: Setting, run: Run) -> list[str]:
+def _run_notes(setting: Setting, run: RunResults) -> list[str]:
     notes = []
     if run.is_dirty:
         notes.append("its working tree has edits that are not committed; the figures are the commit's.")
     if run.evaluation is not None and run.evaluation.num_lost:
         notes.append(f"{run.evaluation.num_lost:,} lost episodes count neither as won nor as failed.")
-    if run.outcomes and run not in setting.counted:
+    if run.outcomes() and run not in setting.counted:
         notes.append(f"a second run of seed {visible_line(str(run.seed))}, which counts once.")
     return notes
 
@@ -111,7 +96,8 @@ def verdict(setting: Setting) -> str:
 
 
 def pass_hat_4(setting: Setting, *, is_strict: bool = False) -> float | None:
-    """The mean over its runs; None where none was evaluated, or some run did not record it."""
+    """Mean over its runs; None where none was evaluated, or a run has no task with four
+    episodes."""
     evaluations = [run.evaluation for run in setting.counted if run.evaluation is not None]
     found = [one.strict_pass_hat_4 if is_strict else one.pass_hat_4 for one in evaluations]
     known = [share for share in found if share is not None]
@@ -119,12 +105,12 @@ def pass_hat_4(setting: Setting, *, is_strict: bool = False) -> float | None:
 
 
 def has_strict(settings: Sequence[Setting]) -> bool:
-    """Whether some setting has a strict success to be shown."""
+    """True where some setting has a strict success; results of other tools have none."""
     return any(one.strict_success for one in settings if one.counted)
 
 
 def spent_columns(settings: Sequence[Setting]) -> list[tuple[str, Callable[[Spent], float]]]:
-    """Title and figure of each that some setting has: hours, GPU hours, money."""
+    """Titles and figures of the costs that some setting has: hours, GPU hours, money."""
     known = [setting.spent for setting in settings if setting.spent]
     columns: list[tuple[str, Callable[[Spent], float]]] = []
     if known:
@@ -176,16 +162,15 @@ def _figures(success: tuple[float, float, float] | None, reliability: float | No
 
 
 def _setting_json(setting: Setting) -> dict[str, Any]:
-    one = setting.difference
     return {
         "name": setting.name,
         "runs": [_run_json(run) for run in setting.runs],
         "knobs": {name: list(pair) for name, pair in setting.knobs.items()},
         "code": list(setting.code),
-        "compared_by": "strict_success" if setting.is_strict else "success",
+        "compared_by": setting.measure.value.replace(" ", "_"),
         "strict_success": _mean_json(setting.strict_success),
         "success": _mean_json(setting.success),
-        "difference": _difference_json(one) if one else None,
+        "difference": _difference_json(setting.difference) if setting.difference else None,
         "problem": setting.problem,
         "spent": dataclasses.asdict(setting.spent) if setting.spent else None,
     }
@@ -196,37 +181,16 @@ def _mean_json(success: tuple[float, float, float] | None) -> dict[str, float] |
 
 
 def _difference_json(one: Verdict) -> dict[str, Any]:
-    return {
-        "verdict": one.advice,
-        "word": str(one.decision),
-        "estimate": one.estimate,
-        "low": one.low,
-        "high": one.high,
-        "p_value": one.p_value,
-        "smallest_shown": one.smallest_shown,
-        "num_tasks": one.num_tasks,
-        "num_seeds": list(one.num_seeds),
-        "is_of_runs_only": one.is_of_runs_only,
-        "num_more_seeds": one.num_more_seeds,
-        "num_more_tasks": one.num_more_tasks,
-    }
+    fields = dataclasses.asdict(one)
+    return {"verdict": one.advice, "word": str(fields.pop("decision")), **fields}
 
 
-def _run_json(run: Run) -> dict[str, Any]:
-    found = run.evaluation
+def _run_json(run: RunResults) -> dict[str, Any]:
+    rates = ("strict_success_rate", "success_rate", "strict_pass_hat_4", "pass_hat_4", "num_lost")
     return {
-        "name": run.name,
-        "commit": run.commit,
-        "author": run.author,
-        "committed_at": run.committed_at,
-        "is_dirty": run.is_dirty,
-        "seed": run.seed,
-        "strict_success_rate": found.strict_success_rate if found else None,
-        "success_rate": found.success_rate if found else None,
-        "strict_pass_hat_4": found.strict_pass_hat_4 if found else None,
-        "pass_hat_4": found.pass_hat_4 if found else None,
-        "num_lost": found.num_lost if found else None,
-        "num_tasks": len(run.outcomes),
+        **{name: getattr(run, name) for name in ("name", "commit", "author", "committed_at", "is_dirty", "seed")},
+        **{name: getattr(run.evaluation, name, None) for name in rates},
+        "num_tasks": len(run.outcomes()),
         "problems": list(run.problems),
         "data": dict(run.data),
         "stages": {name: dataclasses.asdict(cost) for name, cost in run.costs.items()},

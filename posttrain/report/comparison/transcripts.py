@@ -1,13 +1,13 @@
-"""Tasks that one setting wins and the baseline loses, or the other way round, with both
-conversations."""
+"""Finds the tasks that one setting wins and the baseline loses, or the other way round, with both
+transcripts."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from posttrain.report.comparison.runs import PlayedTask
 from posttrain.report.comparison.settings import Setting
-from posttrain.report.failures import shown_message
+from posttrain.report.failures import in_turn, shown_message
+from posttrain.report.run_reader import TaskResult
 from posttrain.runtime.control_chars import escape_control_chars
 
 MAX_PAGE_CHARS = 900_000  # of all conversations together
@@ -35,7 +35,7 @@ def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
     won = sorted((task for task in differences if differences[task] > 0), key=lambda task: -differences[task])
     lost = sorted((task for task in differences if differences[task] < 0), key=lambda task: differences[task])
     pairs: list[dict[str, Any]] = []
-    for task in _in_turn(lost, won):
+    for task in in_turn(lost, won):
         pair = _pair(baseline, other, task, before[task], after[task])
         room -= len(json.dumps(pair))
         if room < 0:
@@ -46,7 +46,7 @@ def _pairs(baseline: Setting, other: Setting, room: int) -> dict[str, Any]:
 
 def _pair(baseline: Setting, other: Setting, task: str, before: float, after: float) -> dict[str, Any]:
     is_won = after > before
-    first, second = _play(baseline, task, not is_won), _play(other, task, is_won)
+    first, second = _result(baseline, task, not is_won), _result(other, task, is_won)
     left, right = _messages(first), _messages(second)
     same = next(
         (index for index, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
@@ -64,36 +64,31 @@ def _pair(baseline: Setting, other: Setting, task: str, before: float, after: fl
     }
 
 
-def _failure(play: PlayedTask) -> str:
-    return play.failure or ("success, but not strict" if play.strict_success == 0 and play.success == 1 else "")
+def _failure(result: TaskResult) -> str:
+    return result.failure or ("success, but not strict" if result.strict_success == 0 and result.success == 1 else "")
 
 
 def _shares(setting: Setting) -> dict[str, float]:
-    """Of the runs that played it, by task."""
-    plays: dict[str, list[float]] = {}
+    """Share of the runs that succeeded, by task."""
+    outcomes: dict[str, list[float]] = {}
     for run in setting.counted:
-        for task, outcome in run.outcomes_by(is_strict=setting.is_strict).items():
-            plays.setdefault(task, []).append(outcome)
-    return {task: sum(outcomes) / len(outcomes) for task, outcomes in plays.items()}
+        for task, outcome in run.outcomes(setting.measure).items():
+            outcomes.setdefault(task, []).append(outcome)
+    return {task: sum(own) / len(own) for task, own in outcomes.items()}
 
 
-def _play(setting: Setting, task: str, is_success: bool) -> PlayedTask:
-    """One that ended so; another where none did."""
+def _result(setting: Setting, task: str, is_success: bool) -> TaskResult:
+    """A result that ended so; another where none did."""
     runs = [run for run in setting.counted if task in run.tasks]
-    ended = [run.outcomes_by(is_strict=setting.is_strict).get(task, 0.0) > 0.5 for run in runs]
+    ended = [(run.tasks[task].outcome(setting.measure) or 0.0) > 0.5 for run in runs]
     return runs[ended.index(is_success) if is_success in ended else 0].tasks[task]
 
 
-def _messages(play: PlayedTask) -> list[Message]:
+def _messages(result: TaskResult) -> list[Message]:
     """Each with `role`, and `text`, `reasoning` and `calls` where it has them; none where the line
     holds no conversation."""
     try:
-        transcript = json.loads(play.text)["transcript"]
+        transcript = json.loads(result.text)["transcript"]
         return [shown_message(message, MAX_MESSAGE_CHARS) for message in transcript]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
-
-
-def _in_turn(*lists: Sequence[str]) -> list[str]:
-    longest = max(map(len, lists), default=0)
-    return [names[index] for index in range(longest) for names in lists if index < len(names)]

@@ -1,2 +1,2 @@
-"""What others wrote and pages carry with them: uPlot 1.6.32, `dist/` of its package on npm, under
+"""Library of others that pages embed: uPlot 1.6.32, `dist/` of its package on npm, under
 the licence beside it."""

@@ -1,4 +1,4 @@
-"""Branches as git holds them, good and bad, and what `posttrain compare` says of them."""
+"""Tests of `posttrain compare` on branches as git has them, good and bad."""
 
 import json
 import re
@@ -12,23 +12,23 @@ from benchmarks.branches import HERE, Branch, make_repository
 from posttrain.evals.significance import Decision
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import RECORDS
-from posttrain.report.comparison import data_files as data_files_module
+from posttrain.report.comparison import data
 from posttrain.report.comparison.curves import drawn_charts
-from posttrain.report.comparison.data_files import data_files
-from posttrain.report.comparison.datasets import class_counts, row_counts
+from posttrain.report.comparison.data import class_counts, data_files, row_counts
 from posttrain.report.comparison.git_objects import object_ids, read_objects
 from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
 from posttrain.report.comparison.stages import stage_differences
 from posttrain.report.comparison.tables import comparison_json, comparison_markdown, comparison_text, differs_in
+from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import ConfigurationError
 from tests.console import posttrain
 
 pytestmark = pytest.mark.xdist_group("branches")
 BETTER = {"train_sft.lr": 0.004}
 HOSTILE = "exp/'\"<script>alert(1)</script>&"
-TASKS = "reports/evaluate/policy.tasks.jsonl"
+EVALUATION, TASKS = "reports/evaluate/policy.json", "reports/evaluate/policy.tasks.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +82,10 @@ def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp
         [
             *(Branch(f"main-seed{seed}", seed, 0.9) for seed in (1, 2, 3)),
             *(Branch(name, seed, 0.9, BETTER, needless=0.4) for seed, name in enumerate(names, 1)),
-            Branch("exp/old", 1, 0.9, {"train_sft.lr": 0.001}, needless=None),
         ],
     )
     main, wasteful = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names)
-    assert (main.is_strict, wasteful.difference.decision) == (True, Decision.WORSE)
+    assert (main.measure, wasteful.difference.decision) == (Measure.STRICT, Decision.WORSE)
     assert wasteful.strict_success[0] == pytest.approx(0.6 * wasteful.success[0], abs=0.03)
     header, row = comparison_markdown(settings).splitlines()[0], comparison_markdown(settings).splitlines()[3]
     assert header.index("| strict success |") < header.index("| success |")
@@ -94,26 +93,12 @@ def test_settings_are_compared_by_strict_success_which_stands_before_success(tmp
     page = comparison_page(settings)
     assert "A verdict is on strict success" in page
     assert "success, but not strict" in page
-    assert [one["compared_by"] for one in comparison_json(settings)["settings"]] == ["strict_success"] * 2
-
-    *_, old = settings = settings_of(root, "main-seed1", "main-seed2", "main-seed3", *names, "exp/old")
-    assert (old.is_strict, old.strict_success) == (False, None)
-    assert settings[1].difference.decision is not Decision.WORSE, "by success alone they are alike"
-    assert "Some run recorded no strict success: the settings are compared by success." in comparison_text(settings)
-    assert "A verdict is on success" in comparison_page(settings)
-
-
-def test_runs_from_before_strict_success_have_no_column_for_it(tmp_path):
-    branches = [Branch("main", needless=None), Branch("exp/other", knobs=BETTER, needless=None)]
-    settings = settings_of(make_repository(tmp_path / "git", branches), "main", "exp/other")
-    assert "strict" not in comparison_text(settings)
-    assert "strict" not in comparison_page(settings).partition("<script>")[0]
+    assert [one["compared_by"] for one in json.loads(comparison_json(settings))["settings"]] == ["strict_success"] * 2
 
 
 def test_lost_episodes_are_told(tmp_path):
-    path = "reports/evaluate/policy.json"
-    content = json.loads((HERE / path).read_text()) | {"num_lost": 3}
-    branches = [Branch("main"), Branch("exp/lossy", knobs=BETTER, files={path: json.dumps(content)})]
+    content = json.loads((HERE / EVALUATION).read_text()) | {"num_lost": 3}
+    branches = [Branch("main"), Branch("exp/lossy", knobs=BETTER, files={EVALUATION: json.dumps(content)})]
     text = comparison_text(settings_of(make_repository(tmp_path / "git", branches), "main", "exp/lossy"))
     assert "exp/lossy: 3 lost episodes count neither as won nor as failed." in text
     assert "main: 3 lost" not in text
@@ -130,11 +115,11 @@ def test_a_second_run_of_a_seed_counts_once(repository_of_branches):
 def test_a_commit_is_read_with_all_it_says(repository_of_branches):
     [run] = read_runs(repository_of_branches, ["exp/better-seed2"])
     assert (run.author, run.committed_at, run.seed) == ("Ada Example", "2025-11-23T20:13:20+08:00", 2)
-    assert (len(run.outcomes), len(run.commit), run.problems) == (480, 40, [])
+    assert (len(run.outcomes()), len(run.commit), run.problems) == (480, 40, [])
     assert run.stages["train_sft"].deps["posttrain/types.py"]
     assert run.stages["train_sft"].outs["data/models/sft"].endswith(".dir")
     assert run.knobs["train_sft.lr"] == 0.004
-    num_steps = run.knobs["train_policy.algorithm.max_steps"]
+    num_steps = len((HERE / "reports/train_policy/metrics.jsonl").read_bytes().splitlines())
     assert [line["step"] for line in run.curves["policy"]] == list(range(1, num_steps + 1))
     assert "transcript" in json.loads(next(iter(run.tasks.values())).text)
 
@@ -214,10 +199,10 @@ BROKEN = {
     "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
     "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
     "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: line 2: while parsing"),
-    "other schema": ({"reports/evaluate/policy.json": "{}"}, "it has another schema (success_rate: Field required)"),
-    "deep": ({"reports/evaluate/policy.json": "[" * 100_000}, "reports/evaluate/policy.json cannot be read"),
+    "other schema": ({EVALUATION: "{}"}, "it has another schema (success_rate: Field required)"),
+    "deep": ({EVALUATION: "[" * 100_000}, f"{EVALUATION} cannot be read"),
     "bytes": ({"dvc.lock": "\udcff\udcfe"}, "dvc.lock cannot be read"),
-    "foreign lines": ({TASKS: '{"a": 1}\n[]\nnull\n'}, f"{TASKS} has 3 lines that are no played task"),
+    "foreign lines": ({TASKS: '{"a": 1}\n[]\nnull\n'}, f"{TASKS} has 3 lines that are no result of a task"),
     "cut off": ({"reports/train_policy/metrics.jsonl": '{"step": 1}\n{"st'}, "is cut off in line 2 of 2"),
     "other metrics": (
         {"reports/train_policy/metrics.jsonl": '{"step": 1, "definition_version": 9}\n'},
@@ -243,6 +228,17 @@ def test_a_branch_without_results_is_not_comparable_and_the_rest_is(repository_o
     assert once.difference is not None
 
 
+def test_a_commit_of_older_code_is_told_in_one_sentence(tmp_path):
+    evaluation = json.loads((HERE / EVALUATION).read_text())
+    del evaluation["strict_success_rate"]
+    line = json.dumps({"definition_version": 1, "step": 1})
+    files = {EVALUATION: json.dumps(evaluation), TASKS: "{}", "reports/train_policy/metrics.jsonl": line}
+    root = make_repository(tmp_path / "git", [Branch("main"), Branch("old", knobs=BETTER, files=files)])
+    assert read_runs(root, ["old"])[0].problems == [
+        f"{EVALUATION} cannot be read: it has another schema (strict_success_rate: Field required)"
+    ]
+
+
 def test_what_a_person_reads_of_hostile_names_and_knobs_is_harmless(repository_of_branches):
     settings = settings_of(repository_of_branches, "main", HOSTILE)
     assert "⟨U+001B⟩[31m|" in differs_in(settings[1])
@@ -251,6 +247,8 @@ def test_what_a_person_reads_of_hostile_names_and_knobs_is_harmless(repository_o
     assert "<script>" not in markdown
     assert "\\|" in markdown
     assert not (repository_of_branches.parent / "pwned").exists()
+    listed = subprocess.run(["git", "ls-files"], cwd=repository_of_branches, capture_output=True, check=True)
+    assert listed.stdout == b"", "it needs no checkout"
 
 
 def test_objects_are_read_by_any_name_and_once(repository_of_branches):
@@ -259,9 +257,6 @@ def test_objects_are_read_by_any_name_and_once(repository_of_branches):
     contents = dict(read_objects(repository_of_branches, [*filter(None, ids), ids[1]]))
     assert list(contents) == ids[:2]
     assert contents[ids[1]].startswith(b"seed: 1\n")
-
-
-def test_an_object_that_is_not_there_is_refused(repository_of_branches):
     with pytest.raises(ConfigurationError, match=r"git cannot read the object 0000.*git fsck"):
         dict(read_objects(repository_of_branches, ["0" * 40]))
 
@@ -288,17 +283,13 @@ class TestCommand:
             (["main", "--policy", "best"], "--policy 'best' is none of teacher, base, sft, policy"),
             (["main", "--margin", "0"], "--margin 0 is no number of points"),
             (["main", "--json", "/nowhere/at/all"], "cannot be written"),
+            *((["main", f"--price={price}"], "is no price") for price in ("cheap", "-1", "1,2,3", "nan", "1,")),
         ],
     )
     def test_wrong_arguments_are_refused_in_a_sentence(self, repository_of_branches, arguments, reason, monkeypatch):
         monkeypatch.chdir(repository_of_branches)
         ran = posttrain("compare", *arguments)
         assert (ran.exit_code, reason in ran.stderr, "Traceback" in ran.stderr) == (78, True, False), ran.stderr
-
-
-def test_it_needs_no_checkout(repository_of_branches):
-    listed = subprocess.run(["git", "ls-files"], cwd=repository_of_branches, capture_output=True, check=True)
-    assert listed.stdout == b""
 
 
 def test_what_the_runs_of_a_setting_took_is_told_on_average_and_priced(repository_of_branches, tmp_path, monkeypatch):
@@ -317,19 +308,11 @@ def test_what_the_runs_of_a_setting_took_is_told_on_average_and_priced(repositor
     assert re.search(rf"GPU hours +cost\n[\s\S]*\nmain .* {wanted:.2f}\n", ran.stdout)
 
 
-@pytest.mark.parametrize("price", ["cheap", "-1", "1,2,3", "nan", "1,"])
-def test_what_is_no_price_is_refused_in_a_sentence(repository_of_branches, price, monkeypatch):
-    monkeypatch.chdir(repository_of_branches)
-    ran = posttrain("compare", "main", f"--price={price}")
-    assert (ran.exit_code, ran.stderr.count("\n")) == (78, 1)
-    assert "is no price" in ran.stderr
-
-
 def test_a_curve_is_marked_where_a_run_was_gone_on_with_and_a_stage_says_what_it_took(repository_of_branches):
     settings = settings_of(repository_of_branches, "main", *(f"exp/better-seed{seed}" for seed in (1, 2, 3)))
     charts = {chart["title"]: chart["curves"] for chart in drawn_charts(settings)}
-    assert [curve["resumed"] for curve in charts["Mean reward"]] == [[], [40]]
-    assert [curve["resumed"] for curve in charts["Fine-tuning: loss on dev rows"]] == [[], []]
+    assert [curve["resumed"] for curve in charts["Reward"]] == [[], [40]]
+    assert [curve["resumed"] for curve in charts["Fine-tuning: loss: dev demonstrations"]] == [[], []]
     stages = dict(stage_differences(settings))
     assert stages["check_params"][0] == (
         "",
@@ -395,5 +378,5 @@ def test_data_are_told_by_their_hashes_and_where_the_cache_has_both_by_their_row
     assert told in comparison_page(settings)
     for content in (b"", b"PAR1 no table"):
         (tmp_path / "cache/files/md5/22" / ("2" * 30)).write_bytes(content)
-        data_files_module._rows.cache_clear()
+        data._rows.cache_clear()
         assert dict(data_files(settings))["data/raw/demonstrations.parquet"][1] == ("2222222", "")

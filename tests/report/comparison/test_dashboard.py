@@ -1,13 +1,9 @@
-"""The dashboard as a client meets it: closed to whoever lacks the key, and new when something
-moves."""
+"""Tests of the dashboard's server: closed without the key, and new when something moves."""
 
-import contextlib
 import http.client
 import json
 import shutil
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -16,12 +12,11 @@ import yaml
 from benchmarks.branches import Branch, make_repository
 from posttrain.pipeline.git import git
 from posttrain.report.comparison.branch_list import list_branches
-from posttrain.report.comparison.dashboard import LOOK_S, Dashboard
+from posttrain.report.comparison.dashboard import Dashboard
 from posttrain.report.comparison.live import live_trainings
 from posttrain.runtime.exits import ConfigurationError
 from tests.conftest import REPOSITORY
 from tests.console import posttrain
-from tests.waiting import wait_until
 
 KNOBS = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
 
@@ -55,7 +50,7 @@ def ask(server, path, *, key="", host="", method="GET"):
     return found
 
 
-@pytest.mark.parametrize("path", ["/", "/state.json", "/events", "/compare?name=main", "/nowhere"])
+@pytest.mark.parametrize("path", ["/", "/state.json", "/compare?name=main", "/nowhere"])
 def test_without_the_key_nothing_is_answered(dashboard, path):
     assert [ask(dashboard, path, key=key)[0] for key in ("", "guessed", "ä")] == [403] * 3
     status, _, text = ask(dashboard, path, key=dashboard.key, host="evil.example:80")
@@ -99,49 +94,18 @@ def test_branches_are_compared_as_they_are_now(dashboard, root):
     assert ask(dashboard, "/compare?name=main&name=gone", key=dashboard.key)[0] == 200
 
 
-def events_of(server, count):
-    """Yields at each news. EOFError where the server has no more."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)) as connection:
-        connection.request("GET", "/events", headers={"Cookie": f"{server.cookie}={server.key}"})
-        answer = connection.getresponse()
-        for _ in range(count):
-            while (line := answer.readline()) != b"event: news\n":
-                if not line:
-                    raise EOFError
-            yield
-
-
-def test_a_page_hears_when_a_branch_moves_and_when_a_training_writes(dashboard, root):
-    news = events_of(dashboard, 3)
-    next(news)
+def test_the_state_follows_branches_and_trainings(dashboard, root):
     git(root, "branch", "another", "main")
-    next(news)
     copy = root / ".posttrain" / "frozen" / "train_policy"
     (copy / "reports" / "train_policy").mkdir(parents=True)
     (copy / "params.yaml").write_text(git(root, "show", "exp/a:params.yaml") + "\n")
     (copy / "reports" / "train_policy" / "metrics.jsonl").write_text('{"step": 1, "reward_mean": 0.5}\n')
-    next(news)
-    [live] = json.loads(ask(dashboard, "/state.json", key=dashboard.key)[2])["live"]
+    state = json.loads(ask(dashboard, "/state.json", key=dashboard.key)[2])
+    assert "another" in {branch["name"] for branch in state["branches"]}
+    [live] = state["live"]
     assert (live["branches"], live["source"], live["step"]) == (["exp/a"], "policy", 1)
     assert live["max_steps"] == KNOBS["train_policy"]["algorithm"]["max_steps"]
     assert (live["steps"], live["curves"]) == ([1], {"reward_mean": [0.5]})
-
-
-class CountingDashboard(Dashboard):
-    num_looks = 0
-
-    def look(self):
-        self.num_looks += 1
-        return super().look()
-
-
-def test_pages_that_wait_share_a_look(root):
-    with CountingDashboard(root) as server, ThreadPoolExecutor(16) as pages:
-        started_s = time.monotonic()
-        news = list(pages.map(lambda _: server.news(), range(16)))
-        lasted_s = time.monotonic() - started_s
-    assert news == [news[0]] * 16
-    assert server.num_looks <= 1 + lasted_s / LOOK_S
 
 
 def test_a_training_whose_knobs_are_no_branchs_and_whose_last_line_is_half_written_is_shown(root):
@@ -170,23 +134,3 @@ def test_what_is_no_repository_and_a_port_that_is_taken_are_refused(tmp_path, da
     assert (ran.exit_code, "not a git repository" in ran.stderr) == (78, True)
     with pytest.raises(ConfigurationError, match="cannot be had"):
         Dashboard(dashboard.root, dashboard.server_port)
-
-
-def test_pages_that_were_closed_make_room_for_others(dashboard):
-    pages = [events_of(dashboard, 1) for _ in range(16)]
-    for page in pages:
-        next(page)
-    with pytest.raises(EOFError):
-        next(events_of(dashboard, 1))
-    assert ask(dashboard, "/events", key=dashboard.key)[0] == 503
-    for page in pages:
-        page.close()
-
-    def has_room():
-        try:
-            next(events_of(dashboard, 1))
-        except EOFError:
-            return False
-        return True
-
-    wait_until(has_room, limit_s=60, what="room for a page")

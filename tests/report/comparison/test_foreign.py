@@ -1,5 +1,5 @@
-"""Results that other tools wrote: the files beside are of real runs of Inspect 0.3.285, lm-eval
-0.4.13 and promptfoo 0.121.20 on tasks of a line, answered by a script."""
+"""Tests of results that other tools wrote: the files beside are of real runs of Inspect 0.3.285,
+lm-eval 0.4.13 and promptfoo 0.121.20 on tasks of a line, answered by a script."""
 
 import json
 import shutil
@@ -20,20 +20,16 @@ FILES = Path(__file__).parent / "files"
 
 
 def shares(run):
-    return sorted(run.outcomes.values())
+    return sorted(run.outcomes().values())
 
 
 @pytest.mark.parametrize("suffix", ["eval", "json"])
 def test_inspects_logs_have_the_mean_over_epochs_of_each_sample(suffix):
     [first], [second] = (read_files(str(FILES / f"inspect-{name}.{suffix}")) for name in "ab")
     assert (shares(first), shares(second)) == ([0.5, 1, 1, 1, 1], [0.5, 0.5, 1, 1, 1])
-    assert first.outcomes.keys() == second.outcomes.keys()
+    assert first.outcomes().keys() == second.outcomes().keys()
     assert first.problems == []
-
-
-def test_both_forms_of_an_inspect_log_are_the_same_run():
-    [packed], [plain] = (read_files(str(FILES / f"inspect-a.{suffix}")) for suffix in ("eval", "json"))
-    assert packed.outcomes == plain.outcomes
+    assert first.outcomes() == read_files(str(FILES / "inspect-a.eval"))[0].outcomes(), "the same in both forms"
 
 
 def test_lm_evals_samples_are_known_by_the_hash_of_their_document():
@@ -46,7 +42,7 @@ def test_a_promptfoo_file_holds_a_run_of_each_provider(tmp_path):
     small, large = read_files(str(FILES / "promptfoo.json"))
     assert [run.name.rpartition(": ")[2] for run in (small, large)] == ["small", "large"]
     assert shares(small) == shares(large) == [0, 1, 1]
-    assert small.outcomes == large.outcomes
+    assert small.outcomes() == large.outcomes()
 
 
 def test_an_error_of_promptfoo_is_no_failure_and_a_failed_assertion_is_one(tmp_path):
@@ -59,7 +55,9 @@ def test_an_error_of_promptfoo_is_no_failure_and_a_failed_assertion_is_one(tmp_p
 
     small, large = read_files(edited("promptfoo.json", end_in_an_error, tmp_path))
     assert (shares(small), shares(large)) == ([0, 1], [0, 1, 1])
-    assert small.problems == ["1 of 3 plays ended in an error or have no score: they are left out, and are no failures"]
+    assert small.problems == [
+        "1 of 3 samples ended in an error or have no score: they are left out, and are no failures"
+    ]
     assert large.problems == []
 
 
@@ -70,7 +68,7 @@ def test_columns_of_promptfoo_that_are_called_the_same_are_runs_of_their_own(tmp
 
     runs = read_files(edited("promptfoo.json", call_all_small, tmp_path))
     assert [run.name.rpartition(": ")[2] for run in runs] == ["small (column 1)", "small (column 2)"]
-    assert [len(run.outcomes) for run in runs] == [3, 3]
+    assert [len(run.outcomes()) for run in runs] == [3, 3]
 
 
 def test_a_task_is_the_same_wherever_a_tool_places_it(tmp_path):
@@ -88,14 +86,14 @@ def test_a_task_is_the_same_wherever_a_tool_places_it(tmp_path):
 
     [first] = read_files(edited("inspect-a.json", shuffle, tmp_path))
     [second] = read_files(edited("inspect-a.json", shuffle_otherwise, tmp_path))
-    assert first.outcomes == second.outcomes
+    assert first.outcomes() == second.outcomes()
 
     def describe(log):
         for place, one in enumerate(log["results"]["results"]):
             one["testCase"]["description"] = f"Row #{place}"
 
     described, _ = read_files(edited("promptfoo.json", describe, tmp_path))
-    assert described.outcomes == read_files(str(FILES / "promptfoo.json"))[0].outcomes
+    assert described.outcomes() == read_files(str(FILES / "promptfoo.json"))[0].outcomes()
 
 
 def test_files_with_commas_between_are_seeds_of_one_setting(tmp_path):
@@ -109,19 +107,6 @@ def test_files_with_commas_between_are_seeds_of_one_setting(tmp_path):
     assert [len(setting.counted) for setting in settings] == [2, 2]
     assert settings[1].difference.num_seeds == (2, 2)
     assert settings[1].difference.estimate == pytest.approx(-0.1)
-
-
-def test_several_scores_ask_which_one_counts(tmp_path):
-    log = json.loads((FILES / "inspect-a.json").read_text())
-    for sample in log["samples"]:
-        sample["scores"]["other"] = {"value": 0.25}
-    file = tmp_path / "two.json"
-    file.write_text(json.dumps(log))
-    with pytest.raises(ConfigurationError, match="has the scores match, other: name the one that counts, with --score"):
-        read_files(str(file))
-    assert shares(read_files(str(file), score="other")[0]) == [0.25] * 5
-    with pytest.raises(ConfigurationError, match="has the scores"):
-        read_files(str(file), score="third")
 
 
 def edited(name, edit, tmp_path):
@@ -146,7 +131,7 @@ def test_a_run_that_did_not_end_well_says_so_and_what_it_scored_counts(tmp_path)
         log["samples"][3]["invalidation"] = {"reason": "a wrong prompt"}
 
     [run] = read_files(edited("inspect-a.json", break_off, tmp_path))
-    left_out = "4 of 10 plays ended in an error or have no score: they are left out, and are no failures"
+    left_out = "4 of 10 samples ended in an error or have no score: they are left out, and are no failures"
     assert run.problems == ["the run ended as error", left_out]
 
 
@@ -163,13 +148,17 @@ def test_a_score_of_inspect_is_what_its_own_metrics_take_it_for(tmp_path, value,
 
 
 @pytest.mark.parametrize("value", ["great", 7, -0.1, [1, 2]])
-def test_a_score_that_is_no_share_of_a_success_is_refused_where_it_counts(tmp_path, value):
+def test_of_several_scores_the_named_one_counts_and_has_to_be_a_share(tmp_path, value):
     def add_another(log):
         for sample in log["samples"]:
-            sample["scores"]["other"] = {"value": value}
+            sample["scores"] |= {"other": {"value": value}, "quarter": {"value": 0.25}}
 
     file = edited("inspect-a.json", add_another, tmp_path)
+    for score in ("", "third"):
+        with pytest.raises(ConfigurationError, match="has the scores match, other, quarter: name the one that counts"):
+            read_files(file, score=score)
     assert shares(read_files(file, score="match")[0]) == [0.5, 1, 1, 1, 1]
+    assert shares(read_files(file, score="quarter")[0]) == [0.25] * 5
     with pytest.raises(DataError, match="is no success between 0 and 1"):
         read_files(file, score="other")
 
@@ -253,19 +242,39 @@ def test_a_flipped_byte_of_an_archive_is_never_another_result(tmp_path):
         file = tmp_path / "flipped.eval"
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
-            assert read_files(str(file))[0].outcomes == right.outcomes
+            assert read_files(str(file))[0].outcomes() == right.outcomes()
         except DataError:
             num_refused += 1
     assert num_refused > 50
 
 
-def test_an_archive_that_unpacks_to_more_than_it_may_is_refused(tmp_path):
+def bomb(tmp_path, samples, *, size=None):
     file = tmp_path / "bomb.eval"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("header.json", b'{"status": "success"}')
-        archive.writestr("samples/1_epoch_1.json", b" " * (65 * 2**20))
-    with pytest.raises(DataError, match="is larger than"):
-        read_files(str(file))
+        for place, content in enumerate(samples):
+            archive.writestr(f"samples/{place}_epoch_1.json", content)
+            archive.infolist()[-1].file_size = len(content) if size is None else size
+    return file
+
+
+def huge_json(tmp_path):
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(2**29 + 1)
+    return tmp_path / "large.json"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda folder: bomb(folder, [b" " * (65 * 2**20)]), "is larger than"),
+        (lambda folder: bomb(folder, [b""] * 300, size=2**26), "it unpacks to 20,132,659,200 bytes, more than"),
+        (huge_json, "its 536,870,913 bytes are more than"),
+    ],
+)
+def test_a_file_that_would_fill_the_memory_is_refused_unread(tmp_path, make, reason):
+    with pytest.raises(DataError, match=reason):
+        read_files(str(make(tmp_path)))
 
 
 def deflated(content):
@@ -286,23 +295,6 @@ def test_a_sample_is_unpacked_no_further_than_its_archive_says(tmp_path, method,
         read_files(str(tmp_path / "bomb.eval"))
     assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     tracemalloc.stop()
-
-
-def test_a_log_of_more_samples_than_fit_anywhere_is_refused_before_one_is_unpacked(tmp_path):
-    with zipfile.ZipFile(tmp_path / "bomb.eval", "w") as archive:
-        archive.writestr("header.json", b'{"status": "success"}')
-        for place in range(300):
-            archive.writestr(f"samples/{place}_epoch_1.json", b"")
-            archive.infolist()[-1].file_size = 2**26
-    with pytest.raises(DataError, match="it unpacks to 20,132,659,200 bytes, more than"):
-        read_files(str(tmp_path / "bomb.eval"))
-
-
-def test_a_json_file_that_would_fill_the_memory_is_refused_unread(tmp_path):
-    with (tmp_path / "large.json").open("wb") as file:
-        file.truncate(2**29 + 1)
-    with pytest.raises(DataError, match="its 536,870,913 bytes are more than"):
-        read_files(str(tmp_path / "large.json"))
 
 
 def test_the_command_compares_two_files(monkeypatch):

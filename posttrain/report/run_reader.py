@@ -1,17 +1,19 @@
-"""What the report reads: the small JSON and JSONL files of the other stages, as typed values.
+"""Reads the files of a run below `reports/` as typed values: the one reader of a tree's folder and
+of the bytes of git objects.
 
-The report is the last stage and its page is what people believe, so it is strict: a file that is
-missing, cut off or lacks a field ends it with a message that names file, field and remedy. Fields
-it has no use for are ignored, so that a stage may add some.
+`read_object` and `read_lines` are strict, because a page must not be silent about a damaged file.
+The `parse_…` functions take bytes of any commit, and give a sentence on what they cannot read.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from posttrain.evals.groups import DEFINITION_VERSION
 from posttrain.runtime.exits import DataError
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -22,7 +24,16 @@ Text = Annotated[
 ]
 Read = TypeVar("Read", bound=BaseModel)
 HELD_OUT = "test"  # the split of the figures that are claimed
-_TRANSCRIPT = ', "transcript": '  # in a played task's line what is asked for stands before it
+_TRANSCRIPT = b', "transcript": '  # keys are sorted: the results stand before it
+_OBJECT = TypeAdapter(dict[str, Any])
+
+
+class Measure(Enum):
+    """Measures of a policy; sampled: success of episodes at temperature 1, not greedy."""
+
+    STRICT = "strict success"
+    PLAIN = "success"
+    SAMPLED = "sampled"
 
 
 class Source(BaseModel):
@@ -32,7 +43,7 @@ class Source(BaseModel):
 
 
 class Rate(NamedTuple):
-    """A share of tasks, and the interval that it lies in."""
+    """Share of tasks with its interval."""
 
     share: float
     low: float
@@ -40,31 +51,23 @@ class Rate(NamedTuple):
 
 
 class Success(Source):
-    """Success rates over `num_tasks` tasks, greedy, each with its interval; the strict one is None
-    in files from before it was recorded."""
+    """Success rates over `num_tasks` tasks, greedy, each with its interval."""
 
     success_rate: Share
     ci_low: Share
     ci_high: Share
+    strict_success_rate: Share
+    strict_ci_low: Share
+    strict_ci_high: Share
     num_tasks: int
-    strict_success_rate: Share | None = None
-    strict_ci_low: Share | None = None
-    strict_ci_high: Share | None = None
 
     @property
     def plain(self) -> Rate:
         return Rate(self.success_rate, self.ci_low, self.ci_high)
 
     @property
-    def strict(self) -> Rate | None:
-        """None where it was not recorded."""
-        share, low, high = self.strict_success_rate, self.strict_ci_low, self.strict_ci_high
-        return None if share is None or low is None or high is None else Rate(share, low, high)
-
-    @property
-    def leading(self) -> Rate:
-        """The strict success where it was recorded, else the plain one."""
-        return self.strict or self.plain
+    def strict(self) -> Rate:
+        return Rate(self.strict_success_rate, self.strict_ci_low, self.strict_ci_high)
 
 
 class ScoreMean(Source):
@@ -75,29 +78,21 @@ class ScoreMean(Source):
 
 
 class Evaluation(Success):
-    """`reports/evaluate/<policy>.json`. `pass_hat_4` is None where no task has four plays that were
-    not lost, and `paraphrase` where that split is empty. `failures` counts the classes that
-    occurred, `scores` are those that the world gave, by name, and `num_lost` plays count nowhere.
-    `processor` is the kind that computed it.
-
-    Files from before `scores` have four abilities in their place, None where no task tests one, and
-    `num_tool_tasks` and `num_plan_tasks`, how many tasks need a tool, and two calls or more."""
+    """`reports/evaluate/<policy>.json`. `pass_hat_4` is None where no task has four episodes that
+    were not aborted, and `paraphrase` where that split is empty. `failures` counts the classes that
+    occurred, `scores` are those that the world gave, by name; `num_lost` aborted episodes count
+    nowhere. `processor` is the kind that computed it."""
 
     pass_hat_4: Share | None
-    strict_pass_hat_4: Share | None = None
-    num_lost: int = 0
-    scores: dict[str, ScoreMean] = {}
-    tool_selection_accuracy: Share | None = None
-    plan_success: Share | None = None
-    timing_precision: Share | None = None
+    strict_pass_hat_4: Share | None
+    num_lost: int
+    scores: dict[str, ScoreMean]
     turns_mean: float
     reward_mean: float
     failures: dict[str, int]
     by: dict[str, dict[str, Success]]
     paraphrase: Success | None
     processor: str = ""
-    num_tool_tasks: int = 0
-    num_plan_tasks: int = 0
 
 
 class TranscriptMessage(Source):
@@ -111,20 +106,51 @@ class TranscriptMessage(Source):
 
 class TaskRecord(Source):
     """A line of `reports/evaluate/<policy>.tasks.jsonl`; `cell` is the values of the task's labels
-    (`tool_selection/zh/1`), `failure` None for a success, `wanted` the goal for a reader.
-    `strict_success` is None in files from before it was recorded."""
+    (`tool_selection/zh/1`), `failure` None for a success, `wanted` the goal for a reader."""
 
     task_id: str
     split: str
     cell: str
     success: bool
-    strict_success: bool | None = None
+    strict_success: bool
     reward: float
     turns: int
     stop_reason: str
     failure: str | None
     transcript: list[TranscriptMessage]
     wanted: Text = ""
+
+
+class _ResultLine(Source):
+    model_config = ConfigDict(strict=True)
+    task_id: str
+    split: str
+    cell: str
+    success: bool
+    strict_success: bool
+    samples: list[int]
+    failure: str | None
+
+
+class TaskResult(NamedTuple):
+    """A task's results; `text` is its line of `<policy>.tasks.jsonl`, transcript included.
+
+    `success` is 0 or 1, or the mean where another tool repeated the task. `strict_success` is None
+    where another tool evaluated it, `sampled` also where all sampled episodes were aborted.
+    """
+
+    task_id: str
+    split: str
+    cell: str
+    success: float
+    failure: str | None
+    text: bytes
+    strict_success: float | None = None
+    sampled: float | None = None
+
+    def outcome(self, measure: Measure) -> float | None:
+        by = {Measure.STRICT: self.strict_success, Measure.PLAIN: self.success, Measure.SAMPLED: self.sampled}
+        return by[measure]
 
 
 class SftLine(Source):
@@ -139,11 +165,11 @@ class SftLine(Source):
 
 
 class GrpoLine(Source):
-    """A line of `reports/train_policy/metrics.jsonl` where groups of episodes were played."""
+    """A line of `reports/train_policy/metrics.jsonl` of training online."""
 
     step: int
     success: Share
-    strict_success: Share | None = None
+    strict_success: Share
     reward_mean: float
     reward_std: float
     reward_std_batch: float
@@ -152,6 +178,7 @@ class GrpoLine(Source):
     frac_reward_zero_std_all_good: Share
     frac_reward_zero_std_other: Share
     frac_tokens_nonzero_advantage: Share
+    tool_failures: float
     entropy: float
     kl: float | None
     length: float
@@ -160,8 +187,7 @@ class GrpoLine(Source):
 
 
 class DpoLine(Source):
-    """The same file where it was learnt from pairs, by DPO, KTO or ORPO: `pair_accuracy` is the
-    share of a step's pairs in the right order."""
+    """A line of the same file of training on pairs (DPO, KTO, ORPO)."""
 
     step: int
     loss: float
@@ -180,7 +206,7 @@ class ValidationSummary(Source):
 
 
 class CellCounts(Source):
-    """Demonstrations of one cell: as validated, and as training sees them."""
+    """Demonstrations of one cell after validation and after resampling."""
 
     validated: int
     after: int
@@ -208,14 +234,13 @@ class PreferencesSummary(Source):
     num_pairs: int
     num_ties: int
     success_rate: Share
-    strict_success_rate: Share | None = None
-    num_success_over_failure: int | None = None  # None, as the next, from before it was recorded
-    num_strict_over_plain: int | None = None
+    strict_success_rate: Share
+    num_success_over_failure: int
+    num_strict_over_plain: int
 
 
 class ReliabilityBin(Source):
-    """Held-out pairs by how sure the model was: mean probability of the winner it predicted, and
-    how often it was right."""
+    """Held-out pairs of one bin of confidence, which is the mean predicted probability."""
 
     num_pairs: int
     confidence: Share
@@ -223,8 +248,7 @@ class ReliabilityBin(Source):
 
 
 class BestOf(Source):
-    """Success when one of four episodes is taken: by the reward model, at random, and by one who
-    knows."""
+    """Success when one of four episodes is picked by the model, at random, or by an oracle."""
 
     num_groups: int
     picked: Share
@@ -250,7 +274,7 @@ class RewardModelSummary(Source):
 
 
 def read_object(path: Path, kind: type[Read]) -> Read:
-    """The object in a JSON file. Raises DataError as above."""
+    """Read a JSON file. Raises DataError that names file, field and remedy."""
     try:
         return kind.model_validate(_parsed(_text(path)))
     except ValidationError as error:
@@ -260,8 +284,7 @@ def read_object(path: Path, kind: type[Read]) -> Read:
 
 
 def read_lines(path: Path, kind: type[Read]) -> list[Read]:
-    """The objects in a JSONL file, in order. Raises DataError as above, with the line's number; a
-    file without lines is an error too."""
+    """Read a JSONL file. Raises DataError as `read_object` does, and where it has no line."""
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty, so there is nothing to draw: run `{_maker(path)}`")
@@ -277,29 +300,62 @@ def read_lines(path: Path, kind: type[Read]) -> list[Read]:
     return objects
 
 
-def held_out_outcomes(text: str, *, is_strict: bool = False) -> dict[str, float]:
-    """Success by task, 0 or 1, of the held-out tasks in a `.tasks.jsonl`, or their strict success;
-    lines that are none, or did not record it, are left out."""
-    field = "strict_success" if is_strict else "success"
-    return _held_out(text, lambda record: float(record[field] is True))
+def parse_object(kind: type[Read], content: bytes) -> Read:
+    """Parse one object. Raises ValueError with the first field that is missing or wrong."""
+    try:
+        return kind.model_validate(json.loads(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"it has another schema ({'.'.join(map(str, first['loc']))}: {first['msg']})") from error
 
 
-def held_out_samples(text: str) -> dict[str, float]:
-    """The share of successes among each held-out task's sampled plays; a task that lost all of
-    them is left out, and so are lines that are none."""
-    return _held_out(text, lambda record: sum(record["samples"]) / len(record["samples"]))
+def parse_results(
+    content: bytes, known: dict[bytes, TaskResult | None] | None = None
+) -> tuple[dict[str, TaskResult], str]:
+    """Parse a `.tasks.jsonl` into results by task, and a sentence on the lines that are none.
+    `known` holds lines of other runs, many of which are the same; these are added to it."""
+    lines, known = content.splitlines(), {} if known is None else known
+    known |= {line: _result(line) for line in lines if line not in known}
+    results = [known[line] for line in lines]
+    num_bad = results.count(None)
+    problem = f" has {num_bad:,} lines that are no result of a task" if num_bad else ""
+    return {result.task_id: result for result in results if result is not None}, problem
 
 
-def _held_out(text: str, figure: Callable[[Mapping[str, Any]], float]) -> dict[str, float]:
-    found = {}
-    for line in text.splitlines():
+def parse_metrics(content: bytes) -> tuple[list[dict[str, Any]], str]:
+    """Parse a `metrics.jsonl` up to the first line that cannot be read, which a training that runs
+    may still be writing; and a sentence on that line."""
+    lines: list[dict[str, Any]] = []
+    texts = content.splitlines()
+    for number, text in enumerate(texts, 1):
         try:
-            record = json.loads(line.partition(_TRANSCRIPT)[0] + "}" if _TRANSCRIPT in line else line)
-            if record["split"] == HELD_OUT:
-                found[str(record["task_id"])] = figure(record)
-        except (ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError):
-            continue
-    return found
+            line = _OBJECT.validate_json(text)
+            if not isinstance(line["step"], int):
+                raise TypeError
+        except (ValueError, KeyError, TypeError):
+            return lines, f" is cut off in line {number} of {len(texts)}"
+        if (version := line.get("definition_version", DEFINITION_VERSION)) != DEFINITION_VERSION:
+            return [], f" measures groups by definition {version}, and this page by {DEFINITION_VERSION}"
+        lines.append(line)
+    return lines, ""
+
+
+def held_out_outcomes(results: Mapping[str, TaskResult], measure: Measure) -> dict[str, float]:
+    """Outcomes of the held-out tasks; tasks that did not record the measure are left out."""
+    held_out = {name: result.outcome(measure) for name, result in results.items() if result.split == HELD_OUT}
+    return {name: outcome for name, outcome in held_out.items() if outcome is not None}
+
+
+def _result(line: bytes) -> TaskResult | None:
+    """Result of a task; None where the line is cut off, or of another schema."""
+    head, is_cut, _ = line.partition(_TRANSCRIPT)
+    try:
+        one = _ResultLine.model_validate_json(head + b"}" if is_cut else line)
+    except ValidationError:
+        return None
+    sampled = sum(one.samples) / len(one.samples) if one.samples else None
+    strict = float(one.strict_success)
+    return TaskResult(one.task_id, one.split, one.cell, float(one.success), one.failure, line, strict, sampled)
 
 
 def _text(path: Path) -> str:
@@ -316,8 +372,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Raises ValueError for NaN and infinity too: no stage writes them, and a chart would be silent
-    about them."""
+    """Parse JSON. Raises ValueError for NaN and infinity, which a chart would not show."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -330,9 +385,7 @@ def _refuse_constant(word: str) -> None:
 
 def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -> str:
     where = f"{path}, line {line}" if line else str(path)
-    problems: Sequence[str] = [
-        f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}" for problem in error.errors()
-    ]
+    problems = [f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}" for problem in error.errors()]
     return (
         f"{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; "
         f"run `{_maker(path)}`"
@@ -340,8 +393,7 @@ def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -
 
 
 def _maker(path: Path) -> str:
-    """The command that writes a file of `reports/`. A folder is its stage's; `evaluate@sft` is one
-    policy's evaluation."""
+    """Command that writes a file of `reports/`, by its folder, which is a stage's."""
     stage = path.parent.name
     if stage == "experiments":
         return f"python -m flows.experiments experiments/{path.stem}.yaml"
