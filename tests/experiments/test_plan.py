@@ -31,11 +31,11 @@ def plan_file(tmp_path: Path) -> Path:
 
 
 def test_every_override_of_every_file_is_a_params_yaml_that_is_accepted(repository: Path, params: str):
-    files = sorted(file for file in (repository / "experiments").glob("*.yaml") if "\nname:" in file.read_text())
+    files = sorted(file for file in (repository / "experiments").glob("*.yaml") if file.stem not in ("methods", "demo"))
     assert {file.stem for file in files} >= {"seeds", "hard", "hard_long", "default", "resampling", "coreset"}
     for file in files:
         plan = read_plan(file, (), ())
-        assert plan.name == file.stem
+        assert plan.name in ("", file.stem)
         found = variants(plan, params, only=[one.name for one in plan.overrides])
         assert len({yaml.safe_dump([dict(one.knobs)]) for one in found}) == len(found), "no two experiments are one"
 

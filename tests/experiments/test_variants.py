@@ -179,10 +179,3 @@ def test_a_name_that_would_be_more_than_a_name_is_refused(params, name):
 def test_a_plan_that_says_nothing_or_too_much_is_refused(params, overrides, seeds, why):
     with pytest.raises(ConfigurationError, match=why):
         chosen(params, overrides, seeds)
-
-
-def test_every_committed_plan_is_one_for_these_knobs(params, repository):
-    files = sorted((repository / "experiments").glob("*.yaml"))
-    assert files
-    for file in files:
-        assert variants(read_plan(file, (), ()), params)
